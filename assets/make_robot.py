@@ -27,8 +27,8 @@ RUN_FILE = """\
 name = "{name}"
 runs = "{runs}"
 policy = {{ kind = "vla", model = "{model}", options = {{ dims = 4, bins = 32, prompt = "{{instruction}}" }} }}
-evaluate = {{ n = 256 }}
-simulate = {{ environments = 128 }}
+evaluate = {{ num_prompts = 256 }}
+simulate = {{ num_envs = 128 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 
 [[tasks]]
@@ -45,7 +45,7 @@ beta1 = 0.95
 learning_rate = {rate}
 schedule = "linear"
 warmup_steps = 20
-final_share = 0.1
+min_lr_ratio = 0.1
 """
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 
 from mmrl import Prompt
-from mmrl.api.tasks.pictures import chance, crop
+from mmrl.api.tasks.image_sources import chance, random_crop
 from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -68,7 +68,7 @@ def classes() -> None:
     """One folder per class: pieces of four photographs."""
     for name, photograph in (("cat", "chelsea"), ("coffee", "coffee"), ("dahlia", "flower"), ("pagoda", "china")):
         for n in range(6):
-            picture = crop("train", chance(0, "classes", name, str(n)), 84, 84, (photograph,))
+            picture = random_crop("train", chance(0, "classes", name, str(n)), 84, 84, (photograph,))
             save(picture, f"classes/{name}", f"{n}")
 
 
@@ -90,7 +90,9 @@ def questions() -> None:
 def photographs() -> None:
     """A folder of pictures for puzzles and self-supervision."""
     for n in range(24):
-        picture = crop("train", chance(0, "photographs", str(n)), 112, 112, ("astronaut", "chelsea", "china", "coffee", "rocket"))
+        picture = random_crop(
+            "train", chance(0, "photographs", str(n)), 112, 112, ("astronaut", "chelsea", "china", "coffee", "rocket")
+        )
         save(picture, "photographs", f"{n:02d}")
 
 

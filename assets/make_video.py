@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmrl import Prompt
 from mmrl.api.media.clips import Clip
-from mmrl.api.media.decoding import frames_of
+from mmrl.api.media.decoding import cached_frames
 from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parent / "samples" / "video"
@@ -94,7 +94,7 @@ def questions(drawn: dict[str, list[tuple[str, Prompt]]]) -> None:
             listed = [f"{letter}. {option}" for letter, option in zip(LETTERS, p.meta.get("options", ()), strict=False)]
             about = {"problem_id": len(rows), "problem": asked(p), "data_type": "video", "problem_type": kind, "options": listed}
             rows.append(about | {"solution": f"<answer>{p.answer}</answer>", "path": f"./videos/drawn/{clip}.mp4"})
-    Image.fromarray(frames_of(Clip(path=str(CLIPS / "choice-0.mp4"))).frames_THWC[0]).save(PICTURES / "choice-0.png")
+    Image.fromarray(cached_frames(Clip(path=str(CLIPS / "choice-0.mp4"))).frames_THWC[0]).save(PICTURES / "choice-0.png")
     more = {"data_type": "image", "problem_type": "numerical", "options": [], "path": "./images/drawn/choice-0.png"}
     story = plugins.registry().make_task("video/choice", DRAWN).story("train", 0)  # type: ignore[attr-defined]
     things = sum(story.seen(who, 0) is not None for who in range(len(story.actors)))
@@ -111,7 +111,7 @@ def questions(drawn: dict[str, list[tuple[str, Prompt]]]) -> None:
     seed = []
     for clip, p in chosen:
         options, right = p.meta["options"], p.meta["options"][LETTERS.index(p.answer)]
-        Image.fromarray(frames_of(Clip(path=str(CLIPS / f"{clip}.mp4"))).frames_THWC[-1]).save(PICTURES / f"{clip}-last.png")
+        Image.fromarray(cached_frames(Clip(path=str(CLIPS / f"{clip}.mp4"))).frames_THWC[-1]).save(PICTURES / f"{clip}-last.png")
         about = {"sample_id": len(seed), "video_source": "drawn", "video_basename": f"{clip}.mp4", "task_progress_metadata": [{}]}
         about |= {"current_observation_basename": f"{clip}-last.png", "question": asked(p), "answer": right}
         seed.append(about | {"negative_answers": [option for option in options if option != right]})
@@ -153,7 +153,7 @@ def boxes(drawn: list[tuple[str, Prompt]]) -> None:
     for clip, p in drawn:
         thing = p.text.partition("Where is the ")[2].partition(" at ")[0]
         width, height = p.meta["size"]
-        frames = frames_of(Clip(path=str(CLIPS / f"{clip}.mp4")))
+        frames = cached_frames(Clip(path=str(CLIPS / f"{clip}.mp4")))
         folder = PICTURES / clip
         folder.mkdir()
         for number, t in enumerate(p.meta["times"]):

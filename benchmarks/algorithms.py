@@ -30,13 +30,13 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 TASK = "classification/digits"
 RUN_FILE = """\
 name = "{name}"
-runs = "{runs}"
+runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
 tasks = [{{ id = "classification/digits" }}]
 stages = [{stage}]
 generate = {{ max_tokens = 8 }}
-evaluate = {{ n = 397 }}
+evaluate = {{ num_prompts = 397 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """

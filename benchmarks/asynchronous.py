@@ -58,12 +58,12 @@ def throughput(runs: Path, staleness: int, steps: int) -> float:
     """Steps a second, from the second step on."""
     data = {
         "name": f"delays-{staleness}-{time.time_ns()}",
-        "runs": str(runs),
+        "runs_dir": str(runs),
         "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
         "tasks": [{"id": "classification/digits"}],
         "stages": [{"kind": "rl", "steps": steps, "prompts_per_step": 4, "group_size": 4}],
         "generate": {"max_tokens": 4},
-        "evaluate": {"n": 0},
+        "evaluate": {"num_prompts": 0},
         "train": {"threads": 1},
         "compute": {"staleness": staleness},
         "limits": {"logprob_gap": {"stop": 10.0}},
@@ -76,9 +76,9 @@ def throughput(runs: Path, staleness: int, steps: int) -> float:
 def curve(runs: Path, staleness: int, seed: int, steps: int) -> dict[str, Any]:
     """The digits run with so many reinforced steps: held-out accuracy, and how far the sampler's weights were behind."""
     data = tomllib.loads(DIGITS.read_text())
-    data |= {"name": f"digits-{staleness}-{seed}", "runs": str(runs), "seed": seed, "compute": {"staleness": staleness}}
+    data |= {"name": f"digits-{staleness}-{seed}", "runs_dir": str(runs), "seed": seed, "compute": {"staleness": staleness}}
     data["stages"][1]["steps"] = steps
-    data["evaluate"] = {"n": 397}
+    data["evaluate"] = {"num_prompts": 397}
     if staleness:
         data["limits"] = {"logprob_gap": {"stop": 1.0}}
     folder = train(parse_config(data), Watcher())

@@ -89,7 +89,7 @@ def slowdown(folder: Path, turns: int = 120, seconds: float = 1.0) -> dict[str, 
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]]; import runs; from pathlib import Path\n"
         "stages = [{'kind': 'rl', 'steps': 100_000, 'prompts_per_step': 4, 'group_size': 4, 'learning_rate': 1e-3}]\n"
-        "runs.run(runs.toy_config(Path(sys.argv[2]), name='followed', stages=stages, evaluate={'n': 0}))"
+        "runs.run(runs.toy_config(Path(sys.argv[2]), name='followed', stages=stages, evaluate={'num_prompts': 0}))"
     )
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MMRL_PLUGIN_FILES": str(ROOT / "tests" / "support" / "toy.py")}
     folder.mkdir()

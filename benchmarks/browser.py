@@ -63,7 +63,7 @@ def ours(pages: int, fresh: bool) -> Callable[[float], float]:
     """Plays for so many seconds in a pool of this size -> episodes a second."""
     from mmrl_browser.miniwob import MiniWoB
 
-    from mmrl.api.simulators.screens import Action
+    from mmrl.api.simulators.gui import Action
 
     miniwob = MiniWoB(fresh=fresh)
     seeds = count()

@@ -33,8 +33,8 @@ def main() -> None:
     from mmrl_browser.driver import close, driver
     from mmrl_browser.miniwob import MiniWoB
 
-    from mmrl import WorldLost
-    from mmrl.api.simulators.screens import Action
+    from mmrl import EnvironmentFailed
+    from mmrl.api.simulators.gui import Action
 
     miniwob = MiniWoB()
     me, lock = psutil.Process(), threading.Lock()
@@ -49,7 +49,7 @@ def main() -> None:
                 kill()
             screen.act(Action(kind="click", at=(80.0, 120.0)))
             found = "played"
-        except WorldLost:
+        except EnvironmentFailed:
             found = "lost"
         finally:
             screen.close()

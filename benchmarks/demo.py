@@ -25,7 +25,7 @@ RUN_FILE = Path(__file__).parents[1] / "configs" / "demo" / "digits.toml"
 
 def demo(seed: int, threads: int) -> dict[str, Any]:
     runs = tempfile.mkdtemp()
-    command = [sys.executable, "-m", "mmrl", "train", str(RUN_FILE), "--set", f"seed={seed}", "--set", f"runs={runs}"]
+    command = [sys.executable, "-m", "mmrl", "train", str(RUN_FILE), "--set", f"seed={seed}", "--set", f"runs_dir={runs}"]
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
     seconds = time.perf_counter() - started

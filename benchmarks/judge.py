@@ -61,7 +61,7 @@ def measure(n: int, processes: int, rounds: int = 5) -> dict[str, float]:
 
     cases = [Case(completion=f"the answer is {i}", answer=f"the answer is {i}", meta={"index": i}) for i in range(n)]
     start = time.perf_counter()
-    with local_judge({"bench_judge/equal": {}}, processes=processes) as judge:
+    with local_judge({"bench_judge/equal": {}}, num_workers=processes) as judge:
         judge.ready()
         ready = time.perf_counter() - start
         rates = []

@@ -27,13 +27,13 @@ TASK = "grounding/refer"
 SIZE, GRID, HELD_OUT = 96, 8, 400
 RUN_FILE = """\
 name = "{name}"
-runs = "{runs}"
+runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
 tasks = [{{ id = "{task}", options = {{ size = {size}, grid = {grid}, objects = 1, warm = 4000, test = {test} }} }}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
-evaluate = {{ n = {test}, every = 50 }}
+evaluate = {{ num_prompts = {test}, every = 50 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """

@@ -30,14 +30,14 @@ from machine import machine
 
 RUN_FILE = """\
 name = "{name}"
-runs = "{runs}"
+runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
 tasks = [{{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], options = {{ fresh = false }}, \
 style = "brief", grid = [{columns}, {rows}], prompt = "{{instruction}}", recording = "{recorded}", demos = {demos} }} }}]
 stages = [{stage}]
 generate = {{ max_tokens = 6, max_turns = {setting.turns}, batch_size = 96, temperature = {setting.temperature} }}
-evaluate = {{ n = {test}, every = {every} }}
+evaluate = {{ num_prompts = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """

@@ -30,7 +30,7 @@ TASK = "robotics/pick"
 
 def run_file(runs: Path, algorithm: str, seed: int, steps: int | None) -> str:
     data = tomllib.loads((ROOT / "configs" / "demo" / "robot.toml").read_text())
-    data |= {"name": f"seed-{seed}", "runs": str(runs), "seed": seed, "train": {"threads": 1}}
+    data |= {"name": f"seed-{seed}", "runs_dir": str(runs), "seed": seed, "train": {"threads": 1}}
     data["policy"]["model"] = str(ROOT / data["policy"]["model"])
     data["record"] = {"rollouts_every": 0, "trackers": []}
     (stage,) = data["stages"]

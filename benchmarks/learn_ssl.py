@@ -80,13 +80,13 @@ SETTINGS = {
 }
 RUN_FILE = """\
 name = "{name}"
-runs = "{runs}"
+runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
 tasks = [{tasks}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
-evaluate = {{ n = 500, every = 50 }}
+evaluate = {{ num_prompts = 500, every = 50 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """

@@ -27,14 +27,14 @@ from machine import machine
 
 RUN_FILE = """\
 name = "{name}"
-runs = "{runs}"
+runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
-tasks = [{{ id = "video/{task}", name = "{task}", options = {{ {setting.options}, prompt = "", warm = 4000, train = 4000, \
-test = {test} }} }}]
+tasks = [{{ id = "video/{task}", name = "{task}", options = {{ {setting.options}, prompt_template = "", warm = 4000, \
+train = 4000, test = {test} }} }}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
-evaluate = {{ n = {test}, every = 50, shuffled = true }}
+evaluate = {{ num_prompts = {test}, every = 50, shuffle_frames = true }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """

@@ -75,17 +75,17 @@ def run_file(args: argparse.Namespace, folder: Path, name: str, seed: int) -> st
         **{"prompts_per_step": EPISODES, "group_size": 1, "ratio": "action", "credit": "action"},
         "settings": {"gamma": 0.8, "lam": 0.9},
         **{"epochs": 8, "minibatches": 8, "stop_kl": 0.1, "optimizer": "adam", "learning_rate": 3e-4, "max_grad_norm": 0.5},
-        "critic": {"backbone": "separate", "learning_rate": 3e-4, "clip": 0.0, "max_grad_norm": 0.5},
+        "critic": {"backbone": "separate", "learning_rate": 3e-4, "clip_range": 0.0, "max_grad_norm": 0.5},
     }
     data = {
         "name": name,
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "seed": seed,
         "policy": {"kind": "robotics/small", "model": "mlp", "options": policy},
         "tasks": [{"id": "robotics/episodes", "name": args.task, "options": simulator | paid}],
         "stages": [stage],
-        "simulate": {"environments": args.environments},
-        "evaluate": {"n": args.held_out, "every": args.every},
+        "simulate": {"num_envs": args.environments},
+        "evaluate": {"num_prompts": args.held_out, "every": args.every},
         "train": {"threads": 1},
         "record": {"rollouts_every": 0, "trackers": []},
     }

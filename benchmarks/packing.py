@@ -19,11 +19,11 @@ import torch
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.api.episodes import Conversation
-from mmrl.api.types import Prompt, Rollout, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -35,7 +35,7 @@ def group_of(policy: VLM, pixels: int, group: int, tokens: int, images: int) -> 
 
     rng = np.random.RandomState(0)
     pictures = [Image.fromarray(rng.randint(0, 255, (pixels, pixels, 3), dtype=np.uint8)) for _ in range(images)]
-    prompt = Prompt(messages=[user("What digit is shown?", *pictures)])
+    prompt = Prompt(messages=[user_message("What digit is shown?", *pictures)])
     inputs = policy.encode(prompt)
     allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]
     made = []

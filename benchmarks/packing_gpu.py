@@ -24,9 +24,9 @@ from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Rollout, Status, Turn
 from mmrl.policies.batches import Batch, Credit
-from mmrl.policies.recompute import checkpointing
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 from step_gpu import clock, loaded, prompts_of
 
 CASES = {
@@ -53,7 +53,7 @@ def update(policy: VLM, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]
     """(log-probabilities by rollout and place, gradients) of one forward and backward."""
     policy.model.zero_grad()  # the gradients of the call before stay with whoever holds them
     found = []
-    with checkpointing(policy.model):
+    with gradient_checkpointing(policy.model):
         for micro in batch.micro:
             logprobs, _ = policy.logprobs(micro, 1.0)
             inputs = LossInputs(

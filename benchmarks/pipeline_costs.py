@@ -143,7 +143,7 @@ def read_run(folder: Path, first: int = 0, last: int | None = None, skip: int = 
     seconds = {k: np.array([s[f"time/{k}"] for s in steps]) for k in ("process", "generate", "judge", "update", "other", "step")}
     lengths, longest = (np.array([s[f"length/{k}"] for s in steps]) for k in ("mean", "max"))
     count = stage["prompts_per_step"] * stage["group_size"]
-    trained = 1 - np.array([s["zero_spread_share"] for s in steps])
+    trained = 1 - np.array([s["zero_std_share"] for s in steps])
     job = Job(
         prompts=stage["prompts_per_step"],
         group=stage["group_size"],

@@ -23,11 +23,11 @@ from mmrl import SimulatorSpec
 from mmrl.api.simulators.types import ActionSpec, Observation, Simulation, Transition
 from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
-from mmrl.policies.acting.acting import Chosen
+from mmrl.policies.acting.base import ActionSample
 from mmrl.policies.acting.vla import VLA
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.lane import Lane
-from mmrl.rollout.simulators.lockstep import StepCollector, made_lane
+from mmrl.rollout.simulators.lockstep import SimulatorCollector, make_lane
 
 STEPS, TOTAL_MS = 20, 4.0
 """Steps of an episode, and the milliseconds that simulator and policy take together for all environments."""
@@ -66,25 +66,25 @@ class SlowPolicy:
     def __init__(self, seconds_each: float) -> None:
         self.seconds_each = seconds_each
 
-    def act(self, seen: Observation, *_: Any) -> Chosen:
+    def act(self, seen: Observation, *_: Any) -> ActionSample:
         time.sleep(self.seconds_each * len(seen))
         nothing = torch.zeros(len(seen), 1, 1)
-        return Chosen(actions_nKA=nothing, choices=nothing, logprobs_nKC=nothing)
+        return ActionSample(actions_nKA=nothing, choices=nothing, logprobs_nKC=nothing)
 
 
 def delayed(lanes: int, environments: int, episodes: int, simulator: float, policy: float) -> float:
     """Environment steps a second. simulator, policy: their shares of `TOTAL_MS`."""
     acting: Any = SlowPolicy(policy * TOTAL_MS / 1000 / environments)
-    collector = StepCollector(acting, {}, SimulateConfig(environments=environments, lanes=lanes))
+    collector = SimulatorCollector(acting, {}, SimulateConfig(num_envs=environments, lanes=lanes))
     size = environments // lanes
     simulators: list[Any] = [Slow(size, simulator * TOTAL_MS / 1000 / lanes) for _ in range(lanes)]
     collector._lanes["slow"] = [Lane(s, SPEC, Simulation(simulator="slow/slow", reward="own"), size) for s in simulators]
     return speed(collector, [Prompt(messages=[], id=str(i), task="slow", seed=i) for i in range(episodes)])
 
 
-def speed(collector: StepCollector, prompts: list[Prompt]) -> float:
+def speed(collector: SimulatorCollector, prompts: list[Prompt]) -> float:
     started = time.perf_counter()
-    found = collector.collect(prompts, [None] * len(prompts), 1, Sampling(max_tokens=1, temperature=1.0))
+    found = collector.collect(prompts, [None] * len(prompts), 1, SamplingParams(max_tokens=1, temperature=1.0))
     steps = sum(r.outcome["steps"] for r in found)
     return steps / (time.perf_counter() - started)
 
@@ -93,8 +93,8 @@ def table(lanes: int, episodes: int) -> float:
     """The embedded table with a tiny model, after a first round that is not counted."""
     policy = VLA(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64,layers=2", kind="vla"), dims=4, bins=32)
     simulation = Simulation(simulator="tabletop/table", options={"dims": 4, "size": 56, "templates": 1})
-    collector = StepCollector(policy, {}, SimulateConfig(environments=64, lanes=lanes))
-    collector._lanes["table"] = [made_lane(simulation, 64 // lanes, "cpu") for _ in range(lanes)]
+    collector = SimulatorCollector(policy, {}, SimulateConfig(num_envs=64, lanes=lanes))
+    collector._lanes["table"] = [make_lane(simulation, 64 // lanes, "cpu") for _ in range(lanes)]
     prompts = [Prompt(messages=[], id=str(i), task="table", seed=i) for i in range(episodes)]
     speed(collector, prompts[:64])
     rate = speed(collector, [replace(p, seed=p.seed + 10_000) for p in prompts])

@@ -22,18 +22,18 @@ import torch
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
-from mmrl.api.types import Prompt, user
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import RlStage, RunConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.turns import TurnCollector
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.plan import Sizes, predict
-from mmrl.train.plan.machines import at_hand
+from mmrl.train.plan.machines import current_machine
 from mmrl.train.plan.memory import LOGIT_CHUNK
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 from step_gpu import checkpoint
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     name = checkpoint(args.size) if args.size != "tiny" else f"tiny:{args.family}:hidden={args.hidden},layers={args.layers}"
     config = run_file(args, name)
-    found, _ = at_hand(args.device)  # before anything else is in memory
+    found, _ = current_machine(args.device)  # before anything else is in memory
     policy = VLM(config.policy, device=args.device)
     policy.eos = frozenset()  # nothing ends before its time
     prompts = made(args)
@@ -86,7 +86,7 @@ def run_file(args: argparse.Namespace, name: str) -> RunConfig:
             "tasks": [{"id": "classification/digits"}],
             "stages": [stage],
             "generate": {"max_tokens": args.tokens},
-            "train": {"micro_batch_tokens": args.budget, "checkpointing": args.checkpointing},
+            "train": {"micro_batch_tokens": args.budget, "gradient_checkpointing": args.checkpointing},
         }
     )
 
@@ -98,7 +98,7 @@ def made(args: argparse.Namespace) -> list[Prompt]:
     rng = np.random.RandomState(0)
     shape = (args.pixels, args.pixels, 3)
     pictures = [Image.fromarray(rng.randint(0, 255, shape, dtype=np.uint8)) for _ in range(args.prompts)]
-    return [Prompt(id=str(i), messages=[user("What digit is shown?", picture)]) for i, picture in enumerate(pictures)]
+    return [Prompt(id=str(i), messages=[user_message("What digit is shown?", picture)]) for i, picture in enumerate(pictures)]
 
 
 def now(policy: VLM) -> float:
@@ -126,14 +126,14 @@ def measured(
     """(Bytes, seconds) of the parts of a step: the first step is left out, seconds are medians of the others."""
     stage = config.stages[0]
     assert isinstance(stage, RlStage)
-    collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+    collector = ConversationCollector(policy, LocalGenerator(policy, config.generate.batch_size))
     learner = Learner(policy, stage, load_algorithm("grpo", {}), checkpointed=args.checkpointing)
     times: dict[str, list[float]] = {}
     memory: dict[str, float] = {}
     for step in range(args.steps + 1):
         inputs, process = timed(policy, lambda: collector.encode(prompts))
-        sampling = Sampling(max_tokens=args.tokens, temperature=1.0, seed=step)
-        one = Sampling(max_tokens=1, temperature=1.0, seed=step)
+        sampling = SamplingParams(max_tokens=args.tokens, temperature=1.0, seed=step)
+        one = SamplingParams(max_tokens=1, temperature=1.0, seed=step)
         _, prefill = timed(policy, lambda i=inputs, s=one: collector.collect(prompts, i, args.group, s))
         with peak(policy) as sampled:
             rollouts, generate = timed(policy, lambda i=inputs, s=sampling: collector.collect(prompts, i, args.group, s))
@@ -201,7 +201,7 @@ def with_pressure(
 ) -> dict[str, float]:
     """On a CPU: bytes that torch had allocated at most, from its profiler, with what was there before."""
     inputs = collector.encode(prompts)
-    sampling = Sampling(max_tokens=args.tokens, temperature=1.0, seed=0)
+    sampling = SamplingParams(max_tokens=args.tokens, temperature=1.0, seed=0)
     works: dict[str, Callable[[], Any]] = {
         "peak: generate": lambda: collector.collect(prompts, inputs, args.group, sampling),
         "peak: update": lambda: learner.update([batch], 0),

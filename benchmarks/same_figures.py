@@ -33,7 +33,7 @@ from typing import Any
 
 DEMOS = ("configs/demo/digits.toml", "configs/demo/robot.toml")
 CLOCK = (
-    *("time", "time/*", "ahead/*", "ranks/waiting", "*seconds", "*_per_s", "*_per_second"),
+    *("time", "time/*", "async/*", "ranks/wait_s", "*seconds", "*_per_s", "*_per_second"),
     *("simulator/busy_share", "policy/idle_share", "memory", "memory/*", "peak_*memory_mb"),
 )
 """Keys that no two runs agree on."""
@@ -58,7 +58,8 @@ def trained(run_file: str, full: bool) -> tuple[list[dict[str, Any]] | str, int]
     """Its rows, or why there are none, and what mmrl exited with."""
     environment = {k: v for k, v in os.environ.items() if k != "MMRL_PLUGIN_FILES"} | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-m", "mmrl", "train", run_file, "--quiet", "--set", f"runs={runs}"]
+        folder = "runs_dir" if Path("mmrl/config/renamed.py").exists() else "runs"  # 0.1 calls it that
+        command = [sys.executable, "-m", "mmrl", "train", run_file, "--quiet", "--set", f"{folder}={runs}"]
         done = subprocess.run([*command, *([] if full else ["--smoke"])], env=environment, capture_output=True, text=True)
         if done.returncode:
             return (done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"])[-1], done.returncode

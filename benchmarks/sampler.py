@@ -25,15 +25,15 @@ from PIL import Image
 
 from machine import machine
 from mmrl.api.episodes import Conversation
-from mmrl.api.types import Prompt, Status, Turn, user
+from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Generator, Sampling
+from mmrl.rollout.generate.sampling import Generator, SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 TEMPERATURE = 0.7
 
@@ -45,7 +45,7 @@ def varied(count: int) -> list[Prompt]:
     for n in range(count):
         sizes = noise.integers(28, 231, (n % 4, 2))
         pictures = [Image.fromarray(noise.integers(0, 255, (h, w, 3), dtype=numpy.uint8)) for w, h in sizes]
-        made.append(Prompt(id=f"p{n}", messages=[user("What is shown? " + "x" * (n % 7), *pictures)], answer=""))
+        made.append(Prompt(id=f"p{n}", messages=[user_message("What is shown? " + "x" * (n % 7), *pictures)], answer=""))
     return made
 
 
@@ -66,7 +66,7 @@ def ids_equal(policy: VLM, generator: VllmGenerator, prompts: list[Prompt], inpu
 
 def gap(policy: VLM, generator: Generator, prompts: list[Prompt], inputs: list[PromptInputs], tokens: int) -> tuple[float, float]:
     """(mean, largest) difference of the sampler's log-probabilities from the learner's."""
-    groups = generator.generate(inputs, 1, Sampling(max_tokens=tokens, temperature=TEMPERATURE, seed=1))
+    groups = generator.generate(inputs, 1, SamplingParams(max_tokens=tokens, temperature=TEMPERATURE, seed=1))
     found = []
     for n, (prompt, encoded, (sample,)) in enumerate(zip(prompts, inputs, groups, strict=True)):
         turn = Turn(observed_ids=tuple(encoded.ids.tolist()), token_ids=sample.token_ids, logprobs=sample.logprobs, text="")
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--lora", nargs="*", default=(), help="layers that get adapters of rank 16 and alone are moved")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     args = parser.parse_args()
-    lora = LoraConfig(rank=16, match=args.lora) if args.lora else None
+    lora = LoraConfig(rank=16, target_modules=args.lora) if args.lora else None
     policy = VLM(PolicyConfig(model=args.model, dtype=args.dtype, lora=lora), device=args.device)
     theirs = VllmGenerator(policy, ComputeConfig(sampler="vllm", tensor_parallel=args.tensor_parallel), 256, 2048)
     ours = LocalGenerator(policy, 256)
@@ -122,7 +122,7 @@ def main() -> None:
     start_s = time.perf_counter() - started
     prompts = varied(args.prompts)
     inputs = [policy.encode(p) for p in prompts]
-    theirs.generate(inputs[:4], 1, Sampling(max_tokens=2, temperature=TEMPERATURE))  # compiles
+    theirs.generate(inputs[:4], 1, SamplingParams(max_tokens=2, temperature=TEMPERATURE))  # compiles
     before = gap(policy, theirs, prompts, inputs, args.tokens)
     syncs = {name: synced(policy, theirs, name == "all") for name in ("all", "moved")}
     after = gap(policy, theirs, prompts, inputs, args.tokens)
@@ -130,7 +130,7 @@ def main() -> None:
     for seed in range(3):
         for name, generator in (("mmrl", ours), ("vllm", theirs)):
             started = time.perf_counter()
-            generator.generate(inputs, args.group, Sampling(max_tokens=args.tokens, temperature=1.0, seed=seed))
+            generator.generate(inputs, args.group, SamplingParams(max_tokens=args.tokens, temperature=1.0, seed=seed))
             rates[name].append(len(inputs) * args.group / (time.perf_counter() - started))
     ratios = [v / m for v, m in zip(rates["vllm"], rates["mmrl"], strict=True)]
     found = {

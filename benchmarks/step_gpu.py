@@ -38,17 +38,17 @@ import torch
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
-from mmrl.api.types import Prompt, user
+from mmrl.api.types import Prompt, user_message
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.turns import TurnCollector
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 from model_shapes import CONFIGS, Shape, shape_of
 
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)
@@ -94,7 +94,7 @@ def checkpoint(size: str) -> str:
 def loaded(size: str, device: str, dtype: str = "bfloat16", lora: int = 0) -> VLM:
     """A policy of that size that never ends a completion."""
     name = checkpoint(size)
-    adapters = LoraConfig(rank=lora, alpha=lora, match=["vision", "projector", "language"]) if lora else None
+    adapters = LoraConfig(rank=lora, alpha=lora, target_modules=["vision", "projector", "language"]) if lora else None
     policy = VLM(PolicyConfig(model=name, dtype=dtype, lora=adapters), device=device)
     if size != "tiny" and not lora:
         shutil.rmtree(name)
@@ -110,10 +110,10 @@ def prompts_of(policy: VLM, count: int, pixels: int, tokens: int) -> list[Prompt
     rng = np.random.RandomState(0)
     pictures = [Image.fromarray(rng.randint(0, 255, (pixels, pixels, 3), dtype=np.uint8)) for _ in range(count)]
     asked = lambda words: "What digit is shown?" + " x" * words  # noqa: E731
-    length = lambda words: len(policy.encode(Prompt(messages=[user(asked(words), pictures[0])])).ids)  # noqa: E731
+    length = lambda words: len(policy.encode(Prompt(messages=[user_message(asked(words), pictures[0])])).ids)  # noqa: E731
     fewest = length(0)
     words = max(0, math.ceil((tokens - fewest) / ((length(64) - fewest) / 64)))
-    return [Prompt(id=str(i), messages=[user(asked(words), p)]) for i, p in enumerate(pictures)]
+    return [Prompt(id=str(i), messages=[user_message(asked(words), p)]) for i, p in enumerate(pictures)]
 
 
 def flops(shape: Shape, prompts: int, group: int, prompt: int, completion: int, patches: int) -> dict[str, float]:
@@ -143,7 +143,7 @@ class Step:
     def __init__(self, policy: VLM, args: argparse.Namespace) -> None:
         self.policy, self.args = policy, args
         self.prompts = prompts_of(policy, args.prompts, args.pixels, args.prompt_tokens)
-        self.collector = TurnCollector(policy, LocalGenerator(policy, args.at_once or args.prompts * args.group))
+        self.collector = ConversationCollector(policy, LocalGenerator(policy, args.at_once or args.prompts * args.group))
         stage = RlStage(kind="rl", steps=99, learning_rate=1e-6)
         self.learner = Learner(policy, stage, load_algorithm("grpo", {}), checkpointed=not args.no_checkpointing)
         self.inputs: list[Any] = []
@@ -152,7 +152,7 @@ class Step:
     def __call__(self, number: int) -> dict[str, float]:
         """Seconds: `process`, `generate`, `pack`, `update`, `step`; and `prefill`, of a pass that is not in the step."""
         args, policy = self.args, self.policy
-        sampling = lambda tokens: Sampling(max_tokens=tokens, temperature=1.0, seed=number)  # noqa: E731
+        sampling = lambda tokens: SamplingParams(max_tokens=tokens, temperature=1.0, seed=number)  # noqa: E731
         credit = Credit(advantages=torch.randn(args.prompts * args.group, generator=torch.Generator().manual_seed(number)))
         seconds: dict[str, float] = {}
         self.inputs, seconds["process"] = clock(policy, lambda: self.collector.encode(self.prompts))

@@ -27,7 +27,7 @@ import numpy as np
 from machine import machine
 from mmrl.api.episodes import Conversation
 from mmrl.api.sampling import Group
-from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.train.sampling.groups import light_group
 
 QUESTION = "Where is the blue cup that stands behind the plate? Think about it first, then answer with a box of four numbers."
@@ -37,7 +37,7 @@ def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 
     """What a rank has sampled and scored, by the prompts' numbers. characters: of a token."""
     rng, made = random.Random(seed), {}
     for number in range(prompts):
-        prompt = Prompt(messages=[user(QUESTION)], answer=[24, 31, 190, 220], id=f"scene-{number}", task="bench/telling")
+        prompt = Prompt(messages=[user_message(QUESTION)], answer=[24, 31, 190, 220], id=f"scene-{number}", task="bench/telling")
         rollouts, scores = [], []
         for _ in range(group):
             text = "".join(rng.choices(string.ascii_letters + " ", k=round(tokens * characters)))
@@ -54,7 +54,7 @@ def columns(groups: dict[int, Group]) -> dict[str, Any]:
     light = [light_group(group) for group in groups.values()]
     rollouts, scores = [r for g in light for r in g.rollouts], [s for g in light for s in g.scores]
     turns = [t for r in rollouts for t in r.turns]
-    flags = [(t.terminated, t.truncated, r.off_policy, r.demonstrated) for r in rollouts for t in r.turns]
+    flags = [(t.terminated, t.truncated, r.off_policy, r.is_demonstration) for r in rollouts for t in r.turns]
     return {
         "prompts": [(g.place, g.prompt.id, g.prompt.text, g.prompt.answer, len(g.rollouts)) for g in light],
         "texts": [t.text for t in turns],

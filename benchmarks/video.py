@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from machine import machine
-from mmrl.api.media.decoding import Count, forget
+from mmrl.api.media.decoding import Count, clear_cache
 
 
 def main() -> None:
@@ -44,22 +44,22 @@ def compared(args: argparse.Namespace) -> dict[str, object]:
     from mmrl.config.sections import PolicyConfig
     from mmrl.policies.vlm.vlm import VLM
     from mmrl.rollout.generate.local import LocalGenerator
-    from mmrl.rollout.generate.sampling import Sampling
-    from mmrl.rollout.turns import TurnCollector
+    from mmrl.rollout.generate.sampling import SamplingParams
+    from mmrl.rollout.turns import ConversationCollector
 
     policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64,layers=2"))
-    collector = TurnCollector(policy, LocalGenerator(policy, batch_size=256))
-    sampling = Sampling(max_tokens=args.tokens, temperature=1.0)
+    collector = ConversationCollector(policy, LocalGenerator(policy, batch_size=256))
+    sampling = SamplingParams(max_tokens=args.tokens, temperature=1.0)
     prompts = _prompts(args.size, args.clips)
 
     def once(asked: Sequence[Prompt]) -> int:
-        forget()
+        clear_cache()
         return len(collector.collect(asked, collector.encode(asked), args.group, sampling))
 
     def each(asked: Sequence[Prompt]) -> int:
         made = 0
         for _ in range(args.group):
-            forget()
+            clear_cache()
             made += len(collector.collect(asked, collector.encode(asked), 1, sampling))
         return made
 
@@ -97,12 +97,12 @@ def memory(args: argparse.Namespace) -> dict[str, object]:
         config = parse_config(
             {
                 "name": "memory",
-                "runs": folder,
+                "runs_dir": folder,
                 "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
                 "tasks": [{"id": "video/temporal", "options": {"train": per_step * args.steps, "size": "small"}}],
                 "stages": [{"kind": "rl", "steps": args.steps, "prompts_per_step": per_step, "group_size": 4}],
                 "generate": {"max_tokens": 4},
-                "evaluate": {"n": 0},
+                "evaluate": {"num_prompts": 0},
                 "record": {"rollouts_every": 0, "trackers": []},
             }
         )

@@ -26,11 +26,11 @@ from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig, RlStage, SimulateConfig
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.critic import Critic
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.train.stages.base import collected_values
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_tracks import pack_tracks
+from mmrl.train.update.pack_trajectories import pack_trajectories
 from mmrl.train.update.packer import PackOptions
 from step_gpu import checkpoint
 
@@ -52,7 +52,7 @@ def main() -> None:
     ).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
-    lora = LoraConfig(rank=32, alpha=32, match=["vision", "projector", "language"])
+    lora = LoraConfig(rank=32, alpha=32, target_modules=["vision", "projector", "language"])
     dtype = "float32" if args.size == "tiny" else "bfloat16"
     config = PolicyConfig(model=checkpoint(args.size), kind="vla", dtype=dtype, lora=lora)
     policy = VLA(config, device=args.device, dims=7, chunk=args.chunk, bins=64, decoding=args.decoding)
@@ -60,28 +60,28 @@ def main() -> None:
         kind="rl", steps=99, algorithm="ppo", ratio="action", credit="action", learning_rate=1e-4, critic=CriticConfig()
     )
     algorithm = load_algorithm("ppo", {"gamma": 0.99})
-    critic = Critic(policy, CriticConfig(hidden=[512, 128]), 0, args.chunk)
+    critic = Critic(policy, CriticConfig(hidden_sizes=[512, 128]), 0, args.chunk)
     learner = Learner(policy, stage, algorithm, critic=critic, checkpointed=args.size != "tiny")
     simulation = {"max_steps": args.episode, "until_success": False, "options": {"size": args.pixels, "task": "put-on"}}
     task: Any = Episodes(**simulation)
-    collector = StepCollector(
-        policy, {"table": task}, SimulateConfig(environments=args.environments, lanes=args.lanes), args.device
+    collector = SimulatorCollector(
+        policy, {"table": task}, SimulateConfig(num_envs=args.environments, lanes=args.lanes), args.device
     )
     collector.critic = critic
     rows: list[dict[str, float]] = []
     for step in range(args.steps + 1):
         prompts = [Prompt(messages=[], id=str(i), task="table", seed=1000 * step + i) for i in range(args.environments)]
         started = time.perf_counter()
-        rollouts = collector.collect(prompts, [None] * len(prompts), 1, Sampling(max_tokens=1, temperature=1.0, seed=step))
+        rollouts = collector.collect(prompts, [None] * len(prompts), 1, SamplingParams(max_tokens=1, temperature=1.0, seed=step))
         _wait(policy)
         collected = time.perf_counter()
-        figures = collector.figures()
+        figures = collector.metrics()
         signals = Signals(
             rollouts, [Score(0.0)] * len(rollouts), stage, measure=lambda names, r=rollouts: collected_values(r, "action")
         )
         credit = algorithm.credit(signals)
         options = PackOptions(keep_zero=True, minibatches=args.minibatches, seed=step, ratio="action")
-        batches = pack_tracks(rollouts, credit, options, budget=args.calls)
+        batches = pack_trajectories(rollouts, credit, options, budget=args.calls)
         metrics = learner.update(batches, step)
         _wait(policy)
         done = time.perf_counter()

@@ -162,12 +162,12 @@ def run_mmrl(
         parse_config(
             {
                 "name": "vs-trl",
-                "runs": tempfile.mkdtemp(),
+                "runs_dir": tempfile.mkdtemp(),
                 "policy": {"model": checkpoint, "device": device},
                 "tasks": [{"id": "vs_trl_plugin/asked", "options": {"case": case}}],
                 "stages": [stage],
                 "generate": {"max_tokens": case["tokens"]},
-                "evaluate": {"n": 0},
+                "evaluate": {"num_prompts": 0},
                 "record": {"rollouts_every": 0, "trackers": []},
             }
         ),

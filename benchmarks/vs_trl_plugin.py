@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 
 @hookimpl
@@ -37,7 +37,7 @@ class Digits(Task):
         ]
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        return [Prompt(id=str(i), messages=[user("What digit is shown?", image)]) for i, image in enumerate(self.images)]
+        return [Prompt(id=str(i), messages=[user_message("What digit is shown?", image)]) for i, image in enumerate(self.images)]
 
 
 class Asked(Task):
@@ -49,4 +49,4 @@ class Asked(Task):
         self.questions = questions(dict(case))
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        return [Prompt(id=str(i), messages=[user(text, image)]) for i, (text, image) in enumerate(self.questions)]
+        return [Prompt(id=str(i), messages=[user_message(text, image)]) for i, (text, image) in enumerate(self.questions)]

@@ -5,16 +5,16 @@ These names are what a plugin imports; nothing heavy is imported with them.
 
 import sys
 
+from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation, Trajectory
-from mmrl.api.errors import NoGold, UserError, WorldLost
-from mmrl.api.frames import Eyes, Frame
+from mmrl.api.errors import EnvironmentFailed, NoGold, UserError
 from mmrl.api.hooks import CONTRACT, hookimpl
-from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
+from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
 from mmrl.api.moved import MovedFinder
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
-from mmrl.api.tasks.marks import Mark
-from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
+from mmrl.api.tasks.overlays import Overlay
+from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user_message
 
 __version__ = "0.2.0"
 
@@ -26,11 +26,13 @@ __all__ = [
     "AlgorithmSpec",
     "Case",
     "Conversation",
-    "Eyes",
-    "Frame",
-    "Mark",
+    "CoordinateFormat",
+    "Environment",
+    "EnvironmentFailed",
+    "ImageProcessing",
     "Message",
     "NoGold",
+    "Overlay",
     "PolicySpec",
     "Prompt",
     "Reply",
@@ -50,8 +52,6 @@ __all__ = [
     "UserError",
     "Verifier",
     "VerifierSpec",
-    "World",
-    "WorldLost",
     "hookimpl",
-    "user",
+    "user_message",
 ]

@@ -12,7 +12,7 @@ import torch
 from mmrl.policies.batches import Batch, MicroBatch
 
 if TYPE_CHECKING:
-    from mmrl.policies.batches import Calls
+    from mmrl.policies.batches import ActionMicroBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def negative_log_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Ten
 
 def average(
     values_L: torch.Tensor,
-    micro: MicroBatch | Calls,
+    micro: MicroBatch | ActionMicroBatch,
     batch: Batch,
     normalise: Literal["token", "sequence", "constant"],
     constant: float = 1.0,

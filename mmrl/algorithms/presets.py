@@ -14,14 +14,14 @@ from pydantic import ValidationError
 
 from mmrl.algorithms.loss import LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
-from mmrl.api.errors import PluginError, UserError, calling, is_finite, one_line, suggest
+from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plugin_errors, shorten
 from mmrl.api.specs import AlgorithmSpec, Bounds
-from mmrl.config.load import said
+from mmrl.config.load import describe_error
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.config.values import LARGEST
 from mmrl.policies.batches import Credit
 from mmrl.registry import plugins
-from mmrl.registry.targets import check_options, load_target
+from mmrl.registry.importing import check_options, load_target
 
 Normalise = Literal["token", "sequence", "constant"]
 
@@ -55,7 +55,7 @@ class Algorithm:
         signals.expect(frozenset(self.needs))
         inputs = [signals[name] for name in self.needs]
         unknown_N = torch.stack([i.isnan().flatten(1).any(1) if i.ndim > 1 else i.isnan() for i in inputs]).any(0)
-        with calling(f"algorithm {self.id!r}: its advantage"):
+        with plugin_errors(f"algorithm {self.id!r}: its advantage"):
             found = self.advantage(*inputs)
         n, t = signals.mask_NT.shape
         if isinstance(found, tuple):
@@ -117,7 +117,7 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     for name in merged:
         if name not in accepted:
             known = [*accepted, *own]
-            raise UserError(f"{what} has no setting {name!r}.{suggest(name, known)} It accepts: {', '.join(known)}")
+            raise UserError(f"{what} has no setting {name!r}.{did_you_mean(name, known)} It accepts: {', '.join(known)}")
     parts = []
     for function in (advantage, loss):
         mine = {k: v for k, v in merged.items() if k in settings_of(function)}
@@ -137,7 +137,9 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     needs = signals_of(advantage)
     for name in needs:
         if name not in SIGNALS:
-            raise PluginError(f"{what}: its advantage asks for {name!r}.{suggest(name, SIGNALS)} There are: {', '.join(SIGNALS)}")
+            raise PluginError(
+                f"{what}: its advantage asks for {name!r}.{did_you_mean(name, SIGNALS)} There are: {', '.join(SIGNALS)}"
+            )
     return Algorithm(
         id=spec.id,
         advantage=partial(advantage, **parts[0]),
@@ -191,7 +193,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise PluginError(f"{one_line(error)}: an advantage or a loss must be a Python function with named parameters") from error
+        raise PluginError(f"{shorten(error)}: an advantage or a loss must be a Python function with named parameters") from error
 
 
 def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
@@ -199,15 +201,17 @@ def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
     algorithm, where it was looked up."""
     spec = spec or plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
-    added = {k: v for k, v in spec.stage.items() if k not in data}
+    added = {k: v for k, v in spec.stage_defaults.items() if k not in data}
     if stage.critic is None and "values_NT" in signals_of(plugins.registry().target(spec)):
         added.setdefault("critic", CriticConfig())
     what, known = f"algorithm {spec.id!r}", RlStage.model_fields
     if unknown := [k for k in added if k not in known]:
-        raise PluginError(f"{what}: its stage sets {unknown[0]!r}, which is no key of an rl stage.{suggest(unknown[0], known)}")
+        raise PluginError(
+            f"{what}: its stage sets {unknown[0]!r}, which is no key of an rl stage.{did_you_mean(unknown[0], known)}"
+        )
     try:
         return RlStage.model_validate({**data, **added})
     except ValidationError as error:
         fault, given = error.errors()[0], ", ".join(f"{k} = {v!r}" for k, v in added.items())
         where = "".join(f"{part}: " for part in fault["loc"])
-        raise UserError(f"{what} brings {given}: {where}{said(fault)}") from error
+        raise UserError(f"{what} brings {given}: {where}{describe_error(fault)}") from error

@@ -176,7 +176,7 @@ class Signals:
         """float64; what verifiers and worlds gave, NaN where the score failed."""
         return torch.tensor(
             [
-                torch.nan if s.value is None else s.value + r.world_reward
+                torch.nan if s.value is None else s.value + r.environment_reward
                 for s, r in zip(self._scores, self._rollouts, strict=True)
             ],
             dtype=torch.float64,
@@ -186,7 +186,7 @@ class Signals:
     def _penalty_NT(self) -> torch.Tensor:
         if not self._penalised:
             return torch.zeros(1, 1, dtype=torch.float64)
-        estimate = ESTIMATES[self._stage.kl_estimate]
+        estimate = ESTIMATES[self._stage.kl_estimator]
         kl_NT = estimate(self._measured["logprobs"].double(), self._measured["reference"].double()).cpu()
         return self._kl * kl_NT.where(self.mask_NT, 0.0)
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.frames import Frame
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.simulators import layout
 from mmrl.api.simulators.layout import Credited, Ratio
-from mmrl.api.types import Case, Message, Prompt, Rollout, Turn, user
+from mmrl.api.types import Case, Message, Prompt, Rollout, Turn, user_message
 
 if TYPE_CHECKING:  # torch would make `import mmrl` slow
     import torch
 
-    from mmrl.api.simulators.types import Track
+    from mmrl.api.simulators.types import TrajectoryData
 
 SAID = "said"
 """The key in `Prompt.meta` of a text that follows the instruction of a simulator."""
@@ -30,7 +30,7 @@ class Conversation(Rollout):
     turns: tuple[Turn, ...]
     inputs: Any = None
     """The prompt as the model reads it (`mmrl.policies`), shared by the whole group: media are processed once."""
-    later: Any = None
+    final_inputs: Any = None
     """The same of all that came before the last turn, in an episode whose later turns were observed; it has their pictures."""
 
     @property
@@ -42,11 +42,11 @@ class Conversation(Rollout):
         return len(self.turns)
 
     @property
-    def world_reward(self) -> float:
+    def environment_reward(self) -> float:
         return sum(t.reward for t in self.turns)
 
     @property
-    def demonstrated(self) -> bool:
+    def is_demonstration(self) -> bool:
         return any(math.isnan(p) for t in self.turns for p in t.logprobs)
 
     @property
@@ -55,7 +55,7 @@ class Conversation(Rollout):
 
     @property
     def turn_versions(self) -> Sequence[tuple[int, int]]:
-        return [(t.version, len(t.token_ids)) for t in self.turns]
+        return [(t.policy_version, len(t.token_ids)) for t in self.turns]
 
     @property
     def bootstrap(self) -> float:
@@ -102,26 +102,28 @@ class Conversation(Rollout):
     def values(self, ratio: Ratio) -> None:
         _check_tokens(ratio)
 
-    def light(self, prompt: Prompt | None = None) -> Conversation:
+    def to_stub(self, prompt: Prompt | None = None) -> Conversation:
         turns = tuple(_counted(turn) for turn in self.turns)
-        return replace(self, prompt=prompt or self.prompt.without_media(), turns=turns, inputs=None, later=None, elsewhere=True)
+        return replace(
+            self, prompt=prompt or self.prompt.without_media(), turns=turns, inputs=None, final_inputs=None, is_stub=True
+        )
 
     def portable(self) -> Conversation:
-        return replace(self, inputs=None, later=None)
+        return replace(self, inputs=None, final_inputs=None)
 
     def answering(self, prompt: Prompt, inputs: Any) -> Conversation:
-        if self.elsewhere:
+        if self.is_stub:
             return replace(self, prompt=prompt, off_policy=True)
         first = replace(self.turns[0], observed_ids=tuple(inputs.ids.tolist()))
         return replace(self, prompt=prompt, inputs=inputs, turns=(first, *self.turns[1:]), off_policy=True)
 
     def as_case(self) -> Case:
-        read = self.later or self.inputs
+        read = self.final_inputs or self.inputs
         return replace(
             Rollout.as_case(self),
             image_sizes=getattr(read, "image_sizes", ()),
             model_sizes=getattr(read, "model_sizes", ()),
-            frame=getattr(self.inputs, "frame", Frame.PIXELS),
+            coordinate_format=getattr(self.inputs, "frame", CoordinateFormat.PIXELS),
         )
 
     @property
@@ -147,24 +149,24 @@ class Conversation(Rollout):
 class Trajectory(Rollout):
     """An episode in a simulator."""
 
-    track: Track | None
+    data: TrajectoryData | None
     """What happened; None where the simulator was lost, so that there is nothing to learn from and nothing to see."""
 
     @property
     def length(self) -> int:
-        return self.track.length if self.track else 0
+        return self.data.length if self.data else 0
 
     @property
     def num_calls(self) -> int:
-        return len(self.track.valid_TK) if self.track else 0
+        return len(self.data.valid_TK) if self.data else 0
 
     @property
-    def world_reward(self) -> float:
-        return self.track.reward if self.track else 0.0
+    def environment_reward(self) -> float:
+        return self.data.reward if self.data else 0.0
 
     @property
-    def demonstrated(self) -> bool:
-        return self.track is not None and bool(self.track.logprobs_TKC.isnan().any())
+    def is_demonstration(self) -> bool:
+        return self.data is not None and bool(self.data.logprobs_TKC.isnan().any())
 
     @property
     def completion(self) -> str:
@@ -176,59 +178,59 @@ class Trajectory(Rollout):
 
     @property
     def bootstrap(self) -> float:
-        return self.track.bootstrap if self.track else 0.0
+        return self.data.bootstrap if self.data else 0.0
 
     def num_targets(self, ratio: Ratio) -> int:
-        return layout.num_targets(self.track, ratio) if self.track else 0
+        return layout.num_targets(self.data, ratio) if self.data else 0
 
     def rewards(self, ratio: Ratio) -> torch.Tensor:
         """Each action's at its last target; of a chunk the sum."""
         import torch
 
-        return layout.target_rewards(self.track, ratio).double().cpu() if self.track else torch.zeros(0, dtype=torch.float64)
+        return layout.target_rewards(self.data, ratio).double().cpu() if self.data else torch.zeros(0, dtype=torch.float64)
 
     def ends(self, ratio: Ratio) -> Sequence[int]:
-        return layout.call_ends(self.track, ratio).tolist() if self.track else ()
+        return layout.call_ends(self.data, ratio).tolist() if self.data else ()
 
     def units(self, ratio: Ratio, credit: Credited) -> torch.Tensor:
         import torch
 
-        return layout.credit_units(self.track, ratio, credit) if self.track else torch.zeros(0, dtype=torch.int64)
+        return layout.credit_units(self.data, ratio, credit) if self.data else torch.zeros(0, dtype=torch.int64)
 
     def values(self, ratio: Ratio) -> torch.Tensor | None:
-        track = self.track
+        track = self.data
         if track is None or track.values_TU is None:
             return None
         return layout.values_per_target(track.values_TU, track.valid_TK, track.logprobs_TKC.shape[-1], ratio).cpu()
 
-    def light(self, prompt: Prompt | None = None) -> Trajectory:
-        return replace(self, prompt=prompt or self.prompt.without_media(), track=self.track and self.track.light, elsewhere=True)
+    def to_stub(self, prompt: Prompt | None = None) -> Trajectory:
+        return replace(self, prompt=prompt or self.prompt.without_media(), data=self.data and self.data.stub, is_stub=True)
 
     def portable(self) -> Trajectory:
-        return replace(self, track=self.track and self.track.portable)
+        return replace(self, data=self.data and self.data.portable)
 
     def answering(self, prompt: Prompt, inputs: Any) -> Trajectory:
         """The instruction ends as the prompt says."""
-        if self.track is None:
+        if self.data is None:
             return replace(self, prompt=prompt)
-        plain = self.track.instruction.removesuffix(f" {self.prompt.meta.get(SAID, '')}")
+        plain = self.data.instruction.removesuffix(f" {self.prompt.meta.get(SAID, '')}")
         said = f"{plain} {prompt.meta.get(SAID, '')}".strip()
-        return replace(self, prompt=prompt, track=replace(self.track, instruction=said))
+        return replace(self, prompt=prompt, data=replace(self.data, instruction=said))
 
     @property
     def messages(self) -> Sequence[Message]:
-        return [user(self.track.instruction)] if self.track else []
+        return [user_message(self.data.instruction)] if self.data else []
 
     @property
     def summary(self) -> str:
-        if self.track is None:
+        if self.data is None:
             return ""
         end = "succeeded" if self.outcome.get("success") else "failed"
         return f"{end} after {self.outcome['steps']:.0f} steps, return {self.outcome['return']:.3g}"
 
     @property
-    def filmed(self) -> Track | None:
-        return self.track if self.track and self.track.images else None
+    def filmed(self) -> TrajectoryData | None:
+        return self.data if self.data and self.data.images else None
 
 
 def _check_tokens(ratio: Ratio) -> None:

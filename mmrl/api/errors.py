@@ -47,12 +47,12 @@ class NoGold(UserError):
     gold completion (`sft`, hints, `ground_truth`) ends with its message; all else goes on without."""
 
 
-class WorldLost(Exception):
+class EnvironmentFailed(Exception):
     """A world crashed, hung, or can't be made, by no fault of the policy. Raised by what serves an episode (`World`, `Screen`),
     it costs that episode: it leaves the statistics and is counted, and the run goes on. The message says why, in one line."""
 
 
-def brief(path: object) -> str:
+def display_path(path: object) -> str:
     """A path as messages tell it: one line of 200 characters at most, its end where it has more."""
     line = "".join(c if c.isprintable() else "?" for c in str(path))
     return line if len(line) <= 200 else f"...{line[-197:]}"
@@ -63,7 +63,7 @@ class PluginError(UserError):
     the command line prints its traceback above the line."""
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" or nothing. Of equally close ones, that with the same letters in another order."""
     matches = difflib.get_close_matches(word, list(known), n=3)
     closest = max(matches, key=lambda m: (difflib.SequenceMatcher(None, m, word).ratio(), sorted(m) == sorted(word)), default="")
@@ -71,14 +71,14 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def calling(what: str) -> Iterator[None]:
+def plugin_errors(what: str) -> Iterator[None]:
     """Around a plugin's code: what it raises becomes a PluginError that begins with `what`, its traceback kept as the cause."""
     try:
         yield
-    except (UserError, WorldLost):
+    except (UserError, EnvironmentFailed):
         raise
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{what} raised {type(error).__name__}: {one_line(error)[:300]}") from error
+        raise PluginError(f"{what} raised {type(error).__name__}: {shorten(error)[:300]}") from error
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
@@ -89,6 +89,6 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return False
 
 
-def one_line(error: BaseException) -> str:
+def shorten(error: BaseException) -> str:
     """The message of an exception, without line breaks."""
     return " ".join(str(error).split())

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from mmrl.api.frames import Eyes
-from mmrl.api.tasks.marks import Mark, true_places
+from mmrl.api.coordinates import ImageProcessing
+from mmrl.api.tasks.overlays import Overlay, ground_truth_overlays
 from mmrl.api.types import Case, Prompt, Reply, Rollout, Score
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class Task:
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     """The splits that `prompts` knows. Items of different splits never overlap."""
-    eyes: Eyes = Eyes()
+    image_processing: ImageProcessing = ImageProcessing()
     """How the policy sees pictures and writes coordinates; the engine sets it before it asks for a prompt. A task with
-    coordinates names the frame in its prompts and keeps to it in `gold`, see `mmrl.api.frames.to_frame`."""
+    coordinates names the frame in its prompts and keeps to it in `gold`, see `mmrl.api.coordinates.convert_coordinates`."""
 
     simulation: Simulation | None = None
     """How episodes are simulated, in a task that acts in a simulator: its prompts have no messages, each is the start that
@@ -52,7 +52,7 @@ class Task:
         that can't say what would be right raises `mmrl.NoGold`: it can be trained by its rewards all the same."""
         return str(prompt.answer)
 
-    def answer_of(self, completion: str) -> str:
+    def extract_answer(self, completion: str) -> str:
         """The answer that a completion gives, for votes among several: majority@k and training without labels. By default the
         text of its last `<answer>` tag, or else all of it; without outer blanks, in lower case."""
         start = completion.rfind("<answer>")
@@ -74,23 +74,23 @@ class Task:
         """The same question in other words or with the pictures changed, for Co-Reward; by default there is none."""
         return None
 
-    def world(self, prompt: Prompt) -> World | None:
+    def environment(self, prompt: Prompt) -> Environment | None:
         """What answers to the policy's turns in an episode of this prompt, fresh for each; by default an answer ends it."""
         return None
 
-    def shows(self, prompt: Prompt, completion: str) -> Any:
+    def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         """The picture that a completion draws, a PIL image, for previews and reports; None where it draws none."""
         return None
 
-    def shows_episode(self, rollout: Rollout) -> Any:
+    def draw_episode(self, rollout: Rollout) -> Any:
         """The picture of a whole episode, for reports; by default what its last completion draws."""
-        return self.shows(rollout.prompt, rollout.completion)
+        return self.draw_completion(rollout.prompt, rollout.completion)
 
-    def marks(self, prompt: Prompt, completion: str) -> Sequence[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> Sequence[Overlay]:
         """What is drawn over the prompt's pictures, for previews and reports: what is true there, and what a completion says, of
         several turns the last. One that says nothing that can be read adds nothing. By default the true boxes and points of
         `meta`."""
-        return true_places(prompt, self.eyes)
+        return ground_truth_overlays(prompt, self.image_processing)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""
@@ -104,8 +104,8 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
-class World(Protocol):
-    """What answers to a policy's turns (a game, a browser, a renderer), in one episode. `Task.world` makes one for each.
+class Environment(Protocol):
+    """What answers to a policy's turns (a game, a browser, a renderer), in one episode. `Task.environment` makes one for each.
 
     Example::
 
@@ -123,7 +123,7 @@ class World(Protocol):
 
     One with an attribute `waits = True` spends its time waiting (for a browser, for another process): it is stepped in a thread,
     side by side with others. A method `gold_turn() -> str | None` says what would be right now, for demonstrations of several
-    turns. A world that breaks raises `mmrl.WorldLost`, and its episode is left out."""
+    turns. A world that breaks raises `mmrl.EnvironmentFailed`, and its episode is left out."""
 
     def step(self, completion: str) -> Reply:
         """What follows the turn whose text this is."""

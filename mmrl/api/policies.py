@@ -18,18 +18,18 @@ NAMES = {
     "PolicyConfig": "mmrl.config.sections:PolicyConfig",
     "RunConfig": "mmrl.config.sections:RunConfig",
     "Collector": "mmrl.rollout.collector:Collector",
-    "Sampling": "mmrl.rollout.generate.sampling:Sampling",
+    "Sampling": "mmrl.rollout.generate.sampling:SamplingParams",
     "Packer": "mmrl.train.update.packer:Packer",
     "PackOptions": "mmrl.train.update.packer:PackOptions",
     # what goes into an update and comes out of a forward pass
     "Batch": "mmrl.policies.batches:Batch",
-    "Calls": "mmrl.policies.batches:Calls",
+    "Calls": "mmrl.policies.batches:ActionMicroBatch",
     "Credit": "mmrl.policies.batches:Credit",
-    "Outputs": "mmrl.policies.batches:Outputs",
+    "Outputs": "mmrl.policies.batches:ForwardOutputs",
     "Targets": "mmrl.policies.batches:Targets",
     # policies that act
-    "ActingPolicy": "mmrl.policies.acting.acting:ActingPolicy",
-    "Draw": "mmrl.policies.acting.draw:Draw",
+    "ActingPolicy": "mmrl.policies.acting.base:ActingPolicy",
+    "Draw": "mmrl.policies.acting.randomness:CallRandomness",
     "Flow": "mmrl.policies.acting.heads:Flow",
     "Normal": "mmrl.policies.acting.heads:Normal",
     "Tokens": "mmrl.policies.acting.heads:Tokens",
@@ -40,9 +40,9 @@ NAMES = {
     "state_of": "mmrl.policies.acting.observed:state_of",
     "options": "mmrl.policies.acting.options",
     # what a folder holds
-    "SETTINGS": "mmrl.policies.acting.saved:SETTINGS",
+    "SETTINGS": "mmrl.policies.acting.saved_policy:SETTINGS",
     "saved_policy": "mmrl.policies.load:saved_policy",
-    "settings_of": "mmrl.policies.acting.saved:settings_of",
+    "settings_of": "mmrl.policies.acting.saved_policy:read_settings",
 }
 """Name -> "module:name", or a module."""
 

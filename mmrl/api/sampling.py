@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from mmrl.api.types import Prompt, Rollout, Score, adjusted
+from mmrl.api.types import Prompt, Rollout, Score, add_part
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ class Group:
     """The group's number among those that were sampled together."""
     prompt: Prompt
     inputs: Any
-    """The prompt as the policy reads it (`mmrl.policies.vlm.reading.PromptInputs`, or what a task demonstrates)."""
+    """The prompt as the policy reads it (`mmrl.policies.vlm.processing.PromptInputs`, or what a task demonstrates)."""
     rollouts: list[Rollout]
     scores: list[Score] = field(default_factory=list)
     """One for each rollout; empty until the group is scored."""
@@ -39,14 +39,14 @@ class Group:
     """Groups that a rule sampled besides for this one. They are not trained on; their failed scores are reported."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What rules keep with the group, under names of their own: plain data, which every learner process gets."""
-    elsewhere: bool = False
+    is_stub: bool = False
     """A stub: another learner process owns the group, and this one knows only the texts, lengths and scores."""
 
     @property
     def rewards(self) -> list[float]:
         """The scores that didn't fail, each with the reward of its world."""
         both = zip(self.rollouts, self.scores, strict=True)
-        return [s.value + r.world_reward for r, s in both if s.value is not None]
+        return [s.value + r.environment_reward for r, s in both if s.value is not None]
 
     @property
     def spread(self) -> float:
@@ -59,7 +59,7 @@ class Group:
 
     def pay(self, part: str, amounts: Sequence[float]) -> None:
         """Add an amount to the score of each rollout, as a part of its reward with this name; failed scores stay failed."""
-        self.scores = [adjusted(s, part, amount) for s, amount in zip(self.scores, amounts, strict=True)]
+        self.scores = [add_part(s, part, amount) for s, amount in zip(self.scores, amounts, strict=True)]
 
 
 class StepSampler(Protocol):

@@ -10,12 +10,12 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from mmrl.api.simulators.screens import Screens
+from mmrl.api.simulators.gui import Screens
 
 if TYPE_CHECKING:
     import torch
 
-    from mmrl.api.simulators.types import ActionSpec, Demonstration, Track
+    from mmrl.api.simulators.types import ActionSpec, Demonstration, TrajectoryData
     from mmrl.api.types import Message
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -37,7 +37,7 @@ class ExpertEpisodes(Protocol):
 
     def __iter__(self) -> Iterator[tuple[Demonstration, Mapping[str, float]]]: ...
 
-    def tracks(self) -> Iterator[tuple[Track, Mapping[str, float]]]:
+    def trajectories(self) -> Iterator[tuple[TrajectoryData, Mapping[str, float]]]:
         """The same with the state in which each episode was left."""
         ...
 
@@ -60,7 +60,7 @@ def expert_episodes(
 class VisionLanguage(Protocol):
     """A vision-language model that verifiers ask. A question is a conversation that ends with the user."""
 
-    def chances(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
+    def answer_probabilities(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
         """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
         counts in lower case and capitalised, with and without a blank before it."""
         ...
@@ -91,11 +91,11 @@ def check_vision_language(model: str, *, device: str = "auto", batch_size: int =
 class Contrastive(Protocol):
     """A model such as CLIP that puts pictures and texts into one space."""
 
-    def pictures(self, pictures: Sequence[Any]) -> torch.Tensor:
+    def encode_images(self, pictures: Sequence[Any]) -> torch.Tensor:
         """PIL pictures -> float32 [N, D], each of length 1."""
         ...
 
-    def texts(self, texts: Sequence[str]) -> torch.Tensor:
+    def encode_texts(self, texts: Sequence[str]) -> torch.Tensor:
         """float32 [N, D], each of length 1. UserError for a text that is longer than the model reads."""
         ...
 

@@ -14,7 +14,7 @@ AGAIN = "Ctrl-C again to stop at once"
 
 
 @contextlib.contextmanager
-def asked_to_end(tell: Callable[[int], None]) -> Iterator[None]:
+def on_termination(tell: Callable[[int], None]) -> Iterator[None]:
     """Inside, what asks this process to end is told by its signal's number, and ends nothing by itself. For the main thread.
 
     A terminal that has closed is not written to any more: each line would be an error. Under nohup its end isn't heard of.
@@ -37,7 +37,7 @@ def asked_to_end(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupted_later(what: str) -> Iterator[None]:
+def defer_interrupt(what: str) -> Iterator[None]:
     """A Ctrl-C within this is heard at its end, for what hears none or can't be left halfway; a second one at once.
 
     what: the person is told to be waited for.

@@ -46,7 +46,7 @@ class VerifierSpec(Spec):
     """The range of values; a gold completion scores `high`."""
     graded: bool = False
     """Values between the bounds occur: evaluations report their mean under the verifier's id, and never call it an accuracy."""
-    deadline_s: float = 5.0
+    timeout_s: float = 5.0
     """Seconds that one case may take before it is stopped and counted as failed."""
     images: bool = False
     """The function reads `case.images`; without this they are not sent to it."""
@@ -79,7 +79,7 @@ class SimulatorSpec(Spec):
     variants: tuple[str, ...] = ()
     """Changes of the world by name, such as `vision.texture`."""
     screens: bool = False
-    """The target makes `mmrl.api.simulators.screens.Screens` instead, as `target(**options)`: screens that language worlds are
+    """The target makes `mmrl.api.simulators.gui.Screens` instead, as `target(**options)`: screens that language worlds are
     played on."""
     doctor: str = ""
     """`module:function`, without arguments, that says what of its packages and drivers is there: {name: {"state": "ok", "note",
@@ -142,7 +142,7 @@ class AlgorithmSpec(Spec):
     """Average over all trained tokens; over each rollout and then over rollouts; or divide each rollout's sum by `constant`."""
     constant: float | None = None
     """The divisor of `normalise="constant"`; by default `generate.max_tokens`."""
-    stage: Mapping[str, Any] = field(default_factory=dict)
+    stage_defaults: Mapping[str, Any] = field(default_factory=dict)
     """What keys of the `rl` stage are when the run file doesn't say: the sampling rule, the KL penalty."""
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     """Setting -> the numbers that a run file may give it; those of the default loss's settings are added."""
@@ -164,7 +164,7 @@ class SamplingRuleSpec(Spec):
 class TrackerSpec(Spec):
     """Where curves go: the target builds a `mmrl.Tracker` from the options."""
 
-    needs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
     """Modules that it imports when a run starts; a run file that names it is refused where one is missing."""
     local: bool = False
     """Its curves stay in the run folder, so that a smoke run may have it too."""

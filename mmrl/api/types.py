@@ -12,25 +12,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from mmrl.api.frames import Frame
+from mmrl.api.coordinates import CoordinateFormat
 
 if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
     import torch
     from PIL.Image import Image
 
     from mmrl.api.simulators.layout import Credited, Ratio
-    from mmrl.api.simulators.types import Track
+    from mmrl.api.simulators.types import TrajectoryData
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
 `{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.api.media.clips.Clip or Footage}`."""
 
 
-def user(text: str, *media: Any) -> Message:
-    """A user message: the pictures (PIL images or paths) and videos (`mmrl.api.media.clips.Clip` or `Footage`), then the text."""
-    from mmrl.api.media.clips import Clip, Footage
+def user_message(text: str, *media: Any) -> Message:
+    """A user message: the pictures (PIL images or paths) and videos (`mmrl.api.media.clips.Clip` or `VideoFrames`), then the
+    text."""
+    from mmrl.api.media.clips import Clip, VideoFrames
 
-    kinds = ["video" if isinstance(m, Clip | Footage) else "image" for m in media]
+    kinds = ["video" if isinstance(m, Clip | VideoFrames) else "image" for m in media]
     return {
         "role": "user",
         "content": [*({"type": k, k: m} for k, m in zip(kinds, media, strict=True)), {"type": "text", "text": text}],
@@ -44,7 +45,7 @@ class Status(enum.StrEnum):
     TRUNCATED_LENGTH = "truncated-length"
     TRUNCATED_TURNS = "truncated-turns"
     TRUNCATED_TIME = "truncated-time"
-    WORLD_ERROR = "world-error"
+    ENVIRONMENT_ERROR = "environment-error"
 
     @property
     def is_truncated(self) -> bool:
@@ -75,7 +76,7 @@ class Prompt:
 
     @property
     def videos(self) -> tuple[Any, ...]:
-        """The videos of all messages in order, as the task gave them (`mmrl.api.media.clips.Clip` or `Footage`)."""
+        """The videos of all messages in order, as the task gave them (`mmrl.api.media.clips.Clip` or `VideoFrames`)."""
         return self._shown("video")
 
     def without_media(self) -> Prompt:
@@ -124,7 +125,7 @@ class Turn:
     """The episode ended by itself."""
     truncated: bool = False
     """The episode was cut off by a limit."""
-    version: int = 0
+    policy_version: int = 0
     """The number of training steps that the sampling weights had seen."""
     messages: tuple[Message, ...] = ()
     """What the world said before this turn, for verifiers and people; `observed_ids` is how the policy read it."""
@@ -157,8 +158,8 @@ class Rollout(abc.ABC):
     group: int
     """Rollouts with equal numbers answer the same prompt and are compared with each other."""
     status: Status
-    elsewhere: bool = False
-    """A stub of an episode that another rank holds and trains on: it is counted here, see `light`."""
+    is_stub: bool = False
+    """A stub of an episode that another rank holds and trains on: it is counted here, see `to_stub`."""
     off_policy: bool = False
     """It was sampled from another prompt than it is trained on (one with a hint): the loss compares with the sampler's
     probabilities, and the gap between sampler and learner leaves it out."""
@@ -180,12 +181,12 @@ class Rollout(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def world_reward(self) -> float:
+    def environment_reward(self) -> float:
         """The sum of what the world or the simulator paid."""
 
     @property
     @abc.abstractmethod
-    def demonstrated(self) -> bool:
+    def is_demonstration(self) -> bool:
         """It is a gold completion or an expert's episode and was not sampled."""
 
     @property
@@ -228,7 +229,7 @@ class Rollout(abc.ABC):
     # -- other forms of it ------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def light(self, prompt: Prompt | None = None) -> Self:
+    def to_stub(self, prompt: Prompt | None = None) -> Self:
         """A stub for other ranks, without pictures and without what only the model reads. prompt: its own without media, where
         that is at hand."""
 
@@ -268,7 +269,7 @@ class Rollout(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def filmed(self) -> Track | None:
+    def filmed(self) -> TrajectoryData | None:
         """What was seen in a simulator, for videos; None where there is nothing to see."""
 
 
@@ -288,7 +289,7 @@ class Case:
     """(width, height) of each original image, in pixels."""
     model_sizes: tuple[tuple[int, int], ...] = ()
     """(width, height) of each image as the model saw it, in pixels."""
-    frame: Frame = Frame.PIXELS
+    coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
     """The frame in which this model writes coordinates."""
     media: tuple[Any, ...] = ()
     """The images as the task gave them; filled only for verifiers whose spec says `images=True`."""
@@ -346,13 +347,13 @@ class Score:
         }
 
 
-def right(score: Score, verifier: str = "") -> float | None:
+def verifier_value(score: Score, verifier: str = "") -> float | None:
     """How right an answer is: what a verifier gave it, None where it gave nothing; without one its whole reward, None where that
     failed."""
     return score.parts.get(verifier) if verifier and not score.failed else score.value
 
 
-def adjusted(score: Score, part: str, amount: float) -> Score:
+def add_part(score: Score, part: str, amount: float) -> Score:
     """The score with an amount added, under its own name; a failed one stays failed."""
     if score.value is None:
         return score

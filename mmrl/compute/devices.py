@@ -9,16 +9,16 @@ from mmrl.compute import ranks
 from mmrl.config.sections import PolicyConfig
 
 
-def device_of(policy: PolicyConfig) -> str:
+def resolve_device(policy: PolicyConfig) -> str:
     """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
     if policy.device == "auto":
         return f"cuda{ranks.local_device()}" if torch.cuda.is_available() else "cpu"
-    if ranks.count() > 1 and policy.device.startswith("cuda:"):
-        raise UserError(f'policy.device = {policy.device!r} is one GPU, and {ranks.count()} learners run: use "auto"')
-    return present("policy.device", policy.device)
+    if ranks.world_size() > 1 and policy.device.startswith("cuda:"):
+        raise UserError(f'policy.device = {policy.device!r} is one GPU, and {ranks.world_size()} learners run: use "auto"')
+    return check_device("policy.device", policy.device)
 
 
-def present(key: str, device: str) -> str:
+def check_device(key: str, device: str) -> str:
     """A device that this machine has; UserError otherwise."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f'{key} = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from mmrl.api.errors import UserError
 from mmrl.api.processes.child import on_death_of_parent
-from mmrl.api.signals import asked_to_end
+from mmrl.api.signals import on_termination
 
 GRACE_S = 60.0
 """How long the others have to end by themselves after one has failed."""
@@ -22,7 +22,7 @@ CROWD = 16
 """Processes that a core may serve; more would take the machine down before they learn anything."""
 LAUNCHED = "MMRL_LAUNCHED"
 """Set in the environment of ranks that this started, which says itself which of them died."""
-LOST = 3
+RANK_LOST_EXIT_CODE = 3
 """The exit code of such a rank that can't reach the others: why is theirs to say."""
 
 
@@ -31,7 +31,7 @@ def is_rank() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def speaks() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that people hear from."""
     return os.environ.get("RANK", "0") == "0" or not is_rank()
 
@@ -51,7 +51,7 @@ def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
             f"compute.learners = {learners}, and this machine has {torch.cuda.device_count()} GPUs: lower it, or start the run "
             "on several machines with torchrun or --cluster"
         )
-    check_crowd(f"compute.learners = {learners}", learners)
+    check_process_count(f"compute.learners = {learners}", learners)
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a port that was free
     shared = {
         "MASTER_ADDR": "127.0.0.1",
@@ -73,7 +73,7 @@ def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
         return _wait(ranks, asked)
 
 
-def check_crowd(what: str, processes: int) -> None:
+def check_process_count(what: str, processes: int) -> None:
     """UserError where so many processes are more than this machine's cores can serve. what: begins it."""
     cores = os.cpu_count() or 1
     if processes > CROWD * cores:
@@ -111,9 +111,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> int
     codes = [rank.returncode for rank in ranks]
     if asked.count(signal.SIGINT) > 1 and any(codes):
         return 130
-    if set(codes) <= {0, LOST} and any(codes):
+    if set(codes) <= {0, RANK_LOST_EXIT_CODE} and any(codes):
         sys.stderr.write("mmrl: the ranks can't reach each other any more: --resume goes on from the newest checkpoint\n")
-    return next((code if code > 0 and code != LOST else 2 for code in sorted(codes) if code), 0)
+    return next((code if code > 0 and code != RANK_LOST_EXIT_CODE else 2 for code in sorted(codes) if code), 0)
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def _passed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
             with contextlib.suppress(ProcessLookupError):
                 rank.send_signal(number)
 
-    with asked_to_end(tell):
+    with on_termination(tell):
         yield asked
 
 

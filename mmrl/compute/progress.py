@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from mmrl.config.sections import Training
 
 
-class Teller:
+class RelayedProgress:
     """The `Progress` of the first learner: what it is told goes to the terminal, from where a wish to stop comes back."""
 
     def __init__(self, relay: Any) -> None:
@@ -43,7 +43,7 @@ class Teller:
     def stopping(self) -> None: ...  # it is the terminal that is asked
 
 
-class Unheard:
+class NullProgress:
     """Watches a run in the learners that nobody hears."""
 
     def begun(self, run: Any) -> None: ...

@@ -20,7 +20,7 @@ from torch import distributed
 
 from mmrl.api.errors import UserError
 from mmrl.compute.crossing import Fault
-from mmrl.compute.processes import LAUNCHED, LOST
+from mmrl.compute.processes import LAUNCHED, RANK_LOST_EXIT_CODE
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class RankLost(UserError):
     """Another rank died: no fault of the run, which goes on from its newest checkpoint."""
 
 
-PATIENCE = datetime.timedelta(hours=4)
+COLLECTIVE_TIMEOUT = datetime.timedelta(hours=4)
 """How long a rank waits for what another says, which may have the longest completions, or a slow verifier. That a rank died is
 heard of at once."""
 LEAVING_S = 30.0
@@ -47,7 +47,7 @@ def rank() -> int:
     return distributed.get_rank() if _is_one_of_several() else 0
 
 
-def count() -> int:
+def world_size() -> int:
     """How many learn together."""
     return distributed.get_world_size() if _is_one_of_several() else 1
 
@@ -59,12 +59,12 @@ def is_first() -> bool:
 
 def local_device() -> str:
     """Which of this machine's GPUs is this rank's, as ":N"; empty for one process, which takes the first."""
-    return f":{torch.cuda.current_device()}" if count() > 1 else ""
+    return f":{torch.cuda.current_device()}" if world_size() > 1 else ""
 
 
-def is_mine(number: int) -> bool:
-    """Whether this rank's share holds what has this number: each has every `count`-th."""
-    return number % count() == rank()
+def owns(number: int) -> bool:
+    """Whether this rank's share holds what has this number: each has every `world_size`-th."""
+    return number % world_size() == rank()
 
 
 def _is_one_of_several() -> bool:
@@ -76,26 +76,26 @@ def _is_one_of_several() -> bool:
 # -- tensors --------------------------------------------------------------------------------------------------------------
 
 
-def total(values: torch.Tensor) -> torch.Tensor:
+def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
     """The tensor, added up over all ranks in place."""
     if _is_one_of_several():
         distributed.all_reduce(values)
     return values
 
 
-def most(own: int) -> int:
+def all_reduce_max(own: int) -> int:
     """The largest of the ranks' numbers."""
-    return max(told(own))
+    return max(all_gather_object(own))
 
 
 # -- objects --------------------------------------------------------------------------------------------------------------
 
 
-def told(own: T) -> list[T]:
+def all_gather_object(own: T) -> list[T]:
     """What each rank says, by rank. Plain data and tensors on the CPU."""
     if not _is_one_of_several():
         return [own]
-    found: list[Any] = [None] * count()
+    found: list[Any] = [None] * world_size()
     purpose, started = getattr(_thread, "purpose", "main"), time.perf_counter()
     collects = gc.isenabled()
     gc.disable()  # it would go over all that was read already, again and again
@@ -109,7 +109,7 @@ def told(own: T) -> list[T]:
     return found
 
 
-def together(work: Callable[[], T]) -> list[T]:
+def run_and_gather(work: Callable[[], T]) -> list[T]:
     """What each rank makes, by rank. What one of them can't make ends it for all: its UserError is raised on every rank."""
     made: Any = None
     fault: UserError | None = None
@@ -119,7 +119,7 @@ def together(work: Callable[[], T]) -> list[T]:
         if not _is_one_of_several():
             raise
         fault = error
-    found = told((made, None if fault is None else Fault.of(fault)))
+    found = all_gather_object((made, None if fault is None else Fault.of(fault)))
     for number, (_, other) in enumerate(found):
         if other is not None:
             if number == rank() and fault is not None:
@@ -128,22 +128,22 @@ def together(work: Callable[[], T]) -> list[T]:
     return [one for one, _ in found]
 
 
-def each(work: Callable[[], T]) -> T:
+def run_on_all(work: Callable[[], T]) -> T:
     """What this rank makes, once all have made theirs."""
     if not _is_one_of_several():
         return work()
     made: list[T] = []
-    together(lambda: made.append(work()))
+    run_and_gather(lambda: made.append(work()))
     return made[0]
 
 
-def first(work: Callable[[], T]) -> T:
+def broadcast_from_first(work: Callable[[], T]) -> T:
     """What the first rank makes, told to all."""
-    return together(lambda: work() if is_first() else None)[0]  # type: ignore[return-value]
+    return run_and_gather(lambda: work() if is_first() else None)[0]  # type: ignore[return-value]
 
 
-def gathered(work: Callable[[], Mapping[int, T]], light: Callable[[T], T] = lambda thing: thing) -> list[T]:
-    """What all ranks made, each for some numbers, in their order. light: what is told to others in place of a thing."""
+def gather_sharded(work: Callable[[], Mapping[int, T]], to_stub: Callable[[T], T] = lambda thing: thing) -> list[T]:
+    """What all ranks made, each for some numbers, in their order. to_stub: what is told to others in place of a thing."""
     if not _is_one_of_several():
         own = work()
         return [own[number] for number in sorted(own)]
@@ -151,9 +151,9 @@ def gathered(work: Callable[[], Mapping[int, T]], light: Callable[[T], T] = lamb
 
     def telling() -> dict[int, T]:
         made.update(work())
-        return {number: light(thing) for number, thing in made.items()}
+        return {number: to_stub(thing) for number, thing in made.items()}
 
-    whole = {number: thing for share in together(telling) for number, thing in share.items()} | made
+    whole = {number: thing for share in run_and_gather(telling) for number, thing in share.items()} | made
     return [whole[number] for number in sorted(whole)]
 
 
@@ -161,10 +161,10 @@ Reduction = Literal["sum", "mean", "max"]
 """How a metric of all ranks comes from those of each."""
 
 
-def figures(own: Mapping[str, float], reductions: Mapping[str, Reduction]) -> dict[str, float]:
+def reduce_metrics(own: Mapping[str, float], reductions: Mapping[str, Reduction]) -> dict[str, float]:
     """Metrics of all ranks from those of each; one without a reduction is averaged. Ranks without a metric don't count in it."""
     found: dict[str, list[float]] = {}
-    for one in told(dict(own)):
+    for one in all_gather_object(dict(own)):
         for name, value in one.items():
             found.setdefault(name, []).append(value)
     return {name: _reduced(values, reductions.get(name, "mean")) for name, values in found.items()}
@@ -174,24 +174,24 @@ def _reduced(values: list[float], how: Reduction) -> float:
     return max(values) if how == "max" else sum(values) / (len(values) if how == "mean" else 1)
 
 
-def start_waiting() -> None:
-    """From now on, what this rank waits counts in `waiting`."""
+def reset_wait_time() -> None:
+    """From now on, what this rank waits counts in `wait_time`."""
     _waited[0] = 0.0
 
 
-def waiting() -> dict[str, float]:
-    """`ranks/waiting`: how long the rank that waited most has waited for the others since `start_waiting`, in seconds; nothing
+def wait_time() -> dict[str, float]:
+    """`ranks/wait_s`: how long the rank that waited most has waited for the others since `reset_wait_time`, in seconds; nothing
     for one process. What a thread beside the main one waited doesn't count."""
-    return {"ranks/waiting": max(told(_waited[0]))} if _is_one_of_several() else {}
+    return {"ranks/wait_s": max(all_gather_object(_waited[0]))} if _is_one_of_several() else {}
 
 
-def any_of(own: bool) -> bool:
+def any_rank(own: bool) -> bool:
     """Whether it holds on some rank."""
-    return any(told(own))
+    return any(all_gather_object(own))
 
 
 @contextlib.contextmanager
-def speaking(purpose: str) -> Iterator[None]:
+def use_group(purpose: str) -> Iterator[None]:
     """In a thread beside the main one: tell over a group of its own."""
     _thread.purpose = purpose
     try:
@@ -204,7 +204,7 @@ def speaking(purpose: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def joined(on_gpu: bool = True) -> Iterator[None]:
+def process_group(on_gpu: bool = True) -> Iterator[None]:
     """Inside, the processes that torchrun (or `mmrl.compute.processes`, or Ray) started know of each other. on_gpu: each takes
     one of this
     machine's GPUs, if there are any.
@@ -217,22 +217,27 @@ def joined(on_gpu: bool = True) -> Iterator[None]:
     own = not distributed.is_initialized()
     if own:
         _begin(on_gpu and torch.cuda.is_available())
-    for purpose, patience in (("main", PATIENCE), ("ahead", PATIENCE), ("leaving", datetime.timedelta(seconds=LEAVING_S))):
+    for purpose, patience in (
+        ("main", COLLECTIVE_TIMEOUT),
+        ("ahead", COLLECTIVE_TIMEOUT),
+        ("leaving", datetime.timedelta(seconds=LEAVING_S)),
+    ):
         _groups[purpose] = distributed.new_group(backend="gloo", timeout=patience)
     _left.clear()
     try:
         yield
     except UserError:
-        if leaving() and not is_first():
+        if all_ranks_ending() and not is_first():
             raise SystemExit(2) from None
         raise
     except RuntimeError as error:  # what torch raises where the others can't be reached
         if not _is_of_others(error):
             raise
         if LAUNCHED in os.environ:
-            raise SystemExit(LOST) from error
+            raise SystemExit(RANK_LOST_EXIT_CODE) from error
         raise RankLost(
-            f"rank {rank()}: another of the {count()} ranks died or can't be reached: see what it said; the run goes on from its "
+            f"rank {rank()}: another of the {world_size()} ranks died or can't be reached: see what it said; the run "
+            "goes on from its "
             "newest checkpoint with --resume"
         ) from error
     finally:
@@ -273,10 +278,10 @@ def _is_of_others(error: RuntimeError) -> bool:
 
 
 _left: list[bool] = []
-"""What `leaving` found, once it was asked."""
+"""What `all_ranks_ending` found, once it was asked."""
 
 
-def leaving() -> bool:
+def all_ranks_ending() -> bool:
     """Whether all ranks are about to end, so that they may still do something together. Asked once, it stays as it was."""
     if not _is_one_of_several():
         return True

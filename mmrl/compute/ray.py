@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import UserError, one_line
-from mmrl.api.signals import interrupted_later
-from mmrl.compute.processes import check_crowd
+from mmrl.api.errors import UserError, shorten
+from mmrl.api.signals import defer_interrupt
+from mmrl.compute.processes import check_process_count
 
 if TYPE_CHECKING:
     from mmrl.config.sections import RunConfig
@@ -26,7 +26,7 @@ ACTOR = "a Ray actor"
 """What errors of an actor are said to come from, see `mmrl.compute.crossing`."""
 
 
-def imported(what: str) -> Any:
+def import_ray(what: str) -> Any:
     """The module `ray`. what: begins the UserError where it isn't installed."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f"{what} needs Ray, which is not installed: {CURE}")
@@ -36,20 +36,20 @@ def imported(what: str) -> Any:
     return ray
 
 
-def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
+def start_local_ray(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     """A fresh Ray of this machine alone: on loopback, on ports that are free, answering nobody else, and gone with this process.
 
     what: begins the UserError where it can't start, or this machine is too small for it. cpus: how many processes may want one
     each; they may be more than cores, as they may be under torchrun. gpus: those that it may give away, by their numbers in
     CUDA_VISIBLE_DEVICES; all by default.
     """
-    check_crowd(what, cpus)
+    check_process_count(what, cpus)
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
-    ray = imported(what)
+    ray = import_ray(what)
     more = {} if gpus is None else {"num_gpus": len(gpus)}
     niceness = os.environ.get(NICENESS, "0")
     try:
-        with interrupted_later("Ray has started"), visible(gpus), on_loopback(ray), variable(NICENESS, niceness):
+        with defer_interrupt("Ray has started"), visible_devices(gpus), on_loopback(ray), variable(NICENESS, niceness):
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, cpus),
@@ -64,7 +64,7 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
         raise
     except Exception as error:
         raise UserError(
-            f"{what}: Ray can't start here: {one_line(error)[:300]}: see /tmp/ray/session_latest/logs, or free what it needs"
+            f"{what}: Ray can't start here: {shorten(error)[:300]}: see /tmp/ray/session_latest/logs, or free what it needs"
         ) from error
     return ray
 
@@ -86,24 +86,24 @@ def on_loopback(ray: Any) -> Iterator[None]:
 def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
     """Ray, for what this learner wants of it: that of the cluster which it is part of, or one that is started here and has room
     for all of that. on_gpu: the learner computes on one. Whether it was started, so that the caller has to end it."""
-    ray = imported(what)
+    ray = import_ray(what)
     if ray.is_initialized():
         return False
     from mmrl.compute import ranks
 
     compute, engines = config.compute, 0
     if compute.placement != "colocated":
-        engines = shares(compute.engines, ranks.count(), ranks.rank())
-    judges = config.judge.processes * len(own_judges(compute.judges, ranks.count(), ranks.rank()))
+        engines = engines_per_rank(compute.engines, ranks.world_size(), ranks.rank())
+    judges = config.judge.num_workers * len(judges_of_rank(compute.judges, ranks.world_size(), ranks.rank()))
     simulators = config.simulate.lanes * len(config.tasks) if compute.simulators == "actors" else 0
     gpus = None
     if on_gpu:
         gpus = spare_gpus(visible_gpus(), compute.learners, ranks.rank(), engines * compute.tensor_parallel)
-    start_here(what, engines + judges + simulators, gpus)
+    start_local_ray(what, engines + judges + simulators, gpus)
     return True
 
 
-def wait_for_room(ray: Any, what: str, cpus: int) -> None:
+def wait_for_cpus(ray: Any, what: str, cpus: int) -> None:
     """Wait a while for CPUs that are free. UserError where there are fewer. what: begins it, and wants them."""
     started = time.monotonic()
     while (free := ray.available_resources().get("CPU", 0)) < cpus:
@@ -113,12 +113,12 @@ def wait_for_room(ray: Any, what: str, cpus: int) -> None:
         time.sleep(0.5)
 
 
-def shares(engines: int, learners: int, rank: int) -> int:
+def engines_per_rank(engines: int, learners: int, rank: int) -> int:
     """How many engines are this learner's."""
     return len(range(rank, engines, learners))
 
 
-def own_judges(judges: int, learners: int, rank: int) -> range:
+def judges_of_rank(judges: int, learners: int, rank: int) -> range:
     """The numbers of the judges that this learner asks: its share, or all where there are fewer than learners."""
     return range(judges) if judges < learners else range(rank, judges, learners)
 
@@ -144,7 +144,7 @@ def spare_gpus(there: Sequence[str], learners: int, rank: int, wanted: int) -> l
     return own
 
 
-def visible(gpus: Sequence[str] | None) -> contextlib.AbstractContextManager[None]:
+def visible_devices(gpus: Sequence[str] | None) -> contextlib.AbstractContextManager[None]:
     """Processes that are started meanwhile see these GPUs; None leaves all as it is."""
     return contextlib.nullcontext() if gpus is None else variable("CUDA_VISIBLE_DEVICES", ",".join(gpus))
 
@@ -168,7 +168,7 @@ def switches() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("MMRL_")}
 
 
-def moved_in(folder: str, environment: Mapping[str, str]) -> None:
+def adopt_environment(folder: str, environment: Mapping[str, str]) -> None:
     """Make this process, an actor's, look for plugins and files where the learner does. environment: what `switches` gave."""
     os.environ.update(environment)
     os.chdir(folder)

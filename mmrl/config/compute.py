@@ -14,9 +14,9 @@ class ComputeConfig(Section):
 
     sampler: Literal["local", "vllm"] = "local"
     """What completions are sampled with: mmrl itself, or vLLM."""
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.4
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.4
     """Share of the GPU's memory that vLLM takes, for weights and for what it keeps of conversations; on a CPU it keeps 1 GiB."""
-    sleep: bool = True
+    sleep_mode: bool = True
     """vLLM in the learner's process gives its GPU memory back while the learner learns."""
     tensor_parallel: Positive = 1
     """GPUs that each vLLM is spread over."""
@@ -29,7 +29,7 @@ class ComputeConfig(Section):
     engines: Positive = 1
     """Processes that sample, where they are separate."""
     judges: Count = 0
-    """Processes with a judge of their own (Ray actors), each with `judge.processes` workers, wherever there are CPUs; 0: each
+    """Processes with a judge of their own (Ray actors), each with `judge.num_workers` workers, wherever there are CPUs; 0: each
     learner has one beside it."""
     simulators: Literal["local", "actors"] = "local"
     """Where simulators are: in the learner's process, or in processes of their own (Ray actors), one for each lane, on CPUs."""

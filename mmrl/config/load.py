@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from mmrl.api.errors import UserError
 from mmrl.api.settings import parse_value
+from mmrl.config.renamed import RENAMED, REPLACED
 from mmrl.config.sections import STAGES, RunConfig
 
 
@@ -56,7 +57,7 @@ def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: 
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as err:
-        raise UserError(f"{where}: {explain(err)}") from None
+        raise UserError(f"{where}: {describe_validation_error(err)}") from None
 
 
 def _copy(tree: Any) -> Any:
@@ -85,16 +86,19 @@ def _index(node: list[Any], part: str, text: str) -> int:
     return int(part)
 
 
-def explain(err: ValidationError) -> str:
+def describe_validation_error(err: ValidationError) -> str:
     """The first fault in one line: where it is, what was expected, what was found."""
     fault = err.errors()[0]
     loc = fault["loc"]  # the third of a stage is its kind, which pydantic puts in
     path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
+        plain = ".".join(str(part) for part in path if not isinstance(part, int))
+        if plain in RENAMED:
+            return f"key {where!r} is called {RENAMED[plain]!r} since mmrl 0.2: rename it"
+        if plain in REPLACED:
+            return f"key {where!r} is gone since mmrl 0.2: {REPLACED[plain]}"
         known = _known_keys(fault["loc"][:-1])
-        if len(fault["loc"]) == 4 and (now := MOVED.get((fault["loc"][2], path[-1]))):
-            return f"key {where!r} is no more: {now}"
         near = difflib.get_close_matches(str(path[-1]), known, n=1)
         return f"unknown key {where!r}: " + (f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}")
     if fault["type"] == "missing":
@@ -102,22 +106,16 @@ def explain(err: ValidationError) -> str:
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
     found = fault.get("input")
-    message = said(fault).rstrip(".")
+    message = describe_error(fault).rstrip(".")
     if not path:
         return message
     shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
-def said(fault: ErrorDetails) -> str:
+def describe_error(fault: ErrorDetails) -> str:
     """What a rule of the schema says of a fault, or pydantic itself."""
     return str(fault["ctx"]["error"]) if fault["type"] == "value_error" else fault["msg"]
-
-
-MOVED: Mapping[tuple[int | str, int | str], str] = {
-    ("rl", "temporal"): 'give [[stages.rules]] id = "video/temporal-contrast", and what stood in it as its options'
-}
-"""Kind of stage and key that older run files have -> what to write now."""
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:
@@ -138,6 +136,6 @@ def _section(annotation: Any) -> Any:
     return found.pop() if len(found) == 1 else None
 
 
-def as_data(config: RunConfig) -> dict[str, Any]:
+def to_dict(config: RunConfig) -> dict[str, Any]:
     """The resolved config as plain data, without unset values: what `config.toml` in the run folder holds."""
     return config.model_dump(mode="json", exclude_none=True)

@@ -19,7 +19,7 @@ class LoraConfig(Section):
     """Rank of the added matrices."""
     alpha: Rate = 32.0
     """The adapters' output is scaled by alpha / rank."""
-    match: list[str] = ["language"]
+    target_modules: list[str] = ["language"]
     """Which linear layers get one: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
 
 
@@ -51,7 +51,7 @@ class PolicyConfig(Section):
     """Of weights and activations; log-probabilities and losses are float32 whatever this says."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
-    attention: Literal["sdpa", "eager"] = "sdpa"
+    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
     """How attention is computed; `eager` is slow and transparent. Others can't express a shared prompt."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Off unless you know whose code it is."""

@@ -73,7 +73,7 @@ class TaskConfig(Section):
     """Keyword arguments of the task."""
     verifiers: dict[str, Real | tuple[Real, Real]] = {}
     """Verifier id -> weight in the reward; replaces the task's own. `[a, b]` goes from a to b over each stage."""
-    prompt: str = ""
+    prompt_template: str = ""
     """The text the policy is shown, with `{text}` where the task's own goes, such as `"{text} Think first."`."""
     group_size: Positive | None = None
     """Completions sampled for each of its prompts; the stage's when unset."""
@@ -88,7 +88,7 @@ class TaskConfig(Section):
                 raise ValueError(f"the weight of {name!r} is a list of {len(weight)}: give one number, or two: [first, last]")
         return verifiers
 
-    @field_validator("prompt")
+    @field_validator("prompt_template")
     @classmethod
     def _prompt_has_a_place_for_the_text(cls, prompt: str) -> str:
         if prompt and prompt.count("{text}") != 1:
@@ -131,13 +131,13 @@ class GenerateConfig(Section):
 class SimulateConfig(Section):
     """`[simulate]`: the simulators of tasks that act."""
 
-    environments: Annotated[int, Field(ge=1, le=2**20)] = 64
+    num_envs: Annotated[int, Field(ge=1, le=2**20)] = 64
     """How many go on at once, of each task; an environment begins its next episode as soon as one has ended."""
     lanes: Annotated[int, Field(ge=1, le=64)] = 1
     """Parts that they are divided into: while the policy acts for one, the simulators of the others are stepped."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """Where simulators that can run on a GPU do; `auto` is the policy's."""
-    demonstrations_mb: Annotated[int, Field(ge=0, le=2**30)] = 4096
+    demonstration_cache_mb: Annotated[int, Field(ge=0, le=2**30)] = 4096
     """Memory for the expert's episodes that were played, the newest of them; others are played again when they are needed."""
 
     def smaller(self) -> SimulateConfig:
@@ -160,45 +160,45 @@ class EvaluateConfig(Section):
 
     split: str = "test"
     """Which split of the tasks is held out."""
-    n: Count = 200
+    num_prompts: Count = 200
     """Prompts per task; 0 switches evaluation off."""
     every: Count = 0
     """Also after every so many steps of an RL stage."""
     temperature: Annotated[float, Field(ge=0, le=1e3)] = 0.0
     """0 takes the likeliest token each time (greedy)."""
-    samples: Positive = 1
+    num_samples: Positive = 1
     """Answers to each prompt; with more than one, pass@k and majority@k are reported beside the mean."""
-    blank: bool = False
+    blank_images: bool = False
     """Also answer with every picture blanked: what is left was not seen."""
-    shuffled: bool = False
+    shuffle_frames: bool = False
     """Also answer with the frames of every video in another order: what is left needs no time."""
-    frames: list[Annotated[int, Field(ge=1, le=4096)]] = []
+    sparse_frames: list[Annotated[int, Field(ge=1, le=4096)]] = []
     """Also answer videos from so many frames, and where answers differ from the next number of them (Video-RTS)."""
-    agree: Annotated[int, Field(ge=1, le=64)] = 5
-    """How many answers must be the same, for `frames`."""
+    sparse_agreement: Annotated[int, Field(ge=1, le=64)] = 5
+    """How many answers must be the same, for `sparse_frames`."""
     steer: bool = False
     """Also answer videos steered by the entropy of the answer while it is written (V-Reason)."""
     steering: SteeringConfig = SteeringConfig()
     """How, for `steer`."""
 
     def smaller(self) -> EvaluateConfig:
-        return self.at_most(n=4).model_copy(update={"frames": sorted({min(frames, 8) for frames in self.frames})})
+        return self.at_most(n=4).model_copy(update={"frames": sorted({min(frames, 8) for frames in self.sparse_frames})})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> EvaluateConfig:
-        if self.frames != sorted(set(self.frames)):
-            raise ValueError(f"frames = {self.frames} must rise, such as [32, 64, 128]")
-        if self.samples > 1 and not self.temperature:
-            raise ValueError(f"samples = {self.samples} greedy answers would be the same: set temperature, such as 1.0")
+        if self.sparse_frames != sorted(set(self.sparse_frames)):
+            raise ValueError(f"sparse_frames = {self.sparse_frames} must rise, such as [32, 64, 128]")
+        if self.num_samples > 1 and not self.temperature:
+            raise ValueError(f"num_samples = {self.num_samples} greedy answers would be the same: set temperature, such as 1.0")
         return self
 
 
 class JudgeConfig(Section):
     """`[judge]`: the processes in which verifiers run."""
 
-    processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    num_workers: Annotated[int, Field(ge=1, le=1024)] = 1
     """Workers that score side by side; verifiers that are models have one more, together."""
-    deadline_s: Rate | None = None
+    timeout_s: Rate | None = None
     """Seconds per case and verifier; each verifier's own limit when unset."""
     memory_mb: Annotated[int, Field(ge=16, le=1_000_000)] = 512
     """Megabytes that a worker's cases may take beyond what the imports took, on Linux; the case that needs more fails. Models
@@ -214,7 +214,7 @@ class TrainConfig(Section):
     """Padded tokens per forward pass."""
     packing: Literal["auto", "shared-prefix", "per-completion"] = "auto"
     """`auto` shares a group's prompt where the model family can; `shared-prefix` refuses models that can't."""
-    checkpointing: bool = False
+    gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of torch; 0 leaves torch's choice."""
@@ -239,7 +239,7 @@ class RecordConfig(Section):
     """Steps between recorded rollouts; 0 records none."""
     rollouts: Positive = 16
     """How many a recorded step keeps."""
-    items: Count = 16
+    evaluation_prompts: Count = 16
     """Held-out prompts of each task, the first ones, whose pictures, text and answer an evaluation keeps beside what was said to
     them; of the others it keeps that and the score."""
     episodes: Annotated[int, Field(ge=0, le=100)] = 4
@@ -279,10 +279,10 @@ class LimitsConfig(Section):
     """Share of the first steps' entropy that is gone."""
     clip_share: Alarm = Alarm(warn=0.5)
     """Share of the tokens whose gradient the loss's bounds cut off."""
-    zero_spread: Alarm = Alarm(warn=0.95)
+    zero_std: Alarm = Alarm(warn=0.95)
     """Share of the groups that taught nothing, over the last ten steps."""
     blind: Alarm = Alarm(warn=0.9)
-    """Figure on blanked pictures over the figure on the pictures themselves; needs `evaluate.blank`."""
+    """Figure on blanked pictures over the figure on the pictures themselves; needs `evaluate.blank_images`."""
     reward_hacking: Alarm = Alarm(warn=0.05)
     """Fall of the held-out figure below its best while a part of the reward is higher than it was then."""
 
@@ -297,7 +297,7 @@ class RunConfig(Section):
 
     name: str
     """Names the run folder."""
-    runs: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
+    runs_dir: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
     """The folder that run folders are made in."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Fixes prompts, sampling and initial weights."""
@@ -358,8 +358,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _frames_are_seen(self) -> RunConfig:
         most = self.policy.video.max_frames
-        if (asked := max(self.evaluate.frames, default=0)) > most:
-            raise ValueError(f"evaluate.frames asks for {asked} and policy.video.max_frames = {most}: raise that")
+        if (asked := max(self.evaluate.sparse_frames, default=0)) > most:
+            raise ValueError(f"evaluate.sparse_frames asks for {asked} and policy.video.max_frames = {most}: raise that")
         return self
 
     @model_validator(mode="after")
@@ -368,10 +368,11 @@ class RunConfig(Section):
             f"{k} = {v:g}" for k, v, off in (("top_p", self.generate.top_p, 1), ("top_k", self.generate.top_k, 0)) if v != off
         ]
         for i, stage in enumerate(self.stages):
-            if filtered and isinstance(stage, RlStage) and stage.importance != "off":
+            if filtered and isinstance(stage, RlStage) and stage.importance_sampling != "off":
                 raise ValueError(
-                    f'stages.{i}.importance = "{stage.importance}" compares with the probabilities that were sampled from, which '
-                    f'generate.{filtered[0]} changes: drop that, or set importance = "off"'
+                    f'stages.{i}.importance_sampling = "{stage.importance_sampling}" compares with the probabilities '
+                    "that were sampled from, which "
+                    f'generate.{filtered[0]} changes: drop that, or set importance_sampling = "off"'
                 )
         return self
 

@@ -41,7 +41,7 @@ class SelectConfig(Section):
     """What a run wrote that answered the stage's split several times, such as `runs/pilot/evaluations/step-000000.jsonl`."""
     rule: Literal["variance", "bell", "all"] = "variance"
     """Take those whose scores vary most (Temporal-R1), draw by a bell curve over their means (Time-R1), or draw evenly."""
-    n: Positive | None = None
+    max_prompts: Positive | None = None
     """Prompts of each task, at most; all that are left when unset, which `bell` can't have."""
     above: Real | None = None
     """Leave out prompts whose mean is no higher."""
@@ -54,10 +54,10 @@ class SelectConfig(Section):
 
     @model_validator(mode="after")
     def _rules_leave_some(self) -> SelectConfig:
-        if self.rule == "bell" and self.n is None:
-            raise ValueError('select.rule = "bell" draws n prompts: set select.n')
-        if self.rule == "all" and self.n is None and self.above is None and self.up_to is None:
-            raise ValueError('select.rule = "all" leaves everything: set select.n, above or up_to, or drop select')
+        if self.rule == "bell" and self.max_prompts is None:
+            raise ValueError('select.rule = "bell" draws n prompts: set select.max_prompts')
+        if self.rule == "all" and self.max_prompts is None and self.above is None and self.up_to is None:
+            raise ValueError('select.rule = "all" leaves everything: set select.max_prompts, above or up_to, or drop select')
         if self.above is not None and self.up_to is not None and self.above >= self.up_to:
             raise ValueError(f"no mean is above {self.above:g} and up to {self.up_to:g}: lower select.above, or raise up_to")
         return self
@@ -89,14 +89,14 @@ class Training(Section):
     warmup_steps: Count = 0
     """Steps over which the learning rate rises linearly."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on: stays, or falls to `final_share` of itself at the end of the stage."""
-    final_share: Share = 0.0
+    """How the learning rate goes on: stays, or falls to `min_lr_ratio` of itself at the end of the stage."""
+    min_lr_ratio: Share = 0.0
     """What a falling learning rate ends at, as a share of the highest."""
     weight_decay: Weight = 0.0
     """Pull of the weights towards zero, relative to the learning rate (`adam`, `sgd`, `rmsprop`: added to the gradient)."""
     max_grad_norm: Limit = 1.0
     """A gradient longer than this is scaled down to it; inf never scales."""
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Evaluate and keep a running mean of the weights with this decay a step, such as 0.99; 0 keeps the weights themselves."""
     parts: list[PartConfig] = []
     """Parts of the model that are frozen or have a learning rate of their own."""
@@ -128,17 +128,17 @@ class CriticConfig(Section):
 
     backbone: Literal["shared", "separate"] = "shared"
     """A value head on the policy's own hidden states, or a second copy of the model with a head of its own."""
-    hidden: list[Positive] = []
+    hidden_sizes: list[Positive] = []
     """Widths of the head's hidden layers; none is a linear head. RL4VLA has `[512, 128]`."""
     learning_rate: Rate = 1e-4
     """Of the head, and of a separate critic's copy of the model; with the stage's warm-up and schedule."""
-    weight: Rate = 0.5
+    value_coef: Rate = 0.5
     """Weight of the value loss beside the policy's."""
     detach: bool = False
     """Keep the value loss's gradient out of a shared backbone."""
     warmup_steps: Count = 0
     """Steps at the beginning of the stage that train the critic alone."""
-    clip: Weight = 0.2
+    clip_range: Weight = 0.2
     """A value may move this far from the old one before its loss is cut off; 0 never cuts."""
     huber: Limit = math.inf
     """Errors beyond this count linearly; inf is half the squared error."""
@@ -156,17 +156,17 @@ class ImitationConfig(Section):
     rule: Literal["mixed", "sasr"] = "mixed"
     """`mixed`: (1 - w) x RL + w x SFT in every step (Zhang et al., CHORD-mu); `sasr`: each step is one or the other, SFT with the
     probability g / (g + gamma g0) of its gradient norms now and at first (Chen et al., SASR)."""
-    start: Share = 0.9
+    start_weight: Share = 0.9
     """w at the first step, for `mixed`."""
-    end: Share = 0.05
-    """w after `steps`, for `mixed`; linear in between."""
-    steps: Positive = 100
+    end_weight: Share = 0.05
+    """w after `decay_steps`, for `mixed`; linear in between."""
+    decay_steps: Positive = 100
     """Steps from start to end, for `mixed`."""
     gamma: Rate = 1.0
     """Weight of the first gradient norm, for `sasr`."""
     batch_size: Positive = 16
     """Gold completions a step."""
-    uncertain: bool = False
+    uncertainty_weighting: bool = False
     """Weigh each gold token by p (1 - p) of its probability, so that neither certain nor hopeless ones count (CHORD-phi)."""
 
 
@@ -206,19 +206,22 @@ class LengthConfig(Section):
 
     bonus: Weight = 0.2
     """Added to the reward of each right answer of that length, where at least two of the group are right."""
-    low: Count = 320
+    min_tokens: Count = 320
     """Tokens of the shortest that are paid."""
-    high: Positive = 512
+    max_tokens: Positive = 512
     """Tokens of the longest that are paid."""
-    above: Real = 0.1
+    correct_above: Real = 0.1
     """An answer is right whose verifier gives more."""
     verifier: str = ""
     """Which tells right from wrong; the whole reward when empty."""
 
     @model_validator(mode="after")
     def _some_length_is_paid(self) -> LengthConfig:
-        if self.low > self.high:
-            raise ValueError(f"length.low = {self.low} is above length.high = {self.high}, so no length is paid: swap them")
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"length.min_tokens = {self.min_tokens} is above length.max_tokens = {self.max_tokens}, so no length is "
+                "paid: swap them"
+            )
         return self
 
 
@@ -247,17 +250,17 @@ class RlStage(Training):
     ratio: Literal["token", "action", "chunk"] = "token"
     """What has a probability ratio of its own in a policy that acts in a simulator: each token of an action, the action, or the
     whole chunk; their log-probabilities are summed. Words are always tokens."""
-    entropy: Weight = 0.0
+    entropy_coef: Weight = 0.0
     """Weight of an entropy bonus, a token."""
-    importance: Literal["off", "truncate", "mask"] = "off"
+    importance_sampling: Literal["off", "truncate", "mask"] = "off"
     """Correct for a sampler whose probabilities differ from the learner's: weigh tokens by their ratio, at most
-    `importance_cap`, or leave those out that exceed it."""
-    importance_cap: Annotated[Real, Field(ge=1)] = 2.0
-    """See `importance`."""
+    `importance_sampling_cap`, or leave those out that exceed it."""
+    importance_sampling_cap: Annotated[Real, Field(ge=1)] = 2.0
+    """See `importance_sampling`."""
     # the KL penalty
-    kl: Weight = 0.0
+    kl_coef: Weight = 0.0
     """Weight of the KL penalty against the reference policy; 0 has none."""
-    kl_estimate: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How it is estimated from the sampled tokens (Schulman, Approximating KL). In the loss, k1 has no gradient on average."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Add it to the loss, or take it off the rewards, token by token."""
@@ -271,13 +274,13 @@ class RlStage(Training):
     reference_every: Count = 0
     """Steps after which a frozen reference is set to the policy of the moment; 0 never."""
     # which completions are trained on
-    success: Real = 0.5
+    success_threshold: Real = 0.5
     """A completion with at least this reward has succeeded: for the rules below and for pass@k."""
     dynamic_sampling: Count = 0
     """Rounds in which groups that are left out (no spread, or by the rules below) are replaced by other prompts' (DAPO)."""
-    success_low: Share = 0.0
+    min_success_rate: Share = 0.0
     """Groups with a smaller share of successes are left out."""
-    success_high: Share = 1.0
+    max_success_rate: Share = 1.0
     """Groups with a larger share of successes are left out."""
     oversample: Annotated[float, Field(ge=1, le=1000)] = 1.0
     """Sample so many times the prompts and keep the groups whose rewards vary most."""
@@ -300,11 +303,11 @@ class RlStage(Training):
     """What is right: the task's answers, or without them the group's majority, its frequency less its entropy (TTRV), or the
     majority on a rephrased prompt (Co-Reward)."""
     # which prompts come
-    adapt: Literal["none", "variance"] = "none"
+    adapt_task_weights: Literal["none", "variance"] = "none"
     """Weigh tasks, within the stage, by the share of their groups that had spread lately."""
-    replay: Share = 0.0
+    replay_share: Share = 0.0
     """Share of the prompts taken from those that failed before."""
-    replay_size: Positive = 256
+    replay_buffer_size: Positive = 256
     """How many failed prompts are remembered, the newest."""
     critic: CriticConfig | None = None
     """The value function; an algorithm that needs one gets the defaults."""
@@ -323,13 +326,15 @@ class RlStage(Training):
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:
-        if self.success_low > self.success_high:
+        if self.min_success_rate > self.max_success_rate:
             raise ValueError(
-                f"success_low = {self.success_low:g} is above success_high = {self.success_high:g}, leaving nothing: swap them"
+                f"min_success_rate = {self.min_success_rate:g} is above max_success_rate = {self.max_success_rate:g}, "
+                "leaving nothing: swap them"
             )
-        if self.success_low == self.success_high and self.success_low in (0.0, 1.0):
+        if self.min_success_rate == self.max_success_rate and self.min_success_rate in (0.0, 1.0):
             raise ValueError(
-                f"success_low = success_high = {self.success_low:g} leaves only groups without spread, which teach nothing: "
+                f"min_success_rate = max_success_rate = {self.min_success_rate:g} leaves only groups without spread, "
+                "which teach nothing: "
                 "widen the range"
             )
         if self.hints != "none" and not self.hint_shares:
@@ -356,8 +361,10 @@ class RlStage(Training):
 
     @model_validator(mode="after")
     def _kl_has_what_it_needs(self) -> RlStage:
-        if self.kl and self.reference == "none":
-            raise ValueError(f'kl = {self.kl:g} needs something to compare with: drop reference = "none" or set kl = 0')
+        if self.kl_coef and self.reference == "none":
+            raise ValueError(
+                f'kl_coef = {self.kl_coef:g} needs something to compare with: drop reference = "none" or set kl_coef = 0'
+            )
         if self.reference_every and self.reference == "adapter":
             raise ValueError(
                 'reference = "adapter" is the model without its adapters, which never moves: drop it or reference_every'

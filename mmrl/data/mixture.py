@@ -77,7 +77,7 @@ def percents(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(f / 100 for f in floors)
 
 
-def searched(config: RunConfig) -> tuple[int, list[str]]:
+def mixture_stage(config: RunConfig) -> tuple[int, list[str]]:
     """The last rl stage's number and the tasks it draws from, whose shares are searched. Raises UserError where that is nothing
     to search or nothing to compare."""
     stages = [i for i, stage in enumerate(config.stages) if isinstance(stage, RlStage)]
@@ -89,17 +89,17 @@ def searched(config: RunConfig) -> tuple[int, list[str]]:
             f"a mixture needs at least two tasks with a weight, and stages.{stages[-1]} of {config.name} draws from "
             f"{', '.join(labels) or 'none'}: list more [[tasks]]"
         )
-    if not config.evaluate.n:
-        raise UserError("evaluate.n = 0 leaves no held-out score to compare mixtures by: set evaluate.n")
+    if not config.evaluate.num_prompts:
+        raise UserError("evaluate.num_prompts = 0 leaves no held-out score to compare mixtures by: set evaluate.num_prompts")
     return stages[-1], labels
 
 
-def pilot(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: str) -> RunConfig:
+def pilot_config(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: str) -> RunConfig:
     """The run file of a pilot, `NAME-mix-01` for number 1: the last rl stage has this mixture and so many steps, and what is
     evaluated is the end."""
-    at, labels = searched(config)
+    at, labels = mixture_stage(config)
     data = config.model_dump(mode="json", exclude_unset=True)  # a key that isn't set is the algorithm's to choose
-    data |= {"name": f"{config.name}-mix-{number:02d}", "runs": runs}
+    data |= {"name": f"{config.name}-mix-{number:02d}", "runs_dir": runs}
     data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
     data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
     return RunConfig.model_validate(data)
@@ -141,7 +141,7 @@ def fit(shares_NM: np.ndarray, scores_NK: np.ndarray) -> Surrogate:
     return Surrogate(scores_NK.mean(0), coefficients_FK, ridge_K)
 
 
-def left_out(shares_NM: np.ndarray, scores_NK: np.ndarray) -> np.ndarray:
+def leave_one_out_scores(shares_NM: np.ndarray, scores_NK: np.ndarray) -> np.ndarray:
     """float64 [N, K]: each pilot's scores as predicted by a surrogate that is fitted, its penalty too, to the others. At least
     three pilots."""
     import numpy as np
@@ -168,7 +168,7 @@ def _ridge(shares_NM: np.ndarray, scores: np.ndarray, ridge: float) -> np.ndarra
     return np.linalg.solve(terms_NF.T @ terms_NF + penalty, terms_NF.T @ (scores - scores.mean(0)))
 
 
-def best(surrogate: Surrogate, pilots_NM: np.ndarray, seed: int) -> tuple[float, ...]:
+def best_mixture(surrogate: Surrogate, pilots_NM: np.ndarray, seed: int) -> tuple[float, ...]:
     """The mixture with the highest mean of the predicted scores, in whole percents: over the pilots and a dense sample of all
     mixtures, half of it near the edges, drawn closer around the best in two more rounds."""
     import numpy as np
@@ -211,12 +211,12 @@ def recommend(shares_NM: Any, scores_NK: Any, seed: int) -> Recommendation:
 
     shares, scores = np.asarray(shares_NM, dtype=np.float64), np.asarray(scores_NK, dtype=np.float64)
     n, means = len(scores), scores.mean(1)
-    predicted = left_out(shares, scores).mean(1)
+    predicted = leave_one_out_scores(shares, scores).mean(1)
     error = float(np.sqrt(((predicted - means) ** 2).mean()))
     error_of_mean = float(np.sqrt((((means.sum() - means) / (n - 1) - means) ** 2).mean()))
     surrogate, top = fit(shares, scores), int(means.argmax())
     if error < error_of_mean:
-        chosen, pilot_number = best(surrogate, shares, seed), None
+        chosen, pilot_number = best_mixture(surrogate, shares, seed), None
         value = float(surrogate(np.array([chosen])).mean())
     else:
         chosen, pilot_number, value = tuple(shares[top].tolist()), top, float(means[top])

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from mmrl.api.errors import PluginError, UserError, calling, is_finite
+from mmrl.api.errors import PluginError, UserError, is_finite, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
-from mmrl.api.tasks.options import Prompts
+from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.api.types import Message, Prompt
 
 DECAY = 0.9
@@ -22,7 +22,7 @@ DECAY = 0.9
 FLOOR = 0.1
 """Added to that share, so that a task whose groups all agree is still tried now and then."""
 
-Place = tuple[str, int]
+PromptIndex = tuple[str, int]
 """A prompt: its task's label and its number among the task's items."""
 
 
@@ -35,11 +35,11 @@ class Indexable(Protocol):
     def __getitem__(self, index: int, /) -> Prompt: ...
 
 
-def prompts_of(label: str, task: Task, split: str, seed: int) -> Indexable:
+def load_prompts(label: str, task: Task, split: str, seed: int) -> Indexable:
     """A task's split, indexable. Raises UserError when the split doesn't exist or is empty."""
     if split not in task.splits:
         raise UserError(f"task {label!r} has no split {split!r}: choose one of {', '.join(task.splits)}")
-    with calling(f"task {label!r}: prompts({split!r}, {seed})"):
+    with plugin_errors(f"task {label!r}: prompts({split!r}, {seed})"):
         found = task.prompts(split, seed)
         items = found if isinstance(found, Indexable) and not isinstance(found, str | Mapping) else list(found)
     if not len(items):
@@ -55,15 +55,15 @@ class Splits:
         self._items: dict[tuple[str, str], Indexable] = {}
 
     def __call__(self, label: str, split: str) -> Indexable:
-        """Raises UserError as `prompts_of` does."""
+        """Raises UserError as `load_prompts` does."""
         if (label, split) not in self._items:
-            self._items[label, split] = prompts_of(label, self.tasks[label], split, self.seed)
+            self._items[label, split] = load_prompts(label, self.tasks[label], split, self.seed)
         return self._items[label, split]
 
     def forget(self) -> None:
         """The tasks have changed, such as how a policy sees their pictures: prompts that were made at once are asked for again.
-        Those that are made one by one (`mmrl.api.tasks.options.Prompts`) follow by themselves."""
-        self._items = {place: items for place, items in self._items.items() if isinstance(items, Prompts)}
+        Those that are made one by one (`mmrl.api.tasks.option_checks.LazyPrompts`) follow by themselves."""
+        self._items = {place: items for place, items in self._items.items() if isinstance(items, LazyPrompts)}
 
 
 def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> Prompt:
@@ -71,7 +71,7 @@ def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> P
 
     Raises PluginError when it is no prompt, and UserError when the task opens its pictures itself and can't.
     """
-    with calling(f"task {label!r}: item {index} of its prompts"):
+    with plugin_errors(f"task {label!r}: item {index} of its prompts"):
         prompt = items[index]
     if not isinstance(prompt, Prompt):
         raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, item {index} is a {type(prompt).__name__}")
@@ -84,7 +84,7 @@ def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> P
     return replace(prompt, task=label, messages=messages)
 
 
-def tolerated(drawn: int, there: int) -> int:
+def max_broken(drawn: int, there: int) -> int:
     """How many of so many prompts that were drawn may be broken before it is an error: a tenth, or two of few, but not all."""
     return min(2 + drawn // 10, there - 1)
 
@@ -99,10 +99,10 @@ def _reworded(message: Message, template: str) -> Message:
     return {**message, "content": [*content[:at], {"type": "text", "text": template.replace("{text}", text)}, *content[at + 1 :]]}
 
 
-def gold_of(task: Task, prompt: Prompt) -> str:
+def gold_completion(task: Task, prompt: Prompt) -> str:
     """The task's completion that deserves the most. Raises PluginError when it is no text."""
     where = f"task {prompt.task!r}: gold() of prompt {prompt.id!r}"
-    with calling(where):
+    with plugin_errors(where):
         gold = task.gold(prompt)
     if not isinstance(gold, str) or (gold.encode(errors="replace").decode() != gold):
         raise PluginError(f"{where} must be text that can be written as UTF-8, not {gold!r:.60}")
@@ -110,10 +110,10 @@ def gold_of(task: Task, prompt: Prompt) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GroupOutcome:
     """What came out of one group of completions."""
 
-    place: Place
+    place: PromptIndex
     """The prompt that they answered."""
     rewards: tuple[float, ...]
     """One for each completion that could be scored."""
@@ -123,7 +123,7 @@ class Outcome:
     """None of them succeeded."""
 
 
-class Source:
+class PromptStream:
     """Prompts of several tasks in the proportion of their weights.
 
     Which prompt comes next is a function of the seed, of how many were drawn and of the outcomes that were told, so a resumed
@@ -150,7 +150,7 @@ class Source:
         adapt: `none`, or `variance`: the weights times 0.1 + the running share of the task's groups that had spread.
         replay: share of the draws, 0 to 1, that take a prompt that failed before, one of the newest `replay_size`.
         templates: label -> the text around its prompts' own, see `prompt_at`.
-        history: keep what `past` tells.
+        history: keep what `reward_history` tells.
 
         Raises UserError when `easy-first` meets an item without a finite difficulty.
         """
@@ -166,10 +166,11 @@ class Source:
         self.spread = dict.fromkeys(self.weights, 1.0)
         """Running share of each task's groups that had spread."""
         self.again = 0
-        """Prompts taken since `learned` that had failed before."""
-        self.failed: dict[Place, bool] = {}
-        """The prompts that failed, the oldest first -> taken again since `learned`: a step takes each of them from here once."""
-        self._past: dict[Place, tuple[int, int, float, float]] = {}
+        """Prompts taken since `record_outcomes` that had failed before."""
+        self.failed: dict[PromptIndex, bool] = {}
+        """The prompts that failed, the oldest first -> taken again since `record_outcomes`: a step takes each of them from
+        here once."""
+        self._past: dict[PromptIndex, tuple[int, int, float, float]] = {}
         self._orders: dict[str, tuple[int, list[int]]] = {}
         self._easy = {label: easy_first(prompts[label], label) for label in self.weights} if order == "easy-first" else {}
 
@@ -181,7 +182,7 @@ class Source:
         """The next n prompts."""
         return [self[self.draw()] for _ in range(n)]
 
-    def draw(self) -> Place:
+    def draw(self) -> PromptIndex:
         """Where the next prompt is."""
         count, self.draws = self.draws, self.draws + 1
         if waiting := [place for place, again in self.failed.items() if not again]:
@@ -193,7 +194,7 @@ class Source:
         mixture = self.mixture()
         return self._next(random.Random(derive(self.seed, "mixture", count)).choices(list(mixture), list(mixture.values()))[0])
 
-    def __getitem__(self, place: Place) -> Prompt:
+    def __getitem__(self, place: PromptIndex) -> Prompt:
         """May raise UserError, when the task opens its pictures itself."""
         label, index = place
         return prompt_at(self.prompts[label], index, label, self.templates.get(label, ""))
@@ -204,15 +205,15 @@ class Source:
             return self.weights
         return {label: weight * (FLOOR + self.spread[label]) for label, weight in self.weights.items()}
 
-    def figures(self) -> dict[str, float]:
-        """Metrics of replay and of adapted weights in this step, before `learned`."""
+    def metrics(self) -> dict[str, float]:
+        """Metrics of replay and of adapted weights in this step, before `record_outcomes`."""
         found = {"sampling/replayed": float(self.again)} if self.replay else {}
         if self.adapt != "none":
             mixture = self.mixture()
             found |= {f"task/{label}/share": weight / sum(mixture.values()) for label, weight in mixture.items()}
         return found
 
-    def learned(self, outcomes: Sequence[Outcome]) -> None:
+    def record_outcomes(self, outcomes: Sequence[GroupOutcome]) -> None:
         """Told after a step what came of its groups."""
         for outcome in outcomes:
             label, place = outcome.place[0], outcome.place
@@ -226,7 +227,7 @@ class Source:
                 self._past[place] = _merged(self._past.get(place, (0, 0, 0.0, 0.0)), outcome.rewards)
         self.failed, self.again = dict.fromkeys(self.failed, False), 0
 
-    def past(self, place: Place) -> tuple[float, float, float, float]:
+    def reward_history(self, place: PromptIndex) -> tuple[float, float, float, float]:
         """What was seen of a prompt before: how often it came, how many rewards, their mean, and the sum of their squared
         deviations from it. Zeros unless the source keeps a history."""
         return self._past.get(place, (0, 0, 0.0, 0.0))
@@ -266,12 +267,12 @@ class Source:
         self.draws, self.taken, self.spread = draws, {t: taken[t] for t in self.taken}, {t: spread[t] for t in self.spread}
         self.failed, self._past = {place: again for place, (again,) in failed.items()}, past
 
-    def _rows(self, state: Mapping[str, Any], name: str, width: int) -> dict[Place, Any]:
+    def _rows(self, state: Mapping[str, Any], name: str, width: int) -> dict[PromptIndex, Any]:
         """The rows of a state that begin with a place, by place."""
         rows = state[name]
         if not isinstance(rows, Sequence) or isinstance(rows, str):
             raise ValueError(f"{name} must be a list; found {rows!r:.200}")
-        found: dict[Place, Any] = {}
+        found: dict[PromptIndex, Any] = {}
         for row in rows:
             if not isinstance(row, Sequence) or len(row) != width or not isinstance(row[0], str) or row[0] not in self.weights:
                 raise ValueError(f"{name} must be rows of a task, an item and {width - 2} more; found {row!r:.200}")
@@ -281,7 +282,7 @@ class Source:
             found[place] = tuple(row[2:])
         return found
 
-    def _next(self, label: str) -> Place:
+    def _next(self, label: str) -> PromptIndex:
         count = len(self.prompts[label])
         epoch, index = divmod(self.taken[label], count)
         self.taken[label] += 1
@@ -318,8 +319,8 @@ def easy_first(items: Indexable, label: str) -> list[int]:
 
 
 def _difficulty_at(items: Indexable, index: int, label: str) -> Any:
-    if isinstance(items, Prompts) and items.difficulty:
-        with calling(f"task {label!r}: difficulty of item {index} of its prompts"):
+    if isinstance(items, LazyPrompts) and items.difficulty:
+        with plugin_errors(f"task {label!r}: difficulty of item {index} of its prompts"):
             return items.difficulty(items.items[index])
     return prompt_at(items, index, label).meta.get("difficulty")
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmrl.api.errors import PluginError, UserError, brief, is_finite
+from mmrl.api.errors import PluginError, UserError, display_path, is_finite
 from mmrl.api.seeds import derive
-from mmrl.api.tasks.rows import read_rows
+from mmrl.api.tasks.tables import read_table
 from mmrl.api.types import Prompt
 from mmrl.config.sections import SelectConfig
 from mmrl.data.prompts import Indexable, prompt_at
 
 
 @dataclass(frozen=True)
-class Selected:
+class Subset:
     """Some of a task's items, in their order."""
 
     items: Indexable
@@ -36,46 +36,52 @@ def selected(items: Indexable, rule: SelectConfig, label: str, split: str, seed:
 
     Raises UserError where the evaluation can't be used, and where nothing is left.
     """
-    return _numbers(items, label, set(taken(rule, label, split, seed)), rule.path)
+    return _numbers(items, label, set(select_ids(rule, label, split, seed)), rule.path)
 
 
-def taken(rule: SelectConfig, label: str, split: str, seed: int) -> list[str]:
+def select_ids(rule: SelectConfig, label: str, split: str, seed: int) -> list[str]:
     """The ids of a task's prompts that a rule takes. Raises UserError where these are none."""
-    scores = scored(rule.path, label, split)
-    if ids := chosen(scores, rule, derive(seed, "select", label)):
+    scores = read_scores(rule.path, label, split)
+    if ids := apply_rule(scores, rule, derive(seed, "select", label)):
         return ids
-    varied = ", or give an evaluation with evaluate.samples above 1, whose scores vary" if rule.rule == "variance" else ""
-    raise UserError(f"select leaves none of the {len(scores)} prompts of task {label!r} in {brief(rule.path)}: widen it{varied}")
+    varied = ", or give an evaluation with evaluate.num_samples above 1, whose scores vary" if rule.rule == "variance" else ""
+    raise UserError(
+        f"select leaves none of the {len(scores)} prompts of task {label!r} in {display_path(rule.path)}: widen it{varied}"
+    )
 
 
-def scored(path: str, label: str, split: str) -> dict[str, list[float]]:
+def read_scores(path: str, label: str, split: str) -> dict[str, list[float]]:
     """Prompt's id -> the scores of its answers, of those that didn't fail, as a run's `evaluations/` has them.
 
     Raises UserError for a file that is none of these, or has no row of this task and split.
     """
     if Path(path).suffix != ".jsonl":
-        raise UserError(f"select.path = {brief(path)!r} is no .jsonl: give what a run wrote, evaluations/step-000000.jsonl")
-    rows = read_rows(path)
+        raise UserError(
+            f"select.path = {display_path(path)!r} is no .jsonl: give what a run wrote, evaluations/step-000000.jsonl"
+        )
+    rows = read_table(path)
     found: dict[str, list[float]] = {}
     others: set[str] = set()
     for i in range(len(rows)):
         row = rows[i]
         id, values = row.get("id"), row.get("values")
         if not isinstance(id, str) or not isinstance(values, list) or not all(v is None or is_finite(v) for v in values):
-            raise UserError(f"{rows.where(i)} has no id and values of an evaluation: give a file of a run's evaluations/")
+            raise UserError(f"{rows.location(i)} has no id and values of an evaluation: give a file of a run's evaluations/")
         if (row.get("task"), row.get("split")) != (label, split):
             others.add(f"{row.get('task')} on {row.get('split')}")
             continue
         if id in found:
-            raise UserError(f"{rows.where(i)} has the prompt {id!r:.80} of task {label!r} again: give one evaluation")
+            raise UserError(f"{rows.location(i)} has the prompt {id!r:.80} of task {label!r} again: give one evaluation")
         found[id] = [float(v) for v in values if v is not None]
     if not found:
         there = ", ".join(sorted(others))[:200] or "none"
-        raise UserError(f"{brief(path)} has no prompt of task {label!r} on split {split!r}, it has {there}: evaluate that split")
+        raise UserError(
+            f"{display_path(path)} has no prompt of task {label!r} on split {split!r}, it has {there}: evaluate that split"
+        )
     return found
 
 
-def chosen(scores: Mapping[str, Sequence[float]], rule: SelectConfig, seed: int) -> list[str]:
+def apply_rule(scores: Mapping[str, Sequence[float]], rule: SelectConfig, seed: int) -> list[str]:
     """The ids that a rule takes, at most `rule.n`; prompts without a score that didn't fail are left out in any case.
 
     `variance`: those whose scores vary most, none whose scores are all the same (Li et al., Temporal-R1). `bell`: drawn without
@@ -94,7 +100,7 @@ def chosen(scores: Mapping[str, Sequence[float]], rule: SelectConfig, seed: int)
         width = rule.width if rule.rule == "bell" else math.inf
         log_rates = {id: -((means[id] - rule.center) ** 2) / (2 * width**2) for id in left}
         order = sorted(left, key=lambda id: math.log(draws[id].expovariate(1.0) or math.ulp(0.0)) - log_rates[id])
-    return order[: rule.n]
+    return order[: rule.max_prompts]
 
 
 def _within(mean: float, rule: SelectConfig) -> bool:
@@ -120,7 +126,7 @@ def _numbers(items: Indexable, label: str, ids: set[str], path: str) -> list[int
     gone = sorted(ids - found.keys())
     if len(gone) > broken:
         what = f"{len(gone)} prompts that task {label!r} hasn't, such as {gone[0]!r:.80}"
-        raise UserError(f"{brief(path)} has {what}: evaluate the task as it is here")
+        raise UserError(f"{display_path(path)} has {what}: evaluate the task as it is here")
     if not found:
         raise UserError(f"none of the prompts of task {label!r} that select takes can be opened: check its data")
     return sorted(found.values())

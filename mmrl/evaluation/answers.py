@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mmrl.api.errors import LimitReached, PluginError, calling
+from mmrl.api.errors import LimitReached, PluginError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
@@ -16,13 +16,13 @@ from mmrl.api.types import Case, Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig, TaskConfig
 from mmrl.data.prompts import Splits
-from mmrl.evaluation.figures import Item
-from mmrl.evaluation.heldout import Asked, Heldout
-from mmrl.judge import Judge, cases_of
+from mmrl.evaluation.held_out import EvaluationPrompt, HeldOutPrompts
+from mmrl.evaluation.results import PromptResult
+from mmrl.judge import Judge, build_cases
 from mmrl.rollout.collector import Collector
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.steering import Steering
-from mmrl.run_folder.episodes import Watched
+from mmrl.run_folder.episodes import EpisodePicker
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Answers:
     """[P * k], a prompt's next to each other."""
     scores: list[Score]
     """[P * k]"""
-    items: list[Item]
+    items: list[PromptResult]
     """[P]"""
 
     @property
@@ -66,10 +66,10 @@ class Evaluated(Protocol):
 
 
 class Answering:
-    """Answers `evaluate.n` held-out prompts of each task, as `[evaluate]` says, and scores them with the task's metric.
+    """Answers `evaluate.num_prompts` held-out prompts of each task, as `[evaluate]` says, and scores them with the task's metric.
 
-    Which prompts is the same for every seed and run, see `Heldout`. Sampled answers depend on the run's seed alone and not on the
-    step, so that an evaluation can be repeated.
+    Which prompts is the same for every seed and run, see `HeldOutPrompts`. Sampled answers depend on the run's seed alone and
+    not on the step, so that an evaluation can be repeated.
 
     shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
     task posed it.
@@ -80,7 +80,7 @@ class Answering:
     ) -> None:
         self.setup, self.config, self.tasks = setup, setup.config, setup.tasks
         self.collector, self.judge, self.shown = collector, judge, shown
-        self.heldout = Heldout(setup.config.evaluate, setup.splits, collector.encode)
+        self.heldout = HeldOutPrompts(setup.config.evaluate, setup.splits, collector.encode)
 
     def spec(self, label: str) -> VerifierSpec:
         """Of the verifier that is the task's metric."""
@@ -96,7 +96,7 @@ class Answering:
         label: str,
         how: str = "",
         alter: Callable[[Prompt], Prompt] = lambda prompt: prompt,
-        watched: Watched | None = None,
+        watched: EpisodePicker | None = None,
         steering: Steering | None = None,
     ) -> Answers:
         """A task's prompts with their answers. alter: what is done to a prompt before it is answered, `how` in words. watched: is
@@ -105,35 +105,35 @@ class Answering:
         entry, settings = self.setup.entries[label], self.config.evaluate
         asked: list[Prompt] = []
         own: dict[int, list[Case]] = {}
-        at_once = max(1, self.collector.batch_size // settings.samples)
+        at_once = max(1, self.collector.batch_size // settings.num_samples)
         for some in self.heldout.batches(entry, at_once, lambda prompt: alter(self.shown(prompt)), strict=bool(how)):
             prompts = [one.posed for one in some]
             mine = {len(asked) + k: one for k, one in enumerate(some) if one.mine}
-            sampling = Sampling(
+            sampling = SamplingParams(
                 max_tokens=self.max_tokens(label),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
                 logits_processor=steering if any(p.videos for p in prompts) else None,
             )
-            found = ranks.each(functools.partial(self._collect, mine, sampling))
+            found = ranks.run_on_all(functools.partial(self._collect, mine, sampling))
             if watched:
                 watched.see([posed[0] for posed in found.values()], settings.temperature)
-            own |= {n: self.light_cases(label, posed) for n, posed in found.items()}
+            own |= {n: self.cases_for(label, posed) for n, posed in found.items()}
             asked += prompts
-        judged = ranks.gathered(functools.partial(self._judge, self.setup.metrics[label], own), _without_media)
+        judged = ranks.gather_sharded(functools.partial(self._judge, self.setup.metrics[label], own), _without_media)
         cases, scores = [c for some, _ in judged for c in some], [s for _, some in judged for s in some]
         self.check_failures(scores, f"evaluation of {label!r}{' ' if how else ''}{how}")
         return Answers(asked, cases, scores, self._items(label, asked, cases, scores))
 
-    def light_cases(self, label: str, rollouts: Sequence[Rollout]) -> list[Case]:
+    def cases_for(self, label: str, rollouts: Sequence[Rollout]) -> list[Case]:
         """The rollouts as cases, without what the metric doesn't read: pixels of a whole split would not fit."""
         spec = self.spec(label)
-        return [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(rollouts)]
+        return [replace(c, rollout=_without_episode(c.rollout, spec)) for c in build_cases(rollouts)]
 
     def read(self, label: str, completion: str) -> str:
         """What a completion answers, as its task reads it."""
-        with calling(f"task {label!r}: answer_of()"):
-            answer = self.tasks[label].answer_of(completion)
+        with plugin_errors(f"task {label!r}: answer_of()"):
+            answer = self.tasks[label].extract_answer(completion)
         if not isinstance(answer, str):
             raise PluginError(f"task {label!r}: answer_of() must give text, not {answer!r:.60}")
         return answer
@@ -149,9 +149,9 @@ class Answering:
                 alarm="failure_limit",
             )
 
-    def _collect(self, asked: Mapping[int, Asked], sampling: Sampling) -> dict[int, list[Rollout]]:
+    def _collect(self, asked: Mapping[int, EvaluationPrompt], sampling: SamplingParams) -> dict[int, list[Rollout]]:
         """The answers to each of these prompts, as if to the prompt that its task poses."""
-        k, numbers = self.config.evaluate.samples, list(asked)
+        k, numbers = self.config.evaluate.num_samples, list(asked)
         shown, read = [one.shown for one in asked.values()], [one.read for one in asked.values()]
         rollouts = self.collector.collect(shown, read, k, sampling, numbers=numbers)
         both = zip(numbers, asked.values(), strict=True)
@@ -161,22 +161,24 @@ class Answering:
         scores = iter(self.judge.run(metric, [c for some in cases.values() for c in some]))
         return {n: (some, [next(scores) for _ in some]) for n, some in cases.items()}
 
-    def _items(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[Item]:
-        k, items = self.config.evaluate.samples, []
+    def _items(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[PromptResult]:
+        k, items = self.config.evaluate.num_samples, []
         for i, prompt in enumerate(prompts):
             values = tuple(s.value for s in scores[i * k : (i + 1) * k])
             known = [v for v in values if v is not None]
             answers = tuple(self.read(label, c.completion) for c in cases[i * k : (i + 1) * k])
             value = statistics.fmean(known) if known else None
-            shown = prompt if i < self.config.record.items else None
+            shown = prompt if i < self.config.record.evaluation_prompts else None
             completion = cases[i * k].completion
-            items.append(Item(id=prompt.id, value=value, values=values, answers=answers, completion=completion, prompt=shown))
+            items.append(
+                PromptResult(id=prompt.id, value=value, values=values, answers=answers, completion=completion, prompt=shown)
+            )
         return items
 
 
-def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
+def _without_episode(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
     """What a verifier reads of it; a stub for one that reads nothing of it."""
-    return rollout and (rollout.portable() if spec.rollout else rollout.light(rollout.prompt))
+    return rollout and (rollout.portable() if spec.rollout else rollout.to_stub(rollout.prompt))
 
 
 def _without_media(judged: tuple[list[Case], list[Score]]) -> tuple[list[Case], list[Score]]:

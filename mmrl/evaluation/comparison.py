@@ -13,7 +13,7 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import mean_interval, wilson
-from mmrl.evaluation.paired import Paired, compare
+from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
 from mmrl.run_folder.reader import item_files, read_items, read_run
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
 
@@ -26,7 +26,7 @@ KINDS = ("kind", "id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class EvaluatedRun:
     """A run at one evaluation."""
 
     path: Path
@@ -46,7 +46,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class SeedGroup:
     """Runs of one configuration with several seeds."""
 
     name: str
@@ -71,21 +71,21 @@ class Comparison:
     n: int
     values: tuple[tuple[float, float, float], ...]
     """Of each run: the mean and its 95% interval over the prompts."""
-    paired: Paired | None
+    paired: PairedDifference | None
     """Of two runs: what the second has over the first."""
-    groups: tuple[Group, ...]
+    groups: tuple[SeedGroup, ...]
     """Of more than two runs."""
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
-def measured(path: Path, which: str, split: str | None) -> Measured:
+def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
     """A run at its `last` or `best` evaluation or at that of a step. Raises UserError when there is none."""
     files, config = item_files(path), RunFolder(path).config
     if not files:
         raise UserError(
-            f"{path} has no evaluations/: evaluate.n was 0, none is finished yet, or an older mmrl made it: train again"
+            f"{path} has no evaluations/: evaluate.num_prompts was 0, none is finished yet, or an older mmrl made it: train again"
         )
     step = max(files) if which == "last" else _best_step(path) if which == "best" else int(which) if which.isdigit() else None
     if step is None or step not in files:
@@ -97,7 +97,7 @@ def measured(path: Path, which: str, split: str | None) -> Measured:
         raise UserError(f"{path} was not evaluated on split {split!r}, only on {', '.join(splits)}: leave --split out")
     if not rows:
         raise UserError(f"{path}: nothing was scored at step {step}: choose another --step")
-    return Measured(path=path, config=config, step=step, rows=[row for row in rows if split in (None, row["split"])])
+    return EvaluatedRun(path=path, config=config, step=step, rows=[row for row in rows if split in (None, row["split"])])
 
 
 def _best_step(path: Path) -> int | None:
@@ -114,7 +114,7 @@ def _best_step(path: Path) -> int | None:
 # -- comparing ----------------------------------------------------------------------------------------------------------
 
 
-def compared(measured: Sequence[Measured]) -> tuple[list[Comparison], list[str]]:
+def compare_runs(measured: Sequence[EvaluatedRun]) -> tuple[list[Comparison], list[str]]:
     """The tasks that all runs have, and those that only some have. Raises UserError when nothing can be compared."""
     tables = [_by_task(run) for run in measured]
     tasks = [task for task in tables[0] if all(task in table for table in tables)]
@@ -125,7 +125,7 @@ def compared(measured: Sequence[Measured]) -> tuple[list[Comparison], list[str]]
     return [_task(measured, task, [table[task] for table in tables]) for task in tasks], missing
 
 
-def _by_task(run: Measured) -> dict[str, dict[str, dict[str, Any]]]:
+def _by_task(run: EvaluatedRun) -> dict[str, dict[str, dict[str, Any]]]:
     """Task -> id -> row."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in run.rows:
@@ -139,7 +139,7 @@ def _by_task(run: Measured) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def _task(measured: Sequence[Measured], task: str, tables: Sequence[dict[str, dict[str, Any]]]) -> Comparison:
+def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str, dict[str, Any]]]) -> Comparison:
     for what in ("split", "verifier"):
         kinds = [", ".join(sorted({row[what] for row in table.values()})) for table in tables]
         if len(set(kinds)) > 1:
@@ -151,7 +151,8 @@ def _task(measured: Sequence[Measured], task: str, tables: Sequence[dict[str, di
     ids = [id for id in tables[0] if all(id in table for table in tables)]
     if not ids:
         raise UserError(
-            f"task {task!r}: the runs have no prompt in common: compare runs with the same task options, split and evaluate.n"
+            f"task {task!r}: the runs have no prompt in common: compare runs with the same task options, split and "
+            "evaluate.num_prompts"
         )
     values = [[float(table[id]["value"]) for id in ids] for table in tables]
     first = tables[0][ids[0]]
@@ -163,7 +164,7 @@ def _task(measured: Sequence[Measured], task: str, tables: Sequence[dict[str, di
         verifier=first["verifier"],
         n=len(ids),
         values=tuple(_with_interval(v, bounds) for v in values),
-        paired=compare(*values) if len(values) == 2 else None,
+        paired=paired_difference(*values) if len(values) == 2 else None,
         groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs], bounds) for runs in _grouped(measured))
         if len(values) > 2
         else (),
@@ -181,7 +182,7 @@ def _student(values: Sequence[float], bounds: tuple[float, float]) -> tuple[floa
     return max(low, bounds[0]), min(high, bounds[1])
 
 
-def differing(one: Measured, other: Measured) -> dict[str, tuple[Any, Any]]:
+def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:
     """Dotted keys of the run files in which two runs differ, but for name, seed and what doesn't change what is learned."""
     old, new = one.config, other.config
     sections = sorted({*old, *new} - {*NAMES, *MAY_CHANGE})
@@ -209,12 +210,12 @@ def _entries(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any
         yield from _leaves(key, old, new)
 
 
-def _grouped(measured: Sequence[Measured]) -> list[tuple[int, ...]]:
+def _grouped(measured: Sequence[EvaluatedRun]) -> list[tuple[int, ...]]:
     """Which runs differ only in seed and name, for those that have company; of several with one seed the first, since they say
     the same."""
     groups: list[list[int]] = []
     for i, run in enumerate(measured):
-        home = next((g for g in groups if not differing(measured[g[0]], run)), None)
+        home = next((g for g in groups if not config_differences(measured[g[0]], run)), None)
         if home is None:
             groups.append([i])
         elif run.seed not in [measured[j].seed for j in home]:
@@ -222,11 +223,13 @@ def _grouped(measured: Sequence[Measured]) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _group(measured: Sequence[Measured], runs: tuple[int, ...], means: Sequence[float], bounds: tuple[float, float]) -> Group:
+def _group(
+    measured: Sequence[EvaluatedRun], runs: tuple[int, ...], means: Sequence[float], bounds: tuple[float, float]
+) -> SeedGroup:
     low, high = _student(means, bounds)
     names = [measured[i].path.name for i in runs]
     stems = {re.sub(r"([-_. ](seed|s)?)?[-_. ]?\d+$", "", name) for name in names}
-    return Group(
+    return SeedGroup(
         name=stems.pop() if len(stems) == 1 else names[0],
         runs=runs,
         seeds=tuple(measured[i].seed for i in runs),
@@ -238,10 +241,10 @@ def _group(measured: Sequence[Measured], runs: tuple[int, ...], means: Sequence[
     )
 
 
-def notes(measured: Sequence[Measured], found: Sequence[Comparison], missing: Sequence[str], step: str) -> list[str]:
+def notes(measured: Sequence[EvaluatedRun], found: Sequence[Comparison], missing: Sequence[str], step: str) -> list[str]:
     """What a reader of the figures must know. missing: tasks that not all have. step: which evaluation was asked for."""
     notes: list[str] = []
-    differences = [differing(measured[0], run) for run in measured[1:]]
+    differences = [config_differences(measured[0], run) for run in measured[1:]]
     values: dict[str, list[str]] = {}  # key -> the first run's value, then the others' where they have another
     for key, (old, new) in (item for found_of_one in differences for item in found_of_one.items()):
         known = values.setdefault(key, [_short(old)])

@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mmrl.api.errors import PluginError, calling
+from mmrl.api.errors import PluginError, plugin_errors
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.evaluation.answers import Answering, Evaluated
-from mmrl.evaluation.figures import HELD, Evaluation, figure_of, interval_of, parts_of, several
 from mmrl.evaluation.probes.table import probes_of
+from mmrl.evaluation.results import HELD, Evaluation, confidence_interval, figure_of, mean_parts, pass_at_k_metrics
 from mmrl.judge import Judge
 from mmrl.rollout.collector import Collector
-from mmrl.run_folder.episodes import Watched
+from mmrl.run_folder.episodes import EpisodePicker
 
 
 class Evaluator(Answering):
@@ -30,24 +30,24 @@ class Evaluator(Answering):
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
         """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than
         `judge.failure_limit` allows."""
-        self.collector.wake()
+        self.collector.wake_up()
         settings, spec = self.config.evaluate, self.spec(label)
-        watched = Watched(self.config.record.episodes)
+        watched = EpisodePicker(self.config.record.episodes)
         observer = next((one for probe in self.probes if (one := probe.observer())), None)
         known = len(self.heldout.left_out.get(label, ()))
         plain = self.answers(label, watched=watched, steering=observer)
         left_out = [*self.heldout.left_out.get(label, {}).values()]
         prompts, cases, scores, items = plain.prompts, plain.cases, plain.scores, plain.items
         extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
-        extra |= parts_of(scores)
+        extra |= mean_parts(scores)
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
         extra |= {"left_out": float(len(left_out))} if left_out else {}
         outcomes = self._outcomes(cases)
         extra |= {name: statistics.fmean(values) for name, values in outcomes.items()}
-        if settings.samples > 1:
-            extra |= several(items, spec)
-        intervals = {name: interval_of(outcomes[name]) for name in HELD if name in outcomes}
+        if settings.num_samples > 1:
+            extra |= pass_at_k_metrics(items, spec)
+        intervals = {name: confidence_interval(outcomes[name]) for name in HELD if name in outcomes}
         for probe in self.probes:
             found = probe(self, label, plain, observer)
             extra |= found.extra
@@ -56,7 +56,7 @@ class Evaluator(Answering):
         return replace(
             figure,
             intervals=intervals,
-            samples=settings.samples,
+            samples=settings.num_samples,
             temperature=settings.temperature,
             episodes=watched.rows,
             left_out=tuple(left_out[known:]),
@@ -64,14 +64,14 @@ class Evaluator(Answering):
 
     def _outcomes(self, cases: Sequence[Case]) -> dict[str, list[float]]:
         """`episode/NAME` -> what came of each prompt's episodes in a simulator, on average; nothing where no task acts."""
-        k = self.config.evaluate.samples
+        k = self.config.evaluate.num_samples
         asked = [cases[i : i + k] for i in range(0, len(cases), k)]
         names = sorted({name for case in cases for name in case.outcome})
         known = {n: [[c.outcome[n] for c in own if n in c.outcome] for own in asked] for n in names}
         return {f"episode/{n}": [statistics.fmean(values) for values in prompts if values] for n, prompts in known.items()}
 
     def _summarise(self, label: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:
-        with calling(f"task {label!r}: summarise()"):
+        with plugin_errors(f"task {label!r}: summarise()"):
             figures = dict(self.tasks[label].summarise(scored))
         for name, value in figures.items():
             if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):

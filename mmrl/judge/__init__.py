@@ -17,7 +17,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Rollout, Score, Status
 from mmrl.judge.messages import Request
-from mmrl.judge.pool import Crew, Pool
+from mmrl.judge.pool import Pool, WorkerGroup
 from mmrl.judge.process import Worker
 from mmrl.registry import plugins
 
@@ -71,8 +71,8 @@ class Judge:
                 wanted.setdefault(name, []).append(i)
 
         def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
-            weighed = [weigh(w, {name: scores[name][i] for name in w}) for i, w in enumerate(weights)]
-            return [LOST if case.status is Status.WORLD_ERROR else s for case, s in zip(cases, weighed, strict=True)]
+            weighed = [weighted_score(w, {name: scores[name][i] for name in w}) for i, w in enumerate(weights)]
+            return [LOST if case.status is Status.ENVIRONMENT_ERROR else s for case, s in zip(cases, weighed, strict=True)]
 
         return self._submit(Request(cases, wanted, finish))
 
@@ -81,7 +81,7 @@ class Judge:
         self._check(verifier)
 
         def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
-            return [LOST if c.status is Status.WORLD_ERROR else scores[verifier][i] for i, c in enumerate(cases)]
+            return [LOST if c.status is Status.ENVIRONMENT_ERROR else scores[verifier][i] for i, c in enumerate(cases)]
 
         return self._submit(Request(cases, {verifier: range(len(cases))}, finish)).result()
 
@@ -127,12 +127,12 @@ class Judge:
 
 
 def local_judge(
-    verifiers: Mapping[str, Mapping[str, Any]], processes: int = 1, deadline_s: float | None = None, memory_mb: int | None = 512
+    verifiers: Mapping[str, Mapping[str, Any]], num_workers: int = 1, timeout_s: float | None = None, memory_mb: int | None = 512
 ) -> Judge:
     """Verifiers by id -> options, served by worker processes of this machine.
 
-    processes: how many workers. Verifiers that are models have one worker more, for all of them.
-    deadline_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
+    num_workers: how many worker processes. Verifiers that are models have one worker more, for all of them.
+    timeout_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
         top of a verifier's module, where they don't count, nor does loading a model.
     memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit. Models have none.
 
@@ -143,15 +143,15 @@ def local_judge(
     starts a session of its own escapes, so code that is hostile needs a sandbox of its own.
     """
     specs = specs_of(verifiers)
-    deadlines = {name: spec.deadline_s if deadline_s is None else deadline_s for name, spec in specs.items()}
+    deadlines = {name: spec.timeout_s if timeout_s is None else timeout_s for name, spec in specs.items()}
     models = {name: options for name, options in verifiers.items() if specs[name].model}
     functions = {name: options for name, options in verifiers.items() if name not in models}
     hire = partial(Worker, environment=dict(os.environ))  # the plugins of now, also in a worker that starts later
     crews = []
     if functions or not models:
-        crews.append(Crew(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), processes))
+        crews.append(WorkerGroup(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), num_workers))
     if models:
-        crews.append(Crew(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
+        crews.append(WorkerGroup(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
     return Judge(specs, Pool(specs, deadlines, crews))
 
 
@@ -161,7 +161,7 @@ def specs_of(verifiers: Iterable[str]) -> dict[str, VerifierSpec]:
     return {name: registry.get("verifiers", name) for name in verifiers}
 
 
-def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
+def weighted_score(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
     """The weighted sum of one case's scores, their `steps` too."""
     value: float | None = 0.0
     parts: dict[str, float] = {}
@@ -183,6 +183,6 @@ def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
     return Score(value, parts, "; ".join(details), () if value is None else tuple(steps))
 
 
-def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:
+def build_cases(rollouts: Sequence[Rollout]) -> list[Case]:
     """[N] rollouts -> [N] cases, with everything attached; the judge sends on what a verifier's spec asks for."""
     return [r.as_case() for r in rollouts]

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Score
 from mmrl.compute import ranks
 from mmrl.compute.crossing import Answer, attempt
-from mmrl.compute.ray import ACTOR, moved_in, own_judges, ray_for, switches, wait_for_room
+from mmrl.compute.ray import ACTOR, adopt_environment, judges_of_rank, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
 from mmrl.judge import Judge, local_judge, specs_of
 from mmrl.judge.messages import Request
-from mmrl.judge.pool import payload, unsent
+from mmrl.judge.pool import payload, pickling_failure
 
 AT_ONCE = 32
 """Calls that a judge answers side by side: those of all learners that share it."""
@@ -45,14 +45,14 @@ def ray_judge(config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_
     started = ray_for(config, what, on_gpu)
     import ray
 
-    own = own_judges(compute.judges, ranks.count(), ranks.rank())
-    shared = compute.judges < ranks.count() and not started
-    run = ranks.first(lambda: secrets.token_hex(8)) if shared else ""
-    wait_for_room(ray, what, 0 if shared else settings.processes * len(own))
-    room = {"num_cpus": settings.processes, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
+    own = judges_of_rank(compute.judges, ranks.world_size(), ranks.rank())
+    shared = compute.judges < ranks.world_size() and not started
+    run = ranks.broadcast_from_first(lambda: secrets.token_hex(8)) if shared else ""
+    wait_for_cpus(ray, what, 0 if shared else settings.num_workers * len(own))
+    room = {"num_cpus": settings.num_workers, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
     again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
     made = ray.remote(JudgeActor)
-    given = (verifiers, settings.processes, settings.deadline_s, settings.memory_mb, os.getcwd(), switches())
+    given = (verifiers, settings.num_workers, settings.timeout_s, settings.memory_mb, os.getcwd(), switches())
     actors = []
     for i in own:
         name = {"name": f"judge-{run}-{i}", "get_if_exists": True} if shared else {}
@@ -121,7 +121,7 @@ class ActorPool:
                 try:
                     sound[i] = payload(request.cases[i], self._specs[name])
                 except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
-                    request.put(name, i, unsent(error))
+                    request.put(name, i, pickling_failure(error))
             for part in range(parts):
                 if own := list(sound)[part::parts]:
                     sent[part][name], asked[part][name] = own, [sound[i] for i in own]
@@ -145,8 +145,8 @@ class ActorPool:
             return [answer.result(ACTOR) for answer in ray.get(list(asked))]
         except ray.exceptions.RayActorError as error:
             raise UserError(
-                f"a judge died more often than compute.retries = {self._retries} allows ({one_line(error)[:200]}): give it more "
-                "memory or lower judge.processes, then go on with --resume"
+                f"a judge died more often than compute.retries = {self._retries} allows ({shorten(error)[:200]}): give it more "
+                "memory or lower judge.num_workers, then go on with --resume"
             ) from error
 
 
@@ -156,15 +156,15 @@ class JudgeActor:
     def __init__(
         self,
         verifiers: Mapping[str, Mapping[str, Any]],
-        processes: int,
-        deadline_s: float | None,
+        num_workers: int,
+        timeout_s: float | None,
         memory_mb: int | None,
         folder: str,
         environment: Mapping[str, str],
     ) -> None:
         """See `Judge`. folder, environment: the learner's, by which plugins and files are found."""
-        moved_in(folder, environment)
-        self._given = (verifiers, processes, deadline_s, memory_mb)
+        adopt_environment(folder, environment)
+        self._given = (verifiers, num_workers, timeout_s, memory_mb)
         self._judge: Judge | None = None
         self._lock = threading.Lock()
 

@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 import torch
 
-from mmrl.api.errors import UserError, one_line
-from mmrl.api.tasks.options import whole
+from mmrl.api.errors import UserError, shorten
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 """`auto`: bfloat16 on a GPU, float32 elsewhere."""
@@ -37,9 +37,9 @@ class VisionLanguage:
 
     def __init__(self, policy: VLM, batch_size: int) -> None:
         self.policy = policy
-        self._generator, self._numbers = LocalGenerator(policy, batch_size), Numbers(policy)
+        self._generator, self._numbers = LocalGenerator(policy, batch_size), NumberSampler(policy)
 
-    def chances(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
+    def answer_probabilities(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
         """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
         counts in lower case and capitalised, with and without a blank before it."""
         spellings = [self._beginnings(word) for word in answers]
@@ -53,7 +53,7 @@ class VisionLanguage:
 
     def numbers(self, questions: Sequence[Sequence[Message]], max_tokens: int = 8) -> list[float]:
         """The number that each answer is, which may have a sign; the model is kept from saying anything else."""
-        sampling = Sampling(max_tokens=max_tokens, temperature=0.0, logits_processor=self._numbers)
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, logits_processor=self._numbers)
         samples = [group[0] for group in self._generator.generate(self._encoded(questions), 1, sampling)]
         found = [NUMBER.search(self.policy.decode(sample.token_ids).replace(" ", "")) for sample in samples]
         assert all(found), "the tokens that may be sampled make a number"
@@ -67,7 +67,7 @@ class VisionLanguage:
         return {self.policy.tokenizer.encode(text, add_special_tokens=False)[0] for text in written}
 
 
-class Numbers(LogitsProcessor):
+class NumberSampler(LogitsProcessor):
     """Only a number can be said: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
 
     def __init__(self, policy: VLM) -> None:
@@ -108,7 +108,7 @@ class Contrastive:
         self._padding: Any = "max_length" if "siglip" in model.config.model_type else True
 
     @torch.inference_mode()
-    def pictures(self, pictures: Sequence[Any]) -> torch.Tensor:
+    def encode_images(self, pictures: Sequence[Any]) -> torch.Tensor:
         """PIL pictures -> float32 [N, D], each of length 1."""
         found = []
         for start in range(0, len(pictures), self.batch_size):
@@ -118,7 +118,7 @@ class Contrastive:
         return torch.cat(found)
 
     @torch.inference_mode()
-    def texts(self, texts: Sequence[str]) -> torch.Tensor:
+    def encode_texts(self, texts: Sequence[str]) -> torch.Tensor:
         """float32 [N, D], each of length 1. UserError for a text that is longer than the model reads."""
         for text in texts:
             if (count := len(self.processor.tokenizer(text, verbose=False)["input_ids"])) > self.limit:
@@ -134,7 +134,7 @@ def vision_language(
     """A vision-language model, loaded now. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
     batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError with the key `model`."""
     check_vision_language(model, device=device, batch_size=batch_size)
-    device = device_of(device)
+    device = resolve_device(device)
     try:
         return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, _dtype(dtype, device), max_pixels), batch_size)
     except UserError as error:
@@ -153,7 +153,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
     """A contrastive model, loaded now. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size:
     pictures looked at at once. Raises UserError with the key `model`."""
     check_contrastive(model, device=device, batch_size=batch_size)
-    device = device_of(device)
+    device = resolve_device(device)
     if model in (TINY, f"{TINY}:clip"):
         from mmrl.judge import tiny_clip
 
@@ -166,7 +166,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
         processor = AutoProcessor.from_pretrained(model)
     except Exception as error:
         raise UserError(
-            f"{model!r} can't be loaded: {one_line(error)[:300]}: give the folder of a CLIP checkpoint", key="model"
+            f"{model!r} can't be loaded: {shorten(error)[:300]}: give the folder of a CLIP checkpoint", key="model"
         ) from error
     if not hasattr(loaded, "get_image_features") or not hasattr(loaded, "get_text_features"):
         raise UserError(
@@ -197,7 +197,7 @@ def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64)
     _check_sight(model)
 
 
-def device_of(device: str) -> str:
+def resolve_device(device: str) -> str:
     """`auto` is a GPU if there is one. Raises UserError for a GPU that isn't there."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -209,8 +209,8 @@ def device_of(device: str) -> str:
 
 
 def _check_room(device: str, batch_size: int) -> None:
-    device_of(device)
-    whole("batch_size", batch_size, 1, 65536)
+    resolve_device(device)
+    check_integer("batch_size", batch_size, 1, 65536)
 
 
 def _check_sight(model: str) -> None:
@@ -221,7 +221,7 @@ def _check_sight(model: str) -> None:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{model!r}: its config.json can't be read: {one_line(error)[:200]}", key="model") from None
+        raise UserError(f"{model!r}: its config.json can't be read: {shorten(error)[:200]}", key="model") from None
     if not isinstance(config, dict) or "vision_config" not in config:
         kind = config.get("model_type", "model") if isinstance(config, dict) else "model"
         raise UserError(f"{model!r} is a {kind} that sees no pictures: give one that does", key="model")

@@ -37,10 +37,10 @@ HEAVY_CHUNK = 8
 
 
 @dataclass(eq=False, slots=True)
-class Crew:
+class WorkerGroup:
     """Workers that load the same verifiers, and what waits for them."""
 
-    hire: Callable[[], Worker]
+    spawn: Callable[[], Worker]
     verifiers: frozenset[str]
     count: int
     """How many workers."""
@@ -59,7 +59,7 @@ class Crew:
 class Pool:
     """A fixed number of workers that are replaced when they hang or die."""
 
-    def __init__(self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], crews: Sequence[Crew]) -> None:
+    def __init__(self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], crews: Sequence[WorkerGroup]) -> None:
         self._specs, self._deadlines, self._crews = specs, deadlines, crews
         self._workers: list[Worker] = []
         self._requests: list[Request] = []
@@ -145,9 +145,9 @@ class Pool:
             while worker.crew.queue and worker.ready and not worker.chunk:
                 self._give(worker, worker.crew.queue.popleft())
 
-    def _hire(self, crew: Crew) -> None:
+    def _hire(self, crew: WorkerGroup) -> None:
         try:
-            worker = crew.hire()
+            worker = crew.spawn()
         except OSError as error:
             self._fail(UserError(f"the judge can't start a worker process: {error}"))
             return
@@ -164,7 +164,7 @@ class Pool:
                 payloads.append(payload(chunk.request.cases[i], spec))
                 sent.append(i)
             except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
-                chunk.request.put(chunk.verifier, i, unsent(error))
+                chunk.request.put(chunk.verifier, i, pickling_failure(error))
         chunk.indices = sent
         if sent:
             worker.send(chunk, payloads)
@@ -281,15 +281,15 @@ class Pool:
 
 def payload(case: Case | bytes, spec: VerifierSpec) -> bytes:
     """What is sent to a verifier of this spec. Raises whatever pickling may."""
-    return case if isinstance(case, bytes) else pickle.dumps(lighten(case, spec))
+    return case if isinstance(case, bytes) else pickle.dumps(strip_case(case, spec))
 
 
-def unsent(error: Exception) -> Score:
+def pickling_failure(error: Exception) -> Score:
     """Of a case that can't be pickled."""
     return Score(None, {}, f"the case does not pickle: {error}"[:500])
 
 
-def lighten(case: Case, spec: VerifierSpec) -> Case:
+def strip_case(case: Case, spec: VerifierSpec) -> Case:
     """What a verifier of this spec gets of a case: images and the episode only if it asks for them, never model inputs."""
     changes: dict[str, Any] = {}
     if case.media and not spec.images:

@@ -22,7 +22,7 @@ def weights_of(entry: TaskConfig, spec: TaskSpec) -> Weights:
     return {name: (w, w) if isinstance(w, int | float) else w for name, w in given.items()}
 
 
-def metric_of(entry: TaskConfig, spec: TaskSpec) -> str:
+def task_metric(entry: TaskConfig, spec: TaskSpec) -> str:
     """The verifier that evaluates a task: its own choice, unless the run file replaced that one; then the first that it gives."""
     replaced = entry.verifiers and spec.metric in spec.verifiers and spec.metric not in entry.verifiers
     return next(iter(entry.verifiers)) if replaced or not spec.metric else spec.metric

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.api.processes.child import describe, short, take_pipes
+from mmrl.api.processes.child import describe_error, short, take_pipes
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Score
 from mmrl.compute.crossing import Fault, trace_of
@@ -53,13 +53,13 @@ def main(clock_fd: int, memory_mb: int | None) -> None:
         except (EOFError, pickle.UnpicklingError):
             os.killpg(os.getpid(), signal.SIGKILL)  # the engine is gone: take along what verifiers left running
         verifier = verifiers[name]
-        if isinstance(verifier, Model):
+        if isinstance(verifier, BatchVerifier):
             _call(verifier, payloads, clock, replies)
         else:
             _run(verifier, payloads, careful, clock, replies)
 
 
-def _call(model: Model, payloads: list[bytes], clock: memoryview[float], replies: int) -> None:
+def _call(model: BatchVerifier, payloads: list[bytes], clock: memoryview[float], replies: int) -> None:
     """Score a chunk in one call. Where that raises, the cases are tried one by one, with the time of a call for all of them."""
     clock[1] = time.monotonic()
     rows = model.score(payloads)
@@ -70,7 +70,7 @@ def _call(model: Model, payloads: list[bytes], clock: memoryview[float], replies
     _reply(replies, "done", [rows, True])
 
 
-def _run(verifier: Verifier, payloads: list[bytes], careful: bool, clock: memoryview[float], replies: int) -> None:
+def _run(verifier: LoadedVerifier, payloads: list[bytes], careful: bool, clock: memoryview[float], replies: int) -> None:
     """Score a chunk. `clock` tells the engine which case runs and since when, so that deadlines cost no message;
     `careful` sends every result at once, so that a crash is blamed on the right case."""
     rows: list[Row] = []
@@ -89,7 +89,7 @@ def _run(verifier: Verifier, payloads: list[bytes], careful: bool, clock: memory
     _reply(replies, "done", [rows, verifier.healthy and not _has_children()])
 
 
-class Verifier:
+class LoadedVerifier:
     """One verifier and its contract."""
 
     def __init__(self, function: Callable[[Case], Any], spec: VerifierSpec) -> None:
@@ -106,13 +106,13 @@ class Verifier:
             row = _checked(self.function(case), self.spec, moments)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a verifier are failures too
             self.healthy &= not isinstance(error, MemoryError)
-            row = (None, {}, describe(error), [])
+            row = (None, {}, describe_error(error), [])
         if os.getpid() != self._process:  # a fork that came back from the verifier must not reply
             os._exit(0)
         return row
 
 
-class Model:
+class BatchVerifier:
     """A verifier that is a model, which takes several cases at once."""
 
     def __init__(self, model: Callable[[list[Case]], Sequence[Any]], spec: VerifierSpec) -> None:
@@ -130,7 +130,7 @@ class Model:
         try:
             return self._score([payload])[0]
         except Exception as error:  # noqa: BLE001
-            return None, {}, describe(error), []
+            return None, {}, describe_error(error), []
 
     def _score(self, payloads: list[bytes]) -> list[Row]:
         cases = [pickle.loads(payload) for payload in payloads]
@@ -184,7 +184,7 @@ def _number(value: Any, what: str) -> float:
     raise BadScore(f"{what} {value if isinstance(value, float) else f'of type {type(value).__name__}'}, not a finite number")
 
 
-def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Verifier | Model]:
+def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, LoadedVerifier | BatchVerifier]:
     """The verifiers by id. A failure here is a fault of the set-up: the engine stops with it."""
     try:
         registry = plugins.registry()
@@ -192,12 +192,15 @@ def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Ve
         if any(spec.rollout for spec in specs.values()):
             _prepare_for_tensors()
         made = {name: registry.make_verifier(name, options) for name, options in wanted.items()}
-        return {name: Model(f, specs[name]) if specs[name].model else Verifier(f, specs[name]) for name, f in made.items()}
+        return {
+            name: BatchVerifier(f, specs[name]) if specs[name].model else LoadedVerifier(f, specs[name])
+            for name, f in made.items()
+        }
     except BaseException as error:  # noqa: BLE001  whatever it is, the engine reports it
         if isinstance(error, UserError):
             fault = Fault.of(error)
         else:
-            fault = Fault("PluginError", f"verifiers could not be loaded: {describe(error)}", trace_of(error))
+            fault = Fault("PluginError", f"verifiers could not be loaded: {describe_error(error)}", trace_of(error))
         _reply(replies, "fault", dataclasses.astuple(fault))
         sys.exit(1)
 

@@ -42,7 +42,7 @@ def ones(rollouts: Sequence[Rollout]) -> Credit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(Targets):
+class ActionMicroBatch(Targets):
     """One forward pass of a policy that acts: S calls of it, and the L targets in them. The counterpart of `MicroBatch`.
 
     A target is a token, an action or a whole chunk, as the stage's `ratio` says: its log-probability is the sum of its choices'.
@@ -72,7 +72,7 @@ class Calls(Targets):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
+class ForwardOutputs:
     """What one forward pass says of a micro-batch's targets."""
 
     logprobs_L: torch.Tensor
@@ -138,7 +138,7 @@ class Batch:
     """Everything one update needs; splitting it otherwise into micro-batches gives the same gradient."""
 
     micro: tuple[Any, ...]
-    """`Targets` each, with whatever else the policy's forward pass takes: `MicroBatch`, `Calls`, or a plugin's own."""
+    """`Targets` each, with whatever else the policy's forward pass takes: `MicroBatch`, `ActionMicroBatch`, or a plugin's own."""
     num_tokens: int
     """Trained tokens over all micro-batches and ranks: the normaliser of token means."""
     num_rollouts: int

@@ -11,7 +11,7 @@ from torch import nn
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import CriticConfig
-from mmrl.policies.batches import Calls, MicroBatch
+from mmrl.policies.batches import ActionMicroBatch, MicroBatch
 from mmrl.policies.policy import Policy
 
 
@@ -26,10 +26,10 @@ class Critic:
         if not policy.width:
             raise UserError(f"{type(policy).__name__} has no states that a critic could read: leave critic out")
         self.config = config
-        self.backbone: Any = policy.twin() if config.backbone == "separate" else None
+        self.backbone: Any = policy.clone() if config.backbone == "separate" else None
         noise = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
-        for size, following in pairwise([policy.width, *config.hidden, outputs]):
+        for size, following in pairwise([policy.width, *config.hidden_sizes, outputs]):
             layer = nn.utils.skip_init(nn.Linear, size, following)  # its own initialisation would draw from the global generator
             with torch.no_grad():
                 nn.init.orthogonal_(layer.weight, generator=noise)
@@ -46,7 +46,7 @@ class Critic:
             for name, parameter in self.backbone.parameters():
                 yield f"critic.{name}", parameter
 
-    def values(self, micro: MicroBatch | Calls, states_QH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def values(self, micro: MicroBatch | ActionMicroBatch, states_QH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """(values_L before each trained token, values_R after each rollout), float32. states_QH: the policy's, if shared."""
         if self.backbone is not None:
             states_QH = self.backbone.states(micro)

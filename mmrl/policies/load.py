@@ -8,24 +8,24 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.specs import PolicySpec
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.saved import same_kind, settings_of
+from mmrl.policies.acting.saved_policy import check_same_kind, read_settings
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
-from mmrl.registry.targets import check_options
+from mmrl.registry.importing import check_options
 
 
-def made_policy(config: PolicyConfig, **given: Any) -> Policy:
+def make_policy(config: PolicyConfig, **given: Any) -> Policy:
     """A policy of this kind, with its options."""
     registry = plugins.registry()
     spec = registry.get("policies", config.kind)
-    kind, options = registry.target(spec), {**spec.options, **same_kind(Path(config.model), config.kind), **config.options}
+    kind, options = registry.target(spec), {**spec.options, **check_same_kind(Path(config.model), config.kind), **config.options}
     if taken := sorted(name for name in options if name in (*given, "config", "device", "seed", "source")):
         raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
     check_options(f"policy {spec.id!r}", kind, {"config": config, **given, **options})
-    with calling(f"policy {spec.id!r}"):
+    with plugin_errors(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)
     _refuse_incomplete(spec, lacking(policy))
     return policy
@@ -34,9 +34,9 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
 def saved_policy(folder: Path, config: PolicyConfig, device: str | torch.device) -> Policy:
     """The policy that acts and was saved in a folder, of any kind, with the dtype, attention and limits of this configuration.
     UserError where the folder holds none."""
-    kind = settings_of(folder).get("kind", "")
+    kind = read_settings(folder).get("kind", "")
     own = config.model_copy(update={"kind": kind, "model": str(folder), "lora": None, "options": {}})
-    return made_policy(own, device=device)
+    return make_policy(own, device=device)
 
 
 def policy_class(spec: PolicySpec) -> Any:

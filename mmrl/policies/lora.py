@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.config.parts import matches
 from mmrl.config.sections import LoraConfig
-from mmrl.policies.shard import state_of
+from mmrl.policies.shard import model_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
-def targets(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
+def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
     """Names of the linear layers that these parts or patterns match. A head that is tied to the embeddings is none of its own."""
     own = {name for name, _ in model.named_parameters()}
     return [
@@ -40,9 +40,11 @@ def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
     import peft
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
-    found = targets(model, config.match)
+    found = target_modules(model, config.target_modules)
     if not found:
-        raise UserError(f"policy.lora.match = {config.match} matches no linear layer: use vision, projector or language")
+        raise UserError(
+            f"policy.lora.target_modules = {config.target_modules} matches no linear layer: use vision, projector or language"
+        )
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=found, lora_dropout=0.0)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds every GPU
@@ -56,7 +58,7 @@ def is_adapter(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def adapters_off(model: torch.nn.Module) -> Iterator[None]:
+def disable_adapters(model: torch.nn.Module) -> Iterator[None]:
     """Meanwhile the model is what it was without adapters, bit for bit."""
     layers = list(_layers(model))
     for _, layer in layers:
@@ -68,12 +70,12 @@ def adapters_off(model: torch.nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def plain_weights(
+def merged_weights(
     model: torch.nn.Module, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights that a model without adapters needs to do the same, by that model's names; those that are wanted."""
     layers = dict(_layers(model))
-    for name, value in state_of(model).items():
+    for name, value in model_state_dict(model).items():
         owner, _, own = name.partition(".base_layer.")
         plain = f"{owner}.{own}" if own else name
         if is_adapter(name) or not wanted(plain):
@@ -113,7 +115,7 @@ def load_adapters(model: Any, folder: Path) -> None:
             p.copy_(tensors[name])
 
 
-def layers_of(name: str) -> tuple[list[Path], str]:
+def adapter_chain(name: str) -> tuple[list[Path], str]:
     """(folders of adapters, the model beneath): a folder's adapters may belong to a model that is adapters again, and so on. The
     outermost come first; there are none where the name is that of a whole model. Raises UserError when they go in a circle."""
     folders: list[Path] = []
@@ -133,10 +135,10 @@ def _settings(folder: Path) -> dict[str, Any]:
             raise ValueError(f"base_model_name_or_path is {found['base_model_name_or_path']!r:.60}")
         return dict(found)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{folder / CONFIG} can't be read ({one_line(error)[:200]}): save the adapters again") from error
+        raise UserError(f"{folder / CONFIG} can't be read ({shorten(error)[:200]}): save the adapters again") from error
 
 
-def merge_saved(model: Any, folder: Path) -> None:
+def merge_saved_adapters(model: Any, folder: Path) -> None:
     """Work a folder's adapters into the weights of the model they belong to."""
     import peft
 
@@ -150,7 +152,7 @@ def merge_saved(model: Any, folder: Path) -> None:
     model.requires_grad_(True)
 
 
-def merged(model: Any) -> Any:
+def merged_copy(model: Any) -> Any:
     """A copy of the model whose weights hold what its adapters have learned; it has none itself."""
     whole = copy.deepcopy(model)
     _merge(whole)

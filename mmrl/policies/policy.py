@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.errors import UserError
-from mmrl.api.frames import Eyes
 from mmrl.api.types import Rollout
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.batches import Outputs
+from mmrl.policies.batches import ForwardOutputs
 from mmrl.policies.shard import Sharded
 
 
@@ -58,9 +58,9 @@ class Policy:
         return False
 
     @property
-    def eyes(self) -> Eyes:
+    def image_processing(self) -> ImageProcessing:
         """How it sees pictures, for tasks."""
-        return Eyes()
+        return ImageProcessing()
 
     # -- asked of the class, before anything is loaded ----------------------------------------------------------------------
 
@@ -74,12 +74,12 @@ class Policy:
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
-        """The model without weights (on torch's meta device), whose names `stages.parts` and `policy.lora.match` are compared
-        with; None for a model of transformers, which is built from its config.json."""
+        """The model without weights (on torch's meta device), whose names `stages.parts` and `policy.lora.target_modules` are
+        compared with; None for a model of transformers, which is built from its config.json."""
 
     # -- learning -------------------------------------------------------------------------------------------------------------
 
-    def outputs(self, micro: Any, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
+    def outputs(self, micro: Any, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> ForwardOutputs:
         """One forward pass over a micro-batch of its packer. states: also what a critic reads. entropy_gradient: the entropy has
         a gradient."""
         raise NotImplementedError
@@ -105,7 +105,7 @@ class Policy:
         found: Iterable[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()
         return found
 
-    def twin(self, frozen: bool = False) -> Policy:
+    def clone(self, frozen: bool = False) -> Policy:
         """A second policy with a copy of the weights as they are now."""
         other = copy.deepcopy(self)
         if frozen:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from mmrl.policies.batches import Calls, MicroBatch
-from mmrl.policies.lora import adapters_off
+from mmrl.policies.batches import ActionMicroBatch, MicroBatch
+from mmrl.policies.lora import disable_adapters
 from mmrl.policies.policy import Policy
-from mmrl.policies.shard import like
+from mmrl.policies.shard import distribute_like
 
 
 class Reference:
@@ -19,9 +19,9 @@ class Reference:
     def __init__(self, policy: Policy, adapters: bool) -> None:
         """adapters: compare with the policy's own model while its adapters are off; it costs no memory and never moves."""
         self.policy = policy
-        self.copy = None if adapters else policy.twin(frozen=True)
+        self.copy = None if adapters else policy.clone(frozen=True)
 
-    def logprobs(self, micro: MicroBatch | Calls, temperature: float) -> torch.Tensor:
+    def logprobs(self, micro: MicroBatch | ActionMicroBatch, temperature: float) -> torch.Tensor:
         """float32 [L], without gradient, of the micro-batch's target tokens."""
         with torch.no_grad(), self._model() as model:
             return model.logprobs(micro, temperature)[0]
@@ -41,14 +41,14 @@ class Reference:
         """Restore what `state` returned."""
         with torch.no_grad():
             for name, parameter in [] if self.copy is None else self._weights(self.copy):
-                parameter.copy_(like(tensors[name], parameter))
+                parameter.copy_(distribute_like(tensors[name], parameter))
 
     @contextlib.contextmanager
     def _model(self) -> Iterator[Policy]:
         if self.copy is not None:
             yield self.copy
             return
-        with adapters_off(self.policy.model):
+        with disable_adapters(self.policy.model):
             yield self.policy
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 The layers of the language model are gathered one by one while they compute; all else (embeddings, head, vision tower) is gathered
 for a whole pass, since how often a pass looks at something differs from rank to rank. While completions are sampled or written to
-disk every rank holds all weights, `whole`.
+disk every rank holds all weights, `unsharded`.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ def shard(model: Any) -> Sharded:
     for module, following in zip(order, [*order[1:], root], strict=True):
         module.set_modules_to_backward_prefetch([following])
     root(lambda: ())  # the outermost says that it is, before a layer does
-    release(root)
+    reshard(root)
     return root
 
 
 @contextlib.contextmanager
-def whole(root: Sharded | None) -> Iterator[None]:
+def unsharded(root: Sharded | None) -> Iterator[None]:
     """Every rank holds all weights; to be entered on all of them. None: they are not spread."""
     if root is None:
         yield
         return
-    gather(root)
+    unshard(root)
     try:
         yield
     finally:
-        release(root)
+        reshard(root)
 
 
-def gather(root: Sharded) -> None:
-    """From now on every rank holds all weights, until `release`."""
+def unshard(root: Sharded) -> None:
+    """From now on every rank holds all weights, until `reshard`."""
     for module in _parts(root):
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
 
 
-def release(root: Sharded) -> None:
+def reshard(root: Sharded) -> None:
     """Every rank keeps its own share."""
     for module in _parts(root):
         module.set_reshard_after_forward(root.frozen or module is not root, recurse=False)
@@ -100,8 +100,8 @@ def _parts(root: Sharded) -> list[FSDPModule]:
     return [module for module in root.modules() if isinstance(module, FSDPModule)]
 
 
-def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """`model.state_dict()`, also inside `whole`, where torch's own would spread the weights again."""
+def model_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """`model.state_dict()`, also inside `unsharded`, where torch's own would spread the weights again."""
     passing = {
         f"{path}.{name}" if path else name
         for path, module in model.named_modules(remove_duplicate=False)
@@ -114,12 +114,12 @@ def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
 # -- single tensors -------------------------------------------------------------------------------------------------------
 
 
-def full(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a tensor that may be spread; to be asked on all ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def like(tensor: torch.Tensor, model: torch.Tensor, factor: bool = False) -> torch.Tensor:
+def distribute_like(tensor: torch.Tensor, model: torch.Tensor, factor: bool = False) -> torch.Tensor:
     """A whole tensor, spread as another of its shape is, on its device. factor: it may have a length of 1 in some dimensions, and
     then stays whole. ValueError for other shapes."""
     fits = [a == b or (factor and a == 1) for a, b in zip(tensor.shape, model.shape, strict=False)]
@@ -131,11 +131,11 @@ def like(tensor: torch.Tensor, model: torch.Tensor, factor: bool = False) -> tor
     return distribute_tensor(tensor, model.device_mesh, model.placements, src_data_rank=None)
 
 
-def on_first(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def gather_to_first(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors whole, on the CPU of the first rank; nothing on the others. To be asked on all ranks."""
     found = {}
     for name, tensor in tensors.items():
-        one = full(tensor)
+        one = full_tensor(tensor)
         if not distributed.is_initialized() or distributed.get_rank() == 0:
             found[name] = one.detach().cpu() if isinstance(tensor, DTensor) else one
     return found

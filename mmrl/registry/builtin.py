@@ -72,7 +72,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             id="dapo",
             target=ADVANTAGE + "group_relative",
             options={"clip_low": 0.2, "clip_high": 0.28},
-            stage={"dynamic_sampling": 3, "overlong_buffer": 0.25},
+            stage_defaults={"dynamic_sampling": 3, "overlong_buffer": 0.25},
             bounds=SPREAD,
             summary="GRPO by tokens, clipped higher, with groups without spread replaced and long completions penalised",
             paper="Yu et al., DAPO, section 3",
@@ -114,7 +114,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
         AlgorithmSpec(
             id="reinforce++-baseline",
             target=ADVANTAGE + "whitened_baseline",
-            stage={"kl": 1e-3, "kl_estimate": "k2"},
+            stage_defaults={"kl_coef": 1e-3, "kl_estimator": "k2"},
             summary="Reward relative to the group's mean, in units of the batch's spread, with a KL penalty",
             paper="Hu et al., REINFORCE++",
         ),
@@ -172,7 +172,7 @@ def _of_domains() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "group_relative",
             options={"clip_low": 0.2, "clip_high": 0.28},
             normalise="sequence",
-            stage={"dynamic_sampling": 3, "success_low": 0.1, "success_high": 0.9},
+            stage_defaults={"dynamic_sampling": 3, "min_success_rate": 0.1, "max_success_rate": 0.9},
             bounds=SPREAD,
             summary="GRPO for episodes: each counts the same, and groups that nearly always or never succeed are left out",
             paper="Li et al., SimpleVLA-RL",
@@ -186,7 +186,7 @@ def _of_rewards() -> list[AlgorithmSpec]:
         AlgorithmSpec(
             id="reinforce++",
             target=ADVANTAGE + "whitened",
-            stage={"kl": 1e-3, "kl_estimate": "k1", "kl_in": "reward"},
+            stage_defaults={"kl_coef": 1e-3, "kl_estimator": "k1", "kl_in": "reward"},
             summary="What each token's rollout still earns, less a KL penalty, standardised over the batch",
             paper="Hu et al., REINFORCE++",
         ),
@@ -232,7 +232,7 @@ def _with_models() -> list[AlgorithmSpec]:
             id="digirl",
             target=ADVANTAGE + "step_filter",
             loss=LOSS + "negative_log_likelihood",
-            stage={"credit": "turn"},  # its steps are actions, each a whole answer
+            stage_defaults={"credit": "turn"},  # its steps are actions, each a whole answer
             bounds={"gamma": SHARE},
             summary="Imitate the steps that a critic finds made things better",
             paper="Bai et al., DigiRL, its step-level filter",
@@ -275,15 +275,15 @@ def mmrl_trackers() -> list[TrackerSpec]:
         TrackerSpec(
             id="tensorboard",
             target="mmrl.train.trackers.tensorboard:TensorBoard",
-            needs=("tensorboard",),
+            requires=("tensorboard",),
             local=True,
             summary="Event files in the run folder's tensorboard/",
         ),
-        TrackerSpec(id="wandb", target="mmrl.train.trackers.wandb:Wandb", needs=("wandb",), summary="Weights & Biases"),
+        TrackerSpec(id="wandb", target="mmrl.train.trackers.wandb:Wandb", requires=("wandb",), summary="Weights & Biases"),
         TrackerSpec(
-            id="trackio", target="mmrl.train.trackers.trackio:Trackio", needs=("trackio",), summary="trackio, on this machine"
+            id="trackio", target="mmrl.train.trackers.trackio:Trackio", requires=("trackio",), summary="trackio, on this machine"
         ),
         TrackerSpec(
-            id="mlflow", target="mmrl.train.trackers.mlflow:MLflow", needs=("mlflow",), summary="An MLflow server or store"
+            id="mlflow", target="mmrl.train.trackers.mlflow:MLflow", requires=("mlflow",), summary="An MLflow server or store"
         ),
     ]

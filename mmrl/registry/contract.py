@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mmrl
 from mmrl.api import hooks as hookspecs
-from mmrl.api.errors import UserError, is_finite, suggest
+from mmrl.api.errors import UserError, did_you_mean, is_finite
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.registry.distributions import DISTRIBUTION
 
@@ -65,15 +65,15 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def broken(rule: str) -> UserError:
+def contract_error(rule: str) -> UserError:
     return UserError(f"breaks the plugin contract: {rule}")
 
 
 def check_name(name: str) -> None:
     if not is_name(name):
-        raise broken(f"its name {name!r} must be lower-case letters, digits, '-', '_' and '.'")
+        raise contract_error(f"its name {name!r} must be lower-case letters, digits, '-', '_' and '.'")
     if name == CORE:
-        raise broken(f"the name {CORE!r} belongs to the core; choose another one")
+        raise contract_error(f"the name {CORE!r} belongs to the core; choose another one")
 
 
 def check_core_version(dist: Distribution) -> None:
@@ -110,7 +110,7 @@ def declared_contract(plugin: Any) -> int | None:
     if number is None or (type(number) is int and number == hookspecs.CONTRACT):
         return number
     if type(number) is not int or number < 1:
-        raise broken(f"MMRL_CONTRACT = {number!r} must be a whole number such as {hookspecs.CONTRACT}")
+        raise contract_error(f"MMRL_CONTRACT = {number!r} must be a whole number such as {hookspecs.CONTRACT}")
     older = number < hookspecs.CONTRACT
     cure = f"upgrade {'the plugin' if older else f'the core: pip install -U {DISTRIBUTION}'}"
     raise UserError(f"was written for hook contract {number}, and mmrl {mmrl.__version__} has {hookspecs.CONTRACT}: {cure}")
@@ -121,10 +121,10 @@ def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -
     hooks = set(hooks)
     for name in implemented:
         if name not in hooks:
-            raise broken(f"there is no hook {name!r}.{suggest(name, hooks)}")
+            raise contract_error(f"there is no hook {name!r}.{did_you_mean(name, hooks)}")
     for name, value in vars(plugin).items():
         if name in hooks and inspect.isfunction(value) and not hasattr(value, "mmrl_impl"):
-            raise broken(f"{name} lacks the decorator: put @hookimpl (from mmrl import hookimpl) above it")
+            raise contract_error(f"{name} lacks the decorator: put @hookimpl (from mmrl import hookimpl) above it")
 
 
 def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
@@ -132,20 +132,20 @@ def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
     hook, cls = f"mmrl_{kind}()", KINDS[kind]
     if not isinstance(returned, list | tuple):
         hint = "; is the `return` missing?" if returned is None else ""
-        raise broken(f"{hook} must return a list of {cls.__name__}, not {type(returned).__name__}{hint}")
+        raise contract_error(f"{hook} must return a list of {cls.__name__}, not {type(returned).__name__}{hint}")
     specs: dict[str, Spec] = {}
     for spec in returned:
         if not isinstance(spec, cls):
-            raise broken(f"{hook} must return a list of {cls.__name__}; it holds a {type(spec).__name__}")
+            raise contract_error(f"{hook} must return a list of {cls.__name__}; it holds a {type(spec).__name__}")
         check_spec(plugin, spec)
         if spec.id in specs:
-            raise broken(f"{hook} returns the id {spec.id!r} twice")
+            raise contract_error(f"{hook} returns the id {spec.id!r} twice")
         specs[spec.id] = spec
     versioned = {(i.name, i.system): spec_id for spec_id in specs if (i := parse_id(spec_id)) and i.version is not None}
     for spec_id in specs:
         i = parse_id(spec_id)
         if i and i.version is None and (i.name, i.system) in versioned:
-            raise broken(
+            raise contract_error(
                 f"{spec_id!r} stands for the highest version, {versioned[i.name, i.system]!r}: "
                 f"rename the older one {i.name}-v1{'@' + i.system if i.system else ''}"
             )
@@ -155,30 +155,32 @@ def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
 def check_spec(plugin: str, spec: Spec) -> None:
     """One spec keeps the rules for its id, its targets and its range."""
     if parse_id(spec.id) is None:
-        raise broken(f"id {spec.id!r} is not plugin/name[-vN][@system], made of letters, digits, '-', '_' and '.'")
+        raise contract_error(f"id {spec.id!r} is not plugin/name[-vN][@system], made of letters, digits, '-', '_' and '.'")
     if plugin != CORE and not spec.id.startswith(f"{plugin}/"):
-        raise broken(f"id {spec.id!r} must start with '{plugin}/', the name of the plugin's entry point")
+        raise contract_error(f"id {spec.id!r} must start with '{plugin}/', the name of the plugin's entry point")
     targets = [spec.target, spec.loss] if isinstance(spec, AlgorithmSpec) else [spec.target]
     for target in targets:
         if not isinstance(target, str) or not _TARGET.fullmatch(target):
-            raise broken(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
+            raise contract_error(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
     for name in ("options", "verifiers", "stage"):
         value = getattr(spec, name, {})
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise broken(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
+            raise contract_error(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
     for name in ("summary", "metric", "paper"):
         if not isinstance(value := getattr(spec, name, ""), str):
-            raise broken(f"{name} of {spec.id!r} must be a text, not {value!r:.60}")
+            raise contract_error(f"{name} of {spec.id!r} must be a text, not {value!r:.60}")
     for verifier, weight in getattr(spec, "verifiers", {}).items():
         if not is_finite(weight):
-            raise broken(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
-    if isinstance(spec, TrackerSpec) and not (isinstance(spec.needs, tuple) and all(isinstance(n, str) for n in spec.needs)):
-        raise broken(f"needs of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.needs!r:.60}")
+            raise contract_error(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
+    if isinstance(spec, TrackerSpec) and not (
+        isinstance(spec.requires, tuple) and all(isinstance(n, str) for n in spec.requires)
+    ):
+        raise contract_error(f"needs of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.requires!r:.60}")
     if isinstance(spec, VerifierSpec):
-        for name in ("low", "high", "deadline_s"):
+        for name in ("low", "high", "timeout_s"):
             if not is_finite(getattr(spec, name)):
-                raise broken(f"{spec.id!r} needs a finite number as {name}, not {getattr(spec, name)!r:.60}")
+                raise contract_error(f"{spec.id!r} needs a finite number as {name}, not {getattr(spec, name)!r:.60}")
         if not spec.low < spec.high:
-            raise broken(f"{spec.id!r} needs low < high, not {spec.low} and {spec.high}")
-        if not spec.deadline_s > 0:
-            raise broken(f"{spec.id!r} needs a deadline_s above 0, not {spec.deadline_s}")
+            raise contract_error(f"{spec.id!r} needs low < high, not {spec.low} and {spec.high}")
+        if not spec.timeout_s > 0:
+            raise contract_error(f"{spec.id!r} needs a timeout_s above 0, not {spec.timeout_s}")

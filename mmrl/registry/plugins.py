@@ -20,16 +20,16 @@ import pluggy
 
 import mmrl
 from mmrl.api import hooks as hookspecs
-from mmrl.api.errors import PluginError, UserError, calling, one_line, suggest
+from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors, shorten
 from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.sampling import SamplingRule
-from mmrl.api.simulators.screens import Screens
-from mmrl.api.simulators.types import Simulation, parts_of
+from mmrl.api.simulators.gui import Screens
+from mmrl.api.simulators.types import Simulation, split_parts
 from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
-from mmrl.registry.targets import building, check_options, explain_import, import_file, load_target, misfit
+from mmrl.registry.importing import build_errors, check_options, explain_import, import_file, load_target, type_mismatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class Registry:
             raise PluginError(
                 f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
             )
-        with calling(f"task {spec.id!r}: splits"):
+        with plugin_errors(f"task {spec.id!r}: splits"):
             splits = task.splits
         if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
             raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
@@ -191,7 +191,7 @@ class Registry:
         target, merged, what = self.target(spec), {**spec.options, **options}, f"{self._kind_of(spec)} {spec.id!r}"
         check_options(what, target, merged)
         try:
-            with building(what, target, merged):
+            with build_errors(what, target, merged):
                 return target(**merged)
         except PluginError:
             raise
@@ -209,12 +209,12 @@ class Registry:
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
         known = ("success", *spec.parts)
-        for part in (part for stage in simulation.stages for part in parts_of(stage)):
+        for part in (part for stage in simulation.stages for part in split_parts(stage)):
             if part not in known:
                 raise UserError(
                     f"simulator {spec.id!r} has no part {part!r} that a stage could pay for: it has {', '.join(known)}"
                 )
-        with building(f"simulator {spec.id!r}", kind, options):
+        with build_errors(f"simulator {spec.id!r}", kind, options):
             simulator = kind(num_envs=num_envs, device=device, **options)
         if not isinstance(simulator, Simulator):
             raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
@@ -227,12 +227,11 @@ class Registry:
             raise UserError(f"simulator {spec.id!r} has no screens: it is stepped by policies that act")
         kind, merged = self.target(spec), {**spec.options, **(options or {})}
         check_options(f"simulator {spec.id!r}", kind, merged)
-        with building(f"simulator {spec.id!r}", kind, merged):
+        with build_errors(f"simulator {spec.id!r}", kind, merged):
             screens = kind(**merged)
         if not isinstance(screens, Screens):
             raise PluginError(
-                f"simulator {spec.id!r}: its target gave a {type(screens).__name__}, "
-                "which is no mmrl.api.simulators.screens.Screens"
+                f"simulator {spec.id!r}: its target gave a {type(screens).__name__}, which is no mmrl.api.simulators.gui.Screens"
             )
         return screens
 
@@ -244,7 +243,7 @@ class Registry:
         if not spec.model:
             return functools.partial(function, **merged) if merged else function
         try:
-            with calling(f"verifier {spec.id!r}, made with {merged},"):
+            with plugin_errors(f"verifier {spec.id!r}, made with {merged},"):
                 model = function(**merged)
         except PluginError:
             raise
@@ -267,13 +266,13 @@ class Registry:
         check_options(f"verifier {spec.id!r}", function, merged, skip=0 if spec.model else 1, cure=cure)
         if check := getattr(function, "check", None) if spec.model else None:
             try:
-                with calling(f"verifier {spec.id!r}: check()"):
+                with plugin_errors(f"verifier {spec.id!r}: check()"):
                     check(cameras or {}, **merged)
             except PluginError:
                 raise
             except UserError as error:
                 raise UserError(f"verifier {spec.id!r}: {error}") from error
-        if wrong := misfit(function, merged):
+        if wrong := type_mismatch(function, merged):
             raise UserError(f"verifier {spec.id!r}: {wrong}")
         return function, merged
 
@@ -310,7 +309,7 @@ class Registry:
         try:
             contract.check_name(info.name)
             if taken := next((p for p in self.plugins if p.name == info.name), None):
-                raise contract.broken(f"the name {info.name!r} is taken by {taken.dist or taken.target} ({taken.target})")
+                raise contract.contract_error(f"the name {info.name!r} is taken by {taken.dist or taken.target} ({taken.target})")
             if ep and ep.dist:
                 contract.check_core_version(ep.dist)
             info = self._commit(info, load())
@@ -326,7 +325,7 @@ class Registry:
         try:
             self._manager.register(plugin, name=info.name)
         except (pluggy.PluginValidationError, ValueError) as error:
-            raise contract.broken(one_line(error)) from error
+            raise contract.contract_error(shorten(error)) from error
         try:
             number = contract.declared_contract(plugin)
             implemented = [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
@@ -346,7 +345,7 @@ class Registry:
         try:
             returned = caller()
         except (Exception, SystemExit) as error:
-            raise contract.broken(f"mmrl_{kind}() raised {type(error).__name__}: {one_line(error)}") from error
+            raise contract.contract_error(f"mmrl_{kind}() raised {type(error).__name__}: {shorten(error)}") from error
         return contract.check_specs(name, kind, returned[0] if returned else None)
 
     def _failed(self) -> list[PluginInfo]:
@@ -371,10 +370,10 @@ class Registry:
         names = [p.name for p in self.plugins]
         if plugin and plugin not in names and Path(f"{plugin}.py").is_file():
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
-        if plugin and contract.is_name(plugin) and not suggest(plugin, names):
+        if plugin and contract.is_name(plugin) and not did_you_mean(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install {distribution_of(plugin)}")
         of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
-        hint = suggest(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
+        hint = did_you_mean(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
 
 

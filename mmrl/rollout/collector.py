@@ -10,16 +10,16 @@ from mmrl.api.types import Prompt, Rollout
 from mmrl.compute.ranks import Reduction
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import RunConfig
-from mmrl.policies.acting.acting import ActingPolicy
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.critic import Critic
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.registry.targets import load_target
-from mmrl.rollout.generate.engines import EngineActors, sampler_of
-from mmrl.rollout.generate.sampling import Generator, Sampling
-from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.registry.importing import load_target
+from mmrl.rollout.generate.engines import EngineActors, make_sampler
+from mmrl.rollout.generate.sampling import Generator, SamplingParams
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.rollout.simulators.remote import SimulatorActors
-from mmrl.rollout.turns import TurnCollector
+from mmrl.rollout.turns import ConversationCollector
 
 
 class Collector(Protocol):
@@ -28,7 +28,7 @@ class Collector(Protocol):
     critic: Critic | None = None
     """Values what is seen while it is collected, where an algorithm has one and the collector can use it."""
 
-    advised: bool = False
+    with_expert: bool = False
     """Ask simulators' experts what they would do."""
 
     reductions: Mapping[str, Reduction] = {}
@@ -52,7 +52,7 @@ class Collector(Protocol):
         prompts: Sequence[Prompt],
         inputs: Sequence[Any],
         group_size: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
         version: int = 0,
         numbers: Sequence[int] = (),
     ) -> list[Rollout]:
@@ -64,21 +64,21 @@ class Collector(Protocol):
         """Right episodes that were not sampled: of these completions, or an expert's."""
         ...
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics of its own since they were last asked for."""
         return {}
 
-    def wake(self) -> None:
+    def wake_up(self) -> None:
         """The policy is about to sample: called on all ranks alike, which `collect` needn't be."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """The learner learns now: give back what memory can be given until the next `collect`."""
 
     def close(self) -> None:
         """Let go of simulators, processes and whatever else it holds."""
 
 
-def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -> Collector:
+def make_collector(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -> Collector:
     """The collector that the policy names. tasks: label -> task; all are answered in words or all act, as the policy does
     (`mmrl.train.checks.run_file`)."""
     make = load_target(policy.collector, f"policy {config.policy.kind!r}: its collector")
@@ -88,23 +88,23 @@ def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -
 
 def teacher_collector(config: RunConfig, teacher: Policy) -> Collector:
     """What samples a teacher's completions: in this process, and without worlds."""
-    return collector_of(config.model_copy(update={"compute": ComputeConfig()}), {}, teacher)
+    return make_collector(config.model_copy(update={"compute": ComputeConfig()}), {}, teacher)
 
 
-def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) -> TurnCollector:
+def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) -> ConversationCollector:
     """Conversations."""
     generate = config.generate
-    return TurnCollector(policy, generator_of(config, policy), tasks, generate.max_turns, generate.max_context)
+    return ConversationCollector(policy, make_generator(config, policy), tasks, generate.max_turns, generate.max_context)
 
 
-def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> StepCollector:
+def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> SimulatorCollector:
     """Episodes in simulators."""
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
     elsewhere = SimulatorActors(config) if config.compute.simulators == "actors" else None
-    return StepCollector(policy, tasks, config.simulate, device, elsewhere)
+    return SimulatorCollector(policy, tasks, config.simulate, device, elsewhere)
 
 
-def generator_of(config: RunConfig, policy: VLM) -> Generator:
+def make_generator(config: RunConfig, policy: VLM) -> Generator:
     """What completions are sampled with, and where."""
-    here = None if config.compute.placement == "separate" else sampler_of(config, policy, twin=config.compute.staleness > 0)
+    here = None if config.compute.placement == "separate" else make_sampler(config, policy, twin=config.compute.staleness > 0)
     return here if config.compute.placement == "colocated" and here else EngineActors(config, policy, here)

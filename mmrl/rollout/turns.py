@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mmrl.api.episodes import Conversation
-from mmrl.api.errors import PluginError, WorldLost, calling, is_finite
-from mmrl.api.interfaces import Task, World
+from mmrl.api.errors import EnvironmentFailed, PluginError, is_finite, plugin_errors
+from mmrl.api.interfaces import Environment, Task
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.sampling import Generator, Sample, Sampling
+from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 
 TOLD = 5
 """Lost episodes that a warning each is given for; then one at every power of two."""
@@ -28,26 +28,26 @@ SIDE_BY_SIDE = 4
 """Worlds that are waited for at once, for each core."""
 
 
-class Episode:
+class OngoingConversation:
     """A conversation with a world, while it goes on."""
 
-    def __init__(self, rollout: Conversation, world: World, close: Callable[[], None], number: int = 0) -> None:
+    def __init__(self, rollout: Conversation, world: Environment, close: Callable[[], None], number: int = 0) -> None:
         """rollout: with its first turn. close: the world, once; it is called as soon as the episode is over, so that what the
         world holds serves the next. number: which fixes what is drawn for its later turns."""
         self.rollout, self.world, self.close, self.number = rollout, world, close, number
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
         self.outcome: Mapping[str, float] = {}
-        self.lost: WorldLost | None = None
+        self.lost: EnvironmentFailed | None = None
         self.observed: tuple[int, ...] = ()
         self.messages: tuple[Message, ...] = ()
 
-    def said(self, last: bool) -> Reply | WorldLost:
+    def said(self, last: bool) -> Reply | EnvironmentFailed:
         """What the world answers to the last turn, or that it is lost. last: no turn follows, whatever it answers."""
         what = f"task {self.rollout.prompt.task!r}: its world's step()"
         try:
-            with calling(what):
+            with plugin_errors(what):
                 reply = self.world.step(self.turns[-1].text)
-        except WorldLost as lost:
+        except EnvironmentFailed as lost:
             self.close()
             return lost
         if not isinstance(reply, Reply) or not is_finite(reply.reward):
@@ -61,16 +61,16 @@ class Episode:
     def gold(self) -> str | None:
         """What the world would have said to what was shown."""
         what = f"task {self.rollout.prompt.task!r}: its world's gold_turn()"
-        with calling(what):
+        with plugin_errors(what):
             text: str | None = self.world.gold_turn()  # type: ignore[attr-defined]
         if text is not None and not isinstance(text, str):
             raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
         return text
 
-    def hear(self, reply: Reply | WorldLost, policy: VLM) -> bool:
+    def hear(self, reply: Reply | EnvironmentFailed, policy: VLM) -> bool:
         """Take in what the world said; whether the episode is over."""
-        if isinstance(reply, WorldLost):
-            self.status, self.lost = Status.WORLD_ERROR, reply
+        if isinstance(reply, EnvironmentFailed):
+            self.status, self.lost = Status.ENVIRONMENT_ERROR, reply
             return True
         last, self.outcome = self.turns[-1], reply.outcome
         self.turns[-1] = replace(last, reward=float(reply.reward), terminated=bool(reply.terminated))
@@ -80,24 +80,24 @@ class Episode:
         self.messages = tuple(reply.messages)
         return False
 
-    def answer(self, sample: Sample, text: str, version: int) -> None:
+    def answer(self, sample: Completion, text: str, version: int) -> None:
         """The policy's next turn."""
-        self.turns.append(turn_of(self.observed, sample, text, version, self.messages))
+        self.turns.append(make_turn(self.observed, sample, text, version, self.messages))
         self.status = status_of(sample)
 
     def cut_off(self, version: int, status: Status) -> None:
         """No turn is left, or no room: what the world said is observed and nothing follows."""
         self.close()
-        silent = Sample(token_ids=(), logprobs=(), finished=False)
-        self.turns.append(turn_of(self.observed, silent, "", version, self.messages))
+        silent = Completion(token_ids=(), logprobs=(), finished=False)
+        self.turns.append(make_turn(self.observed, silent, "", version, self.messages))
         self.status = status
 
     def ended(self) -> Conversation:
-        later = self.inputs if len(self.turns) > 1 else None
-        return replace(self.rollout, turns=tuple(self.turns), status=self.status, later=later, outcome=self.outcome)
+        final_inputs = self.inputs if len(self.turns) > 1 else None
+        return replace(self.rollout, turns=tuple(self.turns), status=self.status, final_inputs=final_inputs, outcome=self.outcome)
 
 
-def turn_of(observed: tuple[int, ...], sample: Sample, text: str, version: int, messages: tuple[Message, ...] = ()) -> Turn:
+def make_turn(observed: tuple[int, ...], sample: Completion, text: str, version: int, messages: tuple[Message, ...] = ()) -> Turn:
     return Turn(
         observed_ids=observed,
         token_ids=sample.token_ids,
@@ -105,21 +105,21 @@ def turn_of(observed: tuple[int, ...], sample: Sample, text: str, version: int, 
         text=text,
         terminated=sample.finished,
         truncated=not sample.finished,
-        version=version,
+        policy_version=version,
         messages=messages,
     )
 
 
-def status_of(sample: Sample) -> Status:
+def status_of(sample: Completion) -> Status:
     return Status.FINISHED if sample.finished else Status.TRUNCATED_LENGTH
 
 
-def has_world(task: Task) -> bool:
+def has_environment(task: Task) -> bool:
     """Whether its episodes may have more than one turn."""
-    return type(task).world is not Task.world
+    return type(task).environment is not Task.environment
 
 
-def _replies(episodes: Sequence[Episode], last: bool) -> list[Reply | WorldLost]:
+def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply | EnvironmentFailed]:
     """What each world says; those that wait are asked side by side. last: no turn follows."""
     waiting = [e for e in episodes if getattr(e.world, "waits", False)]
     if len(waiting) < 2:
@@ -129,12 +129,12 @@ def _replies(episodes: Sequence[Episode], last: bool) -> list[Reply | WorldLost]
         return [later[id(e)].result() if id(e) in later else e.said(last) for e in episodes]
 
 
-def _close(world: World, task: str) -> None:
-    with calling(f"task {task!r}: its world's close()"):
+def _close(world: Environment, task: str) -> None:
+    with plugin_errors(f"task {task!r}: its world's close()"):
         world.close()
 
 
-class TurnCollector:
+class ConversationCollector:
     """Encodes each prompt once, samples its group, and keeps what was sampled."""
 
     reductions: Mapping[str, Reduction] = {}
@@ -152,7 +152,7 @@ class TurnCollector:
         self.policy, self.generator = policy, generator
         self.critic: Critic | None = None
         """Unused: values of words are measured in the update's own passes."""
-        self.advised = False
+        self.with_expert = False
         self.tasks, self.max_turns = tasks or {}, max_turns
         self.max_context = max_context or policy.longest
         self._lost = self._ever = 0
@@ -161,18 +161,18 @@ class TurnCollector:
     def batch_size(self) -> int:
         return self.generator.batch_size
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Episodes that were lost since this was last asked for, where tasks have worlds."""
         lost, self._lost = self._lost, 0
-        return {"world/lost": float(lost)} if any(has_world(task) for task in self.tasks.values()) else {}
+        return {"environment/lost": float(lost)} if any(has_environment(task) for task in self.tasks.values()) else {}
 
-    def wake(self) -> None:
+    def wake_up(self) -> None:
         """The sampler is about to be asked."""
-        self.generator.wake()
+        self.generator.wake_up()
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """The sampler rests; no world is open between calls."""
-        self.generator.rest()
+        self.generator.sleep()
 
     def close(self) -> None:
         """Let go of the sampler; worlds are closed with their episodes."""
@@ -191,14 +191,14 @@ class TurnCollector:
         prompts: Sequence[Prompt],
         inputs: Sequence[PromptInputs],
         group_size: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
         version: int = 0,
         numbers: Sequence[int] = (),
     ) -> list[Conversation]:
         """N = len(prompts) * group_size finished episodes, a group's next to each other."""
         numbers = numbers or range(len(prompts))
         at_once = max(1, self.batch_size // group_size)
-        if len(prompts) <= at_once or not any(has_world(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
+        if len(prompts) <= at_once or not any(has_environment(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
             return self._collected(prompts, inputs, group_size, sampling, version, numbers)
         rollouts: list[Conversation] = []
         for first in range(0, len(prompts), at_once):  # each world may be a browser's page, so that all at once are too many
@@ -212,7 +212,7 @@ class TurnCollector:
         prompts: Sequence[Prompt],
         inputs: Sequence[PromptInputs],
         group_size: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
         version: int,
         numbers: Sequence[int],
     ) -> list[Conversation]:
@@ -225,14 +225,16 @@ class TurnCollector:
                 for sample in samples
             ]
             own = [number * group_size + g for number in numbers for g in range(group_size)]
-            episodes = [Episode(r, *w, number) for r, w, number in zip(rollouts, worlds, own, strict=True) if w is not None]
+            episodes = [
+                OngoingConversation(r, *w, number) for r, w, number in zip(rollouts, worlds, own, strict=True) if w is not None
+            ]
             self._go_on(episodes, sampling, version)
         ended = {id(e.rollout): e.ended() for e in episodes}
         for episode in episodes:
             self._tell(episode)
         return [ended.get(id(r), r) for r in rollouts]
 
-    def _tell(self, episode: Episode) -> None:
+    def _tell(self, episode: OngoingConversation) -> None:
         """A warning for an episode that was lost, fewer of them the more there are."""
         if episode.lost is None:
             return
@@ -243,20 +245,20 @@ class TurnCollector:
                 f"task {episode.rollout.prompt.task!r}: an episode was lost, {self._ever} so far: {episode.lost}", stacklevel=2
             )
 
-    def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[World, Callable[[], None]] | None:
+    def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[Environment, Callable[[], None]] | None:
         """The world of an episode and what closes it, once, at the latest with `opened`."""
         task = self.tasks.get(prompt.task)
-        if task is None or not has_world(task):
+        if task is None or not has_environment(task):
             return None
-        with calling(f"task {prompt.task!r}: world()"):
-            world = task.world(prompt)
+        with plugin_errors(f"task {prompt.task!r}: world()"):
+            world = task.environment(prompt)
         if world is None:
             return None
         close = functools.cache(functools.partial(_close, world, prompt.task))
         opened.callback(close)
         return world, close
 
-    def _go_on(self, episodes: Sequence[Episode], sampling: Sampling, version: int) -> None:
+    def _go_on(self, episodes: Sequence[OngoingConversation], sampling: SamplingParams, version: int) -> None:
         """Let the worlds answer and the policy go on, all episodes side by side, until each is over."""
         for number in range(1, self.max_turns + 1):
             last = number == self.max_turns
@@ -288,14 +290,14 @@ class TurnCollector:
         with contextlib.ExitStack() as opened:
             worlds = [self._world(prompt, opened) for prompt in prompts]
             both = zip(rollouts, worlds, strict=True)
-            shown = [Episode(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
+            shown = [OngoingConversation(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
             self._show_on(shown)
         for episode in shown:
             self._tell(episode)
         ended = {id(e.rollout): e.ended() for e in shown}
         return [ended.get(id(r), r) for r in rollouts]
 
-    def _show_on(self, episodes: Sequence[Episode]) -> None:
+    def _show_on(self, episodes: Sequence[OngoingConversation]) -> None:
         """Let the worlds of demonstrations answer, and say themselves what should be said to that."""
         for number in range(1, self.max_turns + 1):
             last = number == self.max_turns
@@ -309,10 +311,10 @@ class TurnCollector:
                     episode.answer(self._gold(text), text, 0)
             episodes = [e for e in episodes if not e.status.is_truncated]
 
-    def _gold(self, text: str) -> Sample:
+    def _gold(self, text: str) -> Completion:
         ids = self.policy.encode_completion(text)
-        return Sample(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
+        return Completion(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
 
-    def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Sample, group: int, version: int) -> Conversation:
-        turn = turn_of(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
+    def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Completion, group: int, version: int) -> Conversation:
+        turn = make_turn(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
         return Conversation(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), inputs=inputs)

@@ -16,7 +16,7 @@ ROWS = "episodes.jsonl"
 """The file of a folder of episodes that says what its videos show."""
 
 
-class Watched:
+class EpisodePicker:
     """Picks the first successes and the first failures of what it is shown, which depends on the prompts' order alone."""
 
     def __init__(self, limit: int) -> None:
@@ -28,7 +28,7 @@ class Watched:
         """temperature: at which they were played."""
         for rollout in rollouts:
             kept = self._rows[bool(rollout.outcome.get("success"))]
-            if len(kept) < self.limit and (found := row(rollout, temperature)):
+            if len(kept) < self.limit and (found := episode_row(rollout, temperature)):
                 kept.append(found)
 
     @property
@@ -37,10 +37,10 @@ class Watched:
         return (*self._rows[True], *self._rows[False])
 
 
-def row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
+def episode_row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
     """What is kept of an episode, as plain data but for its video; None where it broke or nothing was seen in it."""
     prompt, track = rollout.prompt, rollout.filmed
-    film = webp.of_track(track) if track else None
+    film = webp.trajectory_video(track) if track else None
     if track is None or film is None:
         return None
     return {
@@ -56,13 +56,13 @@ def row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
     }
 
 
-def write(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_episodes(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """`episodes.jsonl` and a WebP file for each row, named by task and outcome. The folder appears whole, an old one goes."""
     aside = folder.with_name(f".{folder.name}.tmp")
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     counts: dict[tuple[str, str], int] = {}
     lines = []
-    with files.writing(folder):
+    with files.disk_errors(folder):
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         try:
@@ -72,7 +72,7 @@ def write(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
                 counts[key] = counts.get(key, 0) + 1
                 label = re.sub(r"[^0-9A-Za-z._-]+", "-", one["task"])[:80]
                 name = f"{tasks.index(one['task']) + 1:02d}-{label}-{end}-{counts[key]}.webp"
-                (aside / name).write_bytes(webp.webp(one["video"]))
+                (aside / name).write_bytes(webp.encode_webp(one["video"]))
                 lines.append(files.line({**one, "video": name}))
             (aside / ROWS).write_bytes(b"".join(lines))
             if folder.exists():

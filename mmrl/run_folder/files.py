@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from mmrl.api.errors import UserError
 
 
-def plain(value: Any, toml: bool = False) -> Any:
+def to_json_value(value: Any, toml: bool = False) -> Any:
     """A value as JSON can hold it: numbers that are not finite become None, arrays lists, anything unknown its text.
     For TOML, which has no null but has inf, None is left out and such numbers stay."""
     if value is None or isinstance(value, bool | int | str):
@@ -23,11 +23,11 @@ def plain(value: Any, toml: bool = False) -> Any:
     if isinstance(value, float):
         return value if toml or math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(k): plain(v, toml) for k, v in value.items() if not (toml and v is None)}
+        return {str(k): to_json_value(v, toml) for k, v in value.items() if not (toml and v is None)}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes | bytearray | memoryview):
-        return [plain(v, toml) for v in value if not (toml and v is None)]
+        return [to_json_value(v, toml) for v in value if not (toml and v is None)]
     if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
-        return plain(value.tolist(), toml)
+        return to_json_value(value.tolist(), toml)
     return str(value)
 
 
@@ -51,15 +51,15 @@ def _differences(old: Any, new: Any, key: str) -> Iterator[tuple[str, tuple[Any,
 
 def line(row: Mapping[str, Any]) -> bytes:
     """One line of a JSONL file. ASCII only, so that a cut can't fall inside a character."""
-    return json.dumps(plain(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def pretty(values: Mapping[str, Any]) -> bytes:
     """A whole JSON file, for people too."""
-    return json.dumps(plain(values), allow_nan=False, indent=2).encode() + b"\n"
+    return json.dumps(to_json_value(values), allow_nan=False, indent=2).encode() + b"\n"
 
 
-def opened(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BinaryIO:
     """A file of a run folder, to be read. OSError for what is none: a pipe, which would be waited for, a device, or a link, which
     may lead anywhere."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -71,13 +71,13 @@ def opened(path: Path) -> BinaryIO:
 
 def contents(path: Path) -> bytes:
     """All of such a file."""
-    with opened(path) as file:
+    with open_regular_file(path) as file:
         return file.read()
 
 
-def append(path: Path, data: bytes) -> None:
+def append_lines(path: Path, data: bytes) -> None:
     """Add whole lines in one write; when it fails half-way, the file is as before."""
-    with writing(path), open(path, "ab", buffering=0) as file:
+    with disk_errors(path), open(path, "ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             if file.write(data) != len(data):
@@ -88,10 +88,10 @@ def append(path: Path, data: bytes) -> None:
             raise
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Write aside, then rename: the old content stays until the new one is complete."""
     aside = path.with_name(f".{path.name}.tmp")
-    with writing(path):
+    with disk_errors(path):
         try:
             aside.write_bytes(data)
             os.replace(aside, path)
@@ -101,7 +101,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Turns a failure of the disk or of permissions into a UserError that names `path`."""
     try:
         yield

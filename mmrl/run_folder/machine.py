@@ -43,7 +43,7 @@ TRY_SIMULATOR = """
 import json, sys
 from mmrl.registry.plugins import registry
 registry()  # what a plugin's file has, which isn't installed
-from mmrl.registry.targets import load_target
+from mmrl.registry.importing import load_target
 print(json.dumps(load_target(sys.argv[1], "its check")()))
 """
 

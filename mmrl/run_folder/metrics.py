@@ -94,7 +94,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Same answer to different prompts",
-                keys=("answers/top_share",),
+                keys=("answers/most_common_share",),
                 unit="%",
                 zero=True,
                 hint="Share of groups whose commonest text is the commonest of all. Near 100% the picture no longer matters.",
@@ -125,7 +125,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Episodes lost",
-                keys=("world/lost",),
+                keys=("environment/lost",),
                 zero=True,
                 hint="Their world broke; they are left out. Anything but 0 needs a look at the warnings of the run.",
             ),
@@ -155,13 +155,13 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Weight of the KL penalty",
-                keys=("kl_weight",),
+                keys=("kl_coef",),
                 zero=True,
                 hint="With kl_target it rises while the KL is above the target, and falls below.",
             ),
             Chart(
                 title="Optimiser steps",
-                keys=("updates",),
+                keys=("optimizer_steps",),
                 zero=True,
                 hint="Of each step. Fewer than there are mini-batches where stop_kl ended it.",
             ),
@@ -174,14 +174,14 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Groups without spread",
-                keys=("zero_spread_share",),
+                keys=("zero_std_share",),
                 unit="%",
                 zero=True,
                 hint="All completions scored alike: nothing to learn from. Harder or easier prompts help.",
             ),
             Chart(
                 title="Groups without spread, by task",
-                keys=("task/*/zero_spread_share",),
+                keys=("task/*/zero_std_share",),
                 unit="%",
                 zero=True,
                 several=True,
@@ -189,7 +189,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Groups left out",
-                keys=("sampling/left_out_share",),
+                keys=("sampling/filtered_share",),
                 unit="%",
                 zero=True,
                 hint="Share of the sampled groups that the sampling rules dropped. At 100% the step trained on nothing.",
@@ -248,7 +248,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Clipped values",
-                keys=("value_clip",),
+                keys=("value_clip_share",),
                 unit="%",
                 zero=True,
                 hint="Share whose update was clipped. If it is high, the critic can't keep up.",
@@ -314,14 +314,14 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Seconds beside the learner",
-                keys=("ahead/*",),
+                keys=("async/*",),
                 unit="s",
                 stacked=True,
                 hint="Sampling for later steps, by part. What the learner waits for it is in the chart before.",
             ),
             Chart(
                 title="Waiting for other learners",
-                keys=("ranks/waiting",),
+                keys=("ranks/wait_s",),
                 unit="s",
                 zero=True,
                 hint="Of the learner that waited most. Much says that another has longer completions or a slower machine.",
@@ -339,7 +339,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Weights cut by their cap",
-                keys=("importance/cut_share",),
+                keys=("importance/capped_share",),
                 unit="%",
                 zero=True,
                 hint="Samples that the learner finds much likelier. Where they are many, the sampler is too far behind.",
@@ -367,7 +367,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
     ),
 )
 REDUCTIONS: dict[str, Reduction] = {
-    "world/lost": "sum",
+    "environment/lost": "sum",
     "simulator/steps": "sum",
     "simulator/lost": "sum",
     "simulator/steps_per_s": "sum",

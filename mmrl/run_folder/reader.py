@@ -36,18 +36,18 @@ class RunData:
     summary: dict[str, Any] | None
     """`summary.json`; None while the run is going, or when it was killed."""
     rollout_files: list[Path]
-    """`rollouts/step-*.jsonl`, in order; `read_rows` reads one."""
+    """`rollouts/step-*.jsonl`, in order; `read_jsonl` reads one."""
     item_files: list[Path]
     """`evaluations/step-*.jsonl`, in order; `read_items` reads one."""
     episode_folders: list[Path]
-    """`episodes/step-*`, in order; `read_rows` reads the `episodes.jsonl` of one."""
+    """`episodes/step-*`, in order; `read_jsonl` reads the `episodes.jsonl` of one."""
 
 
 def read_run(path: str | os.PathLike[str]) -> RunData:
     """A run folder's content, also of a run that is still going. Raises UserError when it is not a run folder or is damaged."""
     path = Path(path)
     _check_run(path)
-    rows = read_rows(path / "metrics.jsonl")
+    rows = read_jsonl(path / "metrics.jsonl")
     # a run that was killed between an evaluation and the next checkpoint evaluates again: the later row counts
     evals = {(row["step"], *(row["eval"][key] for key in ("task", "split", "metric"))): row for row in rows if "eval" in row}
     summary = path / "summary.json"
@@ -57,7 +57,7 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
         manifest=_read_json(path / "manifest.json"),
         steps=[row for row in rows if "metrics" in row],
         evals=list(evals.values()),
-        errors=read_rows(path / "errors.jsonl"),
+        errors=read_jsonl(path / "errors.jsonl"),
         summary=_read_json(summary) if summary.exists() else None,
         rollout_files=_by_step(path / "rollouts"),
         item_files=_by_step(path / "evaluations"),
@@ -65,7 +65,7 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
     )
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file; none when there is no file. A last line that was cut off by a kill is left out."""
     try:
         lines = contents(path).split(b"\n")
@@ -98,7 +98,7 @@ def item_files(path: Path) -> dict[int, Path]:
 
 def read_items(path: Path) -> list[dict[str, Any]]:
     """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`."""
-    rows = read_rows(path)
+    rows = read_jsonl(path)
     for number, row in enumerate(rows, 1):
         named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
         if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from mmrl.api.errors import calling
+from mmrl.api.errors import plugin_errors
 from mmrl.api.interfaces import Task
-from mmrl.api.tasks import marks
+from mmrl.api.tasks import overlays
 from mmrl.api.types import Message, Rollout, Score
 from mmrl.run_folder import webp
 
@@ -18,7 +18,7 @@ DRAWN_PIXELS = 1600
 """Longest side of those that a task draws for people, such as all screens of an episode."""
 
 
-def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
+def select_rollouts(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
     """Which rollouts are kept, at most `limit`: whole groups of each task in turn, those that taught something first (taught:
     whether
     a rollout has an advantage that isn't zero). Of a first
@@ -32,26 +32,26 @@ def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> 
     kept: list[int] = []
     for group in (group for turn in zip_longest(*by_task.values()) for group in turn if group):
         if not kept and len(group) > limit:
-            return sorted(sorted(group, key=lambda n: not rollouts[n].demonstrated)[:limit])
+            return sorted(sorted(group, key=lambda n: not rollouts[n].is_demonstration)[:limit])
         if len(kept) + len(group) <= limit:
             kept += group
     return kept
 
 
-def drawn(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
+def draw_completion(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
     """The picture that a rollout's task draws of it, if it draws one. tasks: label -> task."""
     task = tasks[rollout.prompt.task]
-    own = "shows" if type(task).shows_episode is Task.shows_episode else "shows_episode"
-    with calling(f"task {rollout.prompt.task!r}: {own}()"):
-        return task.shows_episode(rollout)
+    own = "drawing" if type(task).draw_episode is Task.draw_episode else "shows_episode"
+    with plugin_errors(f"task {rollout.prompt.task!r}: {own}()"):
+        return task.draw_episode(rollout)
 
 
-def marked(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, Any]]:
+def overlays_of(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, Any]]:
     """What its task draws over the pictures of a rollout's prompt, as plain data. tasks: label -> task."""
     if not rollout.prompt.messages:  # what was seen in a simulator is in no prompt
         return []
-    with calling(f"task {rollout.prompt.task!r}: marks()"):
-        return marks.as_json(tasks[rollout.prompt.task].marks(rollout.prompt, rollout.completion))
+    with plugin_errors(f"task {rollout.prompt.task!r}: marks()"):
+        return overlays.to_json(tasks[rollout.prompt.task].overlays(rollout.prompt, rollout.completion))
 
 
 def rollout_row(
@@ -66,28 +66,28 @@ def rollout_row(
         "messages": _shown(rollout),
         "answer": prompt.answer,
         "completion": rollout.summary,
-        "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
+        "source": "gold" if rollout.is_demonstration else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
-        "versions": [version for version, _ in rollout.turn_versions],
+        "policy_versions": [version for version, _ in rollout.turn_versions],
         "status": rollout.status,
         "score": score.as_json(),
-        "reward": None if score.value is None else score.value + rollout.world_reward,
+        "reward": None if score.value is None else score.value + rollout.environment_reward,
         "advantage": advantage,
-        **({} if shows is None else {"shows": shows}),
-        **({"marks": list(marks)} if marks else {}),
+        **({} if shows is None else {"drawing": shows}),
+        **({"overlays": list(marks)} if marks else {}),
     }
 
 
 def _shown(rollout: Rollout) -> list[Message]:
     """Its messages, the first with the video of what was seen in a simulator."""
     messages = [*rollout.messages]
-    film = webp.of_track(rollout.filmed) if rollout.filmed else None
+    film = webp.trajectory_video(rollout.filmed) if rollout.filmed else None
     if film is not None:
         messages[0] = {**messages[0], "content": [{"type": "video", "video": film}, *messages[0]["content"]]}
     return messages
 
 
-def placed(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:
+def store_media(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:
     """A message with paths in the place of its pictures and videos. keep: stores one, a video or not, and gives its path."""
 
     def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,11 +101,11 @@ def placed(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]
     }
 
 
-def as_seen(row: Mapping[str, Any]) -> dict[str, Any]:
+def with_frames(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with the frames of its clips, as this process has decoded them: for another that hasn't."""
 
     def seen(part: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**part, "video": webp.of_clip(part["video"])} if part["type"] == "video" and "video" in part else part
+        return {**part, "video": webp.clip_video(part["video"])} if part["type"] == "video" and "video" in part else part
 
     messages = [m if isinstance(m["content"], str) else {**m, "content": [*map(seen, m["content"])]} for m in row["messages"]]
     return {**row, "messages": messages}
@@ -132,7 +132,7 @@ def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:
 def view_webp(film: webp.Video) -> tuple[str, bytes]:
     """("media/<sha>.webp", its bytes); the name is a hash of the pictures and of their times."""
     shape = f"{film.frames_THWC.shape} {film.times_ms}".encode()
-    return f"media/{_name(shape, film.frames_THWC.tobytes())}.webp", webp.webp(film)
+    return f"media/{_name(shape, film.frames_THWC.tobytes())}.webp", webp.encode_webp(film)
 
 
 def _name(*parts: bytes) -> str:

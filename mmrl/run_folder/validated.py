@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder.reader import RunData, is_row, read_rows
+from mmrl.run_folder.reader import RunData, is_row, read_jsonl
 
 WHOLE = 1 << 53
 """Whole numbers are smaller than this: all readers have the same."""
@@ -42,14 +42,14 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     """A line of a JSONL file as a row; None for one that is torn or is none."""
     try:
         found = json.loads(line)
-        return row(plain(found) if any(mark in line for mark in _ODD) else found)
+        return row(to_storable(found) if any(mark in line for mark in _ODD) else found)
     except (ValueError, RecursionError):
         return None
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Those of a JSONL file. Raises UserError as `read_rows` does."""
-    return [found for one in read_rows(path) if (found := row(plain(one))) is not None]
+    """Those of a JSONL file. Raises UserError as `read_jsonl` does."""
+    return [found for one in read_jsonl(path) if (found := row(to_storable(one))) is not None]
 
 
 def row(found: Any) -> dict[str, Any] | None:
@@ -120,7 +120,9 @@ def _part(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(data: RunData) -> RunData:
     """A run as `read_run` gives it."""
-    steps, evals, errors = ([ok for one in some if (ok := row(plain(one)))] for some in (data.steps, data.evals, data.errors))
+    steps, evals, errors = (
+        [ok for one in some if (ok := row(to_storable(one)))] for some in (data.steps, data.evals, data.errors)
+    )
     closed = None if data.summary is None else summary(data.summary)
     return replace(
         data,
@@ -135,7 +137,7 @@ def run(data: RunData) -> RunData:
 
 def config(found: Mapping[str, Any]) -> dict[str, Any]:
     """A resolved run file."""
-    found = plain(found)
+    found = to_storable(found)
     stages = [
         {**stage, "steps": stage["steps"] if _is_count(stage.get("steps")) else None} for stage in _tables(found.get("stages"))
     ]
@@ -146,7 +148,7 @@ def config(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def manifest(found: Mapping[str, Any]) -> dict[str, Any]:
     """What a run was made with."""
-    found = plain(found)
+    found = to_storable(found)
     machine = _table(found.get("machine"))
     memory, gpus = machine.get("memory_mb"), machine.get("gpus")
     machine |= {"memory_mb": memory if _is_number(memory) else None, "gpus": gpus if isinstance(gpus, list) else []}
@@ -158,7 +160,7 @@ def manifest(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def summary(found: Mapping[str, Any]) -> dict[str, Any]:
     """The figures that close a run."""
-    found = plain(found)
+    found = to_storable(found)
     figures = {
         when: {task: figure(one) for task, one in _table(found.get(when)).items() if isinstance(one, dict)}
         for when in ("before", "best", "last")
@@ -167,7 +169,7 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, **figures, "seconds": seconds}
 
 
-def plain(value: Any) -> Any:
+def to_storable(value: Any) -> Any:
     """What JSON, SQLite and UTF-8 can hold: numbers beyond all bounds become None, halves of a character their code."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
@@ -178,9 +180,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {plain(str(key)): plain(one) for key, one in value.items()}
+        return {to_storable(str(key)): to_storable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [to_storable(one) for one in value]
     return str(value)  # a date of a run file
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-    from mmrl.api.media.clips import Clip, Footage
-    from mmrl.api.simulators.types import Track
+    from mmrl.api.media.clips import Clip, VideoFrames
+    from mmrl.api.simulators.types import TrajectoryData
 
 HOLD_S = 1.0
 """How long the last picture stays before the video begins again."""
@@ -40,10 +40,10 @@ class Video:
     """T whole milliseconds, of simulated time; the last one's is `HOLD_S`."""
 
 
-def of_track(track: Track) -> Video | None:
+def trajectory_video(track: TrajectoryData) -> Video | None:
     """What was seen before each call of the policy, and in the end. None where the simulator shows no pictures.
 
-    A call is shown as long as its actions took: `Track.step_s` each.
+    A call is shown as long as its actions took: `TrajectoryData.step_s` each.
     """
     import numpy as np
 
@@ -62,15 +62,15 @@ def of_track(track: Track) -> Video | None:
     )
 
 
-def of_clip(clip: Clip | Footage | Video) -> Video:
+def clip_video(clip: Clip | VideoFrames | Video) -> Video:
     """What a policy is shown of a clip, as long as it is in the clip."""
     import numpy as np
 
-    from mmrl.api.media.decoding import glimpse
+    from mmrl.api.media.decoding import recent_frames
 
     if isinstance(clip, Video):
         return clip
-    footage = glimpse(clip)
+    footage = recent_frames(clip)
     count = len(footage.times_s)
     chosen = sorted({round(i * (count - 1) / (PICTURES - 1)) for i in range(PICTURES)})
     starts = [footage.times_s[i] for i in chosen]
@@ -89,7 +89,7 @@ def _at_height(frames_THWC: np.ndarray, height: int) -> np.ndarray:
     return frames_THWC[:, rows][:, :, columns]
 
 
-def webp(video: Video) -> bytes:
+def encode_webp(video: Video) -> bytes:
     """The video as a file that plays round and round. Equal pictures that follow each other become one that stays longer."""
     from PIL import Image
 
@@ -106,10 +106,10 @@ def webp(video: Video) -> bytes:
     return out.getvalue()
 
 
-def pictures(data: bytes, what: str = "video") -> list[tuple[Image, int]]:
+def decode_webp(data: bytes, what: str = "video") -> list[tuple[Image, int]]:
     """The pictures of such a file, RGB, and how many milliseconds each is shown. what: the file's name, for errors.
 
-    Raises UserError where it is none, or larger than those that `webp` makes.
+    Raises UserError where it is none, or larger than those that `encode_webp` makes.
     """
     from PIL import Image
 

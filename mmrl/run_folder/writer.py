@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 from mmrl.api.errors import UserError
 from mmrl.run_folder import episodes, files
-from mmrl.run_folder.files import plain
-from mmrl.run_folder.reader import _by_step, _check_run, _read_toml, read_rows, step_of
-from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
-from mmrl.run_folder.webp import of_clip
+from mmrl.run_folder.files import to_json_value
+from mmrl.run_folder.reader import _by_step, _check_run, _read_toml, read_jsonl, step_of
+from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_png, view_webp
+from mmrl.run_folder.webp import clip_video
 
 ENDED = "the end of the run"
 """Where a fault that ended a run says in `errors.jsonl` that it is from."""
-MAY_CHANGE = ("runs", "smoke", "judge", "train", "compute", "checkpoint", "record", "limits")
+MAY_CHANGE = ("runs_dir", "smoke", "judge", "train", "compute", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness")
 """Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
@@ -50,7 +50,7 @@ class RunFolder:
         from mmrl.run_folder.manifest import manifest
 
         path = Path(path)
-        refuse_used(path)
+        check_unused(path)
         aside = path.parent / f".{path.name}.{os.getpid()}"
         try:
             (aside / "rollouts" / "media").mkdir(parents=True)
@@ -60,7 +60,7 @@ class RunFolder:
             os.rename(aside, path)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was quicker
-                refuse_used(path)
+                check_unused(path)
             raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place or mend that") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -78,7 +78,7 @@ class RunFolder:
         ):
             raise UserError(f"{run.path} was made with other settings: {told}; set them back or choose another name")
         if config is not None and changed:
-            files.replace(run.path / "config.toml", _toml(config).encode())
+            files.replace_file(run.path / "config.toml", _toml(config).encode())
         run._continue_clock()
         return run
 
@@ -98,7 +98,7 @@ class RunFolder:
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "metrics": values})
 
     def evaluation(self, step: int, stage: str, figure: Mapping[str, Any]) -> None:
-        """One task's `mmrl.evaluation.figures.Evaluation` as plain data. Before any training, `step` is 0."""
+        """One task's `mmrl.evaluation.results.Evaluation` as plain data. Before any training, `step` is 0."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": figure})
 
     def error(
@@ -119,19 +119,21 @@ class RunFolder:
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
-            messages = [placed(m, lambda image, video: self._picture(image, stored, video)) for m in row["messages"]]
-            shows = {"shows": self._picture(row["shows"], stored, most=DRAWN_PIXELS)} if row.get("shows") is not None else {}
+            messages = [store_media(m, lambda image, video: self._picture(image, stored, video)) for m in row["messages"]]
+            shows = (
+                {"drawing": self._picture(row["drawing"], stored, most=DRAWN_PIXELS)} if row.get("drawing") is not None else {}
+            )
             lines.append(files.line({"step": step, **row, "messages": messages} | shows))
-        files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
+        files.replace_file(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
     def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """What each held-out prompt of an evaluation scored, all tasks in one call; see
-        `mmrl.evaluation.figures.Evaluation.rows`. Their
+        `mmrl.evaluation.results.Evaluation.rows`. Their
         pictures are stored as those of rollouts are, with them."""
         path = self.path / "evaluations" / f"step-{step:06d}.jsonl"
-        with files.writing(path):
+        with files.disk_errors(path):
             path.parent.mkdir(exist_ok=True)  # a run that evaluates nothing has none
-        files.replace(path, b"".join(files.line({"step": step, **row, **self._messages(row)}) for row in rows))
+        files.replace_file(path, b"".join(files.line({"step": step, **row, **self._messages(row)}) for row in rows))
 
     def _messages(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """What a held-out prompt asks, if the row has it, its pictures stored."""
@@ -139,29 +141,29 @@ class RunFolder:
             return {}
         key = (row["task"], row["split"], row["id"])
         if key not in self._asked:
-            self._asked[key] = [placed(m, lambda image, video: self._picture(image, {}, video)) for m in row["messages"]]
+            self._asked[key] = [store_media(m, lambda image, video: self._picture(image, {}, video)) for m in row["messages"]]
         return {"messages": self._asked[key]}
 
     def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Episodes of an evaluation with their videos, all tasks in one call; see `mmrl.run_folder.episodes`."""
         if rows:  # words make none
-            episodes.write(self.path / "episodes" / f"step-{step:06d}", [{"step": step, **row} for row in rows])
+            episodes.write_episodes(self.path / "episodes" / f"step-{step:06d}", [{"step": step, **row} for row in rows])
 
     def keep_episodes(self, steps: Container[int | None]) -> None:
         """Forget the episodes of all evaluations but the first and those of these steps."""
         for path in _by_step(self.path / "episodes")[1:]:
             if step_of(path) not in steps:
-                with files.writing(path):
+                with files.disk_errors(path):
                     shutil.rmtree(path)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """`summary.json`, which closes the run."""
-        files.replace(self.path / "summary.json", files.pretty(values))
+        files.replace_file(self.path / "summary.json", files.pretty(values))
 
     def report(self, page: str) -> Path:
         """`report.html`, made by `mmrl.ui.report.report`."""
         path = self.path / "report.html"
-        files.replace(path, page.encode())
+        files.replace_file(path, page.encode())
         return path
 
     # -- checkpoints and resume -----------------------------------------------------------------------------------------
@@ -180,8 +182,8 @@ class RunFolder:
         for name in ("metrics.jsonl", "errors.jsonl"):
             path = self.path / name
             if path.exists():
-                kept = [row for row in read_rows(path) if row["step"] is None or row["step"] <= step]
-                files.replace(path, b"".join(map(files.line, kept)))
+                kept = [row for row in read_jsonl(path) if row["step"] is None or row["step"] <= step]
+                files.replace_file(path, b"".join(map(files.line, kept)))
         for path in (*_by_step(self.path / "rollouts"), *_by_step(self.path / "evaluations")):
             if step_of(path) > step:
                 path.unlink()
@@ -197,20 +199,20 @@ class RunFolder:
         return round(time.monotonic() - self._zero, 3)
 
     def _continue_clock(self) -> None:
-        rows = read_rows(self.path / "metrics.jsonl")
+        rows = read_jsonl(self.path / "metrics.jsonl")
         seconds = rows[-1].get("time") if rows else 0.0
         self._zero = time.monotonic() - (seconds if isinstance(seconds, int | float) else 0.0)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        files.append(self.path / name, files.line(row))
+        files.append_lines(self.path / name, files.line(row))
 
     def _picture(self, image: Any, stored: dict[int, str], video: bool = False, most: int = VIEW_PIXELS) -> str:
         """Store a picture or a video once; its path below `rollouts/`."""
         if id(image) not in stored:
-            name, data = view_webp(of_clip(image)) if video else view_png(image, most)
+            name, data = view_webp(clip_video(image)) if video else view_png(image, most)
             path = self.path / "rollouts" / name
             if not path.exists():
-                files.replace(path, data)
+                files.replace_file(path, data)
             stored[id(image)] = name
         return stored[id(image)]
 
@@ -218,7 +220,7 @@ class RunFolder:
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
-def refuse_used(path: Path, asked: str = "") -> None:
+def check_unused(path: Path, asked: str = "") -> None:
     """UserError unless `path` is free: absent, or an empty folder. asked: the switch that would have used a run there."""
     try:
         held = sorted(entry.name for entry in path.iterdir())
@@ -242,7 +244,7 @@ def refuse_used(path: Path, asked: str = "") -> None:
 def _toml(config: Mapping[str, Any]) -> str:
     import tomli_w
 
-    return tomli_w.dumps(plain(config, toml=True))
+    return tomli_w.dumps(to_json_value(config, toml=True))
 
 
 def _may_change(key: str) -> bool:
@@ -250,7 +252,7 @@ def _may_change(key: str) -> bool:
     return key.partition(".")[0] in MAY_CHANGE and key not in FIXED
 
 
-class Unwritten(RunFolder):
+class NullRunFolder(RunFolder):
     """Everything can be read; what is written goes nowhere, since the first rank writes the same."""
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None: ...

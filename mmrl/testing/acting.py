@@ -9,7 +9,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Score
-from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.checks import CheckFailed, Report, run_checks
 from mmrl.testing.task_repeats import global_random_state_is_untouched, same_in_another_process, same_seed_gives_same_rows
 from mmrl.testing.task_subject import TaskSubject
 from mmrl.testing.tasks import every_split_has_rows, ids_are_unique, prompts_pickle, rows_can_be_used
@@ -26,29 +26,29 @@ def simulator_is_there(subject: TaskSubject) -> str:
 
     simulation = subject.make().simulation
     if not isinstance(simulation, Simulation):
-        raise Fault(f"simulation is {simulation!r:.80}: set it to a mmrl.api.simulators.types.Simulation")
+        raise CheckFailed(f"simulation is {simulation!r:.80}: set it to a mmrl.api.simulators.types.Simulation")
     if not simulation.simulator:
         return "none: it can be imitated alone"
     try:
         plugins.registry().make_simulator(simulation, 1, "cpu").close()
     except UserError as error:
-        raise Fault(f"simulator {simulation.simulator!r} can't be made: {error}") from error
+        raise CheckFailed(f"simulator {simulation.simulator!r} can't be made: {error}") from error
     return simulation.simulator
 
 
 def demonstrations_can_be_used(subject: TaskSubject) -> str:
     """What the task itself demonstrates has an instruction, moments of one shape and an action for each."""
-    from mmrl.rollout.simulators.demonstrations import demonstrated
+    from mmrl.rollout.simulators.demonstrations import task_demonstration
 
     task, shown = subject.make(), 0
     for split, rows in subject.rows.items():
         for row in rows:
             try:
-                found = demonstrated(task, row)
+                found = task_demonstration(task, row)
             except UserError as error:
-                raise Fault(f"row {row.id!r} of {split!r}: {error}") from error
+                raise CheckFailed(f"row {row.id!r} of {split!r}: {error}") from error
             if found is not None and not found.instruction.strip():
-                raise Fault(f"row {row.id!r} of {split!r} is demonstrated without an instruction: say what is to be done")
+                raise CheckFailed(f"row {row.id!r} of {split!r} is demonstrated without an instruction: say what is to be done")
             shown += found is not None
     return f"{shown} of them" if shown else "none: the simulator's expert shows it, where it has one"
 
@@ -72,9 +72,9 @@ def starts_can_be_simulated(subject: TaskSubject) -> str:
                 try:
                     seen = simulator.reset(torch.tensor([row.seed]), None, row.meta.get("variant"))
                 except UserError as error:
-                    raise Fault(f"row {row.id!r} of {split!r} can't be started: {error}") from error
+                    raise CheckFailed(f"row {row.id!r} of {split!r} can't be started: {error}") from error
                 if not seen.instructions[0].strip():
-                    raise Fault(f"row {row.id!r} of {split!r} starts without an instruction: say what is to be done")
+                    raise CheckFailed(f"row {row.id!r} of {split!r} starts without an instruction: say what is to be done")
                 said.add(seen.instructions[0])
     finally:
         simulator.close()
@@ -87,7 +87,7 @@ def splits_start_apart(subject: TaskSubject) -> None:
     for split, rows in subject.rows.items():
         for row in rows:
             if seen.setdefault(row.seed, split) != split:
-                raise Fault(
+                raise CheckFailed(
                     f"row {row.id!r} of {split!r} has the seed of a row of {seen[row.seed]!r}: an evaluation on it would measure "
                     "memory; give each split seeds of its own"
                 )
@@ -139,12 +139,14 @@ class OutcomeSubject:
         try:
             found = self.verify(Case(completion="", outcome=dict(outcome)))
         except Exception as error:
-            raise Fault(
+            raise CheckFailed(
                 f"it raised {type(error).__name__}: {error} for the outcome {dict(outcome)}: read case.outcome"
             ) from error
         value = found.value if isinstance(found, Score) else found
         if value is None or not math.isfinite(value) or not self.spec.low - 1e-6 <= value <= self.spec.high + 1e-6:
-            raise Fault(f"it gave {value!r}, outside its range [{self.spec.low:g}, {self.spec.high:g}]: correct low and high")
+            raise CheckFailed(
+                f"it gave {value!r}, outside its range [{self.spec.low:g}, {self.spec.high:g}]: correct low and high"
+            )
         return float(value)
 
 
@@ -152,20 +154,20 @@ def success_at_once_scores_highest(subject: OutcomeSubject) -> None:
     """An episode that succeeds with its first step, in every part, gets the spec's `high`."""
     value = subject.value(subject.outcome(1.0, steps=0.0))
     if not math.isclose(value, subject.spec.high, rel_tol=1e-6, abs_tol=1e-9):
-        raise Fault(f"it gives {value:g} to an episode that succeeds at once, and not high={subject.spec.high:g}")
+        raise CheckFailed(f"it gives {value:g} to an episode that succeeds at once, and not high={subject.spec.high:g}")
 
 
 def failure_scores_lower(subject: OutcomeSubject) -> None:
     """An episode that reached nothing gets less."""
     if not subject.value(subject.outcome(0.0, steps=100.0)) < subject.spec.high - 1e-6:
-        raise Fault("it gives an episode that reached nothing as much as one that succeeded: it doesn't tell them apart")
+        raise CheckFailed("it gives an episode that reached nothing as much as one that succeeded: it doesn't tell them apart")
 
 
 def same_outcome_same_score(subject: OutcomeSubject) -> None:
     """The same outcome, the same value."""
     outcome = subject.outcome(1.0, steps=7.0)
     if subject.value(outcome) != subject.value(outcome):
-        raise Fault("the same outcome got two values: draw nothing at random")
+        raise CheckFailed("the same outcome got two values: draw nothing at random")
 
 
 def check_outcome_verifier(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> Report:

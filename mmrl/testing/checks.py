@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Subject = TypeVar("Subject")
 
 
-class Fault(Exception):
+class CheckFailed(Exception):
     """A rule is broken. The message says what was seen, the likely cause and the cure."""
 
 
@@ -71,7 +71,7 @@ def run_checks(
 def _run(check: Callable[[Subject], str | None], subject: Subject) -> CheckResult:
     try:
         return CheckResult(check.__name__, True, note=check(subject) or "")
-    except Fault as fault:
+    except CheckFailed as fault:
         return CheckResult(check.__name__, False, str(fault))
     except (Exception, SystemExit) as error:  # noqa: BLE001  the author's code may raise anything, and that is the finding
         return CheckResult(check.__name__, False, f"raised {type(error).__name__}: {error}")

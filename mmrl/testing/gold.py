@@ -12,7 +12,7 @@ TURNS = 50
 """Turns of an episode at most that gold completions play."""
 
 
-def known(task: Task, prompt: Prompt) -> str | None:
+def gold_or_none(task: Task, prompt: Prompt) -> str | None:
     """The gold completion of a prompt; None where the task can't say what would be right."""
     try:
         return task.gold(prompt)
@@ -35,10 +35,10 @@ def with_gold(rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Task, Prompt]]:
     return [(task, prompt) for task, prompt in rows if has(task, prompt)]
 
 
-def finished(task: Task, prompt: Prompt, gold: str, turns: int = TURNS) -> tuple[str, Mapping[str, float]]:
+def play_gold(task: Task, prompt: Prompt, gold: str, turns: int = TURNS) -> tuple[str, Mapping[str, float]]:
     """(what is said last, the outcome) of an episode that begins with a gold completion and goes on as its world says; of a task
     without worlds the completion itself. turns: at most; with 1 the completion may be any."""
-    world = task.world(prompt)
+    world = task.environment(prompt)
     if world is None:
         return gold, {}
     try:

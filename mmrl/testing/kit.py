@@ -14,7 +14,7 @@ from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
 from mmrl.testing.checks import CheckResult, Report, run_checks
 from mmrl.testing.gold import with_gold
-from mmrl.testing.sample import take
+from mmrl.testing.sample import sample_rows
 from mmrl.testing.simulators import check_simulator
 from mmrl.testing.task_subject import TaskSubject
 from mmrl.testing.verifiers import VerifierSubject, Verify
@@ -156,7 +156,7 @@ def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> 
     for spec in tasks:
         try:
             task = plugins.registry().make_task(spec.id, options.get(spec.id))
-            rows += [(task, prompt) for prompt in take(task, task.splits[0], n)]
+            rows += [(task, prompt) for prompt in sample_rows(task, task.splits[0], n)]
         except UserError as error:
             left_out[spec.id] = str(error)
     return rows, left_out
@@ -201,7 +201,7 @@ def check_verifier(
 
 def _about_outcomes(verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> bool:
     """Whether it scores what came of episodes in worlds, whatever was said in them."""
-    if any(type(task).world is Task.world for task, _ in rows):
+    if any(type(task).environment is Task.environment for task, _ in rows):
         return False
     try:
         found = [verify(Case(completion="", outcome={"success": success})) for success in (0.0, 1.0)]

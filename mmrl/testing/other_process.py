@@ -17,26 +17,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.api.processes import ChildProcess
-from mmrl.api.processes.child import describe, take_pipes
-from mmrl.testing.checks import Fault
-from mmrl.testing.sample import fingerprint, take
+from mmrl.api.processes.child import describe_error, take_pipes
+from mmrl.testing.checks import CheckFailed
+from mmrl.testing.sample import fingerprint, sample_rows
 
 PATIENCE_S = 10.0
 """For the process to end by itself, and what it started, such as a browser, with it."""
 PROGRAM = "mmrl.testing.other_process:serve"
 
 
-def rows_elsewhere(id: str, options: Mapping[str, Any], splits: Sequence[str], limit: int) -> dict[str, list[str]]:
+def rows_in_subprocess(id: str, options: Mapping[str, Any], splits: Sequence[str], limit: int) -> dict[str, list[str]]:
     """Split -> the fingerprints of its rows, as another process makes them. Raises Fault where it can't."""
     global _other
     if _other is None or not _other.fits():
         if _other is not None:
             _other.close()
-        _other = Other()
+        _other = RowProcess()
     return _other.ask({"id": id, "options": dict(options), "splits": list(splits), "limit": limit})
 
 
-class Other(ChildProcess):
+class RowProcess(ChildProcess):
     """The process. Requests and answers are lines of JSON; what tasks print is none of them."""
 
     def __init__(self) -> None:
@@ -70,10 +70,10 @@ class Other(ChildProcess):
             self.popen.wait()
             self.stderr.seek(0)
             lines = self.stderr.read().decode(errors="replace").strip().splitlines()
-            raise Fault(f"another process can't make the rows: {(lines or ['it died'])[-1]}")
+            raise CheckFailed(f"another process can't make the rows: {(lines or ['it died'])[-1]}")
         answer = json.loads(line)
         if "error" in answer:
-            raise Fault(f"another process can't make the rows: {answer['error']}")
+            raise CheckFailed(f"another process can't make the rows: {answer['error']}")
         return answer["rows"]
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Other(ChildProcess):
         super().close()
 
 
-_other: Other | None = None
+_other: RowProcess | None = None
 
 
 @atexit.register
@@ -112,9 +112,9 @@ def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
 
     try:
         task = plugins.registry().make_task(asked["id"], asked["options"])
-        return {"rows": {s: [fingerprint(p) for p in take(task, s, asked["limit"], broken=[])] for s in asked["splits"]}}
+        return {"rows": {s: [fingerprint(p) for p in sample_rows(task, s, asked["limit"], broken=[])] for s in asked["splits"]}}
     except Exception as error:  # noqa: BLE001 - whatever a task raises is told by who asked
-        return {"error": describe(error)}
+        return {"error": describe_error(error)}
 
 
-__all__ = ["rows_elsewhere"]
+__all__ = ["rows_in_subprocess"]

@@ -21,7 +21,7 @@ from mmrl.api.media.clips import Clip, as_clip
 from mmrl.api.types import Prompt
 
 
-def take(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> list[Prompt]:
+def sample_rows(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> list[Prompt]:
     """At most `limit` rows of a split: spread evenly over a sequence, the first ones of any other iterable.
 
     broken: gets what is said of each row that can't be used, and the others are taken; without it the first such one raises.
@@ -43,7 +43,7 @@ def evenly(there: int, count: int) -> list[int]:
 
 def rows_at(rows: Any, places: Iterable[int], broken: list[str] | None = None) -> Iterator[Prompt]:
     """The rows at these places of a sequence, of any other iterable as many as there are places; made one after the other.
-    broken: as of `take`."""
+    broken: as of `sample_rows`."""
     each = None if is_sequence(rows) else iter(rows)
     for place in places:
         try:
@@ -63,49 +63,49 @@ def rows_at(rows: Any, places: Iterable[int], broken: list[str] | None = None) -
 def fingerprint(prompt: Prompt) -> str:
     """A hash of everything a prompt holds, its images' content included."""
     fields = {f.name: getattr(prompt, f.name) for f in dataclasses.fields(prompt) if f.name != "messages"}
-    return _hash((canonical(fields), shown(prompt)))
+    return _hash((canonical_form(fields), prompt_hash(prompt)))
 
 
-def shown(prompt: Prompt) -> str:
+def prompt_hash(prompt: Prompt) -> str:
     """A hash of what the policy sees: roles, texts and the images' content."""
     parts = []
     for message in prompt.messages:
         content = message["content"]
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
             seen = {"image": _image, "video": _video}.get(part["type"])
-            parts.append((message["role"], part["type"], seen(part[part["type"]]) if seen else canonical(part)))
+            parts.append((message["role"], part["type"], seen(part[part["type"]]) if seen else canonical_form(part)))
     return _hash(parts)
 
 
-def canonical(value: Any) -> Any:
+def canonical_form(value: Any) -> Any:
     """Nested tuples of plain values, equal where the contents are equal."""
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, Mapping):
-        return ("map", tuple(sorted(((repr(k), canonical(v)) for k, v in value.items()), key=lambda item: item[0])))
+        return ("map", tuple(sorted(((repr(k), canonical_form(v)) for k, v in value.items()), key=lambda item: item[0])))
     if isinstance(value, list | tuple):
-        return tuple(canonical(v) for v in value)
+        return tuple(canonical_form(v) for v in value)
     if isinstance(value, set | frozenset):
-        return ("set", tuple(sorted(repr(canonical(v)) for v in value)))
+        return ("set", tuple(sorted(repr(canonical_form(v)) for v in value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple((f.name, canonical(getattr(value, f.name))) for f in dataclasses.fields(value))
+        return tuple((f.name, canonical_form(getattr(value, f.name))) for f in dataclasses.fields(value))
     if hasattr(value, "tobytes"):  # a PIL image, a numpy array or scalar
         return (type(value).__name__, str(getattr(value, "size", "")), hashlib.sha256(value.tobytes()).hexdigest())
     return hashlib.sha256(pickle.dumps(value)).hexdigest()
 
 
 def _image(image: Any) -> Any:
-    return hashlib.sha256(Path(image).read_bytes()).hexdigest() if isinstance(image, str | Path) else canonical(image)
+    return hashlib.sha256(Path(image).read_bytes()).hexdigest() if isinstance(image, str | Path) else canonical_form(image)
 
 
 def _video(video: Any) -> Any:
     """A clip by what is in its file, wherever that lies."""
     video = as_clip(video)
     if not isinstance(video, Clip):
-        return canonical(video)
-    return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical(dataclasses.replace(video, path="")))
+        return canonical_form(video)
+    return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical_form(dataclasses.replace(video, path="")))
 
 
 def _hash(value: Any) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.screens import DIRECTIONS, KINDS, Action, Element, Screen, Screens, Shown
+from mmrl.api.simulators.gui import ACTION_KINDS, DIRECTIONS, Action, Element, Screen, ScreenObservation, Screens
 from mmrl.api.specs import SimulatorSpec
-from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.checks import CheckFailed, Report, run_checks
 from mmrl.testing.sample import other_random_states, random_states
 
 PAGES = 3
@@ -57,14 +57,14 @@ def screens_are_as_declared(subject: ScreensSubject) -> str | None:
     screens = subject.screens
     lacks = [name for name in ("size", "pages", "actions", "open") if not hasattr(screens, name)]
     if lacks:
-        raise Fault(f"`{type(screens).__name__}` has no {', '.join(lacks)}: see mmrl.api.simulators.screens.Screens")
+        raise CheckFailed(f"`{type(screens).__name__}` has no {', '.join(lacks)}: see mmrl.api.simulators.gui.Screens")
     size = screens.size
     if not (isinstance(size, tuple) and len(size) == 2 and all(isinstance(v, int) and v > 0 for v in size)):
-        raise Fault(f"size is {size!r:.60}: make it (width, height), two whole numbers of pixels")
+        raise CheckFailed(f"size is {size!r:.60}: make it (width, height), two whole numbers of pixels")
     if isinstance(screens.pages, str) or not all(isinstance(page, str) for page in screens.pages):
-        raise Fault(f"pages is {screens.pages!r:.60}: make it a sequence of names")
-    if not screens.actions or not set(screens.actions) <= set(KINDS):
-        raise Fault(f"actions are {sorted(map(str, screens.actions))}: name some of {', '.join(KINDS)}")
+        raise CheckFailed(f"pages is {screens.pages!r:.60}: make it a sequence of names")
+    if not screens.actions or not set(screens.actions) <= set(ACTION_KINDS):
+        raise CheckFailed(f"actions are {sorted(map(str, screens.actions))}: name some of {', '.join(ACTION_KINDS)}")
     return None if screens.pages else "its pages have no names, so that the other checks look at none"
 
 
@@ -76,9 +76,9 @@ def a_start_shows_a_page(subject: ScreensSubject) -> str | None:
                 shown = screen.start(page, SEEDS[0])
                 _check(subject, shown, f"start({page!r}, {SEEDS[0]})")
                 if shown.terminated:
-                    raise Fault(f"page {page!r} is over before anything was done: an episode must begin")
+                    raise CheckFailed(f"page {page!r} is over before anything was done: an episode must begin")
                 if shown.elements and not elements:
-                    raise Fault(f"page {page!r} lists elements that nobody asked for, open(elements=False)")
+                    raise CheckFailed(f"page {page!r} lists elements that nobody asked for, open(elements=False)")
     return _looked(subject)
 
 
@@ -92,8 +92,10 @@ def an_unknown_page_is_refused(subject: ScreensSubject) -> str | None:
         except UserError:
             return None
         except Exception as error:
-            raise Fault(f"a page that there isn't raised {type(error).__name__}: raise mmrl.UserError with one line") from error
-    raise Fault("a page that there isn't was shown: raise mmrl.UserError, or a run trains on who knows what")
+            raise CheckFailed(
+                f"a page that there isn't raised {type(error).__name__}: raise mmrl.UserError with one line"
+            ) from error
+    raise CheckFailed("a page that there isn't was shown: raise mmrl.UserError, or a run trains on who knows what")
 
 
 def same_seed_gives_same_page(subject: ScreensSubject) -> str | None:
@@ -143,7 +145,7 @@ def screens_stand_apart(subject: ScreensSubject) -> str | None:
 
 def every_action_leaves_it_usable(subject: ScreensSubject) -> str | None:
     """Each kind of action, also one that can't be done here, a place off the screen and an unknown key, gives a well-formed
-    `Shown`; what makes no sense leaves a note, and raises nothing."""
+    `ScreenObservation`; what makes no sense leaves a note, and raises nothing."""
     for page in subject.pages:
         with subject.screen() as screen:
             over, nonsense = True, _nonsense(subject)
@@ -155,7 +157,9 @@ def every_action_leaves_it_usable(subject: ScreensSubject) -> str | None:
                 _check(subject, shown, who)
                 over = shown.terminated
                 if number < len(nonsense) and not shown.notes:
-                    raise Fault(f"{who} makes no sense, {_told(action)}, and leaves no note: say in `notes` why nothing was done")
+                    raise CheckFailed(
+                        f"{who} makes no sense, {_told(action)}, and leaves no note: say in `notes` why nothing was done"
+                    )
     return _looked(subject)
 
 
@@ -166,12 +170,12 @@ def advice_is_an_action(subject: ScreensSubject) -> str | None:
         with subject.screen() as screen:
             first = _played(screen, page, SEEDS[0])
             shown = screen.start(page, SEEDS[0])
-            found = screen.advice()
+            found = screen.expert_action()
             if found is None:
                 none.append(page)
                 continue
             if not isinstance(found, Action) or found.kind not in subject.screens.actions:
-                raise Fault(f"the advice on page {page!r} is {found!r:.80}, and no action that can be done here")
+                raise CheckFailed(f"the advice on page {page!r} is {found!r:.80}, and no action that can be done here")
             _check_places(subject, found, f"the advice on page {page!r}")
             _compare(page, first, [shown, screen.act(Action(kind="wait"))], "the advice was asked for")
     return f"nobody advises on {', '.join(map(repr, none))}" if none else _looked(subject)
@@ -185,7 +189,7 @@ def global_random_state_is_untouched(subject: ScreensSubject) -> str | None:
             _played(screen, page, SEEDS[0])
     for library, state in random_states().items():
         if library in before and before[library] != state:
-            raise Fault(f"showing a page changed the global generator of {library}: draw from random.Random(seed)")
+            raise CheckFailed(f"showing a page changed the global generator of {library}: draw from random.Random(seed)")
     return _looked(subject)
 
 
@@ -205,22 +209,22 @@ def _looked(subject: ScreensSubject) -> str | None:
     return None if subject.pages else "skipped: it names no pages"
 
 
-def _played(screen: Screen, page: str, seed: int, picture: bool = True) -> list[Shown]:
+def _played(screen: Screen, page: str, seed: int, picture: bool = True) -> list[ScreenObservation]:
     """What a start and a moment of waiting show."""
     return [screen.start(page, seed, picture=picture), screen.act(Action(kind="wait"))]
 
 
-def _seen(shown: Shown) -> tuple[Any, ...]:
-    picture = None if shown.picture is None else (shown.picture.size, shown.picture.tobytes())
+def _seen(shown: ScreenObservation) -> tuple[Any, ...]:
+    picture = None if shown.screenshot is None else (shown.screenshot.size, shown.screenshot.tobytes())
     return (shown.instruction, shown.elements, shown.reward, shown.raw_reward, shown.terminated, shown.success, picture)
 
 
-def _compare(page: str, first: Sequence[Shown], again: Sequence[Shown], when: str) -> None:
+def _compare(page: str, first: Sequence[ScreenObservation], again: Sequence[ScreenObservation], when: str) -> None:
     names = ("instruction", "elements", "reward", "raw_reward", "terminated", "success", "picture")
     for moment, (one, other) in enumerate(zip(first, again, strict=True)):
         for name, a, b in zip(names, _seen(one), _seen(other), strict=True):
             if a != b:
-                raise Fault(
+                raise CheckFailed(
                     f"the {name} of page {page!r} is another one at moment {moment}, {when}: draw all of it from the seed, from "
                     "no clock, and keep nothing between starts"
                 )
@@ -240,7 +244,7 @@ def _actions(subject: ScreensSubject) -> list[Action]:
             text=texts.get(kind, "tea") if kind in ("key", "type", "open", "answer") else "",
             direction="down" if kind == "scroll" else None,
         )
-        for kind in KINDS
+        for kind in ACTION_KINDS
         if kind in subject.screens.actions
     ]
 
@@ -248,7 +252,7 @@ def _actions(subject: ScreensSubject) -> list[Action]:
 def _nonsense(subject: ScreensSubject) -> list[Action]:
     """What can't be done: kinds that there aren't here, places off the screen, a key that there isn't."""
     width = subject.screens.size[0]
-    others: Any = [kind for kind in KINDS if kind not in subject.screens.actions]
+    others: Any = [kind for kind in ACTION_KINDS if kind not in subject.screens.actions]
     found = [Action(kind=kind, at=(1, 1), to=(2, 2), text="x", direction="up") for kind in others]
     if "click" in subject.screens.actions:
         found += [Action(kind="click", at=at) for at in ((width + 50, 1), (1, -50), (math.nan, 1), (10.0**9, 10.0**9))]
@@ -262,26 +266,26 @@ def _told(action: Action) -> str:
     return f"at {action.at}" if action.kind == "click" else f"with the text {action.text!r}"
 
 
-def _check(subject: ScreensSubject, shown: Shown, who: str) -> None:
+def _check(subject: ScreensSubject, shown: ScreenObservation, who: str) -> None:
     """What is asked of everything that is shown."""
     from PIL.Image import Image
 
-    if not isinstance(shown, Shown):
-        raise Fault(f"{who} gave a {type(shown).__name__}: give a mmrl.api.simulators.screens.Shown")
-    picture = shown.picture
+    if not isinstance(shown, ScreenObservation):
+        raise CheckFailed(f"{who} gave a {type(shown).__name__}: give a mmrl.api.simulators.gui.ScreenObservation")
+    picture = shown.screenshot
     if picture is None and not shown.terminated:
-        raise Fault(f"{who} shows no picture, and the episode isn't over")
+        raise CheckFailed(f"{who} shows no picture, and the episode isn't over")
     if picture is not None and (not isinstance(picture, Image) or picture.mode != "RGB" or picture.size != subject.screens.size):
         what = f"{picture.mode} {picture.size}" if isinstance(picture, Image) else type(picture).__name__
-        raise Fault(f"{who} shows a picture of {what}: make it a PIL image, RGB, of {subject.screens.size}")
+        raise CheckFailed(f"{who} shows a picture of {what}: make it a PIL image, RGB, of {subject.screens.size}")
     for name in ("reward", "raw_reward"):
         value = getattr(shown, name)
         if isinstance(value, str) or not -1 <= float(value) <= 1:
-            raise Fault(f"{who} has {name} = {value!r:.40}: pay from -1 to 1")
+            raise CheckFailed(f"{who} has {name} = {value!r:.40}: pay from -1 to 1")
     if shown.success and not shown.terminated:
-        raise Fault(f"{who} succeeded, and the episode isn't over: set terminated too")
+        raise CheckFailed(f"{who} succeeded, and the episode isn't over: set terminated too")
     if not isinstance(shown.instruction, str) or not all(isinstance(note, str) for note in shown.notes):
-        raise Fault(f"{who} has an instruction or a note that is no text")
+        raise CheckFailed(f"{who} has an instruction or a note that is no text")
     for element in shown.elements:
         _check_element(subject, element, who)
 
@@ -290,12 +294,13 @@ def _check_element(subject: ScreensSubject, element: Element, who: str) -> None:
     width, height = subject.screens.size
     x1, y1, x2, y2 = element.box
     if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
-        raise Fault(
+        raise CheckFailed(
             f"{who} lists {element.role} {element.text!r:.40} at {element.box}: boxes lie on the screen of {width} x {height}"
         )
-    if element.spot is not None and not (x1 <= element.spot[0] <= x2 and y1 <= element.spot[1] <= y2):
-        raise Fault(
-            f"{who} lists {element.role} {element.text!r:.40} with the spot {element.spot}, which isn't in its box {element.box}"
+    if element.click_point is not None and not (x1 <= element.click_point[0] <= x2 and y1 <= element.click_point[1] <= y2):
+        raise CheckFailed(
+            f"{who} lists {element.role} {element.text!r:.40} with the spot {element.click_point}, which isn't in its "
+            f"box {element.box}"
         )
 
 
@@ -303,6 +308,6 @@ def _check_places(subject: ScreensSubject, action: Action, who: str) -> None:
     width, height = subject.screens.size
     for x, y in (place for place in (action.at, action.to) if place is not None):
         if not (0 <= x <= width and 0 <= y <= height):
-            raise Fault(f"{who} is a {action.kind} at {(x, y)}, off the screen of {width} x {height}")
+            raise CheckFailed(f"{who} is a {action.kind} at {(x, y)}, off the screen of {width} x {height}")
     if action.direction is not None and action.direction not in DIRECTIONS:
-        raise Fault(f"{who} has the direction {action.direction!r:.40}: of {', '.join(DIRECTIONS)}")
+        raise CheckFailed(f"{who} has the direction {action.direction!r:.40}: of {', '.join(DIRECTIONS)}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mmrl.api.errors import UserError
-from mmrl.testing.checks import Fault
+from mmrl.testing.checks import CheckFailed
 from mmrl.testing.sample import other_random_states, random_states
-from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, future, only, rows, run
+from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, assert_equal, future, only, rows, run
 
 GENERATORS = (
     "draw from mmrl.api.simulators.noise with the seed of each environment, from no generator and no clock, and keep nothing "
@@ -24,7 +24,7 @@ def seeds_make_a_difference(subject: SimulatorSubject) -> str | None:
     with subject.instance() as simulator:
         seen = rows(subject, simulator.reset(subject.seeds(subject.n)))
     if all((values == values[:1]).all() for values in seen.values()):
-        raise Fault(f"{subject.n} seeds gave {subject.n} equal starts: draw what a start is from its seed")
+        raise CheckFailed(f"{subject.n} seeds gave {subject.n} equal starts: draw what a start is from its seed")
     return None
 
 
@@ -35,9 +35,9 @@ def same_seed_gives_same_future(subject: SimulatorSubject) -> None:
     with subject.instance() as simulator:
         first = future(subject, simulator, seeds)
         with other_random_states(1):
-            compare(first, future(subject, simulator, seeds), "the same instance, reset again", GENERATORS)
+            assert_equal(first, future(subject, simulator, seeds), "the same instance, reset again", GENERATORS)
     with other_random_states(2), subject.instance() as simulator:
-        compare(first, future(subject, simulator, seeds), "a fresh instance", GENERATORS)
+        assert_equal(first, future(subject, simulator, seeds), "a fresh instance", GENERATORS)
 
 
 def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
@@ -49,7 +49,7 @@ def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
         after = random_states()
     for library, state in after.items():
         if library in before and before[library] != state:
-            raise Fault(f"it changed the global generator of {library}: {GENERATORS}")
+            raise CheckFailed(f"it changed the global generator of {library}: {GENERATORS}")
 
 
 def same_in_any_batch(subject: SimulatorSubject) -> str | None:
@@ -61,13 +61,13 @@ def same_in_any_batch(subject: SimulatorSubject) -> str | None:
         first = future(subject, simulator, seeds)
     with subject.instance(1) as simulator:
         alone = future(subject, simulator, seeds[:1])
-    compare(only(first, [0]), alone, "a batch of one", BATCH)
+    assert_equal(only(first, [0]), alone, "a batch of one", BATCH)
     with subject.instance() as simulator:
         turned = future(subject, simulator, seeds.flip(0))
-    compare(first, only(turned, range(subject.n)[::-1]), "the places turned round", BATCH)
+    assert_equal(first, only(turned, range(subject.n)[::-1]), "the places turned round", BATCH)
     with subject.instance(subject.n + 3) as simulator:
         more = future(subject, simulator, subject.seeds(subject.n + 3))
-    compare(first, only(more, range(subject.n)), "a larger batch", BATCH)
+    assert_equal(first, only(more, range(subject.n)), "a larger batch", BATCH)
     return None
 
 
@@ -85,13 +85,19 @@ def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
         fresh_seed = subject.numbers([97])
         shown = simulator.reset(fresh_seed, subject.numbers([1]))
         if len(shown) != 1:
-            raise Fault(f"a reset of one environment of {subject.n} shows {len(shown)} rows: give the rows that were asked for")
+            raise CheckFailed(
+                f"a reset of one environment of {subject.n} shows {len(shown)} rows: give the rows that were asked for"
+            )
         later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
     others = [i for i in range(subject.n) if i != 1]
-    compare(only(reference[2:], others), only(later, others), "another environment was reset", "write only the rows of env_ids_n")
+    assert_equal(
+        only(reference[2:], others), only(later, others), "another environment was reset", "write only the rows of env_ids_n"
+    )
     if subject.can("per-env-seed"):
         with subject.instance(1) as simulator:
-            compare([rows(subject, simulator.reset(fresh_seed))], [rows(subject, shown)], "one that was reset in a batch", BATCH)
+            assert_equal(
+                [rows(subject, simulator.reset(fresh_seed))], [rows(subject, shown)], "one that was reset in a batch", BATCH
+            )
     return None
 
 
@@ -114,17 +120,17 @@ def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
             try:
                 moved = simulator.step(actions, active)
             except UserError as error:
-                raise Fault(
+                raise CheckFailed(
                     f"the NaN of an environment that isn't active was refused ({error}): only active ones count"
                 ) from error
-            compare(
+            assert_equal(
                 only([reference[step]], range(1, subject.n)),
                 only([rows(subject, moved)], range(1, subject.n)),
                 "another environment was not active",
                 "an environment must not see the others",
             )
         later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
-    compare(
+    assert_equal(
         only(reference[2:], [0]),
         only(later, [0]),
         "it was not active for two steps",
@@ -146,18 +152,20 @@ def snapshots_come_back(subject: SimulatorSubject) -> str | None:
         first = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
         shown = rows(subject, simulator.restore(every, state))
         again = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
-    compare(first, again, "the state was restored", cure)
+    assert_equal(first, again, "the state was restored", cure)
     with subject.instance() as simulator:
         simulator.reset(seeds + 50)
-        compare([shown], [rows(subject, simulator.restore(every, state))], "the state was restored in another instance", cure)
+        assert_equal(
+            [shown], [rows(subject, simulator.restore(every, state))], "the state was restored in another instance", cure
+        )
         elsewhere = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
-        compare(first, elsewhere, "the state was restored in another instance", cure)
+        assert_equal(first, elsewhere, "the state was restored in another instance", cure)
         simulator.reset(seeds + 50)
         simulator.restore(every[-1:], part)
         moved = seeds.clone()
         moved[-1] = seeds[0]
         placed = [rows(subject, m) for m in run(subject, simulator, moved, STEPS, start=2)]
-    compare(only(first, [0]), only(placed, [-1]), "the state was restored at another place", cure)
+    assert_equal(only(first, [0]), only(placed, [-1]), "the state was restored at another place", cure)
     return None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.api.specs import SimulatorSpec
-from mmrl.testing.checks import Fault
+from mmrl.testing.checks import CheckFailed
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class SimulatorSubject:
     def action(self, simulator: Any) -> ActionSpec:
         found = getattr(simulator, "action", None) or self.spec.action
         if found is None:
-            raise Fault("neither the instance nor the spec says what an action is: give SimulatorSpec an ActionSpec")
+            raise CheckFailed("neither the instance nor the spec says what an action is: give SimulatorSpec an ActionSpec")
         return found
 
     def numbers(self, values: Sequence[int]) -> torch.Tensor:
@@ -89,7 +89,7 @@ def rows(subject: SimulatorSubject, shown: Observation | Transition) -> Rows:
     """Everything that was shown, copied. A Fault where an environment was lost, of which nothing more can be told."""
     if isinstance(shown, Transition) and shown.lost_N is not None and shown.lost_N.any():
         lost = shown.lost_N.nonzero()[:, 0].tolist()
-        raise Fault(f"lost_N: environments {lost} broke in a step: see why their processes died, or mend what sets it")
+        raise CheckFailed(f"lost_N: environments {lost} broke in a step: see why their processes died, or mend what sets it")
     seen = shown.observation if isinstance(shown, Transition) else shown
     found = {f"camera {name!r}": image for name, image in seen.images.items()}
     if seen.state is not None:
@@ -107,9 +107,9 @@ def only(shown: list[Rows], which: Sequence[int]) -> list[Rows]:
     return [{name: values[list(which)] for name, values in rows.items()} for rows in shown]
 
 
-def compare(first: list[Rows], again: list[Rows], when: str, cure: str) -> None:
+def assert_equal(first: list[Rows], again: list[Rows], when: str, cure: str) -> None:
     """Bit for bit, but for signs of zero."""
     for step, (one, other) in enumerate(zip(first, again, strict=True)):
         for name, value in one.items():
             if name not in other or value.shape != other[name].shape or not (value == other[name]).all():
-                raise Fault(f"{name} is another one at moment {step} when {when}: {cure}")
+                raise CheckFailed(f"{name} is another one at moment {step} when {when}: {cure}")

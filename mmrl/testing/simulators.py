@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.simulators.types import Observation
 from mmrl.api.specs import SimulatorSpec
-from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.checks import CheckFailed, Report, run_checks
 from mmrl.testing.simulator_repeats import GENERATORS, REPEATS
-from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, rows, run
+from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, assert_equal, rows, run
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def check_simulator(
     """Check a simulator with n environments (2 or more). `make` is for simulators that are not installed; by default the spec's
     target. It is called as `make(num_envs=, device=, **options)`; one with screens as `make(**options)`."""
     from mmrl.registry import plugins
-    from mmrl.registry.targets import check_options
+    from mmrl.registry.importing import check_options
 
     if spec.screens:
         from mmrl.testing.screens import check_screens
@@ -63,7 +63,7 @@ def methods_are_there(subject: SimulatorSubject) -> None:
         simulator.close()
     if lacks:
         claimed = ", ".join(f"{'/'.join(methods)} with the capability {_either(names)}" for names, methods in CLAIMED)
-        raise Fault(
+        raise CheckFailed(
             f"`{type(simulator).__name__}` has no {', '.join(lacks)}: a simulator has {', '.join(ALWAYS)} (and {claimed})"
         )
 
@@ -74,7 +74,7 @@ def observations_are_as_declared(subject: SimulatorSubject) -> None:
         seen = simulator.reset(subject.seeds(subject.n))
         _check_observation(subject, seen, "reset()")
         if subject.spec.cameras and not seen.images and any(map(subject.can, RENDERS)):
-            raise Fault(f"reset() shows no picture, though the spec has the cameras {', '.join(subject.spec.cameras)}")
+            raise CheckFailed(f"reset() shows no picture, though the spec has the cameras {', '.join(subject.spec.cameras)}")
 
 
 def transitions_are_as_declared(subject: SimulatorSubject) -> None:
@@ -95,7 +95,7 @@ def transitions_are_as_declared(subject: SimulatorSubject) -> None:
                 _check_device(subject, f"{name} of step()", value)
             _check_observation(subject, moved.observation, "step()")
             if set(moved.parts) != set(subject.spec.parts):
-                raise Fault(f"the parts of a step are {sorted(moved.parts)} and the spec's {sorted(subject.spec.parts)}")
+                raise CheckFailed(f"the parts of a step are {sorted(moved.parts)} and the spec's {sorted(subject.spec.parts)}")
             with _faults():
                 check_parts("step()", moved.parts, every)
                 check_reward("step()", moved.reward_N, every)
@@ -135,7 +135,7 @@ def actions_are_clipped(subject: SimulatorSubject) -> None:
             signs = [torch.sign(subject.actions(simulator, seeds, step)) * factor for step in range(2)]
             active = torch.ones_like(seeds, dtype=torch.bool)
             futures.append([rows(subject, simulator.step(a, active)) for a in signs])
-    compare(futures[0], futures[1], "actions were 7 times too large", "clip them: actions_NA.clamp(-1, 1)")
+    assert_equal(futures[0], futures[1], "actions were 7 times too large", "clip them: actions_NA.clamp(-1, 1)")
 
 
 def the_time_limit_is_the_engines(subject: SimulatorSubject) -> str | None:
@@ -152,7 +152,7 @@ def the_time_limit_is_the_engines(subject: SimulatorSubject) -> str | None:
         for step in range(1, limit + 2):
             moved = simulator.step(actions, torch.ones_like(seeds, dtype=torch.bool))
             if step >= limit and moved.truncated_N.all():
-                raise Fault(
+                raise CheckFailed(
                     f"truncated_N is True after {step} steps, the limit of an episode: the engine counts, leave it False unless "
                     "the simulator itself can't go on"
                 )
@@ -170,13 +170,13 @@ def variants_reset(subject: SimulatorSubject) -> str | None:
             _check_observation(subject, shown, f"reset() with variant {variant!r}")
             run(subject, simulator, seeds, 1)
             again = simulator.reset(seeds, variant=variant)
-            compare([rows(subject, shown)], [rows(subject, again)], f"variant {variant!r} was reset again", GENERATORS)
+            assert_equal([rows(subject, shown)], [rows(subject, again)], f"variant {variant!r} was reset again", GENERATORS)
         try:
             simulator.reset(seeds, variant="no-such.variant")
         except UserError:
             pass
         else:
-            raise Fault(
+            raise CheckFailed(
                 "a variant that the spec doesn't have was taken: raise UserError, or an evaluation measures the wrong world"
             )
         simulator.reset(seeds)
@@ -201,10 +201,10 @@ def expert_is_in_range(subject: SimulatorSubject) -> str | None:
                     shape = (subject.n, subject.action(simulator).dims)
                     _check_tensor(subject, "expert()", "what it gave", wanted, torch.float32, shape)
                     if not (wanted.isfinite() & (wanted.abs() <= 1)).all():
-                        raise Fault("expert() gives numbers beyond -1 and 1, or none at all: clip what it wants")
+                        raise CheckFailed("expert() gives numbers beyond -1 and 1, or none at all: clip what it wants")
                 found += [rows(subject, m) for m in run(subject, simulator, seeds, 1, start=step)]
             futures.append(found)
-    compare(futures[0], futures[1], "the expert was asked", "it must not change the state, or draw from a generator")
+    assert_equal(futures[0], futures[1], "the expert was asked", "it must not change the state, or draw from a generator")
     return None
 
 
@@ -219,7 +219,9 @@ def render_gives_pictures(subject: SimulatorSubject) -> str | None:
         shown = simulator.render(subject.numbers([1, 0]))
         _check_tensor(subject, "render()", "what it gave", shown, torch.uint8, (2, "H", "W", 3))
         if not (simulator.render(subject.numbers([0]))[0] == shown[1]).all():
-            raise Fault("render() of environment 0 alone is another picture than among others: keep to the order of env_ids_n")
+            raise CheckFailed(
+                "render() of environment 0 alone is another picture than among others: keep to the order of env_ids_n"
+            )
     return None
 
 
@@ -231,7 +233,7 @@ def close_may_come_twice(subject: SimulatorSubject) -> None:
     try:
         simulator.close()
     except Exception as error:
-        raise Fault(f"the second close() raised {type(error).__name__}: {error}; remember that it is closed") from error
+        raise CheckFailed(f"the second close() raised {type(error).__name__}: {error}; remember that it is closed") from error
 
 
 GATES = (methods_are_there, observations_are_as_declared, transitions_are_as_declared)
@@ -259,7 +261,7 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except PluginError as error:
-        raise Fault(str(error)) from error
+        raise CheckFailed(str(error)) from error
 
 
 def _check_tensor(subject: SimulatorSubject, who: str, what: str, value: Any, dtype: Any, shape: tuple[int | str, ...]) -> None:
@@ -274,7 +276,7 @@ def _check_device(subject: SimulatorSubject, name: str, value: torch.Tensor) -> 
     import torch
 
     if value.device.type != torch.device(subject.device).type:
-        raise Fault(f"{name} is on {value.device}: everything stays on the device that was asked for, {subject.device}")
+        raise CheckFailed(f"{name} is on {value.device}: everything stays on the device that was asked for, {subject.device}")
 
 
 def _check_observation(subject: SimulatorSubject, seen: Observation, who: str, like: Observation | None = None) -> None:
@@ -284,11 +286,11 @@ def _check_observation(subject: SimulatorSubject, seen: Observation, who: str, l
     with _faults():
         check_observation(who, seen, subject.n, like)
     if strange := set(seen.images) - set(subject.spec.cameras):
-        raise Fault(f"{who} shows the camera {sorted(strange)[0]!r}, which is not in the spec's cameras")
+        raise CheckFailed(f"{who} shows the camera {sorted(strange)[0]!r}, which is not in the spec's cameras")
     for name, value in rows(subject, seen).items():
         _check_device(subject, f"{name} of {who}", value)
     if seen.state is not None and not seen.state.isfinite().all():
-        raise Fault(f"state of {who} is not finite")
+        raise CheckFailed(f"state of {who} is not finite")
 
 
 def _refused(subject: SimulatorSubject, what: str, change: Callable[[Any, Any], tuple[Any, Any]]) -> None:
@@ -303,5 +305,7 @@ def _refused(subject: SimulatorSubject, what: str, change: Callable[[Any, Any], 
         except UserError:
             return
         except Exception as error:
-            raise Fault(f"{what} raised {type(error).__name__}: {error!s:.120}; raise mmrl.UserError with one line") from error
-        raise Fault(f"{what} was taken: raise mmrl.UserError, or a broken policy trains on")
+            raise CheckFailed(
+                f"{what} raised {type(error).__name__}: {error!s:.120}; raise mmrl.UserError with one line"
+            ) from error
+        raise CheckFailed(f"{what} was taken: raise mmrl.UserError, or a broken policy trains on")

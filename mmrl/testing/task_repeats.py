@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mmrl.api.types import Prompt
-from mmrl.testing.checks import Fault
-from mmrl.testing.other_process import rows_elsewhere
+from mmrl.testing.checks import CheckFailed
+from mmrl.testing.other_process import rows_in_subprocess
 from mmrl.testing.sample import fingerprint, other_random_states, random_states
 from mmrl.testing.task_subject import TaskSubject
 
@@ -33,7 +33,7 @@ def same_in_another_process(subject: TaskSubject) -> str | None:
     """Another process, with another hash seed, gives the same rows."""
     if not subject.registered:
         return "skipped: another process does not find this task by its id"
-    theirs = rows_elsewhere(subject.spec.id, subject.options, list(subject.rows), subject.n)
+    theirs = rows_in_subprocess(subject.spec.id, subject.options, list(subject.rows), subject.n)
     for split, rows in subject.rows.items():
         _compare(
             split,
@@ -53,7 +53,7 @@ def global_random_state_is_untouched(subject: TaskSubject) -> None:
         subject.take(split)
     for library, state in random_states().items():
         if library in before and before[library] != state:
-            raise Fault(
+            raise CheckFailed(
                 f"prompts() changed the global generator of {library}: draw from one of your own, "
                 "random.Random(seed) or numpy.random.default_rng(seed)"
             )
@@ -61,7 +61,7 @@ def global_random_state_is_untouched(subject: TaskSubject) -> None:
 
 def _compare(split: str, rows: list[Prompt], first: list[str], again: list[str], whose: str, cure: str) -> None:
     if len(first) != len(again):
-        raise Fault(f"split {split!r} gave {len(first)} rows, then {len(again)} from {whose}: {cure}")
+        raise CheckFailed(f"split {split!r} gave {len(first)} rows, then {len(again)} from {whose}: {cure}")
     for row, a, b in zip(rows, first, again, strict=True):
         if a != b:
-            raise Fault(f"row {row.id!r} of {split!r} is another one from {whose}: {cure}")
+            raise CheckFailed(f"row {row.id!r} of {split!r} is another one from {whose}: {cure}")

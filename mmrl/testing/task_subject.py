@@ -9,7 +9,7 @@ from typing import Any
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import TaskSpec
 from mmrl.api.types import Prompt
-from mmrl.testing.sample import shown, take
+from mmrl.testing.sample import prompt_hash, sample_rows
 
 OVERLAP_ROWS = 1000
 """Rows of each split that are compared with those of the others."""
@@ -45,13 +45,13 @@ class TaskSubject:
 
     def take(self, split: str, task: Task | None = None) -> list[Prompt]:
         """The n rows of a split, without broken ones."""
-        return take(task or self.make(), split, self.n, broken=[])
+        return sample_rows(task or self.make(), split, self.n, broken=[])
 
     def seen(self) -> dict[str, list[tuple[str, str]]]:
         """Split -> (id, hash of what is shown) of `many` rows."""
         for split in self.rows if not self.compared else ():
-            rows = take(self.make(), split, self.many, broken=[]) if self.many > self.n else self.rows[split]
-            self.compared[split] = [(row.id, shown(row)) for row in rows]
+            rows = sample_rows(self.make(), split, self.many, broken=[]) if self.many > self.n else self.rows[split]
+            self.compared[split] = [(row.id, prompt_hash(row)) for row in rows]
         return self.compared
 
     def few(self) -> str | None:

@@ -9,14 +9,14 @@ import time
 from collections.abc import Mapping
 
 from mmrl.api.errors import NoGold, UserError
-from mmrl.api.tasks.marks import wrong
+from mmrl.api.tasks.overlays import overlay_error
 from mmrl.api.types import Prompt
-from mmrl.testing.checks import Fault
-from mmrl.testing.gold import known, with_gold
-from mmrl.testing.sample import fingerprint, take
+from mmrl.testing.checks import CheckFailed
+from mmrl.testing.gold import gold_or_none, with_gold
+from mmrl.testing.sample import fingerprint, sample_rows
 from mmrl.testing.task_repeats import global_random_state_is_untouched, same_in_another_process, same_seed_gives_same_rows
 from mmrl.testing.task_subject import TaskSubject
-from mmrl.testing.verifiers import check_frames, check_gold
+from mmrl.testing.verifiers import check_coordinate_formats, check_gold
 
 TOLD = 5
 """Broken rows that are told one by one."""
@@ -26,19 +26,21 @@ def every_split_has_rows(subject: TaskSubject) -> None:
     """Each name in `splits` gives at least one Prompt."""
     task = subject.make()
     if not task.splits:
-        raise Fault('the class names no splits: set splits = ("train", "test")')
+        raise CheckFailed('the class names no splits: set splits = ("train", "test")')
     start = time.monotonic()
     for split in task.splits:
         broken: list[str] = []
-        rows = take(task, split, subject.n, broken=broken)
+        rows = sample_rows(task, split, subject.n, broken=broken)
         subject.broken += broken
         if not rows and broken:
-            raise Fault(f"no row of split {split!r} can be used, of {len(broken)} that were looked at; the first: {broken[0]}")
+            raise CheckFailed(
+                f"no row of split {split!r} can be used, of {len(broken)} that were looked at; the first: {broken[0]}"
+            )
         if not rows:
-            raise Fault(f"split {split!r} is empty: return rows for it, or take it out of `splits`")
+            raise CheckFailed(f"split {split!r} is empty: return rows for it, or take it out of `splits`")
         for row in rows:
             if not isinstance(row, Prompt):
-                raise Fault(f"split {split!r} holds a {type(row).__name__}: yield mmrl.Prompt objects")
+                raise CheckFailed(f"split {split!r} holds a {type(row).__name__}: yield mmrl.Prompt objects")
         subject.rows[split] = rows
     subject.seconds = (time.monotonic() - start) / (sum(map(len, subject.rows.values())) + len(subject.broken))
 
@@ -48,7 +50,7 @@ def rows_can_be_used(subject: TaskSubject) -> None:
     if subject.broken:
         total, bad = len(subject.broken) + len(subject.all_rows()), len(subject.broken)
         more = f" ... and {bad - TOLD} more" if bad > TOLD else ""
-        raise Fault(f"{bad} of the {total} rows looked at can't be used: {'; '.join(subject.broken[:TOLD])}{more}")
+        raise CheckFailed(f"{bad} of the {total} rows looked at can't be used: {'; '.join(subject.broken[:TOLD])}{more}")
 
 
 def messages_are_well_formed(subject: TaskSubject) -> None:
@@ -56,10 +58,10 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
         if not row.messages:
-            raise Fault(f'{where} has no messages: use messages=[user("...", image)]')
+            raise CheckFailed(f'{where} has no messages: use messages=[user("...", image)]')
         for message in row.messages:
             if message.get("role") not in ("system", "user", "assistant"):
-                raise Fault(f"{where} has the role {message.get('role')!r}: use system, user or assistant")
+                raise CheckFailed(f"{where} has the role {message.get('role')!r}: use system, user or assistant")
             content = message.get("content")
             if isinstance(content, str):
                 continue
@@ -69,12 +71,12 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
                     or part.get("type") not in ("text", "image", "video")
                     or part["type"] not in part
                 ):
-                    raise Fault(
+                    raise CheckFailed(
                         f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}}, "
                         "{'type': 'image', 'image': ...} or {'type': 'video', 'video': mmrl.api.media.clips.Clip}"
                     )
         if row.messages[-1]["role"] != "user":
-            raise Fault(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
+            raise CheckFailed(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
 
 
 def ids_are_unique(subject: TaskSubject) -> str | None:
@@ -83,9 +85,9 @@ def ids_are_unique(subject: TaskSubject) -> str | None:
         seen: set[str] = set()
         for id, _ in rows:
             if not isinstance(id, str) or not id:
-                raise Fault(f"a row of {split!r} has the id {id!r}: give each row an id that is the same on every machine")
+                raise CheckFailed(f"a row of {split!r} has the id {id!r}: give each row an id that is the same on every machine")
             if id in seen:
-                raise Fault(
+                raise CheckFailed(
                     f"two rows of {split!r} have the id {id!r}: make it unique, such as a running number or the file's name"
                 )
             seen.add(id)
@@ -100,7 +102,7 @@ def splits_do_not_overlap(subject: TaskSubject) -> str | None:
             for key, what in ((f"id {id}", "the id"), (picture_and_text, "image and text")):
                 other, other_id = seen.setdefault(key, (split, id))
                 if other != split and (id or what != "the id"):
-                    raise Fault(
+                    raise CheckFailed(
                         f"row {id!r} of {split!r} has {what} of row {other_id!r} of {other!r}: "
                         "an evaluation on it would measure memory; split the items before making prompts, and name "
                         "the split in the id"
@@ -111,7 +113,7 @@ def splits_do_not_overlap(subject: TaskSubject) -> str | None:
 def images_decode(subject: TaskSubject) -> str | None:
     """Every image and every video loads."""
     from mmrl.api.media.clips import GLIMPSE
-    from mmrl.api.media.decoding import frames_of
+    from mmrl.api.media.decoding import cached_frames
     from mmrl.api.media.images import load_image
 
     count = 0
@@ -120,13 +122,13 @@ def images_decode(subject: TaskSubject) -> str | None:
             try:
                 load_image(image)
             except UserError as error:
-                raise Fault(f"an image of row {row.id!r} of {split!r} does not load: {error}") from error
+                raise CheckFailed(f"an image of row {row.id!r} of {split!r} does not load: {error}") from error
             count += 1
         for video in row.videos:
             try:
-                frames_of(video, GLIMPSE)
+                cached_frames(video, GLIMPSE)
             except UserError as error:
-                raise Fault(f"a video of row {row.id!r} of {split!r} does not load: {error}") from error
+                raise CheckFailed(f"a video of row {row.id!r} of {split!r} does not load: {error}") from error
             count += 1
     return None if count else "no row has an image or a video"
 
@@ -138,12 +140,12 @@ def prompts_pickle(subject: TaskSubject) -> None:
         try:
             arrived = pickle.loads(pickle.dumps(row))
         except Exception as error:
-            raise Fault(
+            raise CheckFailed(
                 f"{where} does not pickle ({type(error).__name__}: {error}): keep plain data in meta and answer, "
                 "no open files, lambdas or generators"
             ) from error
         if fingerprint(arrived) != fingerprint(row):
-            raise Fault(f"{where} is another one after pickling: keep plain data in meta and answer")
+            raise CheckFailed(f"{where} is another one after pickling: keep plain data in meta and answer")
 
 
 def gold_is_text(subject: TaskSubject) -> str | None:
@@ -156,7 +158,7 @@ def gold_is_text(subject: TaskSubject) -> str | None:
             without += 1
             continue
         if not isinstance(gold, str) or not gold.strip():
-            raise Fault(
+            raise CheckFailed(
                 f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that scores highest"
             )
     return _ungilded(without, len(subject.all_rows()))
@@ -173,14 +175,14 @@ def answer_is_not_shown(subject: TaskSubject) -> str | None:
     answers = {_words(str(p.answer)) for _, p in subject.all_rows()} - {""}
     shown_in = []
     for split, p in subject.all_rows():
-        gold = known(task, p) or ""
+        gold = gold_or_none(task, p) or ""
         if _gives_away(p, _words(str(p.answer)), answers) or (len(gold) > 20 and _words(gold) in _words(p.text)):
             shown_in.append((split, p))
     if not shown_in:
         return None
     if 2 * len(shown_in) > len(subject.all_rows()):
         split, p = shown_in[0]
-        raise Fault(
+        raise CheckFailed(
             f"the answer {str(p.answer)!r:.60} stands in the text of row {p.id!r} of {split!r}, as in {len(shown_in)} of "
             f"{len(subject.all_rows())} rows: take it out; if it is one of the choices offered, put their list into meta"
         )
@@ -189,7 +191,7 @@ def answer_is_not_shown(subject: TaskSubject) -> str | None:
 
 def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
     """Boxes in meta are (x1, y1, x2, y2) in the pixels of the image, and come back from every coordinate frame."""
-    from mmrl.api.frames import Frame, to_frame
+    from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
     from mmrl.api.media.images import load_image
 
     count = 0
@@ -203,37 +205,47 @@ def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
             box = box["bbox_2d"] if isinstance(box, Mapping) else box
             x1, y1, x2, y2 = (float(v) for v in box)
             if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
-                raise Fault(
+                raise CheckFailed(
                     f"row {row.id!r} of {split!r} has the box {tuple(box)} in an image of {width} x {height}: "
                     "boxes in meta are (x1, y1, x2, y2) in the pixels of the image as the task gives it"
                 )
-            for frame in Frame:
-                back = to_frame(to_frame(box, Frame.PIXELS, frame, size, model_size), frame, Frame.PIXELS, size, model_size)
+            for frame in CoordinateFormat:
+                back = convert_coordinates(
+                    convert_coordinates(box, CoordinateFormat.PIXELS, frame, size, model_size),
+                    frame,
+                    CoordinateFormat.PIXELS,
+                    size,
+                    model_size,
+                )
                 if max(abs(a - b) for a, b in zip(back, (x1, y1, x2, y2), strict=True)) >= 1:
-                    raise Fault(
+                    raise CheckFailed(
                         f"the box {tuple(box)} of row {row.id!r} comes back from the frame {frame} as {back}: report it to mmrl"
                     )
             count += 1
     return None if count else "no row has boxes in meta"
 
 
-def marks_can_be_drawn(subject: TaskSubject) -> None:
+def overlays_can_be_drawn(subject: TaskSubject) -> None:
     """`marks` are places on the prompt's own pictures and videos; of a completion that says nothing they are what is true."""
     task = subject.make()
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
-        gold, silent = (task.marks(row, said) for said in (known(task, row) or "", ""))
+        gold, silent = (task.overlays(row, said) for said in (gold_or_none(task, row) or "", ""))
         for mark in (*gold, *silent):
-            if why := wrong(mark):
-                raise Fault(f"{where}: marks gives what can't be drawn: {why}")
+            if why := overlay_error(mark):
+                raise CheckFailed(f"{where}: marks gives what can't be drawn: {why}")
             there = len(row.videos if mark.kind == "interval" else row.images)
             if mark.image >= there:
                 what = "videos" if mark.kind == "interval" else "pictures"
-                raise Fault(f"{where} has {there} {what}, and a mark for number {mark.image}: they are counted from 0")
-        if any(mark.of == "said" for mark in silent):
-            raise Fault(f'{where}: marks of an empty completion say something: give what is said as of="said" where it is read')
-        if [mark for mark in gold if mark.of == "true"] != list(silent):
-            raise Fault(f"{where}: what marks calls true is another with another completion: it is what the prompt's answer says")
+                raise CheckFailed(f"{where} has {there} {what}, and a mark for number {mark.image}: they are counted from 0")
+        if any(mark.source == "said" for mark in silent):
+            raise CheckFailed(
+                f'{where}: marks of an empty completion say something: give what is said as of="said" where it is read'
+            )
+        if [mark for mark in gold if mark.source == "true"] != list(silent):
+            raise CheckFailed(
+                f"{where}: what marks calls true is another with another completion: it is what the prompt's answer says"
+            )
 
 
 def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
@@ -249,9 +261,9 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
         try:
             spec, verify = plugins.registry().get("verifiers", verifier), plugins.registry().make_verifier(verifier)
         except UserError as error:
-            raise Fault(str(error)) from error
+            raise CheckFailed(str(error)) from error
         check_gold(spec, verify, rows)
-        if found := check_frames(spec, verify, subject.make()):
+        if found := check_coordinate_formats(spec, verify, subject.make()):
             return found
     return _ungilded(len(every) - len(rows), len(every))
 
@@ -261,7 +273,7 @@ def summary_is_numbers(subject: TaskSubject) -> None:
     rows = [(p, float(i % 2)) for i, (_, p) in enumerate(subject.all_rows())]
     for name, value in subject.make().summarise(rows).items():
         if not isinstance(name, str) or not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
-            raise Fault(f"summarise gives {name!r}: {value!r}: return a dict of finite floats, and guard divisions by zero")
+            raise CheckFailed(f"summarise gives {name!r}: {value!r}: return a dict of finite floats, and guard divisions by zero")
 
 
 GATES = (every_split_has_rows, messages_are_well_formed, images_decode, gold_is_text)
@@ -275,7 +287,7 @@ CHECKS = (
     prompts_pickle,
     answer_is_not_shown,
     boxes_are_in_their_image,
-    marks_can_be_drawn,
+    overlays_can_be_drawn,
     verifiers_score_gold_highest,
     summary_is_numbers,
 )

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation
-from mmrl.api.frames import Eyes, Frame
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
-from mmrl.testing.checks import Fault
-from mmrl.testing.gold import finished, known
-from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, take, time_limit
+from mmrl.testing.checks import CheckFailed
+from mmrl.testing.gold import gold_or_none, play_gold
+from mmrl.testing.sample import TimeIsUp, canonical_form, other_random_states, random_states, sample_rows, time_limit
 
 Verify = Callable[[Case], Any]
 
@@ -56,11 +56,11 @@ def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Pr
     """Gold gets `spec.high` on every row, or Fault. Returns (case, gold) per row."""
     cases = []
     for task, prompt in rows:
-        gold, outcome = finished(task, prompt, task.gold(prompt))
+        gold, outcome = play_gold(task, prompt, task.gold(prompt))
         case = replace(case_of(spec, prompt), outcome=outcome)
         value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r}")
         if not math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
-            raise Fault(
+            raise CheckFailed(
                 f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not "
                 f"high={spec.high:g}: the parser misses the form of the answer, gold(prompt) of the task is not what the "
                 "verifier wants, or the spec's high is wrong"
@@ -74,50 +74,57 @@ def gold_scores_highest(subject: VerifierSubject) -> None:
     subject.cases = check_gold(subject.spec, subject.verify, subject.rows)
 
 
-def gold_scores_highest_in_every_frame(subject: VerifierSubject) -> str | None:
+def gold_scores_highest_in_every_coordinate_format(subject: VerifierSubject) -> str | None:
     """Gold gets `high` whichever numbers a model writes places in, and at whatever size it sees pictures."""
-    notes = [check_frames(subject.spec, subject.verify, task) for task in {id(t): t for t, _ in subject.rows}.values()]
+    notes = [
+        check_coordinate_formats(subject.spec, subject.verify, task) for task in {id(t): t for t, _ in subject.rows}.values()
+    ]
     return next((note for note in notes if note), None)
 
 
-def check_frames(spec: VerifierSpec, verify: Verify, task: Task) -> str | None:
+def check_coordinate_formats(spec: VerifierSpec, verify: Verify, task: Task) -> str | None:
     """Gold of a task that writes coordinates gets `spec.high` in each frame and at another size of the picture, or Fault.
 
-    Whether it writes any is seen by its gold completions, which are others for models with other `Eyes`. The task is left with
-    the eyes that it had.
+    Whether it writes any is seen by its gold completions, which are others for models with other `ImageProcessing`. The task
+    is left with the eyes that it had.
     """
-    before = task.eyes
-    seen: dict[Eyes, list[tuple[Prompt, str]]] = {}
+    before = task.image_processing
+    seen: dict[ImageProcessing, list[tuple[Prompt, str]]] = {}
     try:
-        for eyes in (before, *(Eyes(frame, _half) for frame in Frame)):
-            task.eyes = eyes
-            prompts = take(task, task.splits[0], FRAME_ROWS, broken=[])
-            seen[eyes] = [(prompt, gold) for prompt in prompts if (gold := known(task, prompt)) is not None]
+        for eyes in (before, *(ImageProcessing(frame, _half) for frame in CoordinateFormat)):
+            task.image_processing = eyes
+            prompts = sample_rows(task, task.splits[0], FRAME_ROWS, broken=[])
+            seen[eyes] = [(prompt, gold) for prompt in prompts if (gold := gold_or_none(task, prompt)) is not None]
         if len({tuple(gold for _, gold in rows) for rows in seen.values()}) < 2:
             return None
         return _frames(spec, verify, task, seen)
     finally:
-        task.eyes = before
+        task.image_processing = before
 
 
-def _frames(spec: VerifierSpec, verify: Verify, task: Task, seen: Mapping[Eyes, Sequence[tuple[Prompt, str]]]) -> str | None:
+def _frames(
+    spec: VerifierSpec, verify: Verify, task: Task, seen: Mapping[ImageProcessing, Sequence[tuple[Prompt, str]]]
+) -> str | None:
     for eyes, rows in seen.items():
-        task.eyes = eyes
+        task.image_processing = eyes
         for prompt, first in rows:
-            gold, outcome = finished(task, prompt, first)
+            gold, outcome = play_gold(task, prompt, first)
             sizes = (case := case_of(spec, prompt)).image_sizes
-            case = replace(case, frame=eyes.frame, model_sizes=tuple(map(eyes.size, sizes)), outcome=outcome)
-            value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {eyes.frame}")
+            case = replace(
+                case, coordinate_format=eyes.coordinate_format, model_sizes=tuple(map(eyes.model_size, sizes)), outcome=outcome
+            )
+            value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {eyes.coordinate_format}")
             if math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
                 continue
             message = (
                 f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not high={spec.high:g}, "
-                f"for a model that writes {eyes.frame} and sees {sizes} as {case.model_sizes}: convert between case.frame and "
-                "the truth's pixels with mmrl.api.frames.to_frame"
+                f"for a model that writes {eyes.coordinate_format} and sees {sizes} as {case.model_sizes}: convert "
+                "between case.coordinate_format and "
+                "the truth's pixels with mmrl.api.coordinates.convert_coordinates"
             )
             if "@" in spec.id:
                 return f"as published: {message}"
-            raise Fault(message)
+            raise CheckFailed(message)
     return None
 
 
@@ -141,7 +148,7 @@ def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
     scored, high, example = 0, 0, ""
     draw = random.Random(0)
     for i, (case, gold) in enumerate(subject.cases):
-        others = sorted({g for c, g in subject.cases if g != gold and canonical(c.answer) != canonical(case.answer)})
+        others = sorted({g for c, g in subject.cases if g != gold and canonical_form(c.answer) != canonical_form(case.answer)})
         for wrong in draw.sample(others, min(3, len(others))):
             scored += 1
             value = _score(subject.spec, subject.verify, case, wrong, "the gold completion of another row")
@@ -223,7 +230,9 @@ def same_case_gives_same_score(subject: VerifierSubject) -> None:
             with other_random_states(seed):
                 values.append(_score(subject.spec, subject.verify, case, completion, name))
         if len(set(values)) > 1:
-            raise Fault(f"{name} scores {values} in three calls: use no random numbers, no clock and no state kept between calls")
+            raise CheckFailed(
+                f"{name} scores {values} in three calls: use no random numbers, no clock and no state kept between calls"
+            )
 
 
 def global_random_state_is_untouched(subject: VerifierSubject) -> None:
@@ -233,17 +242,17 @@ def global_random_state_is_untouched(subject: VerifierSubject) -> None:
         _score(subject.spec, subject.verify, subject.cases[0][0], completion, name)
     for library, state in random_states().items():
         if before.get(library, state) != state:
-            raise Fault(f"scoring changed the global generator of {library}: a verifier is a pure function")
+            raise CheckFailed(f"scoring changed the global generator of {library}: a verifier is a pure function")
 
 
 def input_is_not_changed(subject: VerifierSubject) -> None:
     """The case's answer and meta are as before after scoring."""
     case = subject.cases[0][0]
     for completion, name in _some(subject):
-        before = canonical((case.answer, case.meta))
+        before = canonical_form((case.answer, case.meta))
         _score(subject.spec, subject.verify, case, completion, name)
-        if canonical((case.answer, case.meta)) != before:
-            raise Fault(f"scoring {name} changed the case's answer or meta: copy what you sort, pop or extend")
+        if canonical_form((case.answer, case.meta)) != before:
+            raise CheckFailed(f"scoring {name} changed the case's answer or meta: copy what you sort, pop or extend")
 
 
 def prints_nothing(subject: VerifierSubject) -> None:
@@ -253,11 +262,11 @@ def prints_nothing(subject: VerifierSubject) -> None:
         for completion, name in _some(subject):
             _score(subject.spec, subject.verify, subject.cases[0][0], completion, name)
     if out.getvalue():
-        raise Fault(f'it printed {out.getvalue()!r:.60}: return Score(value, detail="...") for what people should read')
+        raise CheckFailed(f'it printed {out.getvalue()!r:.60}: return Score(value, detail="...") for what people should read')
 
 
 CHECKS = (
-    gold_scores_highest_in_every_frame,
+    gold_scores_highest_in_every_coordinate_format,
     empty_scores_low,
     wrong_answer_scores_low,
     prompt_echo_scores_low,
@@ -299,30 +308,30 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
     rollout = case.rollout and _rollout(case.rollout.prompt, completion)
     start, process = time.monotonic(), os.getpid()
     try:
-        with time_limit(spec.deadline_s):
+        with time_limit(spec.timeout_s):
             returned = verify(replace(case, completion=completion, rollout=rollout))
     except TimeIsUp:
-        raise Fault(
-            f"{name} took longer than deadline_s={spec.deadline_s:g}: look for a backtracking pattern or a loop over "
+        raise CheckFailed(
+            f"{name} took longer than timeout_s={spec.timeout_s:g}: look for a backtracking pattern or a loop over "
             "pairs, and bound the length before parsing"
         ) from None
     except (Exception, SystemExit) as error:
-        raise Fault(
+        raise CheckFailed(
             f"{name} raised {type(error).__name__}: {error!s:.200}; what can't be parsed is a wrong answer: return {spec.low:g}"
         ) from error
     finally:
         if os.getpid() != process:  # the verifier forked, and this is its child: there must not be two of the kit
             os._exit(0)
     took = time.monotonic() - start
-    if took > spec.deadline_s:
-        raise Fault(f"{name} took {took:.1f} s, longer than deadline_s={spec.deadline_s:g}: bound the length before parsing")
+    if took > spec.timeout_s:
+        raise CheckFailed(f"{name} took {took:.1f} s, longer than timeout_s={spec.timeout_s:g}: bound the length before parsing")
     value: Any = returned.value if isinstance(returned, Score) else returned
     parts: Mapping[str, Any] = returned.parts if isinstance(returned, Score) else {}
     for label, number in (("its value", value), *((f"its part {k!r}", v) for k, v in parts.items())):
         if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):
-            raise Fault(f"{name} gives {number!r:.40} as {label}: return a finite float, or Score(value, parts, detail)")
+            raise CheckFailed(f"{name} gives {number!r:.40} as {label}: return a finite float, or Score(value, parts, detail)")
     if not spec.low - 1e-9 <= float(value) <= spec.high + 1e-9:
-        raise Fault(
+        raise CheckFailed(
             f"{name} scores {float(value):g}, outside low={spec.low:g} and high={spec.high:g} of the spec: clip it or "
             "widen the spec"
         )
@@ -345,7 +354,7 @@ def _fault(subject: VerifierSubject, message: str) -> str:
     """A fault, or the note that it is in a published verifier."""
     if subject.published:
         return f"as published: {message}"
-    raise Fault(message)
+    raise CheckFailed(message)
 
 
 def _some(subject: VerifierSubject) -> list[tuple[str, str]]:

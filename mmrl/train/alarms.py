@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 
 
 class Figure(Protocol):
-    """What is read of a `mmrl.evaluation.figures.Evaluation`."""
+    """What is read of a `mmrl.evaluation.results.Evaluation`."""
 
     @property
     def task(self) -> str: ...
@@ -39,7 +39,7 @@ class Figure(Protocol):
 
 
 @dataclass(slots=True)
-class Best:
+class BestFigure:
     """A task's best held-out figure in this stage, or the one that the stage began with."""
 
     value: float
@@ -51,7 +51,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AlarmEvent:
     """An alarm: a figure has reached a limit."""
 
     alarm: str
@@ -64,7 +64,7 @@ class Finding:
     """It ends the run."""
 
 
-class Watch:
+class AlarmMonitor:
     """Compares each step and each evaluation with `[limits]`.
 
     Both methods return what a person should know, each alarm once per stage (and per task, where it is about one), and raise
@@ -83,15 +83,15 @@ class Watch:
         """Metric -> its first values in this stage, at most FIRST."""
         self.recent: dict[str, deque[float]] = {}
         """Metric -> its newest values in this stage, at most LONG."""
-        self.best: dict[str, Best] = {}
-        self.last: dict[str, Best] = {}
+        self.best: dict[str, BestFigure] = {}
+        self.last: dict[str, BestFigure] = {}
         """Task -> its newest figure."""
 
-    def step(self, stage_number: int, step: int, metrics: Mapping[str, float]) -> list[Finding]:
+    def step(self, stage_number: int, step: int, metrics: Mapping[str, float]) -> list[AlarmEvent]:
         """After a step: what is wrong with its metrics, see `docs/run-folder.md` for their names."""
         return _stopping(step, self._after_step(stage_number, metrics))
 
-    def evaluated(self, step: int, figures: Iterable[Figure]) -> list[Finding]:
+    def evaluated(self, step: int, figures: Iterable[Figure]) -> list[AlarmEvent]:
         """After an evaluation, and after that step's own metrics: what is wrong with the figures of all tasks."""
         found = [self._after_evaluation(step, f.task, (f.low, f.value, f.high), f.extra) for f in figures]
         return _stopping(step, [each for one in found for each in one])
@@ -112,10 +112,10 @@ class Watch:
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
-    def _after_step(self, stage: int, metrics: Mapping[str, Any]) -> list[Finding]:
+    def _after_step(self, stage: int, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
         if stage != self.stage:
             self.stage, self.told, self.first, self.recent = stage, set(), {}, {}
-            self.best = {task: Best(last.value, last.low, last.step) for task, last in self.last.items()}
+            self.best = {task: BestFigure(last.value, last.low, last.step) for task, last in self.last.items()}
         for key, value in metrics.items():
             if _is_number(value):
                 self.recent.setdefault(key, deque(maxlen=LONG)).append(value)
@@ -131,34 +131,34 @@ class Watch:
             *self._idle(metrics),
         ]
 
-    def _gap(self) -> list[Finding]:
+    def _gap(self) -> list[AlarmEvent]:
         """The learner itself stops the run, before it trains on such a step; here a person is told earlier."""
         warn = self.limits.logprob_gap.warn
         if warn is None or (gap := self._now("logprob_gap", at_least=1)) is None or not _reaches(gap, warn):
             return []
         what = f"sampler and learner disagree by {gap:.3g} nats a token"
-        cure = 'check policy.dtype, policy.attention and the model family, or correct for it with importance = "truncate"'
+        cure = 'check policy.dtype, policy.attn_implementation and the model family, or set importance_sampling = "truncate"'
         if old := self._now("staleness/mean", at_least=1):
             what = f"{what}, whose weights are {old:.2g} versions apart"
             cure = "lower learning_rate or compute.staleness, unless the first step of the stage shows a gap too"
         return self._once("logprob_gap", f"{what}: {cure} (limits.logprob_gap.warn = {warn:g})")
 
-    def _failures(self) -> list[Finding]:
+    def _failures(self) -> list[AlarmEvent]:
         """From half of what stops the run."""
         limit, share = self.judge.failure_limit, self._now("judge/failed_share", at_least=1)
         if not share or not _reaches(share, limit / 2):
             return []
         what = f"{share:.0%} of the scores failed, and more than judge.failure_limit = {limit:g} of a step's stop the run"
-        return self._once("failure_limit", f"{what}: see errors.jsonl, then mend the verifier or raise judge.deadline_s")
+        return self._once("failure_limit", f"{what}: see errors.jsonl, then mend the verifier or raise judge.timeout_s")
 
-    def _collapse(self) -> list[Finding]:
-        if (share := self._now("answers/top_share")) is None:
+    def _collapse(self) -> list[AlarmEvent]:
+        if (share := self._now("answers/most_common_share")) is None:
             return []
         what = f"{share:.0%} of the prompts get the same text although their answers differ"
         cure = "does one answer earn most whatever the picture? Lower learning_rate, add kl or entropy, or balance the prompts"
         return self._check("answer_collapse", share, what, cure)
 
-    def _length(self) -> list[Finding]:
+    def _length(self) -> list[AlarmEvent]:
         if (change := self._change("length/mean")) is None or not change[0]:
             return []
         first, now = change
@@ -168,7 +168,7 @@ class Watch:
         cure = "read them in the report: if they are padded, set overlong_buffer, add kl or lower learning_rate"
         return self._check("length_growth", now / first, what, cure)
 
-    def _entropy(self) -> list[Finding]:
+    def _entropy(self) -> list[AlarmEvent]:
         if (change := self._change("entropy")) is None or change[0] <= 0:
             return []
         first, now = change
@@ -178,7 +178,7 @@ class Watch:
         )
         return self._check("entropy_fall", 1 - now / first, what, cure)
 
-    def _clipping(self) -> list[Finding]:
+    def _clipping(self) -> list[AlarmEvent]:
         if (share := self._now("clip_share")) is None:
             return []
         what = f"the loss's bounds cut off the gradient of {share:.0%} of the tokens"
@@ -186,8 +186,8 @@ class Watch:
             "clip_share", share, what, "lower learning_rate, epochs or minibatches, or widen the bounds in settings"
         )
 
-    def _idle(self, metrics: Mapping[str, Any]) -> list[Finding]:
-        if (share := self._now("zero_spread_share", LONG, LONG)) is None:
+    def _idle(self, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
+        if (share := self._now("zero_std_share", LONG, LONG)) is None:
             return []
         what = f"{LONG} steps in a row taught nothing" if share == 1 else f"{share:.0%} of {LONG} steps' groups taught nothing"
         what += ": every completion of a prompt scored the same"
@@ -196,30 +196,30 @@ class Watch:
         if _is_number(cut := metrics.get("length/truncated_share")) and cut > 0.5:
             what += f", and {cut:.0%} were cut off at generate.max_tokens = {self.generate.max_tokens}"
         cure = "look at the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
-        return self._check("zero_spread", share, what, cure)
+        return self._check("zero_std", share, what, cure)
 
     # -- evaluations ----------------------------------------------------------------------------------------------------
 
-    def _after_evaluation(self, step: int, task: str, figure: Sequence[Any], extra: Mapping[str, Any]) -> list[Finding]:
+    def _after_evaluation(self, step: int, task: str, figure: Sequence[Any], extra: Mapping[str, Any]) -> list[AlarmEvent]:
         """figure: the lower bound of its interval, its value, the upper bound; a bound that isn't known is the value."""
         value = figure[1]
         if not _is_number(value):
             return []
         low, high = (bound if _is_number(bound) else value for bound in (figure[0], figure[2]))
         found = [*self._blind(task, value, extra.get("blank")), *self._hacking(task, value, high)]
-        self.last[task] = Best(value, low, step, {key: _mean(values) for key, values in self._parts(task).items()})
+        self.last[task] = BestFigure(value, low, step, {key: _mean(values) for key, values in self._parts(task).items()})
         if task not in self.best or value > self.best[task].value:
             self.best[task] = self.last[task]
         return found
 
-    def _blind(self, task: str, value: float, blank: Any) -> list[Finding]:
+    def _blind(self, task: str, value: float, blank: Any) -> list[AlarmEvent]:
         if value <= 0 or not _is_number(blank):
             return []
         what = f"{task}: with blank pictures the figure is {blank:.3g}, {blank / value:.0%} of the {value:.3g} with them"
         cure = "the answers are not read off the pictures: look for a shortcut in the texts, or for answers that occur too often"
         return self._check("blind", blank / value, what, cure, task)
 
-    def _hacking(self, task: str, value: float, high: float) -> list[Finding]:
+    def _hacking(self, task: str, value: float, high: float) -> list[AlarmEvent]:
         """A part that pays more than at the best figure, while that fell, pays for something else than the task. A figure within
         the best one's interval, or whose own still holds the best one, fell by no more than chance."""
         best = self.best.get(task)
@@ -259,24 +259,24 @@ class Watch:
             return None
         return _mean(self.first[key]), _mean(list(self.recent[key])[-RECENT:])
 
-    def _check(self, alarm: str, value: float, what: str, cure: str, task: str = "") -> list[Finding]:
+    def _check(self, alarm: str, value: float, what: str, cure: str, task: str = "") -> list[AlarmEvent]:
         """One alarm's thresholds."""
         limit = getattr(self.limits, alarm)
         if limit.stop is not None and _reaches(value, limit.stop):
             text = f"{what}: {cure}; or raise limits.{alarm}.stop = {limit.stop:g}, and go on with --resume"
-            return [Finding(alarm, text, task, stop=True)]
+            return [AlarmEvent(alarm, text, task, stop=True)]
         if limit.warn is not None and _reaches(value, limit.warn):
             return self._once(alarm, f"{what}: {cure} (limits.{alarm}.warn = {limit.warn:g})", task)
         return []
 
-    def _once(self, alarm: str, text: str, task: str = "") -> list[Finding]:
+    def _once(self, alarm: str, text: str, task: str = "") -> list[AlarmEvent]:
         if (alarm, task) in self.told:
             return []
         self.told.add((alarm, task))
-        return [Finding(alarm, text, task)]
+        return [AlarmEvent(alarm, text, task)]
 
 
-def _stopping(step: int, found: list[Finding]) -> list[Finding]:
+def _stopping(step: int, found: list[AlarmEvent]) -> list[AlarmEvent]:
     """The same alarms. Raises LimitReached for the first that ends the run."""
     for each in found:
         if each.stop:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
 from mmrl.policies.policy import Policy
-from mmrl.policies.shard import on_first, whole
+from mmrl.policies.shard import gather_to_first, unsharded
 from mmrl.policies.shard_files import Shards, write_shards
 from mmrl.train.update.learner import Learner
 
@@ -28,29 +28,29 @@ POLICY, LEARNER, SHARDS, STATE = "policy", "learner.safetensors", "learner", "st
 
 def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any], shards: bool = False) -> None:
     """Write a checkpoint folder: the policy as transformers loads it (its mean weights, where a stage keeps them), what else the
-    learner needs (optimiser, KL reference, critic), and `state` as JSON. shards: every rank writes its own part of that, where
-    weights are spread over ranks; any number of ranks can go on from it.
+    learner needs (optimiser, KL reference, critic), and `read_state` as JSON. shards: every rank writes its own part of that,
+    where weights are spread over ranks; any number of ranks can go on from it.
 
     Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
     Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
     """
     aside = path.with_name(f".{path.name}.tmp")
-    if ranks.first(path.exists):  # the same step, so the same weights: only the state has moved on
-        ranks.first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
+    if ranks.broadcast_from_first(path.exists):  # the same step, so the same weights: only the state has moved on
+        ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
         return
-    ranks.first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
+    ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
     _save_learner(path, aside, learner, shards and policy.root is not None)  # first: some tensors are the weights themselves
-    with learner.optimizer.averaged(), whole(policy.root):
-        ranks.first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
+    with learner.optimizer.averaged(), unsharded(policy.root):
+        ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
 
 
 def _save_learner(path: Path, aside: Path, learner: Learner, shards: bool) -> None:
     tensors = learner.state()
     if shards:
-        ranks.each(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))
+        ranks.run_on_all(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))
         return
-    found = on_first(tensors)
-    ranks.first(lambda: _guarded(path, aside, lambda: save_file(found, aside / LEARNER)))
+    found = gather_to_first(tensors)
+    ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: save_file(found, aside / LEARNER)))
 
 
 def _cleared(aside: Path) -> None:
@@ -89,7 +89,7 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
+def checkpoint_errors(path: Path) -> Iterator[None]:
     """Whatever a damaged checkpoint raises becomes one line that names it."""
     try:
         yield
@@ -99,17 +99,17 @@ def reading(path: Path) -> Iterator[None]:
 
 def load(path: Path) -> tuple[dict[str, Any], Mapping[str, torch.Tensor]]:
     """(state, the learner's tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
-    with reading(path):
-        return state(path), Shards(path / SHARDS) if (path / SHARDS).is_dir() else load_file(path / LEARNER)
+    with checkpoint_errors(path):
+        return read_state(path), Shards(path / SHARDS) if (path / SHARDS).is_dir() else load_file(path / LEARNER)
 
 
-def state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
     """Where the run was, without the tensors."""
-    with reading(path):
+    with checkpoint_errors(path):
         return dict(json.loads((path / STATE).read_text(encoding="utf-8")))
 
 
-def clean(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what a killed save left behind."""
     for aside in folder.glob(".step-*.tmp/"):
         shutil.rmtree(aside)

@@ -11,15 +11,15 @@ from mmrl.config.sections import RunConfig
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import Collector
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.run_folder.writer import RunFolder
-from mmrl.train.metrics import Clock
+from mmrl.train.metrics import StepTimer
 from mmrl.train.position import Position
 from mmrl.train.setup import Setup
 from mmrl.train.update.packer import Packer
 
 
-class Context(Protocol):
+class StageContext(Protocol):
     """The parts of a `mmrl.train.run.Run` that stages use."""
 
     setup: Setup
@@ -31,10 +31,10 @@ class Context(Protocol):
     collector: Collector
     packer: Packer
     at: Position
-    clock: Clock
+    clock: StepTimer
     teacher: Callable[[int], Policy | None]
     consistent: bool
 
-    def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling: ...
+    def sampling(self, task: str, seed: int, temperature: float | None = None) -> SamplingParams: ...
     def report_failures(self, groups: Sequence[Group]) -> None: ...
     def warn(self, where: str, what: str, step: int | None = None) -> None: ...

@@ -22,7 +22,7 @@ FEW_GROUPS = 4
 """Fewer groups than this are too few to say that the policy answers all of them alike."""
 
 
-class Clock:
+class StepTimer:
     """Seconds by part: what is done inside `clock(PART)` counts as its."""
 
     def __init__(self) -> None:
@@ -72,16 +72,16 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         "length/max": float(max(r.length for r in rollouts)),
         "length/truncated_share": _mean([r.status.is_truncated for r in rollouts]),
         "judge/failed_share": _mean([s.failed for s in scores]),
-        "zero_spread_share": zero_spread_share(rollouts, advantages),
+        "zero_std_share": zero_std_share(rollouts, advantages),
     }
     for name in sorted({name for r in rollouts for name in r.outcome}):
         metrics[f"episode/{name}"] = _mean([r.outcome[name] for r in rollouts if name in r.outcome])
     if any(len(r.turn_versions) > 1 for r in rollouts):
         metrics["turns/mean"] = _mean([sum(size > 0 for _, size in r.turn_versions) for r in rollouts])
-    if any(r.world_reward for r in rollouts):
-        metrics["reward/world"] = _mean([r.world_reward for r in rollouts])
-    if (share := top_share(rollouts)) is not None:
-        metrics["answers/top_share"] = share
+    if any(r.environment_reward for r in rollouts):
+        metrics["reward/environment"] = _mean([r.environment_reward for r in rollouts])
+    if (share := most_common_share(rollouts)) is not None:
+        metrics["answers/most_common_share"] = share
     metrics |= {f"reward/{part}": mean for part, mean in _parts(scores).items()}
     for task in sorted({r.prompt.task for r in rollouts}):
         own = [i for i, r in enumerate(rollouts) if r.prompt.task == task]
@@ -89,17 +89,17 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         if values := _paid(its_rollouts, its_scores):
             metrics[f"{name}/reward"] = _mean(values)
         metrics[f"{name}/length"] = _mean([r.length for r in its_rollouts])
-        metrics[f"{name}/zero_spread_share"] = zero_spread_share(its_rollouts, advantages[own])
+        metrics[f"{name}/zero_std_share"] = zero_std_share(its_rollouts, advantages[own])
         metrics |= {f"{name}/reward/{part}": mean for part, mean in _parts(its_scores).items()}
     return metrics
 
 
 def collected_figures(collector: Collector) -> dict[str, float]:
     """What a collector measured of its own, over all learners."""
-    return ranks.figures(collector.figures(), {**REDUCTIONS, **collector.reductions})
+    return ranks.reduce_metrics(collector.metrics(), {**REDUCTIONS, **collector.reductions})
 
 
-def zero_spread_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> float:
+def zero_std_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> float:
     """Share of groups whose advantages are all zero or missing: their completions were paid for and taught nothing.
 
     advantages: [N] or [N, T].
@@ -111,7 +111,7 @@ def zero_spread_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> 
     return _mean([not t for t in taught.values()])
 
 
-def top_share(rollouts: Sequence[Rollout]) -> float | None:
+def most_common_share(rollouts: Sequence[Rollout]) -> float | None:
     """How far the policy answers different prompts alike: each group votes for its most frequent completion, and the share of
     the groups whose vote is the most frequent one is returned; 0 with fewer than 4 groups.
 
@@ -131,7 +131,7 @@ def top_share(rollouts: Sequence[Rollout]) -> float | None:
 def _paid(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
     """The rewards of the rollouts whose score didn't fail, those of their worlds included."""
     both = zip(rollouts, scores, strict=True)
-    return [s.value + r.world_reward for r, s in both if s.value is not None]
+    return [s.value + r.environment_reward for r, s in both if s.value is not None]
 
 
 def _parts(scores: Sequence[Score]) -> Mapping[str, float]:

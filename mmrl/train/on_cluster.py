@@ -24,14 +24,14 @@ def learn(job: Mapping[str, Any]) -> None:
     """One learner, from its first step or from the last checkpoint. What the run refuses isn't raised, as Ray would try again."""
     import ray.train
 
-    from mmrl.compute.progress import Teller, Unheard
+    from mmrl.compute.progress import NullProgress, RelayedProgress
 
     rank = ray.train.get_context().get_world_rank()
-    teller = Teller(job["relay"])
+    teller = RelayedProgress(job["relay"])
     how, why = "finished", ""
     try:
         with as_at_the_terminal(job, teller):
-            _learn(job, teller if rank == 0 else Unheard())
+            _learn(job, teller if rank == 0 else NullProgress())
     except ranks.RankLost:
         raise
     except KeyboardInterrupt:
@@ -55,13 +55,13 @@ def _learn(job: Mapping[str, Any], progress: Any) -> None:
     from mmrl.train.start import train
 
     config = parse_config(job["config"])
-    path = Path(config.runs) / config.name
-    ranks.together(lambda: check_node(job))
-    attempt, mark = ranks.first(lambda: ray.get(job["relay"].begin.remote(mark_of(path))))
+    path = Path(config.runs_dir) / config.name
+    ranks.run_and_gather(lambda: check_node(job))
+    attempt, mark = ranks.broadcast_from_first(lambda: ray.get(job["relay"].begin.remote(mark_of(path))))
     if attempt:
         progress.note(f"a process died: the run goes on from its last checkpoint (retry {attempt} of {job['retries']})")
-        ranks.first(lambda: wait_until_free(path))
-    replaced = ranks.first(lambda: mark_of(path) != mark)
+        ranks.broadcast_from_first(lambda: wait_until_free(path))
+    replaced = ranks.broadcast_from_first(lambda: mark_of(path) != mark)
     going_on = job["resume"] or (attempt > 0 and (replaced or not job["overwrite"]))
     folder = train(config, progress, resume=going_on, overwrite=job["overwrite"] and not going_on, begun=progress.begun)
     if ranks.is_first():
@@ -107,12 +107,12 @@ def mark_of(path: Path) -> str:
 def wait_until_free(path: Path) -> None:
     """Wait for a process of the attempt before, which may live on where its node was cut off."""
     from mmrl.run_folder.reader import is_run
-    from mmrl.train.start import alone
+    from mmrl.train.start import lock_run_folder
 
     deadline = time.monotonic() + FREED_S
     while is_run(path):
         try:
-            with alone(path):
+            with lock_run_folder(path):
                 return
         except UserError:
             if time.monotonic() > deadline:

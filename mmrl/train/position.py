@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StepIndex:
     """The step that something is done for, and the weights that it is done with."""
 
     step: int
@@ -28,7 +28,7 @@ class Position:
     stage_step: int = 0
     """Steps finished in the stage."""
     source: dict[str, Any] = field(default_factory=dict)
-    """`Source.state` of this stage."""
+    """`PromptStream.state` of this stage."""
     memory: dict[str, float] = field(default_factory=dict)
     """What the stage adapted so far: the weight of the KL penalty, gradient norms."""
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -38,6 +38,6 @@ class Position:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> StepIndex:
         """The step under way, with the weights of now."""
-        return Moment(self.step, self.stage_step, self.step)
+        return StepIndex(self.step, self.stage_step, self.step)

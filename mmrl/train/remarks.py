@@ -24,14 +24,14 @@ def remarks(setup: Setup) -> list[str]:
                 found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
             if stage.hints == "guide":
                 found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
-        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and undated(setup.tasks):
+        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and has_soft_time_limit(setup.tasks):
             found.append(
                 f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so being slow "
-                "costs nothing: set gamma = 0.99 or less, or the task's deadline = true"
+                "costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
             )
-        if stage.kl and stage.kl_in == "loss" and stage.kl_estimate == "k1":
+        if stage.kl_coef and stage.kl_in == "loss" and stage.kl_estimator == "k1":
             found.append(f'{where}.kl_estimate = "k1" has no gradient on average in the loss: take k2 or k3, or kl_in = "reward"')
-        if stage.kl and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
+        if stage.kl_coef and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
             found.append(
                 f'{where}.kl_in = "reward": {stage.algorithm} looks at the verifiers\' values alone: take kl_in = "loss"'
             )
@@ -41,11 +41,12 @@ def remarks(setup: Setup) -> list[str]:
 def few_held_out(setup: Setup) -> list[str]:
     """Tasks with fewer held-out prompts than the run file itself asks for."""
     evaluate = setup.config.evaluate
-    wanted, split, found = evaluate.n, evaluate.split, []
-    for label in setup.tasks if "n" in evaluate.model_fields_set else ():
+    wanted, split, found = evaluate.num_prompts, evaluate.split, []
+    for label in setup.tasks if "num_prompts" in evaluate.model_fields_set else ():
         if wanted and (there := len(setup.splits(label, split))) < wanted:
             found.append(
-                f"evaluate.n = {wanted}, and task {label!r} has {there} prompts in split {split!r}: all of them are asked"
+                f"evaluate.num_prompts = {wanted}, and task {label!r} has {there} prompts in split {split!r}: all of "
+                "them are asked"
             )
     return found
 
@@ -55,11 +56,14 @@ def few_selected(setup: Setup) -> list[str]:
     found = []
     for (number, label), numbers in setup.chosen.items():
         rule = setup.config.stages[number].select
-        if rule and rule.n is not None and (left := len(numbers)) < rule.n:
-            found.append(f"stages.{number}.select.n = {rule.n}, and {left} prompts of task {label!r} are left: all are taken")
+        if rule and rule.max_prompts is not None and (left := len(numbers)) < rule.max_prompts:
+            found.append(
+                f"stages.{number}.select.max_prompts = {rule.max_prompts}, and {left} prompts of task {label!r} are "
+                "left: all are taken"
+            )
     return found
 
 
-def undated(tasks: Mapping[str, Task]) -> bool:
+def has_soft_time_limit(tasks: Mapping[str, Task]) -> bool:
     """Some task acts under a time limit that only cuts episodes off."""
-    return any(task.simulation is not None and not task.simulation.deadline for task in tasks.values())
+    return any(task.simulation is not None and not task.simulation.time_limit_terminates for task in tasks.values())

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from mmrl.algorithms.presets import Algorithm, compose, load_algorithm, with_defaults
 from mmrl.api.errors import UserError
 from mmrl.api.specs import AlgorithmSpec
-from mmrl.compute.devices import device_of
-from mmrl.config.load import explain
+from mmrl.compute.devices import resolve_device
+from mmrl.config.load import describe_validation_error
 from mmrl.config.sections import DistillStage, RlStage, RunConfig, Training
 from mmrl.data.prompts import Splits
-from mmrl.data.selection import Selected, selected
-from mmrl.judge.rewards import metric_of, weights_of
+from mmrl.data.selection import Subset, selected
+from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.run_file import check_acting, check_evaluated, check_prompts, check_rewarded, check_stage, check_verifiers
@@ -27,7 +27,7 @@ def resolve(config: RunConfig) -> Setup:
     settings. Loads no model: what of `[policy]` can be refused without that, `check_model` refuses."""
     registry, specs = plugins.registry(), algorithm_specs(config)
     config = with_algorithm_defaults(config, specs)
-    device, policy = device_of(config.policy), registry.get("policies", config.policy.kind)
+    device, policy = resolve_device(config.policy), registry.get("policies", config.policy.kind)
     found = {entry.label: registry.get("tasks", entry.id) for entry in config.tasks}
     tasks = {entry.label: registry.build_task(found[entry.label], entry.options) for entry in config.tasks}
     simulators = check_acting(config, tasks, policy.acts)
@@ -36,7 +36,7 @@ def resolve(config: RunConfig) -> Setup:
     )
     check_compute(config, policy.acts, algorithms)
     weights = {entry.label: weights_of(entry, found[entry.label]) for entry in config.tasks}
-    metrics = {entry.label: metric_of(entry, found[entry.label]) for entry in config.tasks}
+    metrics = {entry.label: task_metric(entry, found[entry.label]) for entry in config.tasks}
     verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)
     splits, chosen = Splits(tasks, config.seed), {}
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
@@ -47,7 +47,7 @@ def resolve(config: RunConfig) -> Setup:
             items = splits(label, stage.split)
             if stage.select is not None:
                 chosen[number, label] = selected(items, stage.select, label, stage.split, config.seed)
-                items = Selected(items, chosen[number, label])
+                items = Subset(items, chosen[number, label])
             check_prompts(label, stage, items, simulators.get(label))
     check_evaluated(config.evaluate, splits, simulators)
     check_trackers(config.record)
@@ -76,18 +76,20 @@ def with_algorithm_defaults(config: RunConfig, specs: Sequence[AlgorithmSpec | N
     """The run file with what its algorithms have by default. specs: of each stage, where they were looked up."""
     stale = config.compute.staleness
     both = zip(config.stages, specs or algorithm_specs(config), strict=True)
-    stages = [corrected(with_defaults(s, spec), stale) if isinstance(s, RlStage) and spec else s for s, spec in both]
+    stages = [
+        with_importance_sampling(with_defaults(s, spec), stale) if isinstance(s, RlStage) and spec else s for s, spec in both
+    ]
     try:
         return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
     except ValidationError as error:
-        raise UserError(f"the run file with the defaults of its algorithms: {explain(error)}") from None
+        raise UserError(f"the run file with the defaults of its algorithms: {describe_validation_error(error)}") from None
 
 
-def corrected(stage: RlStage, staleness: int) -> RlStage:
+def with_importance_sampling(stage: RlStage, staleness: int) -> RlStage:
     """The stage with the importance correction on, where a run file with `staleness` doesn't say."""
-    if not staleness or "importance" in stage.model_fields_set:
+    if not staleness or "importance_sampling" in stage.model_fields_set:
         return stage
-    return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance": "truncate"})
+    return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance_sampling": "truncate"})
 
 
 def algorithm_of(stage: Training, spec: AlgorithmSpec | None, max_tokens: int) -> Algorithm | None:

@@ -12,17 +12,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
-from mmrl.run_folder.reader import read_rows, step_of
+from mmrl.run_folder.reader import read_jsonl, step_of
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
 from mmrl.train.position import Position
 from mmrl.train.run import Run
 
 
-def newest(folder: RunFolder | None) -> Path | None:
+def newest_checkpoint(folder: RunFolder | None) -> Path | None:
     if folder is None:
         return None
-    checkpoint.clean(folder.path / "checkpoints")
+    checkpoint.remove_unfinished(folder.path / "checkpoints")
     found = folder.checkpoints()
     return found[-1] if found else None
 
@@ -34,15 +34,15 @@ def restore(run: Run, path: Path | None) -> None:
         run.progress.note("no checkpoint to resume from: the run begins at its first step")
         return
     state, tensors = checkpoint.load(path)
-    with checkpoint.reading(path):
+    with checkpoint.checkpoint_errors(path):
         try:
             run.at = TypeAdapter(Position).validate_json(json.dumps(state), strict=True)
         except ValidationError as error:
             fault = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
         check_position(run, path)
-    ranks.each(lambda: run.folder.rewind(run.at.step))
-    run.watch.replay(read_rows(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
+    ranks.run_on_all(lambda: run.folder.rewind(run.at.step))
+    run.watch.replay(read_jsonl(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)
 
@@ -56,8 +56,8 @@ def check_position(run: Run, path: Path) -> None:
 
 def stage_of(path: Path, stages: int) -> int:
     """The number of the stage that a checkpoint is from. stages: how many the run has."""
-    with checkpoint.reading(path):
-        number = checkpoint.state(path)["stage"]
+    with checkpoint.checkpoint_errors(path):
+        number = checkpoint.read_state(path)["stage"]
         if not isinstance(number, int) or not 0 <= number < stages:
             raise ValueError(f"its state says stage {number!r}")
     return number
@@ -66,7 +66,7 @@ def stage_of(path: Path, stages: int) -> int:
 def newest_state(folder: RunFolder) -> dict[str, Any]:
     """Where the newest checkpoint left the run; empty when there is none."""
     found = folder.checkpoints()
-    return checkpoint.state(found[-1]) if found else {}
+    return checkpoint.read_state(found[-1]) if found else {}
 
 
 def find_checkpoint(folder: RunFolder, which: str, state: Mapping[str, Any] | None = None) -> Path | None:

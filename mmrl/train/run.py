@@ -16,19 +16,19 @@ from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
 from mmrl.config.sections import SftStage, Training
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation
+from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
 from mmrl.registry import plugins
-from mmrl.rollout.collector import Collector, collector_of
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.collector import Collector, make_collector
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.alarms import Finding, Watch
-from mmrl.train.checks.gold import doubts
-from mmrl.train.metrics import Clock, memory, peak_memory
+from mmrl.train.alarms import AlarmEvent, AlarmMonitor
+from mmrl.train.checks.gold_rewards import gold_warnings
+from mmrl.train.metrics import StepTimer, memory, peak_memory
 from mmrl.train.position import Position
-from mmrl.train.sampling.condition import shown_in
+from mmrl.train.sampling.condition import stage_condition
 from mmrl.train.setup import Setup
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers
@@ -57,13 +57,13 @@ class Run:
         config = setup.config
         self.setup, self.config, self.tasks, self.folder = setup, config, setup.tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
-        self.collector = collector or collector_of(config, setup.tasks, policy)
+        self.collector = collector or make_collector(config, setup.tasks, policy)
         self.packer = packer or packer_of(config, policy)
-        setup.lend_eyes(policy.eyes)
+        setup.set_image_processing(policy.image_processing)
         self.evaluator = Evaluator(setup, self.collector, judge)
         self.at = Position()
         self.steps: Steps
-        self.watch = Watch(config.limits, config.judge, config.generate)
+        self.watch = AlarmMonitor(config.limits, config.judge, config.generate)
         self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
         self.resume: tuple[Path, Mapping[str, torch.Tensor]] | None = None
         """Checkpoint folder and learner state that the first stage prepared picks up."""
@@ -71,18 +71,18 @@ class Run:
         """Set from outside: stop at the end of this step."""
         self.consistent = True
         """The weights are those after `at.step` steps; not so in the middle of an update."""
-        self.clock = Clock()
+        self.clock = StepTimer()
         """Whatever is done inside `clock(PART)` counts as `time/PART` of the step."""
         self._lost_steps = 0
         """In a row, in which no episode was left."""
 
     # -- what steps ask for -----------------------------------------------------------------------------------------------
 
-    def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling:
+    def sampling(self, task: str, seed: int, temperature: float | None = None) -> SamplingParams:
         """How a task's completions are sampled; `""` stands for any."""
         generate, entry = self.config.generate, self.setup.entries.get(task)
         limit = entry.max_tokens if entry and entry.max_tokens else generate.max_tokens
-        return Sampling(
+        return SamplingParams(
             max_tokens=min(limit, generate.max_tokens),
             temperature=generate.temperature if temperature is None else temperature,
             top_p=generate.top_p,
@@ -115,21 +115,21 @@ class Run:
         self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
 
-    def alarm(self, where: str, found: Finding) -> None:
+    def alarm(self, where: str, found: AlarmEvent) -> None:
         """Write an alarm down and tell it."""
         self.folder.error(self.at.step, where, found.text, alarm=found.alarm, task=found.task)
         self.progress.note(found.text)
 
     # -- stages ---------------------------------------------------------------------------------------------------------
 
-    def go(self) -> None:
+    def run_stages(self) -> None:
         """All stages, from wherever the run is."""
         self.trackers.start(self.at.step)
         while True:
             stage = self.config.stages[self.at.stage]
             self.prepare(stage)
             if self.at.step == 0:
-                self.rehearse()
+                self.check_gold_rewards()
             if self.at.stage == self.setup.opening and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
@@ -144,12 +144,12 @@ class Run:
             self.evaluate(("last",))
         self.save()
 
-    def rehearse(self) -> None:
+    def check_gold_rewards(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
         setup = self.setup
         verifiers = {t: {v: setup.verifiers[v] for v in (*setup.weights[t], setup.metrics[t])} for t in self.tasks}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
-        for what in doubts(
+        for what in gold_warnings(
             self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, setup.entries, self.config.smoke
         ):
             self.warn("gold completions", what)
@@ -163,18 +163,18 @@ class Run:
 
     def prepare(self, stage: Training) -> None:
         """The prompts, the optimiser and the rules of a stage."""
-        self.collector.rest()  # a teacher is loaded, then an optimiser and a reference
+        self.collector.sleep()  # a teacher is loaded, then an optimiser and a reference
         following = steps_of(self, stage)  # which may refuse to go on
         if "steps" in self.__dict__:
             self.steps.learner.close()
             del self.steps.learner  # its optimiser's memory is free before the next one's is taken
             self.steps.close()
         self.steps = following
-        self.collector.critic, self.collector.advised = None, False  # whatever the stage before wanted
+        self.collector.critic, self.collector.with_expert = None, False  # whatever the stage before wanted
         self.steps.begin()
-        self.evaluator.shown = shown_in(stage)
+        self.evaluator.shown = stage_condition(stage)
         if self.resume:
-            with checkpoint.reading(self.resume[0]):
+            with checkpoint.checkpoint_errors(self.resume[0]):
                 if self.at.source:
                     self.steps.source.restore(self.at.source)
                 if self.at.stage_step:
@@ -183,7 +183,7 @@ class Run:
 
     def step(self, stage: Training) -> None:
         started = time.perf_counter()
-        ranks.start_waiting()
+        ranks.reset_wait_time()
         self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
         metrics = self.steps()
         self.at.step += 1
@@ -192,7 +192,7 @@ class Run:
         self.consistent = True
         total = time.perf_counter() - started
         self.clock.seconds["other"] = total - sum(v for k, v in self.clock.seconds.items() if k != "other")
-        metrics |= {f"time/{k}": v for k, v in self.clock.seconds.items()} | {"time/step": total} | ranks.waiting()
+        metrics |= {f"time/{k}": v for k, v in self.clock.seconds.items()} | {"time/step": total} | ranks.wait_time()
         metrics |= memory(self.policy.device)
         for part, seconds in self.clock.seconds.items():
             self.at.seconds[part] = self.at.seconds.get(part, 0.0) + seconds
@@ -206,13 +206,13 @@ class Run:
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
             self.save()
-        if ranks.any_of(self.stop):
+        if ranks.any_rank(self.stop):
             self.stop = True
             raise KeyboardInterrupt
 
     def evaluate(self, names: Sequence[str]) -> None:
         """Figures on held-out prompts, kept under these names; a new best one is kept with its weights."""
-        if not self.config.evaluate.n:
+        if not self.config.evaluate.num_prompts:
             return
         started = time.perf_counter()
         figures: list[Evaluation] = []
@@ -254,7 +254,7 @@ class Run:
         with optimizer.averaged():
             yield
             if optimizer.averages:
-                self.collector.rest()
+                self.collector.sleep()
 
     def save(self) -> None:
         """A checkpoint of this moment."""
@@ -262,7 +262,7 @@ class Run:
         path = self.folder.checkpoint_dir(self.at.step)
         best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
         checkpoint.save(path, self.policy, self.steps.learner, vars(self.at), self.config.checkpoint.shards)
-        ranks.first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
+        ranks.broadcast_from_first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmrl.algorithms.presets import Algorithm
-from mmrl.api.frames import Eyes
+from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, VerifierSpec
 from mmrl.config.sections import RunConfig, SftStage, TaskConfig
 from mmrl.data.prompts import Indexable, Splits
-from mmrl.data.selection import Selected
+from mmrl.data.selection import Subset
 from mmrl.judge.rewards import Weights
 
 
@@ -55,10 +55,10 @@ class Setup:
     def prompts(self, stage: int, label: str) -> Indexable:
         """The prompts of a task that a stage draws from. stage: its number."""
         items, numbers = self.splits(label, self.config.stages[stage].split), self.chosen.get((stage, label))
-        return items if numbers is None else Selected(items, numbers)
+        return items if numbers is None else Subset(items, numbers)
 
-    def lend_eyes(self, eyes: Eyes) -> None:
+    def set_image_processing(self, image_processing: ImageProcessing) -> None:
         """Let the tasks know how the policy sees pictures."""
         for task in self.tasks.values():
-            task.eyes = eyes
+            task.image_processing = image_processing
         self.splits.forget()

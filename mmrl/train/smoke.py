@@ -33,7 +33,9 @@ def smoke(config: RunConfig) -> RunConfig:
             scales = ("statistics_key", "statistics_kind", "gripper")
             data["policy"]["options"] = {k: v for k, v in config.policy.options.items() if k not in scales}
         if config.policy.lora:
-            data["policy"]["lora"]["match"] = [m for m in config.policy.lora.match if m in PARTS] or ["language"]
+            data["policy"]["lora"]["target_modules"] = [m for m in config.policy.lora.target_modules if m in PARTS] or [
+                "language"
+            ]
     largest = min(config.policy.max_pixels or SMOKE_PIXELS, SMOKE_PIXELS)
     if not data["policy"]["model"].startswith(tuple(f"tiny:{family}" for family in TINY_OF_ONE_SIZE)):
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}

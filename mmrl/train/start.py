@@ -13,31 +13,31 @@ from pathlib import Path
 
 import torch
 
-from mmrl.api.errors import LimitReached, UserError, one_line
+from mmrl.api.errors import LimitReached, UserError, shorten
 from mmrl.api.seeds import derive
-from mmrl.api.signals import asked_to_end
+from mmrl.api.signals import on_termination
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.load import as_data
+from mmrl.config.load import to_dict
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation
+from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge, local_judge
 from mmrl.judge.actors import ray_judge
-from mmrl.policies.load import made_policy
+from mmrl.policies.load import make_policy
 from mmrl.policies.policy import Policy
-from mmrl.rollout.collector import collector_of
+from mmrl.rollout.collector import make_collector
 from mmrl.run_folder.reader import is_run
-from mmrl.run_folder.writer import ENDED, RunFolder, Unwritten, refuse_used
+from mmrl.run_folder.writer import ENDED, NullRunFolder, RunFolder, check_unused
 from mmrl.train import checkpoint
 from mmrl.train.checks.run_file import check_model, of_teacher
 from mmrl.train.plan import check_fits
-from mmrl.train.plan.machines import at_hand
+from mmrl.train.plan.machines import current_machine
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
-from mmrl.train.resume import find_checkpoint, newest, restore, stage_of
+from mmrl.train.resume import find_checkpoint, newest_checkpoint, restore, stage_of
 from mmrl.train.run import Run
-from mmrl.train.sampling.condition import shown_in
+from mmrl.train.sampling.condition import stage_condition
 from mmrl.train.setup import Setup
 from mmrl.train.update.packer import packer_of
 
@@ -56,46 +56,46 @@ def train(
     learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened. begun: is given the run before it goes,
     so that somebody else can stop it (`Run.stop`).
     """
-    with ranks.joined(config.policy.device != "cpu"), within_memory(config), contextlib.ExitStack() as held:
+    with ranks.process_group(config.policy.device != "cpu"), out_of_memory_errors(config), contextlib.ExitStack() as held:
         setup = resolve(counted(config))
         config = setup.config
-        path = Path(config.runs) / config.name
+        path = Path(config.runs_dir) / config.name
         check_started(config.compute.learners)
         if config.train.threads:
             torch.set_num_threads(config.train.threads)
-        folder = ranks.first(lambda: opened(config, path, held, resume, overwrite))
+        folder = ranks.broadcast_from_first(lambda: open_run(config, path, held, resume, overwrite))
         if folder is not None and (path / "summary.json").exists():
             progress.note(f"{path} is finished: there is nothing to resume")
             return folder
         if folder is not None:
-            ranks.each(lambda: check_shared(path))
-        found = ranks.first(lambda: newest(folder))
+            ranks.run_on_all(lambda: check_shared(path))
+        found = ranks.broadcast_from_first(lambda: newest_checkpoint(folder))
         if found is None:
             check_model(config, setup.policy)
-        ranks.each(lambda: check_memory(setup, progress))
+        ranks.run_on_all(lambda: check_memory(setup, progress))
         judge = held.enter_context(_judge(setup))
         source = found / checkpoint.POLICY if found else None
-        policy = ranks.each(lambda: load_policy(setup, source))  # while the judge's workers start
-        if ranks.count() > 1 and config.compute.weights == "sharded":
+        policy = ranks.run_on_all(lambda: load_policy(setup, source))  # while the judge's workers start
+        if ranks.world_size() > 1 and config.compute.weights == "sharded":
             policy.spread()
         packer = packer_of(config, policy)
         if packer.remark:
             progress.note(packer.remark)
-        collector = collector_of(config, setup.tasks, policy)
+        collector = make_collector(config, setup.tasks, policy)
         held.callback(collector.close)
-        ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
-        ranks.each(judge.ready)
-        folder = folder or ranks.first(lambda: created(config, path, held))
+        ranks.run_on_all(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
+        ranks.run_on_all(judge.ready)
+        folder = folder or ranks.broadcast_from_first(lambda: create_run(config, path, held))
         if not ranks.is_first():
-            folder = Unwritten(path)
-        ranks.each(lambda: check_shared(path))
+            folder = NullRunFolder(path)
+        ranks.run_on_all(lambda: check_shared(path))
         for remark in remarks(setup):
             progress.note(remark)
         run = Run(setup, folder, policy, judge, progress, lambda number: load_teacher(setup, number, policy), collector, packer)
         if resume:
             restore(run, found)
         begun(run)
-        with stopping_gently(run):
+        with stop_on_signals(run):
             finish(run)
         if run.stop:  # asked for in the last moments, when no step was left that it could end
             raise KeyboardInterrupt
@@ -104,38 +104,38 @@ def train(
 
 def counted(config: RunConfig) -> RunConfig:
     """The run file with the learners that there are, where there are several."""
-    if ranks.count() == 1:
+    if ranks.world_size() == 1:
         return config
-    return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.count()})})
+    return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.world_size()})})
 
 
 def check_started(learners: int) -> None:
     """UserError where the run file asks for several learners and nobody started them."""
-    if ranks.count() == 1 and learners > 1:
+    if ranks.world_size() == 1 and learners > 1:
         raise UserError(
             f"compute.learners = {learners}, and this is one process: start the run with `mmrl train`, which starts the others, "
             f"with torchrun --nproc-per-node {learners} -m mmrl train ..., or on a cluster"
         )
 
 
-def opened(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
+def open_run(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
     """The folder of the run that goes on; None where it begins. held: keeps others out of a folder that is there."""
     going_on = resume and is_run(path)
     if not going_on:
         refuse_own_model(config, path)
     if not going_on and not (overwrite and is_run(path)):
-        refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
+        check_unused(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
     if is_run(path):
-        held.enter_context(alone(path))
-    return RunFolder.open(path, as_data(config)) if going_on else None
+        held.enter_context(lock_run_folder(path))
+    return RunFolder.open(path, to_dict(config)) if going_on else None
 
 
-def created(config: RunConfig, path: Path, held: contextlib.ExitStack) -> RunFolder:
+def create_run(config: RunConfig, path: Path, held: contextlib.ExitStack) -> RunFolder:
     """A new folder, in place of an older run's."""
     if is_run(path):
         shutil.rmtree(path)
-    folder = RunFolder.create(path, as_data(config), config.seed)
-    held.enter_context(alone(path))
+    folder = RunFolder.create(path, to_dict(config), config.seed)
+    held.enter_context(lock_run_folder(path))
     return folder
 
 
@@ -157,7 +157,7 @@ def refuse_own_model(config: RunConfig, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def within_memory(config: RunConfig) -> Iterator[None]:
+def out_of_memory_errors(config: RunConfig) -> Iterator[None]:
     """Running out of memory becomes one line that names the keys that need it."""
     try:
         yield
@@ -165,14 +165,14 @@ def within_memory(config: RunConfig) -> Iterator[None]:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         raise UserError(
-            f"out of memory ({one_line(error)[:120] or type(error).__name__}): lower train.micro_batch_tokens = "
+            f"out of memory ({shorten(error)[:120] or type(error).__name__}): lower train.micro_batch_tokens = "
             f"{config.train.micro_batch_tokens}, generate.batch_size = {config.generate.batch_size} or policy.max_pixels, or set "
-            "train.checkpointing = true; a run that had begun goes on with --resume"
+            "train.gradient_checkpointing = true; a run that had begun goes on with --resume"
         ) from error
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def lock_run_folder(path: Path) -> Iterator[None]:
     """Nobody else writes this run folder meanwhile. The lock goes with the process, however that ends."""
     with open(path / ".lock", "ab") as file:
         try:
@@ -183,7 +183,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopping_gently(run: Run) -> Iterator[None]:
+def stop_on_signals(run: Run) -> Iterator[None]:
     """Ctrl-C, a termination signal and the end of the terminal end the run after the step under way; a second Ctrl-C at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -194,16 +194,16 @@ def stopping_gently(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run.progress.stopping()
 
-    with asked_to_end(ask):
+    with on_termination(ask):
         yield
 
 
 def finish(run: Run) -> None:
     """Go, then close the run folder; on the way out keep what was learned."""
-    run.observe("mmrl_run_started", run=run.folder, config=as_data(run.config))
+    run.observe("mmrl_run_started", run=run.folder, config=to_dict(run.config))
     status = "failed"
     try:
-        run.go()
+        run.run_stages()
         status = "finished"
     except KeyboardInterrupt:
         status = "stopped"
@@ -217,9 +217,9 @@ def finish(run: Run) -> None:
         if hasattr(run, "steps"):
             run.steps.close()
         learner = hasattr(run, "steps") and hasattr(run.steps, "learner")  # not where a stage could not make its own
-        if status != "finished" and run.consistent and run.at.step and learner and ranks.leaving():
+        if status != "finished" and run.consistent and run.at.step and learner and ranks.all_ranks_ending():
             with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
-                if not ranks.first(run.folder.checkpoint_dir(run.at.step).exists):
+                if not ranks.broadcast_from_first(run.folder.checkpoint_dir(run.at.step).exists):
                     run.save()
         if status == "finished":
             run.folder.summary(run.summary())
@@ -231,7 +231,7 @@ def load_policy(setup: Setup, source: Path | None, cure: str = "remove that fold
     """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
     policy, seed = setup.config.policy, derive(setup.config.seed, "weights")
     try:
-        return made_policy(policy, device=setup.device, seed=seed, source=source)
+        return make_policy(policy, device=setup.device, seed=seed, source=source)
     except UserError as error:
         if source is None or (policy.lora and error.key == "policy.model"):  # what adapters belong to is missing
             raise
@@ -241,7 +241,7 @@ def load_policy(setup: Setup, source: Path | None, cure: str = "remove that fold
 def check_memory(setup: Setup, progress: Progress) -> None:
     """Refuse a GPU that is too small for the run, before anything is loaded onto it; see `mmrl.train.plan`."""
     if setup.device.startswith("cuda"):
-        remark = check_fits(setup.config, at_hand(setup.device, measured=False)[0], ranks.count())
+        remark = check_fits(setup.config, current_machine(setup.device, measured=False)[0], ranks.world_size())
         if remark:
             progress.note(remark)
 
@@ -254,7 +254,7 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
         return None
     other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
-        teacher = made_policy(other, device=setup.device, seed=derive(config.seed, "weights"))
+        teacher = make_policy(other, device=setup.device, seed=derive(config.seed, "weights"))
         policy.refuse_teacher(teacher, stage.teacher)
     except UserError as error:
         raise of_teacher(error, number) from error
@@ -264,19 +264,19 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
 
 def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:
     """The figures of a run file's policy, or of a checkpoint (`best`, `last` or a step) of a run folder."""
-    if not config.evaluate.n:
-        raise UserError("evaluate.n = 0 switches evaluation off: give -n")
+    if not config.evaluate.num_prompts:
+        raise UserError("evaluate.num_prompts = 0 switches evaluation off: give -n")
     setup = resolve(config)
     config = setup.config
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
     if found is None:
         check_model(config, setup.policy)
     cure = "leave out what --set changes of [policy], or give another --checkpoint"
-    with within_memory(config):
+    with out_of_memory_errors(config):
         policy = load_policy(setup, found / checkpoint.POLICY if found else None, cure)
-        setup.lend_eyes(policy.eyes)
-        collector = collector_of(config, setup.tasks, policy)
-        shown = shown_in(config.stages[stage_of(found, len(config.stages)) if found else setup.opening])
+        setup.set_image_processing(policy.image_processing)
+        collector = make_collector(config, setup.tasks, policy)
+        shown = stage_condition(config.stages[stage_of(found, len(config.stages)) if found else setup.opening])
         with _judge(setup) as judge, contextlib.closing(collector):
             evaluator = Evaluator(setup, collector, judge, shown)
             return [evaluator(name)[0] for name in setup.tasks]
@@ -286,4 +286,4 @@ def _judge(setup: Setup) -> Judge:
     config, settings = setup.config, setup.config.judge
     if config.compute.judges:
         return ray_judge(config, setup.verifier_options, on_gpu=setup.device.startswith("cuda"))
-    return local_judge(setup.verifier_options, settings.processes, settings.deadline_s, settings.memory_mb)
+    return local_judge(setup.verifier_options, settings.num_workers, settings.timeout_s, settings.memory_mb)

@@ -21,7 +21,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry.plugins import Registry
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 BUILT_IN = [
     *("awr", "cispo", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "lite-ppo"),
@@ -257,17 +257,17 @@ def test_only_keys_that_the_run_file_leaves_open_are_filled_in():
     assert (made.dynamic_sampling, made.overlong_buffer, made.overlong_penalty) == (3, 0.25, 1.0)
     made = with_defaults(stage("dapo", dynamic_sampling=0, group_size=5))
     assert (made.dynamic_sampling, made.overlong_buffer, made.group_size) == (0, 0.25, 5)
-    made = with_defaults(stage("reinforce++", kl=0.0))
-    assert (made.kl, made.kl_in, made.kl_estimate) == (0.0, "reward", "k1")
+    made = with_defaults(stage("reinforce++", kl_coef=0.0))
+    assert (made.kl_coef, made.kl_in, made.kl_estimator) == (0.0, "reward", "k1")
     plain = stage("grpo", learning_rate=1e-3)
     assert with_defaults(plain) == plain and with_defaults(plain).model_fields_set == plain.model_fields_set
 
 
 def test_a_critic_comes_with_the_algorithms_that_need_one():
     assert with_defaults(stage("grpo")).critic is None
-    assert with_defaults(stage("ppo")).critic.hidden == []
-    made = with_defaults(stage("ppo", critic={"hidden": [8]}))
-    assert made.critic.hidden == [8] and made.critic.model_fields_set == {"hidden"}
+    assert with_defaults(stage("ppo")).critic.hidden_sizes == []
+    made = with_defaults(stage("ppo", critic={"hidden_sizes": [8]}))
+    assert made.critic.hidden_sizes == [8] and made.critic.model_fields_set == {"hidden"}
     assert with_defaults(with_defaults(stage("dapo"))) == with_defaults(stage("dapo")), "once is enough"
 
 
@@ -277,7 +277,7 @@ def test_an_algorithm_may_bring_a_critic_of_its_own(plugin):
         stage={"critic": {"backbone": "separate", "hidden": [512, 128]}, "credit": "chunk"},
     )
     made = with_defaults(stage("mine/it"))
-    assert (made.critic.backbone, made.critic.hidden, made.credit) == ("separate", [512, 128], "chunk")
+    assert (made.critic.backbone, made.critic.hidden_sizes, made.credit) == ("separate", [512, 128], "chunk")
     assert with_defaults(stage("mine/it", critic={"detach": True})).critic.backbone == "shared", "a section is one key"
 
 
@@ -344,7 +344,7 @@ def gradients(algorithm, budget, shared, **keys):
     if critic:
         with torch.no_grad():
             critic.head[-1].weight.normal_(generator=torch.Generator().manual_seed(2))
-    learner = Learner(vlm, made, found, reference=reference() if made.kl else None, critic=critic, teacher=reference().copy)
+    learner = Learner(vlm, made, found, reference=reference() if made.kl_coef else None, critic=critic, teacher=reference().copy)
 
     def packed(credit, keep):
         return pack(rollouts(), credit, vlm, shared_prefix=shared, budget=budget, keep_zero=keep)
@@ -358,7 +358,7 @@ def gradients(algorithm, budget, shared, **keys):
         scores,
         made,
         weights=[{"exact": 1.0, "format": 0.5}] * 8,
-        kl=made.kl,
+        kl=made.kl_coef,
         measure=measure,
         greedy=lambda: torch.full((8,), 0.4),
         past=lambda r: (2, 8, 0.3, 1.5),
@@ -376,7 +376,7 @@ def gradients(algorithm, budget, shared, **keys):
         return {}
 
     learner.optimizer.step = step
-    metrics = learner.update([batch], 0, kl=made.kl)
+    metrics = learner.update([batch], 0, kl=made.kl_coef)
     return kept, metrics, len(batch.micro)
 
 
@@ -406,16 +406,16 @@ def test_no_split_into_micro_batches_changes_the_gradient(algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
     [
-        ("grpo", {"kl": 0.5, "kl_estimate": "k3"}),
-        ("dr-grpo", {"kl": 0.5, "kl_estimate": "k2"}),
-        ("dapo", {"kl": 0.5, "kl_estimate": "k1"}),
+        ("grpo", {"kl": 0.5, "kl_estimator": "k3"}),
+        ("dr-grpo", {"kl": 0.5, "kl_estimator": "k2"}),
+        ("dapo", {"kl": 0.5, "kl_estimator": "k1"}),
         ("grpo", {"entropy": 3.0}),
         ("dr-grpo", {"entropy": 3.0, "kl": 0.5}),
         ("ppo", {"entropy": 3.0, "kl": 0.5, "credit": "turn"}),
         ("ppo", {"kl": 0.5, "kl_in": "reward"}),
         ("ppo", {"critic": {"backbone": "separate", "hidden": [8], "huber": 0.3}}),
         ("ppo", {"critic": {"detach": True, "clip": 0.0}, "settings": {"normalise": "sequence"}}),
-        ("gspo", {"importance": "truncate", "importance_cap": 1.5}),
+        ("gspo", {"importance": "truncate", "importance_sampling_cap": 1.5}),
     ],
     ids=str,
 )

@@ -146,7 +146,7 @@ def test_rewards_equal_the_slow_reference(seed):
 def test_a_penalty_in_the_reward_is_taken_off_token_by_token(estimate):
     for rollouts, scores, weights in cases(3, 30):
         given = model(rollouts)
-        keys = dict(kl=0.1, kl_in="reward", kl_estimate=estimate)
+        keys = dict(kl_coef=0.1, kl_in="reward", kl_estimator=estimate)
         signals = Signals(rollouts, scores, stage(**keys), weights=weights, kl=0.3, measure=lambda names, g=given: g)
         for n, (r, s) in enumerate(zip(rollouts, scores, strict=True)):
             if s.failed:
@@ -164,8 +164,8 @@ def test_a_penalty_in_the_reward_is_taken_off_token_by_token(estimate):
 
 def test_a_penalty_in_the_loss_leaves_rewards_alone():
     rollouts, scores = [episode(turn(2))], [Score(1.0)]
-    assert Signals(rollouts, scores, stage(kl=0.1, kl_in="loss"), kl=0.1).rewards_NT.tolist() == [[0.0, 1.0]]
-    assert Signals(rollouts, scores, stage(kl=0.1, kl_in="reward"), kl=0.0).rewards_N.tolist() == [1.0]
+    assert Signals(rollouts, scores, stage(kl_coef=0.1, kl_in="loss"), kl=0.1).rewards_NT.tolist() == [[0.0, 1.0]]
+    assert Signals(rollouts, scores, stage(kl_coef=0.1, kl_in="reward"), kl=0.0).rewards_N.tolist() == [1.0]
 
 
 # -- the others -------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_bootstrap_is_for_what_the_world_cut_off():
         (Status.TRUNCATED_LENGTH, 0.0),
         (Status.TRUNCATED_TURNS, 2.5),
         (Status.TRUNCATED_TIME, 2.5),
-        (Status.WORLD_ERROR, 0.0),
+        (Status.ENVIRONMENT_ERROR, 0.0),
     ]
     assert {s for s, _ in ends} == set(Status)
     rollouts = [episode(turn(2), status=s) for s, _ in ends]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import footages
 from mmrl import UserError
 from mmrl.api.media import clips, decoding
-from mmrl.api.media.clips import Clip, Footage, Limits
-from mmrl.api.media.decoding import _KEPT, Count, Facts, Scaler, chosen, forget, frames_of, probe
+from mmrl.api.media.clips import Clip, VideoFrames, VideoLimits
+from mmrl.api.media.decoding import _KEPT, Count, Scaler, VideoInfo, cached_frames, clear_cache, frame_indices, probe
 
 COUNT, RATE = 50, 25
 
@@ -57,34 +57,36 @@ def test_the_frames_that_were_asked_for_are_shown(folder, name):
     facts = probe(path)
     assert (facts.frames, facts.size) == (COUNT, (64, 48))
     assert facts.duration_s == pytest.approx(2.0, abs=0.01) and facts.fps == pytest.approx(RATE, rel=0.01)
-    found = frames_of(Clip(path=str(path), count=8))
+    found = cached_frames(Clip(path=str(path), count=8))
     assert found.indices == (0, 7, 14, 21, 28, 35, 42, 49) and numbers(found) == list(found.indices)
     assert found.times_s == pytest.approx([i / RATE for i in found.indices], abs=0.002)
-    again = frames_of(Clip(path=str(path), indices=(40, 3, 3, 41)))
+    again = cached_frames(Clip(path=str(path), indices=(40, 3, 3, 41)))
     assert numbers(again) == [40, 3, 3, 41]
-    part = frames_of(Clip(path=str(path), fps=5, start_s=1.0, end_s=1.6))
+    part = cached_frames(Clip(path=str(path), fps=5, start_s=1.0, end_s=1.6))
     assert numbers(part) == list(part.indices) == [25, 30, 35] and part.duration_s == pytest.approx(0.6)
     assert part.times_s[0] == pytest.approx(0.0, abs=0.01), "counted from where the part begins"
 
 
 def test_all_of_it_where_more_is_asked_for(good):
-    assert frames_of(Clip(path=str(good), count=500)).indices == tuple(range(COUNT))
-    assert len(frames_of(Clip(path=str(good), fps=1000), Limits(max_frames=7)).indices) == 7
-    assert frames_of(Clip(path=str(good))).indices == (0, 12, 25, 37), "two a second unless somebody says otherwise"
+    assert cached_frames(Clip(path=str(good), count=500)).indices == tuple(range(COUNT))
+    assert len(cached_frames(Clip(path=str(good), fps=1000), VideoLimits(max_frames=7)).indices) == 7
+    assert cached_frames(Clip(path=str(good))).indices == (0, 12, 25, 37), "two a second unless somebody says otherwise"
 
 
 def test_the_order_may_be_changed_and_the_times_stay(good):
-    straight = frames_of(Clip(path=str(good), count=4))
-    mixed = frames_of(Clip(path=str(good), count=4, order=(2, 0, 3, 1)))
+    straight = cached_frames(Clip(path=str(good), count=4))
+    mixed = cached_frames(Clip(path=str(good), count=4, order=(2, 0, 3, 1)))
     assert numbers(mixed) == [numbers(straight)[k] for k in (2, 0, 3, 1)] and mixed.times_s == straight.times_s
 
 
 def test_frames_are_shuffled_by_a_seed_and_blanked_as_they_are_seen(good):
-    clip, seen = Clip(path=str(good)), Limits(fps=4.0, max_frames=6)
-    straight, mixed, other = (frames_of(c, seen) for c in (clip, clips.shuffled(clip, 1), clips.shuffled(clip, 2)))
+    clip, seen = Clip(path=str(good)), VideoLimits(fps=4.0, max_frames=6)
+    straight, mixed, other = (
+        cached_frames(c, seen) for c in (clip, clips.shuffle_frames(clip, 1), clips.shuffle_frames(clip, 2))
+    )
     assert sorted(numbers(mixed)) == numbers(straight) != numbers(mixed) != numbers(other) and mixed.times_s == straight.times_s
     assert numbers(mixed) == [numbers(straight)[i] for i in (1, 4, 0, 5, 3, 2)], "the same on every machine"
-    grey = frames_of(clips.blanked(clip), seen)
+    grey = cached_frames(clips.blank_frames(clip), seen)
     assert (grey.times_s, grey.frames_THWC.shape) == (straight.times_s, straight.frames_THWC.shape) and len(grey.times_s) == 6
     assert set(grey.frames_THWC.ravel().tolist()) == {128}
 
@@ -95,9 +97,9 @@ def test_variable_rates_are_sampled_by_time(folder):
     path = footages.write(folder / "varies.mp4", footages.frames(13), codec="libx264", times=times, crf="10")
     facts = probe(path)
     assert facts.times_s == pytest.approx(times, abs=0.002)
-    found = frames_of(Clip(path=str(path), count=3))
+    found = cached_frames(Clip(path=str(path), count=3))
     assert numbers(found) == [0, 11, 12] and found.times_s == pytest.approx([0, 6, 10], abs=0.002)
-    assert frames_of(Clip(path=str(path), fps=2, end_s=2.0)).indices == (0, 5, 10, 10)
+    assert cached_frames(Clip(path=str(path), fps=2, end_s=2.0)).indices == (0, 5, 10, 10)
 
 
 def test_turned_clips_stand_upright(good):
@@ -106,21 +108,21 @@ def test_turned_clips_stand_upright(good):
         data[at : at + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 48 << 16, 0, 1 << 30)
         return data
 
-    straight = frames_of(Clip(path=str(good), count=2)).frames_THWC
-    turned = frames_of(Clip(path=altered(good, "turned.mp4", turn), count=2)).frames_THWC
+    straight = cached_frames(Clip(path=str(good), count=2)).frames_THWC
+    turned = cached_frames(Clip(path=altered(good, "turned.mp4", turn), count=2)).frames_THWC
     assert turned.shape == (2, 64, 48, 3)
     assert np.abs(np.rot90(straight, -1, (1, 2)).astype(int) - turned).mean() < 2, "clockwise by a quarter, as the file says"
 
 
 @given(st.integers(1, 400), st.floats(0.5, 60), st.integers(1, 64), st.data())
 def test_what_is_chosen_lies_in_order_within_the_part(frames, rate, count, data):
-    facts = Facts(times_s=tuple(n / rate for n in range(frames)), duration_s=frames / rate, size=(8, 8))
+    facts = VideoInfo(times_s=tuple(n / rate for n in range(frames)), duration_s=frames / rate, size=(8, 8))
     start = data.draw(st.floats(0, facts.duration_s * 0.99))
     end = data.draw(st.floats(start, facts.duration_s).filter(lambda e: e > start))
-    found = chosen(Clip(path="x", count=count, start_s=start, end_s=end), facts, Limits(max_frames=32))
+    found = frame_indices(Clip(path="x", count=count, start_s=start, end_s=end), facts, VideoLimits(max_frames=32))
     assert 1 <= len(found) <= min(count, 32) and list(found) == sorted(set(found))
     assert all(start - 1 / rate - 1e-6 <= facts.times_s[i] <= end for i in found)
-    whole = chosen(Clip(path="x", count=count), facts, Limits(max_frames=count))
+    whole = frame_indices(Clip(path="x", count=count), facts, VideoLimits(max_frames=count))
     assert len(whole) == min(count, frames)
     assert count == 1 or len(whole) == 1 or (whole[0], whole[-1]) == (0, frames - 1)
 
@@ -129,22 +131,22 @@ def test_what_is_chosen_lies_in_order_within_the_part(frames, rate, count, data)
 
 
 def test_a_clip_is_decoded_once(good):
-    forget()
+    clear_cache()
     before = Count.files
     for _ in range(5):
-        frames_of(Clip(path=str(good), count=5))
+        cached_frames(Clip(path=str(good), count=5))
     assert Count.files == before + 1
     good.touch()
-    frames_of(Clip(path=str(good), count=5))
+    cached_frames(Clip(path=str(good), count=5))
     assert Count.files == before + 2, "the file may have changed"
 
 
 def test_what_is_kept_has_a_bound(good, monkeypatch):
-    forget()
-    one = frames_of(Clip(path=str(good), count=5))
+    clear_cache()
+    one = cached_frames(Clip(path=str(good), count=5))
     monkeypatch.setattr(decoding, "KEPT_BYTES", int(2.5 * one.frames_THWC.nbytes))
     for start in range(9):
-        frames_of(Clip(path=str(good), indices=tuple(range(start, start + 5))))
+        cached_frames(Clip(path=str(good), indices=tuple(range(start, start + 5))))
         assert sum(f.frames_THWC.nbytes for f in _KEPT.values()) <= decoding.KEPT_BYTES
     assert len(_KEPT) == 2
     with pytest.raises(ValueError, match="read-only"):
@@ -152,9 +154,9 @@ def test_what_is_kept_has_a_bound(good, monkeypatch):
 
 
 def test_frames_have_the_size_that_is_looked_at(good):
-    found = frames_of(Clip(path=str(good), count=4), Limits(factor=28, max_pixels=28 * 28 * 2))
+    found = cached_frames(Clip(path=str(good), count=4), VideoLimits(factor=28, max_pixels=28 * 28 * 2))
     assert found.frames_THWC.shape == (4, 28, 28, 3)
-    shared = frames_of(Clip(path=str(good), count=50), Limits(factor=2, total_pixels=50 * 16 * 12))
+    shared = cached_frames(Clip(path=str(good), count=50), VideoLimits(factor=2, total_pixels=50 * 16 * 12))
     assert shared.frames_THWC.shape == (50, 12, 16, 3)
 
 
@@ -206,7 +208,7 @@ def test_broken_files_are_named(good, how):
     change, why = BROKEN[how]
     path = altered(good, f"{how}.mp4", change)
     with pytest.raises(UserError, match=why) as told:
-        frames_of(Clip(path=path, count=COUNT))
+        cached_frames(Clip(path=path, count=COUNT))
     assert path in str(told.value) and "\n" not in str(told.value)
 
 
@@ -227,7 +229,7 @@ def test_metadata_is_not_believed(folder):
     length = data.index(b"strh") + 8 + 32
     data[length : length + 4] = struct.pack("<I", 10**9)
     path.write_bytes(data)
-    found = frames_of(Clip(path=str(path), count=4))
+    found = cached_frames(Clip(path=str(path), count=4))
     assert numbers(found) == [0, 6, 13, 19] and probe(path).frames == 20
     scale = data.index(b"strh") + 8 + 20
     data[scale : scale + 8] = struct.pack("<II", 1, 0)
@@ -243,13 +245,13 @@ def test_long_clips_are_sampled(folder):
         for n in range(10_000):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((16, 16, 3), n % 200, np.uint8), format="rgb24")))
         container.mux(stream.encode())
-    found = frames_of(Clip(path=str(folder / "10000.mp4")), Limits(max_frames=16))
+    found = cached_frames(Clip(path=str(folder / "10000.mp4")), VideoLimits(max_frames=16))
     assert len(found.indices) == 16 and found.indices[-1] == 9999 and found.duration_s == pytest.approx(333.3, abs=0.1)
 
 
 def test_one_frame(folder):
     path = footages.write(folder / "one.mp4", footages.frames(1), 25)
-    found = frames_of(Clip(path=str(path)))
+    found = cached_frames(Clip(path=str(path)))
     assert numbers(found) == [0] and found.times_s == (0.0,) and found.duration_s > 0
 
 
@@ -267,7 +269,7 @@ def test_other_things_than_videos(folder, good):
     }
     for path, why in cases.items():
         with pytest.raises(UserError, match=why):
-            frames_of(Clip(path=path))
+            cached_frames(Clip(path=path))
 
 
 @pytest.mark.parametrize(
@@ -292,19 +294,19 @@ def test_other_things_than_videos(folder, good):
 )
 def test_what_cant_be_shown(good, keys, why):
     with pytest.raises(UserError, match=why) as told:
-        frames_of(Clip(path=str(good), **keys))
+        cached_frames(Clip(path=str(good), **keys))
     assert "good.mp4" in str(told.value)
 
 
 @pytest.mark.parametrize("path", ["a\0b.mp4", "x" * 5000, 5])
 def test_paths_that_nothing_could_have(path):
     with pytest.raises(UserError, match=r"can't be looked up|must be a text|a\?b\.mp4 does not exist") as told:
-        frames_of(Clip(path=path))
+        cached_frames(Clip(path=path))
     assert len(str(told.value)) < 300 and "\0" not in str(told.value)
 
 
 def test_footage_that_is_none():
-    fine = Footage(frames_THWC=np.zeros((2, 8, 8, 3), np.uint8), times_s=(0.0, 1.0), duration_s=2.0, name="mine")
+    fine = VideoFrames(frames_THWC=np.zeros((2, 8, 8, 3), np.uint8), times_s=(0.0, 1.0), duration_s=2.0, name="mine")
     for wrong in (
         replace(fine, frames_THWC=np.zeros((2, 8, 8), np.uint8)),
         replace(fine, frames_THWC=np.zeros((2, 8, 8, 3))),
@@ -312,8 +314,10 @@ def test_footage_that_is_none():
         replace(fine, frames_THWC=np.zeros((0, 8, 8, 3), np.uint8), times_s=()),
     ):
         with pytest.raises(UserError, match="video mine"):
-            frames_of(wrong)
-    few = frames_of(replace(fine, frames_THWC=np.zeros((9, 8, 8, 3), np.uint8), times_s=tuple(range(9))), Limits(max_frames=3))
+            cached_frames(wrong)
+    few = cached_frames(
+        replace(fine, frames_THWC=np.zeros((9, 8, 8, 3), np.uint8), times_s=tuple(range(9))), VideoLimits(max_frames=3)
+    )
     assert few.times_s == (0, 4, 8)
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmrl import Frame, UserError
-from mmrl.api.frames import to_frame
+from mmrl import CoordinateFormat, UserError
+from mmrl.api.coordinates import convert_coordinates
 from mmrl.api.media.images import MAX_PIXELS, load_image
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -175,38 +175,51 @@ def test_a_bomb_is_refused_by_its_header():
 def test_frames_by_hand():
     size, model = (200, 100), (400, 50)
     box = (20, 10, 100, 50)
-    assert to_frame(box, Frame.PIXELS, Frame.UNIT, size) == (0.1, 0.1, 0.5, 0.5)
-    assert to_frame(box, Frame.PIXELS, Frame.THOUSANDTHS, size) == (100, 100, 500, 500)
-    assert to_frame(box, Frame.PIXELS, Frame.MODEL_PIXELS, size, model) == (40, 5, 200, 25)
-    assert to_frame((500, 1000), Frame.THOUSANDTHS, Frame.MODEL_PIXELS, size, model) == (200, 50)
-    assert to_frame([(0.25, 1), (1, 0)], "unit", "pixels", size) == [(50, 100), (200, 0)]
-    assert to_frame((100, 50, 20, 10), Frame.PIXELS, Frame.UNIT, size) == (0.5, 0.5, 0.1, 0.1)  # reversed corners stay reversed
-    assert to_frame((-20, 300), Frame.PIXELS, Frame.UNIT, size) == (-0.1, 3.0)  # nothing is clipped
-    assert to_frame([], Frame.PIXELS, Frame.UNIT, size) == ()
+    assert convert_coordinates(box, CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size) == (0.1, 0.1, 0.5, 0.5)
+    assert convert_coordinates(box, CoordinateFormat.PIXELS, CoordinateFormat.THOUSANDTHS, size) == (100, 100, 500, 500)
+    assert convert_coordinates(box, CoordinateFormat.PIXELS, CoordinateFormat.MODEL_PIXELS, size, model) == (40, 5, 200, 25)
+    assert convert_coordinates((500, 1000), CoordinateFormat.THOUSANDTHS, CoordinateFormat.MODEL_PIXELS, size, model) == (200, 50)
+    assert convert_coordinates([(0.25, 1), (1, 0)], "unit", "pixels", size) == [(50, 100), (200, 0)]
+    assert convert_coordinates((100, 50, 20, 10), CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size) == (
+        0.5,
+        0.5,
+        0.1,
+        0.1,
+    )  # reversed corners stay reversed
+    assert convert_coordinates((-20, 300), CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size) == (
+        -0.1,
+        3.0,
+    )  # nothing is clipped
+    assert convert_coordinates([], CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size) == ()
 
 
 def test_frames_refuse_what_has_no_meaning():
     with pytest.raises(ValueError, match="pairs"):
-        to_frame((1, 2, 3), Frame.PIXELS, Frame.UNIT, (10, 10))
+        convert_coordinates((1, 2, 3), CoordinateFormat.PIXELS, CoordinateFormat.UNIT, (10, 10))
     with pytest.raises(ValueError, match="model_size is needed"):
-        to_frame((1, 2), Frame.PIXELS, Frame.MODEL_PIXELS, (10, 10))
+        convert_coordinates((1, 2), CoordinateFormat.PIXELS, CoordinateFormat.MODEL_PIXELS, (10, 10))
     with pytest.raises(ValueError, match="'inches'"):
-        to_frame((1, 2), "inches", Frame.PIXELS, (10, 10))
+        convert_coordinates((1, 2), "inches", CoordinateFormat.PIXELS, (10, 10))
 
 
 sides = st.integers(1, 100_000)
 
 
 @settings(max_examples=300, deadline=None)
-@given(size=st.tuples(sides, sides), model=st.tuples(sides, sides), frame=st.sampled_from(Frame), data=st.data())
+@given(size=st.tuples(sides, sides), model=st.tuples(sides, sides), frame=st.sampled_from(CoordinateFormat), data=st.data())
 def test_a_round_trip_gives_back_the_pixel(size, model, frame, data):
     corners = [data.draw(st.integers(0, size[i % 2])) for i in range(4)]
-    there = to_frame(corners, Frame.PIXELS, frame, size, model)
-    back = to_frame(there, frame, Frame.PIXELS, size, model)
+    there = convert_coordinates(corners, CoordinateFormat.PIXELS, frame, size, model)
+    back = convert_coordinates(there, frame, CoordinateFormat.PIXELS, size, model)
     assert max(abs(a - b) for a, b in zip(back, corners, strict=True)) < 1e-6
     assert [round(v) for v in back] == corners
-    extent = {Frame.PIXELS: size, Frame.MODEL_PIXELS: model, Frame.THOUSANDTHS: (1000, 1000), Frame.UNIT: (1, 1)}[frame]
-    rounded = to_frame([round(v) for v in there], frame, Frame.PIXELS, size, model)
+    extent = {
+        CoordinateFormat.PIXELS: size,
+        CoordinateFormat.MODEL_PIXELS: model,
+        CoordinateFormat.THOUSANDTHS: (1000, 1000),
+        CoordinateFormat.UNIT: (1, 1),
+    }[frame]
+    rounded = convert_coordinates([round(v) for v in there], frame, CoordinateFormat.PIXELS, size, model)
     for i, (a, b) in enumerate(zip(rounded, corners, strict=True)):  # whole numbers in between: half a step of the coarser frame
         assert abs(a - b) <= 0.5 * size[i % 2] / extent[i % 2] * (1 + 1e-9) + 1e-9
         if extent[i % 2] >= size[i % 2]:

@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmrl import Eyes, Frame, Mark, Prompt, Status, Task, Turn, UserError, user
+from mmrl import CoordinateFormat, ImageProcessing, Overlay, Prompt, Status, Task, Turn, UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
-from mmrl.api.tasks import marks
+from mmrl.api.tasks import overlays
 from mmrl.api.types import Score
-from mmrl.run_folder.rollouts import marked, rollout_row
+from mmrl.run_folder.rollouts import overlays_of, rollout_row
 
 SOUND = [
-    Mark(kind="box", at=(0.1, 0.2, 0.3, 0.4), of="true", label="a cat"),
-    Mark(kind="box", at=(-0.5, 0.2, 1.5, 0.2), of="said", label="IoU 0.62", image=2),
-    Mark(kind="point", at=(1, 0), of="said"),
-    Mark(kind="path", at=(0, 0, 0.5, 0.5, 1, 0), of="said", label="drag"),
-    Mark(kind="grid", at=(1, 3), of="true", labels=("2", "", "1")),
-    Mark(kind="interval", at=(2.5, 40, 9), of="said"),
+    Overlay(kind="box", coordinates=(0.1, 0.2, 0.3, 0.4), source="true", label="a cat"),
+    Overlay(kind="box", coordinates=(-0.5, 0.2, 1.5, 0.2), source="said", label="IoU 0.62", image=2),
+    Overlay(kind="point", coordinates=(1, 0), source="said"),
+    Overlay(kind="path", coordinates=(0, 0, 0.5, 0.5, 1, 0), source="said", label="drag"),
+    Overlay(kind="grid", coordinates=(1, 3), source="true", labels=("2", "", "1")),
+    Overlay(kind="interval", coordinates=(2.5, 40, 9), source="said"),
 ]
 
 
 def as_said(kind, *at, **more):
-    return Mark(kind=kind, at=at, of="said", **more)
+    return Overlay(kind=kind, coordinates=at, source="said", **more)
 
 
 UNSOUND = {
@@ -51,81 +51,81 @@ UNSOUND = {
     "at = (1000": as_said("point", 10**400, 0),
     "at = ('a', 0)": as_said("point", "a", 0),
     "at = (True, 0)": as_said("point", True, 0),
-    "at = 'ab' must be": Mark(kind="point", at="ab", of="said"),
+    "at = 'ab' must be": Overlay(kind="point", coordinates="ab", source="said"),
     "kind = 'circle' must be one of box, point, path, grid, interval": as_said("circle", 0, 0),
-    "of = 'maybe' true or said": Mark(kind="point", at=(0, 0), of="maybe"),
+    "of = 'maybe' true or said": Overlay(kind="point", coordinates=(0, 0), source="maybe"),
     "image = -1 must be": as_said("point", 0, 0, image=-1),
     "image = 0.5 must be": as_said("point", 0, 0, image=0.5),
     "label must be a text": as_said("point", 0, 0, label=3),
     "labels a tuple of texts": as_said("grid", 1, 2, labels="ab"),
-    "it is a dict and no mmrl.Mark": {"kind": "point"},
+    "it is a dict and no mmrl.Overlay": {"kind": "point"},
 }
 
 
 def plain(mark):
-    return {name: getattr(mark, name) for name in ("kind", "of", "at", "image", "label", "labels")}
+    return {name: getattr(mark, name) for name in ("kind", "source", "coordinates", "image", "label", "labels")}
 
 
 def test_what_can_be_drawn_comes_back_from_plain_data():
-    assert [marks.wrong(mark) for mark in SOUND] == [""] * len(SOUND)
-    kept = marks.as_json(SOUND)
+    assert [overlays.overlay_error(mark) for mark in SOUND] == [""] * len(SOUND)
+    kept = overlays.to_json(SOUND)
     assert kept[:3] == [  # what is true first
-        {"kind": "box", "of": "true", "at": [0.1, 0.2, 0.3, 0.4], "label": "a cat"},
-        {"kind": "grid", "of": "true", "at": [1.0, 3.0], "labels": ["2", "", "1"]},
-        {"kind": "box", "of": "said", "at": [-0.5, 0.2, 1.5, 0.2], "label": "IoU 0.62", "image": 2},
+        {"kind": "box", "source": "true", "coordinates": [0.1, 0.2, 0.3, 0.4], "label": "a cat"},
+        {"kind": "grid", "source": "true", "coordinates": [1.0, 3.0], "labels": ["2", "", "1"]},
+        {"kind": "box", "source": "said", "coordinates": [-0.5, 0.2, 1.5, 0.2], "label": "IoU 0.62", "image": 2},
     ]
-    back = marks.read(kept)
-    assert [(m.kind, m.of, m.label, m.image, list(m.labels)) for m in back[:3]] == [
+    back = overlays.from_json(kept)
+    assert [(m.kind, m.source, m.label, m.image, list(m.labels)) for m in back[:3]] == [
         ("box", "true", "a cat", 0, []),
         ("grid", "true", "", 0, ["2", "", "1"]),
         ("box", "said", "IoU 0.62", 2, []),
     ]
-    assert len(back) == len(SOUND) and marks.as_json(back) == kept
+    assert len(back) == len(SOUND) and overlays.to_json(back) == kept
 
 
 @pytest.mark.parametrize("why", UNSOUND)
 def test_what_can_not_be_drawn_is_named_and_left_out(why):
-    assert why in marks.wrong(UNSOUND[why])
-    assert marks.as_json([UNSOUND[why], SOUND[2]]) == marks.as_json([SOUND[2]])
+    assert why in overlays.overlay_error(UNSOUND[why])
+    assert overlays.to_json([UNSOUND[why], SOUND[2]]) == overlays.to_json([SOUND[2]])
 
 
 @pytest.mark.parametrize(
     "damaged",
     [
-        *map(plain, (mark for mark in UNSOUND.values() if isinstance(mark, Mark))),
+        *map(plain, (mark for mark in UNSOUND.values() if isinstance(mark, Overlay))),
         None,
         7,
         [],
         {},
-        {"kind": "point", "of": "said"},
-        {"kind": ["point"], "of": "said", "at": [0, 0]},
-        {"kind": "point", "of": {}, "at": [0, 0]},
-        {"kind": "point", "of": "said", "at": {"x": 1}},
-        {"kind": "point", "of": "said", "at": [[0], 0]},
-        {"kind": "point", "of": "said", "at": [0, 0], "labels": 5},
-        {"kind": "grid", "of": "said", "at": [1, 1], "labels": [None]},
-        {"kind": "grid", "of": "said", "at": [1e300, 1e300], "labels": []},
+        {"kind": "point", "source": "said"},
+        {"kind": ["point"], "source": "said", "coordinates": [0, 0]},
+        {"kind": "point", "source": {}, "coordinates": [0, 0]},
+        {"kind": "point", "source": "said", "coordinates": {"x": 1}},
+        {"kind": "point", "source": "said", "coordinates": [[0], 0]},
+        {"kind": "point", "source": "said", "coordinates": [0, 0], "labels": 5},
+        {"kind": "grid", "source": "said", "coordinates": [1, 1], "labels": [None]},
+        {"kind": "grid", "source": "said", "coordinates": [1e300, 1e300], "labels": []},
     ],
 )
 def test_a_damaged_mark_is_left_out_and_the_others_are_read(damaged):
-    good = {"kind": "point", "of": "true", "at": [0.5, 0.5], "of_later": "what a later version may add"}
-    assert marks.read([damaged, good]) == [Mark(kind="point", at=[0.5, 0.5], of="true")]
+    good = {"kind": "point", "source": "true", "coordinates": [0.5, 0.5], "of_later": "what a later version may add"}
+    assert overlays.from_json([damaged, good]) == [Overlay(kind="point", coordinates=[0.5, 0.5], source="true")]
 
 
 @pytest.mark.parametrize("value", [None, "marks", 5, {}, {"kind": "point"}])
 def test_what_is_no_list_of_marks_is_none(value):
-    assert marks.read(value) == []
+    assert overlays.from_json(value) == []
 
 
 def test_so_many_are_kept_of_what_is_true_and_of_what_is_said():
     def many(of, count):
-        return [Mark(kind="point", at=(k / 1000, 0.123456789), of=of, label="x" * 200) for k in range(count)]
+        return [Overlay(kind="point", coordinates=(k / 1000, 0.123456789), source=of, label="x" * 200) for k in range(count)]
 
-    kept = marks.as_json([*many("said", 100), *many("true", 100)])
-    assert [one["of"] for one in kept] == ["true"] * marks.MOST + ["said"] * marks.MOST
-    assert kept[marks.MOST]["at"] == [0.0, 0.12346] and kept[-1]["at"][0] == (marks.MOST - 1) / 1000
-    assert {len(one["label"]) for one in kept} == {marks.LONGEST}
-    assert len(marks.read(kept * 3)) == 2 * marks.MOST
+    kept = overlays.to_json([*many("said", 100), *many("true", 100)])
+    assert [one["source"] for one in kept] == ["true"] * overlays.MOST + ["said"] * overlays.MOST
+    assert kept[overlays.MOST]["coordinates"] == [0.0, 0.12346] and kept[-1]["coordinates"][0] == (overlays.MOST - 1) / 1000
+    assert {len(one["label"]) for one in kept} == {overlays.LONGEST}
+    assert len(overlays.from_json(kept * 3)) == 2 * overlays.MOST
 
 
 # -- of a task ----------------------------------------------------------------------------------------------------------
@@ -137,54 +137,59 @@ def test_so_many_are_kept_of_what_is_true_and_of_what_is_said():
         {"boxes": [(100, 50, 300, 150)], "points": [(200, 100)]},
         {"boxes": [(300, 150, 100, 50)], "points": [(200, 100)]},
         {"boxes": [{"bbox_2d": [250, 250, 750, 750], "label": "it"}], "points": [(500, 500)], "frame": "thousandths"},
-        {"boxes": [(0.25, 0.25, 0.75, 0.75)], "points": [(0.5, 0.5)], "frame": Frame.UNIT},
+        {"boxes": [(0.25, 0.25, 0.75, 0.75)], "points": [(0.5, 0.5)], "frame": CoordinateFormat.UNIT},
         {"boxes": [(50, 25, 150, 75)], "points": [(100, 50)], "frame": "model-pixels"},
     ],
 )
 def test_by_default_a_task_marks_the_places_of_its_prompt(meta):
     task = Task()
-    task.eyes = Eyes(Frame.MODEL_PIXELS, lambda size: (size[0] // 2, size[1] // 2))
-    box, point = task.marks(Prompt(messages=[user("?", Image.new("RGB", (400, 200)))], meta=meta), "whatever is said")
-    assert (box.kind, tuple(box.at), box.of) == ("box", (0.25, 0.25, 0.75, 0.75), "true")
-    assert (point.kind, tuple(point.at), point.of) == ("point", (0.5, 0.5), "true")
+    task.image_processing = ImageProcessing(CoordinateFormat.MODEL_PIXELS, lambda size: (size[0] // 2, size[1] // 2))
+    box, point = task.overlays(Prompt(messages=[user_message("?", Image.new("RGB", (400, 200)))], meta=meta), "whatever is said")
+    assert (box.kind, tuple(box.coordinates), box.source) == ("box", (0.25, 0.25, 0.75, 0.75), "true")
+    assert (point.kind, tuple(point.coordinates), point.source) == ("point", (0.5, 0.5), "true")
     assert box.label == ("it" if isinstance(meta["boxes"][0], dict) else "")
 
 
 def test_a_prompt_without_places_or_pictures_has_no_marks():
-    assert Task().marks(Prompt(messages=[user("?", Image.new("RGB", (4, 2)))]), "") == []
-    assert Task().marks(Prompt(messages=[user("?")], meta={"boxes": [(0, 0, 1, 1)]}), "") == []
+    assert Task().overlays(Prompt(messages=[user_message("?", Image.new("RGB", (4, 2)))]), "") == []
+    assert Task().overlays(Prompt(messages=[user_message("?")], meta={"boxes": [(0, 0, 1, 1)]}), "") == []
 
 
 class Named(Task):
-    def marks(self, prompt, completion):
+    def overlays(self, prompt, completion):
         if completion == "broken":
             raise UserError("line 3 is broken") if prompt.answer else ValueError("no such word")
-        return [Mark(kind="point", at=(0.5, 0.5), of="said", label=completion), Mark(kind="point", at=(99, 0), of="said")]
+        return [
+            Overlay(kind="point", coordinates=(0.5, 0.5), source="said", label=completion),
+            Overlay(kind="point", coordinates=(99, 0), source="said"),
+        ]
 
 
 def rollout(said, answer=None):
     turn = Turn(observed_ids=(), token_ids=(1,), logprobs=(0.0,), text=said)
     return Conversation(
-        prompt=Prompt(messages=[user("?")], task="a", answer=answer), group=0, turns=(turn,), status=Status.FINISHED
+        prompt=Prompt(messages=[user_message("?")], task="a", answer=answer), group=0, turns=(turn,), status=Status.FINISHED
     )
 
 
 def test_a_row_has_the_marks_that_its_task_draws_for_what_was_said():
-    found = marked({"a": Named()}, rollout("here"))
-    assert found == [{"kind": "point", "of": "said", "at": [0.5, 0.5], "label": "here"}]
+    found = overlays_of({"a": Named()}, rollout("here"))
+    assert found == [{"kind": "point", "source": "said", "coordinates": [0.5, 0.5], "label": "here"}]
     assert rollout_row(rollout("here"), Score(1.0), 0.0, marks=found)["marks"] == found
     assert "marks" not in rollout_row(rollout("here"), Score(1.0), 0.0)
     with pytest.raises(PluginError, match=r"task 'a': marks\(\) raised ValueError: no such word"):
-        marked({"a": Named()}, rollout("broken"))
+        overlays_of({"a": Named()}, rollout("broken"))
     with pytest.raises(UserError, match="line 3 is broken"):
-        marked({"a": Named()}, rollout("broken", answer=1))
+        overlays_of({"a": Named()}, rollout("broken", answer=1))
 
 
 def test_the_guides_task_marks_what_it_reads():
     guide = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(from mmrl import Task\nfrom mmrl.api.tasks import marks\n.*?)```", guide, re.DOTALL)
     exec(code, names := {})
-    prompt = Prompt(messages=[user("?", Image.new("RGB", (40, 20)))], answer=(10, 5, 20, 10))
-    true = marks.box((10, 5, 20, 10), (40, 20), "true")
-    assert names["Where"]().marks(prompt, "hm") == [true] and true.at == (0.25, 0.25, 0.5, 0.5)
-    assert names["Where"]().marks(prompt, "0 0 40 20")[1] == Mark(kind="box", at=(0, 0, 1, 1), of="said", label="a guess")
+    prompt = Prompt(messages=[user_message("?", Image.new("RGB", (40, 20)))], answer=(10, 5, 20, 10))
+    true = overlays.box_overlay((10, 5, 20, 10), (40, 20), "true")
+    assert names["Where"]().overlays(prompt, "hm") == [true] and true.coordinates == (0.25, 0.25, 0.5, 0.5)
+    assert names["Where"]().overlays(prompt, "0 0 40 20")[1] == Overlay(
+        kind="box", coordinates=(0, 0, 1, 1), source="said", label="a guess"
+    )

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.mathematics import MAX_MATH, equal, explosive, read, same
+from mmrl.api.verifiers.mathematics import MAX_MATH, answers_match, is_too_expensive, parse_math, verify_parsed
 
 EQUAL = [  # completion, answer
     ("so it is **747**", "747"),
@@ -50,18 +50,18 @@ HOURS = [
 
 @pytest.mark.parametrize("completion, answer", EQUAL)
 def test_equal(completion, answer):
-    assert equal(completion, answer)
+    assert answers_match(completion, answer)
 
 
 @pytest.mark.parametrize("completion, answer", UNEQUAL)
 def test_unequal(completion, answer):
-    assert not equal(completion, answer)
+    assert not answers_match(completion, answer)
 
 
 def test_nothing_equals_nothing():
-    found = read("$7$")
-    assert found and same(found, found)
-    assert not same([], found) and not same(found, []) and not same([], [])
+    found = parse_math("$7$")
+    assert found and verify_parsed(found, found)
+    assert not verify_parsed([], found) and not verify_parsed(found, []) and not verify_parsed([], [])
 
 
 def test_what_can_not_be_compared_is_unequal(monkeypatch):
@@ -69,22 +69,22 @@ def test_what_can_not_be_compared_is_unequal(monkeypatch):
         raise RecursionError
 
     monkeypatch.setattr(mathematics.math_verify, "verify", fails)
-    assert equal("7", "7") is False
+    assert answers_match("7", "7") is False
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_takes_no_time_is_compared(text):
-    assert not explosive(text)
+    assert not is_too_expensive(text)
 
 
 @pytest.mark.parametrize("text", HOURS, ids=lambda t: t[:30])
 def test_what_would_take_hours_is_nothing(text):
-    assert explosive(text) and read(text) == []
-    assert not equal(f"The answer is {text}.", "7")
+    assert is_too_expensive(text) and parse_math(text) == []
+    assert not answers_match(f"The answer is {text}.", "7")
 
 
 def test_the_length_is_bounded():
-    assert explosive("7 " * (MAX_MATH // 2 + 1)) and not explosive("7 " * (MAX_MATH // 2))
+    assert is_too_expensive("7 " * (MAX_MATH // 2 + 1)) and not is_too_expensive("7 " * (MAX_MATH // 2))
 
 
 UNITS = [
@@ -118,7 +118,7 @@ UNITS = [
 def test_deciding_takes_no_time_itself(unit):
     for before in ("", "$", "^{", "$^", "$9", "exp("):
         start = time.monotonic()
-        explosive(before + unit * ((MAX_MATH - len(before)) // len(unit)))
+        is_too_expensive(before + unit * ((MAX_MATH - len(before)) // len(unit)))
         assert time.monotonic() - start < 0.5
 
 

@@ -40,7 +40,7 @@ def test_every_row_leads_from_what_is_gone_to_what_exists() -> None:
         (
             "from mmrl.types import Frame",
             "mmrl.types moved to mmrl.api.types in mmrl 0.2 (Batch, Credit, MicroBatch to mmrl.policies.batches; "
-            "Eyes, Frame to mmrl.api.frames): import it from there",
+            "Eyes, Frame to mmrl.api.coordinates): import it from there",
         ),
         (
             "import mmrl.view.sound",

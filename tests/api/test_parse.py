@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from mmrl.api.verifiers import parse
 from mmrl.api.verifiers.parse import (
-    fenced,
-    first,
-    first_on_a_line,
-    json_in,
-    last,
+    fenced_blocks,
+    find_json,
+    first_tag,
+    first_tag_on_line,
+    has_think_answer_format,
+    last_tag,
     nfc,
-    number,
-    numbers,
     only_answer,
-    thinks_then_answers,
+    parse_number,
+    parse_numbers,
 )
 
 TOKENS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "a")
@@ -33,9 +33,9 @@ def test_tags_and_the_format_are_those_of_the_published_patterns_on_every_short_
             text = "".join(pieces)
             found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
             one_line = re.search(r"<answer>(.*?)</answer>", text)
-            assert thinks_then_answers(text) == bool(PUBLISHED.fullmatch(text)), text
-            assert (first(text), last(text)) == ((found[0], found[-1]) if found else (None, None)), text
-            assert first_on_a_line(text) == (one_line[1] if one_line else None), text
+            assert has_think_answer_format(text) == bool(PUBLISHED.fullmatch(text)), text
+            assert (first_tag(text), last_tag(text)) == ((found[0], found[-1]) if found else (None, None)), text
+            assert first_tag_on_line(text) == (one_line[1] if one_line else None), text
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_the_only_answer(text, inside, why):
     ],
 )
 def test_json_in_a_text(text, value):
-    assert json_in(text) == value
+    assert find_json(text) == value
 
 
 def test_json_of_one_kind_alone():
-    assert json_in('{"a": 1}', list) is None and json_in("[1]", dict) is None
-    assert json_in('{"a": [1]}', dict) == {"a": [1]}
+    assert find_json('{"a": 1}', list) is None and find_json("[1]", dict) is None
+    assert find_json('{"a": [1]}', dict) == {"a": [1]}
 
 
 def test_depth_counts_what_is_nested():
@@ -92,8 +92,8 @@ def test_depth_counts_what_is_nested():
 
 
 def test_what_stands_in_fences():
-    assert list(fenced("a ```json\n1\n``` b ```\n2``` c")) == ["1\n", "2"]
-    assert list(fenced("no fence")) == [] and list(fenced("```x = 1```")) == ["x = 1"]
+    assert list(fenced_blocks("a ```json\n1\n``` b ```\n2``` c")) == ["1\n", "2"]
+    assert list(fenced_blocks("no fence")) == [] and list(fenced_blocks("```x = 1```")) == ["x = 1"]
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_what_stands_in_fences():
     ],
 )
 def test_a_number_alone(text, value):
-    assert number(text) == value
+    assert parse_number(text) == value
 
 
 def test_numbers_in_a_text():
     text = "a1 5, -3.5 .5 x2 1,234 1e3 3.4.5 50% \u22122 bbox_2d [12,13,14,15]"
-    assert numbers(text) == [5, -3.5, 0.5, 1234, 1000, 50, -2, 12, 13, 14, 15]
-    assert numbers("7 " * 50, most=3) == [7, 7, 7]
+    assert parse_numbers(text) == [5, -3.5, 0.5, 1234, 1000, 50, -2, 12, 13, 14, 15]
+    assert parse_numbers("7 " * 50, most=3) == [7, 7, 7]
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False).map(lambda v: round(v, 3)), max_size=8))
 def test_numbers_that_were_written_are_read(values):
-    assert numbers(" and ".join(f"{v:.3f}" for v in values)) == pytest.approx(values)
+    assert parse_numbers(" and ".join(f"{v:.3f}" for v in values)) == pytest.approx(values)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=24))
@@ -140,6 +140,16 @@ def test_many_marks_on_one_letter_are_left_as_they_are():
 )
 def test_hostile_texts_take_no_time(text):
     started = time.process_time()
-    for read in (json_in, nfc, numbers, number, only_answer, first, last, first_on_a_line, thinks_then_answers):
+    for read in (
+        find_json,
+        nfc,
+        parse_numbers,
+        parse_number,
+        only_answer,
+        first_tag,
+        last_tag,
+        first_tag_on_line,
+        has_think_answer_format,
+    ):
         read(text)
     assert time.process_time() - started < 2.0

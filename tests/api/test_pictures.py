@@ -7,32 +7,32 @@ import pytest
 from PIL import Image
 
 from mmrl.api.errors import UserError
-from mmrl.api.tasks import pictures
-from mmrl.api.tasks.pictures import (
+from mmrl.api.tasks import image_sources
+from mmrl.api.tasks.image_sources import (
     PHOTOGRAPHS,
-    SHARES,
-    Folder,
-    Photographs,
+    SPLIT_SHARES,
+    ImageFolder,
+    PhotographCrops,
     chance,
-    crop,
-    dealt,
-    files,
+    hash_rank,
+    list_files,
     part,
     photograph,
-    rank,
+    random_crop,
+    split_files,
     split_of,
 )
 
 
 def test_draws_are_the_same_on_every_machine():
     digest = hashlib.sha256(b"7\x1fa\x1fb").digest()
-    assert rank(7, "a", "b") == int.from_bytes(digest[:8], "big") != rank(7, "ab")
+    assert hash_rank(7, "a", "b") == int.from_bytes(digest[:8], "big") != hash_rank(7, "ab")
     assert chance(7, "a").random() == chance(7, "a").random() != chance(8, "a").random()
 
 
 def test_any_text_has_its_rank():
     names = ["\ud800", "\udc80", "\udfff.png", "", "\0", "é", "é".encode().decode(errors="surrogateescape") + "\udcff"]
-    assert len({rank(0, name) for name in names}) == len(names)
+    assert len({hash_rank(0, name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize("name", PHOTOGRAPHS)
@@ -55,10 +55,10 @@ def test_a_piece_shows_nothing_of_the_other_splits_part(monkeypatch):
     """The train part is black and the test part white: bicubic resampling, which looks further, still never mixes them."""
     pixels = np.zeros((300, 500, 3), dtype=np.uint8)
     pixels[:, part("train", (500, 300))[2] :] = 255
-    monkeypatch.setattr(pictures, "photograph", lambda name: Image.fromarray(pixels))
+    monkeypatch.setattr(image_sources, "photograph", lambda name: Image.fromarray(pixels))
     for n in range(200):
         for split, colour in (("train", 0), ("test", 255)):
-            assert crop(split, chance(n, split), 40, 30).getextrema() == ((colour, colour),) * 3
+            assert random_crop(split, chance(n, split), 40, 30).getextrema() == ((colour, colour),) * 3
 
 
 @pytest.fixture
@@ -71,29 +71,29 @@ def folder(tmp_path):
 
 
 def test_a_folders_images_go_by_their_paths(folder):
-    found = files(str(folder))
+    found = list_files(str(folder))
     assert len(found) == 40 and list(found) == sorted(found) and "deep/01.png" in found and "00.png" in found
     for path, message in (("nowhere", "does not exist"), ("notes.txt", "is a file")):
         with pytest.raises(UserError, match=message):
-            files(str(folder / path))
+            list_files(str(folder / path))
     for path in ("x" * 3000, "x" * 90_000, "a\nb", "\0"):
         with pytest.raises(UserError, match=r"folder .*: (give a folder of images|correct path)") as caught:
-            files(path)
+            list_files(path)
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match="has no images"):
-        files(str(folder / "empty"))
+        list_files(str(folder / "empty"))
 
 
 def test_the_split_of_a_file_is_its_own_whatever_is_added():
     before = {f"{n}.png": split_of(f"{n}.png", 0) for n in range(2000)}
-    shares = {split: sum(s == split for s in before.values()) / 2000 for split in SHARES}
-    assert shares == pytest.approx(SHARES, abs=0.04)
+    shares = {split: sum(s == split for s in before.values()) / 2000 for split in SPLIT_SHARES}
+    assert shares == pytest.approx(SPLIT_SHARES, abs=0.04)
     assert before != {id: split_of(id, 1) for id in before}
 
 
 def test_items_of_a_folder(folder):
-    source = Folder(str(folder), 25, 2, 0)
+    source = ImageFolder(str(folder), 25, 2, 0)
     ids = {split: set(found) for split, found in source.ids.items()}
     assert not ids["train"] & ids["test"] and len(ids["train"]) + len(ids["test"]) == 80
     for split, found in source.ids.items():
@@ -101,35 +101,37 @@ def test_items_of_a_folder(folder):
             assert split_of(id.removesuffix("#1"), 0) == split and source.name(split, index).endswith(id.removesuffix("#1"))
             assert max(source.open(split, index).size) <= 25
     (folder / "zz.png").write_bytes((folder / "00.png").read_bytes())
-    again = Folder(str(folder), 25, 2, 0)
-    assert all(set(source.ids[split]) <= set(again.ids[split]) for split in SHARES), "a file more moves no other"
+    again = ImageFolder(str(folder), 25, 2, 0)
+    assert all(set(source.ids[split]) <= set(again.ids[split]) for split in SPLIT_SHARES), "a file more moves no other"
 
 
 def test_a_folder_of_other_files(folder):
-    assert list(files(str(folder), (".txt",), "note")) == ["notes.txt"]
+    assert list(list_files(str(folder), (".txt",), "note")) == ["notes.txt"]
     with pytest.raises(UserError, match=r"has no clips \(\.mp4, \.mov\): put some in"):
-        files(str(folder), (".mp4", ".mov"), "clip")
+        list_files(str(folder), (".mp4", ".mov"), "clip")
     with pytest.raises(UserError, match="is a file: give a folder of clips"):
-        files(str(folder / "notes.txt"), (".mp4",), "clip")
+        list_files(str(folder / "notes.txt"), (".mp4",), "clip")
 
 
 def test_each_split_gets_a_file(folder):
     empty = "train" if split_of("notes.txt", 0) == "test" else "test"
     with pytest.raises(UserError, match=f"has 1 note, and none of them falls to '{empty}': add more, or set another seed"):
-        dealt(str(folder), 3, 0, (".txt",), "note")
-    ids, paths = dealt(str(folder), 2, 0)
+        split_files(str(folder), 3, 0, (".txt",), "note")
+    ids, paths = split_files(str(folder), 2, 0)
     assert [str(p.relative_to(folder)) for p in paths["test"]] == [id.removesuffix("#1") for id in ids["test"]]
     half = len(ids["test"]) // 2
     assert [f"{id}#1" for id in ids["test"][:half]] == ids["test"][half:], "all once before any comes again"
-    assert ids["test"][:half] == sorted(ids["test"][:half], key=lambda id: rank(0, "order", id))
+    assert ids["test"][:half] == sorted(ids["test"][:half], key=lambda id: hash_rank(0, "order", id))
 
 
 def test_pieces_of_photographs():
-    source = Photographs(32, {"train": 6, "test": 3}, 0, ("china", "coffee"))
+    source = PhotographCrops(32, {"train": 6, "test": 3}, 0, ("china", "coffee"))
     assert [len(found) for found in source.ids.values()] == [6, 3]
     assert {source.name("train", i) for i in range(6)} <= {"china", "coffee"}
-    assert source.open("train", 2).tobytes() == Photographs(32, {"train": 9}, 0, ("china", "coffee")).open("train", 2).tobytes()
+    assert (
+        source.open("train", 2).tobytes() == PhotographCrops(32, {"train": 9}, 0, ("china", "coffee")).open("train", 2).tobytes()
+    )
     for wrong in (["cat"], "china", 5, True, None, {}, [5], [["china"]], ["x" * 9000]):
         with pytest.raises(UserError, match=r"photographs = .* must be a list of some of astronaut") as caught:
-            Photographs(32, {"train": 1}, 0, wrong)
+            PhotographCrops(32, {"train": 1}, 0, wrong)
         assert len(str(caught.value)) < 500

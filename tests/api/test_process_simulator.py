@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl.api.specs import SimulatorSpec
@@ -26,7 +26,9 @@ SPEC = SimulatorSpec(
 
 
 def walk(num_envs: int, device: str, fragile: bool = False) -> ProcessSimulator:
-    workers = Workers("toy_walk:World", {}, num_envs, what="toy/walk", environment={"FRAGILE": "1"} if fragile else {})
+    workers = EnvironmentProcesses(
+        "toy_walk:World", {}, num_envs, what="toy/walk", environment={"FRAGILE": "1"} if fragile else {}
+    )
     return ProcessSimulator(
         workers,
         instruction="walk to the middle",

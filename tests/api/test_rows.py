@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from mmrl.api.errors import UserError
-from mmrl.api.tasks.rows import Items, beside, read_rows
+from mmrl.api.tasks.tables import LazyItems, read_table, resolve_image
 
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
 
@@ -29,7 +29,7 @@ def written(folder, kind):
 
 @pytest.mark.parametrize("kind", ["jsonl", "ndjson", "json", "csv", "tsv", "parquet"])
 def test_every_format_gives_the_same_rows(tmp_path, kind):
-    rows = read_rows(written(tmp_path, kind))
+    rows = read_table(written(tmp_path, kind))
     values = [{"id": row["id"], "n": int(row["n"])} for row in rows]
     assert values == ROWS and len(rows) == 3 and rows[-1] == rows[2]
     with pytest.raises(IndexError):
@@ -45,10 +45,10 @@ def test_a_data_set_on_disk_has_its_splits_and_undecoded_pictures(tmp_path):
     one = datasets.Dataset.from_dict({"image": [str(picture)], "n": [1]}, features=features)
     datasets.DatasetDict({"train": one, "validation": one}).save_to_disk(str(tmp_path / "data"))
     for split in ("train", "test"):
-        (row,) = read_rows(str(tmp_path / "data"), split=split)
+        (row,) = read_table(str(tmp_path / "data"), split=split)
         assert row["n"] == 1 and isinstance(row["image"], str | bytes)
     with pytest.raises(UserError, match="has no split 'warm': it has train, validation"):
-        read_rows(str(tmp_path / "data"), split="warm")
+        read_table(str(tmp_path / "data"), split="warm")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_data_set_on_disk_has_its_splits_and_undecoded_pictures(tmp_path):
 )
 def test_a_broken_row_is_told_by_its_place_when_it_is_asked_for(tmp_path, name, text, index, message):
     (tmp_path / name).write_text(text)
-    rows = read_rows(str(tmp_path / name))
+    rows = read_table(str(tmp_path / name))
     with pytest.raises(UserError, match=message) as caught:
         rows[index]
     assert "\n" not in str(caught.value)
@@ -84,7 +84,7 @@ def test_a_table_that_is_none_is_refused_at_once(tmp_path, name, data, message):
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError, match=message):
-        read_rows(str(tmp_path / name))
+        read_table(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -101,20 +101,23 @@ def test_what_fails_in_making_an_item_names_its_row(tmp_path, fault, message):
             raise fault
         return row["n"] * 10
 
-    rows = read_rows(written(tmp_path, "jsonl"))
-    items = Items(rows, make, (2, 1, 0))
+    rows = read_table(written(tmp_path, "jsonl"))
+    items = LazyItems(rows, make, (2, 1, 0))
     assert (len(items), items[0], items[2]) == (3, 30, 10)
     with pytest.raises(UserError, match=rf"table\.jsonl line 3{message}"):
         items[1]
 
 
 def test_pictures_are_found_beside_their_table():
-    assert beside("/data/t.jsonl", "a/b.png") == "/data/a/b.png" and beside("/data/t.jsonl", "b.png", "/other") == "/other/b.png"
-    assert beside("/data/t.jsonl", "/abs.png") == "/abs.png" and beside("/data/t.jsonl", b"bytes") == b"bytes"
+    assert (
+        resolve_image("/data/t.jsonl", "a/b.png") == "/data/a/b.png"
+        and resolve_image("/data/t.jsonl", "b.png", "/other") == "/other/b.png"
+    )
+    assert resolve_image("/data/t.jsonl", "/abs.png") == "/abs.png" and resolve_image("/data/t.jsonl", b"bytes") == b"bytes"
     with pytest.raises(ValueError, match="empty path"):
-        beside("/data/t.jsonl", " ")
+        resolve_image("/data/t.jsonl", " ")
     with pytest.raises(ValueError, match="path has 100,000 characters"):
-        beside("/data/t.jsonl", "x" * 100_000)
+        resolve_image("/data/t.jsonl", "x" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_pictures_are_found_beside_their_table():
 )
 def test_a_path_that_can_be_no_table_is_told_in_one_short_line(path, message):
     with pytest.raises(UserError, match=message) as caught:
-        read_rows(path)
+        read_table(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
@@ -147,9 +150,9 @@ def test_what_is_neither_here_nor_on_the_hub_says_both(monkeypatch):
     with pytest.raises(
         UserError, match=r"nope is no file or folder here, and the Hub gives no data set of this name \(no network"
     ):
-        read_rows("nope")
+        read_table("nope")
 
 
 def test_no_bar_is_drawn_over_a_runs_lines(tmp_path, capfd):
-    assert len(read_rows(written(tmp_path, "parquet"))) == 3
+    assert len(read_table(written(tmp_path, "parquet"))) == 3
     assert capfd.readouterr() == ("", "")

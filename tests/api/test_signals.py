@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mmrl.api.signals import asked_to_end, interrupted_later
+from mmrl.api.signals import defer_interrupt, on_termination
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def heard():
 
 def test_it_is_heard_at_the_end_and_told(capfd):
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupted_later("it is up"):
+    with pytest.raises(KeyboardInterrupt), defer_interrupt("it is up"):
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
     assert done and capfd.readouterr().err == "\nstopping when it is up; Ctrl-C again to stop at once\n"
@@ -27,7 +27,7 @@ def test_it_is_heard_at_the_end_and_told(capfd):
 
 def test_a_second_one_is_heard_at_once(capfd):
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupted_later("it is up"):
+    with pytest.raises(KeyboardInterrupt), defer_interrupt("it is up"):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
@@ -37,11 +37,11 @@ def test_a_second_one_is_heard_at_once(capfd):
 def test_who_heard_before_is_told_and_an_error_goes_first():
     told = []
     signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
-    with interrupted_later("it is up"):
+    with defer_interrupt("it is up"):
         signal.raise_signal(signal.SIGINT)
         assert not told
     assert told == [signal.SIGINT]
-    with pytest.raises(ValueError, match=r"^broken$"), interrupted_later("it is up"):
+    with pytest.raises(ValueError, match=r"^broken$"), defer_interrupt("it is up"):
         signal.raise_signal(signal.SIGINT)
         raise ValueError("broken")
     assert len(told) == 1
@@ -49,7 +49,7 @@ def test_who_heard_before_is_told_and_an_error_goes_first():
 
 def test_a_wish_to_end_is_told_and_the_handlers_of_before_come_back():
     told, before = [], signal.getsignal(signal.SIGTERM)
-    with asked_to_end(told.append):
+    with on_termination(told.append):
         signal.raise_signal(signal.SIGTERM)
     assert told == [signal.SIGTERM]
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == [signal.default_int_handler, before]
@@ -57,7 +57,7 @@ def test_a_wish_to_end_is_told_and_the_handlers_of_before_come_back():
 
 def test_what_is_ignored_stays_so(capfd):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with interrupted_later("it is up"):
+    with defer_interrupt("it is up"):
         signal.raise_signal(signal.SIGINT)
     assert capfd.readouterr().err == ""
 
@@ -66,7 +66,7 @@ def test_another_thread_hears_none():
     done = []
 
     def work():
-        with interrupted_later("it is up"):
+        with defer_interrupt("it is up"):
             done.append("it")
 
     thread = threading.Thread(target=work)

@@ -15,7 +15,7 @@ import numpy
 import pytest
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 from processes import alive, gone
 
 WHAT = "toy/world"
@@ -24,12 +24,12 @@ FAR = 60.0
 
 
 @pytest.fixture
-def workers() -> Iterator[Callable[..., Workers]]:
-    made: list[Workers] = []
+def workers() -> Iterator[Callable[..., EnvironmentProcesses]]:
+    made: list[EnvironmentProcesses] = []
 
-    def make(num_envs: int = 3, deadline_s: float = FAR, factory: str = "toy_world:World", **options: Any) -> Workers:
+    def make(num_envs: int = 3, timeout_s: float = FAR, factory: str = "toy_world:World", **options: Any) -> EnvironmentProcesses:
         rest = {k: options.pop(k) for k in ("python", "environment", "start_s") if k in options}
-        made.append(Workers(factory, options, num_envs, what=WHAT, deadline_s=deadline_s, **rest))
+        made.append(EnvironmentProcesses(factory, options, num_envs, what=WHAT, timeout_s=timeout_s, **rest))
         return made[-1]
 
     yield make
@@ -41,7 +41,7 @@ def actions(*rows: tuple[float, float]) -> numpy.ndarray:
     return numpy.array(rows, numpy.float32)
 
 
-def test_rows_are_what_the_worlds_show(workers: Callable[..., Workers]) -> None:
+def test_rows_are_what_the_worlds_show(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers()
     assert made.facts["dims"] == 2 and made.facts["threads"] == "1"
     assert {name: (a.shape, a.dtype.name) for name, a in made.rows.items()} == {
@@ -59,7 +59,7 @@ def test_rows_are_what_the_worlds_show(workers: Callable[..., Workers]) -> None:
     assert made.rows["over"].tolist() == [False, False, False] and made.lost == 0
 
 
-def test_states_come_back_in_other_places(workers: Callable[..., Workers]) -> None:
+def test_states_come_back_in_other_places(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     made.reset({0: 10, 1: 20})
     states = made.call([1, 0], "snapshot")
@@ -78,7 +78,7 @@ def test_states_come_back_in_other_places(workers: Callable[..., Workers]) -> No
         (6, "ValueError: its picture is uint8 [3, 3, 3], and at first it was uint8 [2, 2, 3]"),
     ],
 )
-def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., Workers], how: int, why: str) -> None:
+def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., EnvironmentProcesses], how: int, why: str) -> None:
     made = workers()
     made.reset({0: 10, 1: 20, 2: 30})
     before = made.pid(1)
@@ -97,7 +97,7 @@ def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., Worker
     assert made.rows["state"].tolist() == [[13, 3], [6, 1], [33, 3]]
 
 
-def test_what_a_world_refuses_loses_nothing(workers: Callable[..., Workers]) -> None:
+def test_what_a_world_refuses_loses_nothing(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     made.reset({0: 10, 1: 20})
     pids = made.pid(0), made.pid(1)
@@ -108,8 +108,8 @@ def test_what_a_world_refuses_loses_nothing(workers: Callable[..., Workers]) -> 
 
 
 @pytest.mark.parametrize("how", [2, 4])
-def test_a_world_that_hangs_is_killed_at_the_deadline(workers: Callable[..., Workers], how: int) -> None:
-    made = workers(2, deadline_s=1.5)
+def test_a_world_that_hangs_is_killed_at_the_deadline(workers: Callable[..., EnvironmentProcesses], how: int) -> None:
+    made = workers(2, timeout_s=1.5)
     made.reset({0: 10, 1: 20})
     before = made.pid(0)
     started = time.monotonic()
@@ -122,7 +122,7 @@ def test_a_world_that_hangs_is_killed_at_the_deadline(workers: Callable[..., Wor
     assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {}
 
 
-def test_a_process_that_is_killed_between_steps_is_lost(workers: Callable[..., Workers]) -> None:
+def test_a_process_that_is_killed_between_steps_is_lost(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     made.reset({0: 10, 1: 20})
     pid = made.pid(1)
@@ -133,7 +133,7 @@ def test_a_process_that_is_killed_between_steps_is_lost(workers: Callable[..., W
     assert lost == {1: "its process was killed by SIGKILL"}
 
 
-def test_a_reset_mends_what_died_before_it(workers: Callable[..., Workers]) -> None:
+def test_a_reset_mends_what_died_before_it(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     made.reset({0: 10, 1: 20})
     state = made.call([0], "snapshot")[0]
@@ -146,7 +146,7 @@ def test_a_reset_mends_what_died_before_it(workers: Callable[..., Workers]) -> N
     assert made.lost == 2 and made.rows["state"].tolist() == [[10, 0], [10, 0]]
 
 
-def test_a_world_that_can_not_be_reset_is_given_up(workers: Callable[..., Workers]) -> None:
+def test_a_world_that_can_not_be_reset_is_given_up(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     with pytest.raises(
         UserError, match=r"toy/world: reset of environment 0 failed with 3 processes: its process exited with code 7"
@@ -157,7 +157,7 @@ def test_a_world_that_can_not_be_reset_is_given_up(workers: Callable[..., Worker
     assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {}
 
 
-def test_a_world_that_can_not_be_started_again_is_given_up(workers: Callable[..., Workers], tmp_path: Path) -> None:
+def test_a_world_that_can_not_be_started_again_is_given_up(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     made = workers(1, start="once", mark=str(tmp_path / "mark"))
     made.reset({0: 1})
     assert list(made.step(actions((1, 1)), [0])) == [0]
@@ -174,25 +174,25 @@ def test_a_world_that_can_not_be_started_again_is_given_up(workers: Callable[...
         ("hangs", "toy/world can't be made: start took longer than 2 s, and its process was killed"),
     ],
 )
-def test_worlds_that_can_not_be_made_are_refused(workers: Callable[..., Workers], start: str, why: str) -> None:
+def test_worlds_that_can_not_be_made_are_refused(workers: Callable[..., EnvironmentProcesses], start: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         workers(2, start=start, start_s=2.0 if start == "hangs" else FAR)
 
 
-def test_a_process_that_hangs_at_its_start_is_replaced(workers: Callable[..., Workers], tmp_path: Path) -> None:
+def test_a_process_that_hangs_at_its_start_is_replaced(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     made = workers(2, start="stumbles", mark=str(tmp_path / "mark"), start_s=5.0)
     made.reset({0: 1, 1: 2})
     assert made.lost >= 1 and "start took longer than 5 s" in made.why[0]
     assert made.rows["state"].tolist() == [[1, 0], [2, 0]]
 
 
-def test_a_world_that_talks_is_not_held_up(workers: Callable[..., Workers]) -> None:
+def test_a_world_that_talks_is_not_held_up(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(1, start="chatters")
     made.reset({0: 1})
     assert made.rows["state"].tolist() == [[1, 0]]
 
 
-def test_steps_of_several_run_at_once(workers: Callable[..., Workers]) -> None:
+def test_steps_of_several_run_at_once(workers: Callable[..., EnvironmentProcesses]) -> None:
     """Each sleeps, so that this holds on one core."""
     made = workers(4, slow_s=0.5)
     made.reset(dict.fromkeys(range(4), 1))
@@ -201,9 +201,9 @@ def test_steps_of_several_run_at_once(workers: Callable[..., Workers]) -> None:
     assert 0.5 <= time.monotonic() - started < 1.5
 
 
-def test_processes_outlive_the_thread_that_made_them(workers: Callable[..., Workers]) -> None:
+def test_processes_outlive_the_thread_that_made_them(workers: Callable[..., EnvironmentProcesses]) -> None:
     """They are killed with the thread that started them, which is therefore not the caller's."""
-    made: list[Workers] = []
+    made: list[EnvironmentProcesses] = []
     thread = threading.Thread(target=lambda: made.append(workers(1)))
     thread.start()
     thread.join()
@@ -212,7 +212,7 @@ def test_processes_outlive_the_thread_that_made_them(workers: Callable[..., Work
     assert made[0].lost == 0 and made[0].rows["state"].tolist() == [[5, 0]]
 
 
-def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Workers]) -> None:
+def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     started = made.call([0, 1], "child")
     pids = [made.pid(0), made.pid(1), *started]
@@ -229,7 +229,7 @@ def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Work
 def test_processes_die_with_a_parent_that_is_killed() -> None:
     code = (
         "import sys, time; from mmrl.api.simulators.processes import Workers\n"
-        f"made = Workers('toy_world:World', {{}}, 2, what='toy/world', deadline_s={FAR})\n"
+        f"made = EnvironmentProcesses('toy_world:World', {{}}, 2, what='toy/world', timeout_s={FAR})\n"
         "print(made.pid(0), made.pid(1), flush=True); time.sleep(1000)"
     )
     path = os.pathsep.join(p for p in sys.path if p)
@@ -241,7 +241,7 @@ def test_processes_die_with_a_parent_that_is_killed() -> None:
     assert all(gone(pid, 20) for pid in pids)
 
 
-def test_options_of_the_processes(workers: Callable[..., Workers], tmp_path: Path) -> None:
+def test_options_of_the_processes(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     assert workers(1, environment={"TOLD": "yes"}).facts["told"] == "yes"
     with pytest.raises(UserError, match=r"python = '/no/such/python' is no program"):
         workers(1, python="/no/such/python")
@@ -249,7 +249,7 @@ def test_options_of_the_processes(workers: Callable[..., Workers], tmp_path: Pat
         workers(1, factory="no_such_module:World")
 
 
-def test_another_interpreter_needs_nothing_of_mmrl(workers: Callable[..., Workers], tmp_path: Path) -> None:
+def test_another_interpreter_needs_nothing_of_mmrl(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     """An interpreter in isolated mode, with numpy alone on its path."""
     python = tmp_path / "python"
     site = Path(numpy.__file__).parents[1]

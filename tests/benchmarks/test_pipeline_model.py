@@ -182,7 +182,7 @@ def run_folder(path, costs, steps, prompts=8, group=4, limit=64):
             "update": costs.optimizer + trained * (costs.update_prompt + group * mean * costs.update_token),
             "other": costs.other,
         }
-        metrics = {"length/mean": mean, "length/max": longest, "zero_spread_share": idle, "time/step": sum(own.values())}
+        metrics = {"length/mean": mean, "length/max": longest, "zero_std_share": idle, "time/step": sum(own.values())}
         rows.append({"step": step + 1, "stage": "rl", "metrics": metrics | {f"time/{k}": v for k, v in own.items()}})
     path.mkdir()
     (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))

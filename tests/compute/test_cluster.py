@@ -12,17 +12,17 @@ import runs
 from mmrl import __version__
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
-from mmrl.compute.cluster import conclude, follow, train_on_cluster
-from mmrl.compute.cluster.connect import connected, fault
-from mmrl.compute.cluster.relay import Relay, said_by
-from mmrl.compute.cluster.room import Wanted, check_room, lacking
-from mmrl.compute.progress import Teller
-from mmrl.compute.ray import shares, spare_gpus
+from mmrl.compute.cluster import follow, raise_outcome, train_on_cluster
+from mmrl.compute.cluster.connect import connect_to_cluster, describe_ray_error
+from mmrl.compute.cluster.relay import Relay, describe_failure
+from mmrl.compute.cluster.resources import ResourceRequest, check_resources, missing_resources
+from mmrl.compute.progress import RelayedProgress
+from mmrl.compute.ray import engines_per_rank, spare_gpus
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
-from mmrl.evaluation.figures import Evaluation, Item
+from mmrl.evaluation.results import Evaluation, PromptResult
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.engines import Engine, packed_weights, take
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.engines import Engine, load_weights, packed_weights
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.on_cluster import check_node, learn
 
 
@@ -45,7 +45,7 @@ class There:
 @pytest.mark.parametrize("address", ["ray:/host:1", "10.0.0.1:6379", "http://host:10001", "ray://host", "somewhere"])
 def test_what_is_no_address_is_refused_with_those_that_are(address):
     with pytest.raises(UserError, match=r"is no address of a cluster: give ray://HOST:PORT, auto .* or local"):
-        with connected(address, Wanted(1, 0)):
+        with connect_to_cluster(address, ResourceRequest(1, 0)):
             pass
 
 
@@ -64,15 +64,17 @@ def test_where_nobody_answers_that_is_said_at_once():
         free.bind(("127.0.0.1", 0))
         address = f"ray://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(UserError, match=r"nobody answers there \(.*refused\): start the cluster \(ray start --head"):
-            with connected(address, Wanted(1, 0)):
+            with connect_to_cluster(address, ResourceRequest(1, 0)):
                 pass
 
 
 def test_other_versions_are_named():
     said = "The client's Ray version does not match the server: 2.59.0 vs. 2.60.0\nThis may cause issues"
-    assert fault("ray://h:1", RuntimeError(said)).startswith("--cluster ray://h:1 runs other versions than are here: ")
+    assert describe_ray_error("ray://h:1", RuntimeError(said)).startswith(
+        "--cluster ray://h:1 runs other versions than are here: "
+    )
     said = "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1"
-    found = fault("auto", RuntimeError(said))
+    found = describe_ray_error("auto", RuntimeError(said))
     assert "3.12.1" in found and "\n" not in found and found.endswith("install the same Python and Ray on both")
 
 
@@ -81,42 +83,45 @@ def test_other_versions_are_named():
 
 def test_engines_count_where_they_are_processes_of_their_own():
     compute = ComputeConfig(learners=4, engines=3, tensor_parallel=2, placement="separate")
-    assert Wanted.of(compute).amounts(use_gpu=True) == {"CPU": 7, "GPU": 4 + 3 * 2}
+    assert ResourceRequest.of(compute).amounts(use_gpu=True) == {"CPU": 7, "GPU": 4 + 3 * 2}
     colocated = compute.model_copy(update={"placement": "colocated"})
-    assert Wanted.of(colocated).amounts(use_gpu=True) == {"CPU": 4, "GPU": 4}
-    assert Wanted.of(colocated).amounts(use_gpu=False) == {"CPU": 4}
+    assert ResourceRequest.of(colocated).amounts(use_gpu=True) == {"CPU": 4, "GPU": 4}
+    assert ResourceRequest.of(colocated).amounts(use_gpu=False) == {"CPU": 4}
 
 
 def test_judges_count_with_their_workers_and_simulators_with_their_lanes():
     compute = ComputeConfig(learners=2, judges=3, simulators="actors")
-    wanted = Wanted.of(compute, processes=4, lanes=2, tasks=3)
+    wanted = ResourceRequest.of(compute, processes=4, lanes=2, tasks=3)
     assert wanted.amounts(use_gpu=True) == {"CPU": 2 + 3 * 4 + 2 * 2, "GPU": 2}
     assert wanted.most_cpus == 2 + 3 * 4 + 2 * 2 * 3
-    said = "compute.learners = 2, compute.judges = 3 of judge.processes = 4 and simulate.lanes = 2 of each learner"
-    assert lacking(There({"CPU": 17.0}), wanted) == f"{said} want 18 CPUs of 17 in the cluster"
-    assert not lacking(There({"CPU": 18.0}), wanted)
-    beside = Wanted.of(compute.model_copy(update={"judges": 0, "simulators": "local"}), processes=4, lanes=2, tasks=3)
+    said = "compute.learners = 2, compute.judges = 3 of judge.num_workers = 4 and simulate.lanes = 2 of each learner"
+    assert missing_resources(There({"CPU": 17.0}), wanted) == f"{said} want 18 CPUs of 17 in the cluster"
+    assert not missing_resources(There({"CPU": 18.0}), wanted)
+    beside = ResourceRequest.of(compute.model_copy(update={"judges": 0, "simulators": "local"}), processes=4, lanes=2, tasks=3)
     assert (beside.amounts(use_gpu=False), beside.most_cpus, str(beside)) == ({"CPU": 2}, 2, "compute.learners = 2")
 
 
 def test_more_than_the_cluster_holds_is_refused_with_both_numbers(monkeypatch):
-    wanted = Wanted(5, 2)
+    wanted = ResourceRequest(5, 2)
     with pytest.raises(
         UserError, match=r"^compute\.learners = 5 and compute\.engines = 2 want 7 CPUs of 4 in the cluster: ask for"
     ):
-        check_room(There({"CPU": 4.0}), wanted, "auto")
+        check_resources(There({"CPU": 4.0}), wanted, "auto")
     with pytest.raises(UserError, match=r"want 7 GPUs of 0 in the cluster"):
-        check_room(There({"CPU": 9.0}), wanted, "cuda")
-    monkeypatch.setattr("mmrl.compute.cluster.room.PATIENCE_S", 0.0)
+        check_resources(There({"CPU": 9.0}), wanted, "cuda")
+    monkeypatch.setattr("mmrl.compute.cluster.resources.PATIENCE_S", 0.0)
     with pytest.raises(UserError, match=r"want 7 CPUs of 3 that are free: wait for what uses the others"):
-        check_room(There({"CPU": 9.0}, {"CPU": 3.0}), wanted, "auto")
+        check_resources(There({"CPU": 9.0}, {"CPU": 3.0}), wanted, "auto")
 
 
 def test_gpus_are_taken_where_there_are_some_and_they_are_not_refused():
-    assert check_room(There({"CPU": 9.0, "GPU": 8.0}), Wanted(2, 0), "auto") is True
-    assert check_room(There({"CPU": 9.0, "GPU": 8.0}), Wanted(2, 0), "cpu") is False
-    assert check_room(There({"CPU": 9.0}), Wanted(2, 0), "auto") is False
-    assert lacking(There({"CPU": 9.0, "GPU": 1.0}), Wanted(2, 0), True) == "compute.learners = 2 want 2 GPUs of 1 in the cluster"
+    assert check_resources(There({"CPU": 9.0, "GPU": 8.0}), ResourceRequest(2, 0), "auto") is True
+    assert check_resources(There({"CPU": 9.0, "GPU": 8.0}), ResourceRequest(2, 0), "cpu") is False
+    assert check_resources(There({"CPU": 9.0}), ResourceRequest(2, 0), "auto") is False
+    assert (
+        missing_resources(There({"CPU": 9.0, "GPU": 1.0}), ResourceRequest(2, 0), True)
+        == "compute.learners = 2 want 2 GPUs of 1 in the cluster"
+    )
 
 
 # -- what is said -------------------------------------------------------------------------------------------------------
@@ -149,8 +154,8 @@ class Inline:
 def test_what_the_first_learner_is_told_reaches_the_terminal_in_order_and_light(monkeypatch):
     monkeypatch.setattr("ray.get", lambda thing: thing)
     relay = Called(Relay())
-    teller = Teller(relay)
-    item = Item(id="1", value=1.0, values=(1.0,), answers=("yes",))
+    teller = RelayedProgress(relay)
+    item = PromptResult(id="1", value=1.0, values=(1.0,), answers=("yes",))
     figure = Evaluation(
         task="t", split="test", metric="m", value=1.0, low=0.5, high=1.0, n=1, items=(item,), episodes=({"f": 1},)
     )
@@ -177,7 +182,7 @@ def test_what_the_first_learner_is_told_reaches_the_terminal_in_order_and_light(
 def test_a_wish_to_stop_reaches_the_run_with_the_next_thing_it_says(monkeypatch):
     monkeypatch.setattr("ray.get", lambda thing: thing)
     relay, run = Called(Relay()), type("Run", (), {"stop": False})()
-    teller = Teller(relay)
+    teller = RelayedProgress(relay)
     teller.begun(run)
     teller.step_finished(1, {})
     assert run.stop is False
@@ -205,15 +210,15 @@ def test_with_nobody_left_to_end_a_step_a_wish_to_stop_ends_the_run(monkeypatch)
 
 
 def test_how_a_run_ended_is_what_the_command_ends_with():
-    assert conclude("finished", "", retries=2) is None
+    assert raise_outcome("finished", "", retries=2) is None
     with pytest.raises(KeyboardInterrupt):
-        conclude("stopped", "", retries=2)
+        raise_outcome("stopped", "", retries=2)
     with pytest.raises(UserError, match=r"^policy\.model is wrong$"):
-        conclude("refused", "policy.model is wrong", retries=2)
+        raise_outcome("refused", "policy.model is wrong", retries=2)
     with pytest.raises(
         UserError, match=r"died more often than compute\.retries = 2 allows; the last time: learner 1: killed: mend"
     ):
-        conclude("died", "learner 1: killed", retries=2)
+        raise_outcome("died", "learner 1: killed", retries=2)
 
 
 def test_a_failure_is_told_by_what_was_raised_first():
@@ -222,8 +227,8 @@ def test_a_failure_is_told_by_what_was_raised_first():
     wrapped._base_exc = inner  # as Ray Train wraps what a learner raised
     failed = RuntimeError("Training failed")
     failed.worker_failures = {1: wrapped, 3: RuntimeError("a consequence")}
-    assert said_by(failed) == "learner 1: ValueError: a b"
-    assert said_by(OSError("no room")) == "OSError: no room"
+    assert describe_failure(failed) == "learner 1: ValueError: a b"
+    assert describe_failure(OSError("no room")) == "OSError: no room"
 
 
 # -- learners -----------------------------------------------------------------------------------------------------------
@@ -266,7 +271,7 @@ def test_only_what_another_attempt_can_mend_is_left_to_ray(monkeypatch, raised, 
             learn(job)
     else:
         learn(job)
-    heard = dict(relay.told(0.0))
+    heard = dict(relay.receive(0.0))
     assert heard.get("ended") == told
     assert ("broke" in heard) is isinstance(raised, ZeroDivisionError)
 
@@ -283,8 +288,8 @@ TINY = PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1")
 
 
 def test_engines_are_the_learners_in_turn():
-    assert [shares(5, 2, rank) for rank in range(2)] == [3, 2]
-    assert [shares(2, 2, rank) for rank in range(2)] == [1, 1]
+    assert [engines_per_rank(5, 2, rank) for rank in range(2)] == [3, 2]
+    assert [engines_per_rank(2, 2, rank) for rank in range(2)] == [1, 1]
 
 
 def test_engines_have_the_gpus_behind_the_learners():
@@ -301,7 +306,7 @@ def test_weights_that_are_handed_out_arrive_as_they_are(dtype):
     for _, _, data_B in packed.values():
         data_B.flags.writeable = False  # as Ray's are
     before = [p._version for p in theirs.model.parameters()]
-    take(theirs, packed)
+    load_weights(theirs, packed)
     assert all(
         torch.equal(a, b) for a, b in zip(ours.model.state_dict().values(), theirs.model.state_dict().values(), strict=True)
     )
@@ -333,7 +338,7 @@ def test_an_engine_tells_its_sampler_that_the_weights_are_others(monkeypatch):
             self.policy = policy
             self.wake()
 
-        def wake(self):
+        def wake_up(self):
             held["weight"] = self.policy.model.get_output_embeddings().weight.detach().clone()
 
         def generate(self, *asked):
@@ -343,7 +348,7 @@ def test_an_engine_tells_its_sampler_that_the_weights_are_others(monkeypatch):
     engine = object.__new__(Engine)
     engine.policy, engine.version, engine.generator = policy, 0, Copying(policy)
     monkeypatch.setattr("ray.get", lambda packed: packed)
-    sampling = Sampling(max_tokens=1, temperature=1.0)
+    sampling = SamplingParams(max_tokens=1, temperature=1.0)
     before = policy.model.get_output_embeddings().weight.detach().clone()
     assert torch.equal(engine.generate(0, [None], [], 1, sampling, []), before)
     found = engine.generate(1, [packed_weights(learner)], [], 1, sampling, [])

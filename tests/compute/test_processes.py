@@ -16,11 +16,11 @@ from mmrl.compute import processes, ranks
 
 ASKED = """
 import os, signal, sys, time
-from mmrl.api.signals import asked_to_end
+from mmrl.api.signals import on_termination
 
 before = signal.getsignal(signal.SIGHUP)
 told = []
-with asked_to_end(told.append), open("said", "w") as said:
+with on_termination(told.append), open("said", "w") as said:
     sys.stderr.write("ready\\n")
     until = time.monotonic() + float(sys.argv[1])
     while not told and time.monotonic() < until:
@@ -79,7 +79,7 @@ def test_ranks_that_hear_no_ctrl_c_are_killed_in_the_end(monkeypatch, capfd, tim
 
 def test_a_machine_is_not_filled_with_processes(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    processes.check_crowd("compute.learners = 32", 32)
+    processes.check_process_count("compute.learners = 32", 32)
     with pytest.raises(UserError, match=r"compute\.learners = 33: 33 processes are too many for the 2 cores .*: ask for fewer"):
         processes.launch(33, [], on_gpu=False)
 
@@ -89,12 +89,12 @@ def test_an_environment_that_makes_no_sense_is_refused(monkeypatch, number, coun
     monkeypatch.setenv("RANK", number)
     monkeypatch.setenv("WORLD_SIZE", count)
     with pytest.raises(UserError, match=r"RANK = '.*' is none of WORLD_SIZE = '.*': leave both to torchrun, or unset them"):
-        with ranks.joined(on_gpu=False):
+        with ranks.process_group(on_gpu=False):
             pass
 
 
 def test_a_number_without_a_count_is_somebody_elses(monkeypatch):
     monkeypatch.setenv("RANK", "5")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with ranks.joined(on_gpu=False):
-        assert ranks.count() == 1
+    with ranks.process_group(on_gpu=False):
+        assert ranks.world_size() == 1

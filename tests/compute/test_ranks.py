@@ -30,7 +30,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.train.update.learner import Demonstrations, Learner
 from mmrl.train.update.optimizer import Optimizer
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 pytestmark = pytest.mark.slow
 
@@ -55,15 +55,15 @@ def all_cases():
     ids = [i for i in plugins.registry().specs("algorithms") if "/" not in i and i != "opd"]
     found = {f"{i}, {n}": rl(i, settings={"normalise": n, **BOUNDS.get(i, {})}) for i in ids for n in get_args(Normalise)}
     for estimate in ("k1", "k2", "k3"):
-        found[f"KL in the loss, {estimate}"] = rl(kl=0.3, kl_estimate=estimate)
+        found[f"KL in the loss, {estimate}"] = rl(kl_coef=0.3, kl_estimator=estimate)
     found |= {
-        "KL in the reward": rl("reinforce++", kl=0.3, kl_in="reward"),
-        "entropy": rl(entropy=5.0),
-        "importance": rl(importance="truncate", importance_cap=1.0),
-        "masked importance": rl(importance="mask", importance_cap=1.0),
+        "KL in the reward": rl("reinforce++", kl_coef=0.3, kl_in="reward"),
+        "entropy": rl(entropy_coef=5.0),
+        "importance": rl(importance_sampling="truncate", importance_sampling_cap=1.0),
+        "masked importance": rl(importance_sampling="mask", importance_sampling_cap=1.0),
         "mini-batches": rl(minibatches=2),
-        "a separate critic": rl("ppo", critic=CriticConfig(backbone="separate", hidden=[8], learning_rate=0.5)),
-        "a critic's bounds": rl("ppo", critic=CriticConfig(clip=0.01, huber=0.1, learning_rate=0.5)),
+        "a separate critic": rl("ppo", critic=CriticConfig(backbone="separate", hidden_sizes=[8], learning_rate=0.5)),
+        "a critic's bounds": rl("ppo", critic=CriticConfig(clip_range=0.01, huber=0.1, learning_rate=0.5)),
         "a critic's warm-up": rl("ppo", critic=CriticConfig(warmup_steps=2, learning_rate=0.5)),
         "a critic of turns": rl("ppo", credit="turn", critic=CriticConfig(learning_rate=0.5)),
         "imitation": rl(gold=(0.4, False)),
@@ -73,7 +73,7 @@ def all_cases():
         "supervised": {"stage": SftStage(kind="sft", **SGD), "shares": "uneven", "gold": None},
         **{f"distill, {d}": distill(d) for d in ("reverse", "forward", "sampled", "hard")},
         "empty": rl(shares="empty"),
-        "empty, KL": rl(shares="empty", kl=0.3, entropy=0.1),
+        "empty, KL": rl(shares="empty", kl_coef=0.3, entropy_coef=0.1),
         "empty, ppo": rl("ppo", shares="empty"),
         "empty, mini-batches": rl(shares="empty", minibatches=2),
         "empty, imitation": rl(shares="empty", gold=(0.4, False)),
@@ -116,7 +116,7 @@ class Player:
     def mine(self, rollouts, credit, shares, keep_zero):
         """The batch of this rank's share."""
         own = SHARES[shares][self.rank] if self.rank is not None else range(len(rollouts))
-        return self.packed([r if n in own else r.light() for n, r in enumerate(rollouts)], credit, keep_zero)
+        return self.packed([r if n in own else r.to_stub() for n, r in enumerate(rollouts)], credit, keep_zero)
 
     def learner(self, stage, algorithm, gap_limit=math.inf):
         with torch.no_grad():
@@ -128,7 +128,7 @@ class Player:
             critic = Critic(self.policy, (stage.critic if is_rl else None) or CriticConfig(learning_rate=0.5), 0)
             with torch.no_grad():  # it begins at zero, where no gradient reaches the backbone
                 list(critic.head.parameters())[-2].normal_(generator=torch.Generator().manual_seed(2))
-        reference = Reference(self.policy, adapters=False) if is_rl and stage.kl else None
+        reference = Reference(self.policy, adapters=False) if is_rl and stage.kl_coef else None
         if reference:
             reference.copy = self.other
         teacher = self.other if isinstance(stage, DistillStage) else None
@@ -144,7 +144,7 @@ class Player:
             self.scores,
             stage if isinstance(stage, RlStage) else RlStage(kind="rl", steps=1),
             weights=[{"a": 1.0, "b": 0.5}] * 12,
-            kl=getattr(stage, "kl", 0.0),
+            kl=getattr(stage, "kl_coef", 0.0),
             measure=lambda names: learner.measure(self.mine(self.rollouts, ones, shares, True), names),
             greedy=lambda: torch.full((12,), 0.4),
             past=lambda rollout: (2, 6, 0.3, 0.5),
@@ -181,7 +181,7 @@ class Player:
 
         Optimizer._reduce = keep
         try:
-            metrics = learner.update(batches, 0, kl=getattr(stage, "kl", 0.0), demonstrations=shown)
+            metrics = learner.update(batches, 0, kl=getattr(stage, "kl_coef", 0.0), demonstrations=shown)
         finally:
             Optimizer._reduce = reduce
         return gradients, torch.cat([m.detach().flatten() for m in learner.optimizer.masters]), metrics
@@ -272,7 +272,7 @@ def test_the_cases_have_what_they_are_about(played):
         "KL in the loss, k2",
     ):
         assert (alone[name][0][0] - plain[0][0]).norm() > 1e-2 * plain[0][0].norm(), name
-    assert alone["a critic's bounds"][2]["value_clip"] > 0
+    assert alone["a critic's bounds"][2]["value_clip_share"] > 0
     assert len(alone["a separate critic"][1]) > 1.9 * len(plain[1])
     assert alone["clipped"][2]["grad_norm"] > 0.1 and "imitation/loss" in alone["imitation"][2]
     assert alone["supervised"][0][0].norm() > 0

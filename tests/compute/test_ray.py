@@ -13,18 +13,18 @@ from mmrl_robotics.small import Small
 import runs
 from mmrl import Case, Prompt, Status
 from mmrl.api.episodes import Trajectory
-from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Expert, Simulator
 from mmrl.api.simulators.types import Observation, Simulation
 from mmrl.compute.crossing import RemoteTraceback, attempt
-from mmrl.compute.ray import NICENESS, own_judges, start_here, wait_for_room
+from mmrl.compute.ray import NICENESS, judges_of_rank, start_local_ray, wait_for_cpus
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.judge import local_judge
 from mmrl.judge.actors import ray_judge
 from mmrl.registry import plugins
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.simulators.lockstep import StepCollector
-from mmrl.rollout.simulators.remote import ActorSimulator, SimulatorActors, packed, unpacked
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
+from mmrl.rollout.simulators.remote import ActorSimulator, SimulatorActors, to_arrays, to_tensors
 
 DIAL = os.path.join(os.path.dirname(runs.TOY), "dial.py")
 FAULTY = """
@@ -37,7 +37,7 @@ def mmrl_verifiers():
     return [
         VerifierSpec(id="odd/length", target="odd:length", high=100.0),
         VerifierSpec(id="odd/shown", target="odd:shown", images=True),
-        VerifierSpec(id="odd/slow", target="odd:slow", deadline_s=0.5),
+        VerifierSpec(id="odd/slow", target="odd:slow", timeout_s=0.5),
         VerifierSpec(id="odd/raises", target="odd:raises"),
         VerifierSpec(id="odd/dies", target="odd:dies"),
         VerifierSpec(id="odd/absent", target="no_such_module:f"),
@@ -96,7 +96,7 @@ class Breaks(dial.Dial):
             raise ZeroDivisionError("out of gears")
         return super().step(actions_NA, active_N)
 """
-SAMPLING = Sampling(max_tokens=1, temperature=1.0, seed=5)
+SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def ray(folder):
     """One Ray for all; its processes begin with the plugins that each actor names."""
     with pytest.MonkeyPatch.context() as m:
         m.setenv("HOME", str(folder))
-        started = start_here("a test", 6)
+        started = start_local_ray("a test", 6)
         yield started
         started.shutdown()
 
@@ -141,19 +141,19 @@ def await_(condition, seconds=20):
 
 
 def test_the_judges_of_a_learner_are_its_share_or_all():
-    assert [list(own_judges(5, 2, rank)) for rank in range(2)] == [[0, 2, 4], [1, 3]]
-    assert [list(own_judges(2, 3, rank)) for rank in range(3)] == [[0, 1], [0, 1], [0, 1]]
-    assert list(own_judges(3, 1, 0)) == [0, 1, 2]
+    assert [list(judges_of_rank(5, 2, rank)) for rank in range(2)] == [[0, 2, 4], [1, 3]]
+    assert [list(judges_of_rank(2, 3, rank)) for rank in range(3)] == [[0, 1], [0, 1], [0, 1]]
+    assert list(judges_of_rank(3, 1, 0)) == [0, 1, 2]
 
 
 def cases(n=13):
     """Of all kinds; the third is bad, the fifth's world was lost, the seventh can't be pickled where pictures are asked for."""
     found = [Case(completion="x" * i, answer=str(i), meta={"i": i}, media=("one.png",)) for i in range(n)]
     found[3] = replace(found[3], answer="bad")
-    found[5] = replace(found[5], status=Status.WORLD_ERROR)
+    found[5] = replace(found[5], status=Status.ENVIRONMENT_ERROR)
     found[7] = replace(found[7], media=(lambda: None,))
     return [
-        replace(c, rollout=Trajectory(prompt=Prompt(id=c.answer, messages=[]), group=0, status=c.status, track=None))
+        replace(c, rollout=Trajectory(prompt=Prompt(id=c.answer, messages=[]), group=0, status=c.status, data=None))
         for c in found
     ]
 
@@ -272,12 +272,12 @@ def equal(a, b):
 
 def test_tensors_travel_as_arrays_and_come_back_as_they_were():
     seen = Observation(images={"front": torch.arange(6, dtype=torch.uint8).view(1, 1, 2, 3)}, state=None, instructions=["go"])
-    back = unpacked(packed(seen))
+    back = to_tensors(to_arrays(seen))
     equal(back, seen)
     back.images["front"][0] = 9  # its own
     assert int(seen.images["front"].sum()) == 15
     flags = torch.tensor([True, False])
-    assert unpacked(packed({"a": flags}))["a"].tolist() == [True, False] and unpacked(packed(None)) is None
+    assert to_tensors(to_arrays({"a": flags}))["a"].tolist() == [True, False] and to_tensors(to_arrays(None)) is None
 
 
 @pytest.mark.slow
@@ -309,7 +309,11 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
         made.reset(torch.tensor([1, 2]))
         with pytest.warns(UserWarning, match="^a screw is loose$"):
             made.step(torch.zeros(2, 2), torch.ones(2, dtype=torch.bool))
-        with pytest.warns(UserWarning, match="loose"), pytest.raises(PluginError) as error, calling("simulator 'odd/breaks'"):
+        with (
+            pytest.warns(UserWarning, match="loose"),
+            pytest.raises(PluginError) as error,
+            plugin_errors("simulator 'odd/breaks'"),
+        ):
             made.step(torch.ones(2, 2), torch.ones(2, dtype=torch.bool))
         assert str(error.value) == "simulator 'odd/breaks' raised ZeroDivisionError: out of gears"
     assert isinstance(error.value.__cause__, RemoteTraceback) and 'raise ZeroDivisionError("out of gears")' in str(
@@ -327,12 +331,12 @@ def collected(lanes, elsewhere=None, between=lambda made: None):
     made_config = PolicyConfig(model="mlp", kind="robotics/small")
     policy = Small(made_config, dims=2, state=2, hidden=[8], chunk=2, seed=3)
     task = plugins.registry().make_task("dial/turn", {"n": 16, "reward": "own"})
-    made = StepCollector(policy, {"dial/turn": task}, SimulateConfig(environments=6, lanes=lanes), "cpu", elsewhere)
+    made = SimulatorCollector(policy, {"dial/turn": task}, SimulateConfig(num_envs=6, lanes=lanes), "cpu", elsewhere)
     asked = [replace(p, task="dial/turn") for p in task.prompts("train", 0)]
     made.ready()
     between(made)
     found = made.collect(asked, made.encode(asked), 2, SAMPLING)
-    figures = made.figures()
+    figures = made.metrics()
     made.close()
     return found, figures
 
@@ -344,7 +348,7 @@ def test_episodes_are_the_very_same_wherever_they_are_simulated(ray, lanes):
     two, figures = collected(lanes, SimulatorActors(runs.toy_config(".")))
     for a, b in zip(one, two, strict=True):
         assert (a.status, a.outcome) == (b.status, b.outcome)
-        equal(a.track, b.track)
+        equal(a.data, b.data)
     assert figures["simulator/lost"] == 0
 
 
@@ -369,7 +373,7 @@ def test_an_actor_that_dies_costs_its_episodes_which_are_begun_again(ray):
     assert figures["simulator/lost"] in (1, 2, 3)
     for a, b in zip(one, two, strict=True):
         assert (a.status, a.outcome) == (b.status, b.outcome)
-        equal(a.track, b.track)
+        equal(a.data, b.data)
 
 
 @pytest.mark.slow
@@ -415,7 +419,7 @@ def test_a_user_error_is_an_answer_and_the_traceback_of_a_plugin_comes_along():
         attempt(refuse).result("there")
 
     def breaks():
-        with calling("it"):
+        with plugin_errors("it"):
             raise KeyError("k")
 
     with pytest.raises(PluginError, match=r"^it raised KeyError: 'k'$") as error:
@@ -437,13 +441,13 @@ class There:
 def test_what_others_are_about_to_leave_is_waited_for(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     there = There(4.0, [0.0, 1.0, 2.0])
-    wait_for_room(there, "it", 2)
+    wait_for_cpus(there, "it", 2)
     assert there.free == []
     with pytest.raises(UserError, match=r"^it wants 5 CPUs, of 4 in the cluster 3 are free: ask for fewer, or add nodes$"):
-        wait_for_room(There(4.0, [3.0]), "it", 5)
+        wait_for_cpus(There(4.0, [3.0]), "it", 5)
     with pytest.raises(UserError, match=r"^it wants 3 CPUs, of 4 in the cluster 1 are free"):
         monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
-        wait_for_room(There(4.0, [1.0, 1.0]), "it", 3)
+        wait_for_cpus(There(4.0, [1.0, 1.0]), "it", 3)
 
 
 def test_actors_are_no_nicer_than_other_processes(ray):
@@ -461,9 +465,9 @@ def test_a_niceness_that_was_asked_for_is_kept(monkeypatch):
     seen = []
     monkeypatch.setattr("ray.init", lambda **_: seen.append(os.environ[NICENESS]))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "none")
-    start_here("a test", 1)
+    start_local_ray("a test", 1)
     monkeypatch.setenv(NICENESS, "7")
-    start_here("a test", 1)
+    start_local_ray("a test", 1)
     assert seen == ["0", "7"] and os.environ[NICENESS] == "7"
 
 

@@ -28,7 +28,7 @@ def test_defaults_and_overrides():
             "policy.model=some/name",
             "generate.temperature=0.5",
             "tasks.0.options.size=56",
-            "stages.-1.kl=0.1",
+            "stages.-1.kl_coef=0.1",
         ],
     )
     assert (
@@ -36,7 +36,7 @@ def test_defaults_and_overrides():
         config.policy.model,
         config.generate.temperature,
         config.tasks[0].options,
-        config.stages[1].kl,
+        config.stages[1].kl_coef,
     ) == (4, "some/name", 0.5, {"size": 56}, 0.1)
     assert config.stages[0].learning_rate == 1e-5 and config.stages[1].learning_rate == 1e-6
     assert GOOD["stages"][1] == {"kind": "rl", "steps": 2}, "the caller's data is not changed"
@@ -53,14 +53,14 @@ def test_defaults_and_overrides():
         ("seed=one", "'seed': input should be a valid integer"),
         ("seed=true", "seed should be a number; found True"),
         ("compute.learners=true", "'compute': learners should be a number; found True"),
-        ("compute.memory=true", "'compute': memory should be a number; found True"),
+        ("compute.gpu_memory_utilization=true", "'compute': memory should be a number; found True"),
         ("policy.max_pixels=false", "'policy': max_pixels should be a number; found False"),
         ("stages.0.steps=true", "'stages.0': steps should be a number; found True"),
         ("generate.temperature=0", "'generate.temperature': input should be greater than or equal to 0.001; found 0"),
         ("generate.temperature=1e-300", "'generate.temperature': input should be greater than or equal to 0.001; found 1e-300"),
         ("train.threads=100000000", "'train.threads': input should be less than or equal to 1024; found 100000000"),
         ("policy={model = 'a', min_pixels = 9, max_pixels = 8}", "'policy': min_pixels = 9 is above max_pixels = 8: lower it"),
-        ("evaluate.frames=[8, 4]", "'evaluate': frames = [8, 4] must rise, such as [32, 64, 128]"),
+        ("evaluate.sparse_frames=[8, 4]", "'evaluate': sparse_frames = [8, 4] must rise, such as [32, 64, 128]"),
         ("stages.0.sft=1", "unknown key 'stages.0.sft'"),
         ("generate.max_tokens=-1", "'generate.max_tokens'"),
         ("stages.0.kind=dpo", "'stages.0' needs kind"),
@@ -126,29 +126,29 @@ def test_no_data_raises_anything_but_a_user_error(data):
 
 def test_the_resolved_config_is_itself_a_run_file():
     config = configs.parse_config(GOOD)
-    assert configs.parse_config(configs.as_data(config)) == config
+    assert configs.parse_config(configs.to_dict(config)) == config
 
 
 def test_inf_stays_inf_in_settings_and_options():
     stage = {"kind": "rl", "steps": 9, "settings": {"clip_high": math.inf}}
     config = configs.parse_config({**GOOD, "stages": [stage], "tasks": [{"id": "a", "options": {"far": [math.inf, 1]}}]})
-    again = configs.parse_config(tomllib.loads(tomli_w.dumps(configs.as_data(config))))
+    again = configs.parse_config(tomllib.loads(tomli_w.dumps(configs.to_dict(config))))
     for each in (again, smoke(config), pilot_of(config)):
         assert each.stages[0].settings == {"clip_high": math.inf} and each.tasks[0].options == {"far": [math.inf, 1]}
 
 
 def pilot_of(config):
-    from mmrl.data.mixture import Mixture, pilot
+    from mmrl.data.mixture import Mixture, pilot_config
 
     two = config.model_copy(update={"tasks": [*config.tasks, config.tasks[0].model_copy(update={"name": "b"})]})
-    return pilot(two, 1, Mixture("only a", (1.0, 0.0)), 2, "runs")
+    return pilot_config(two, 1, Mixture("only a", (1.0, 0.0)), 2, "runs")
 
 
 def test_a_smoke_run_leaves_out_what_is_about_other_layers():
     config = configs.parse_config(
         {
             **GOOD,
-            "policy": {"model": "org/model", "lora": {"match": ["*.layers.30.*", "vision"]}},
+            "policy": {"model": "org/model", "lora": {"target_modules": ["*.layers.30.*", "vision"]}},
             "stages": [
                 {
                     "kind": "rl",
@@ -161,7 +161,7 @@ def test_a_smoke_run_leaves_out_what_is_about_other_layers():
         }
     )
     small = smoke(config)
-    assert small.policy.lora.match == ["vision"] and [p.match for p in small.stages[0].parts] == ["vision"]
+    assert small.policy.lora.target_modules == ["vision"] and [p.match for p in small.stages[0].parts] == ["vision"]
     assert small.stages[0].critic.warmup_steps == 1
 
 
@@ -184,7 +184,7 @@ def test_a_smoke_run_keeps_a_model_in_a_folder_that_is_small_itself(tmp_path, si
 def test_smoke_is_a_field_that_is_not_set_by_hand():
     small = smoke(configs.parse_config(GOOD))
     assert small.smoke and small.name == "x-smoke" and smoke(small) is small
-    assert configs.parse_config(configs.as_data(small)).smoke, "as its run folder has it"
+    assert configs.parse_config(configs.to_dict(small)).smoke, "as its run folder has it"
     with pytest.raises(UserError, match=r"smoke = true marks a run file .* has cut short, .*: leave it out"):
         configs.parse_config({**GOOD, "smoke": True})
 
@@ -196,11 +196,11 @@ def test_smoke_makes_any_run_small_and_local():
             "policy": {"model": "Qwen/Qwen2.5-VL-7B-Instruct", "dtype": "bfloat16", "device": "cuda"},
             "generate": {"max_tokens": 2048},
         },
-        ["stages.1.steps=5000", "stages.1.epochs=4", "evaluate.n=5000"],
+        ["stages.1.steps=5000", "stages.1.epochs=4", "evaluate.num_prompts=5000"],
     )
     small = smoke(config)
     assert (small.policy.model, small.policy.dtype, small.policy.device) == ("tiny:qwen2_5_vl", "float32", "cpu")
-    assert (small.stages[1].steps, small.stages[1].epochs, small.generate.max_tokens, small.evaluate.n, small.name) == (
+    assert (small.stages[1].steps, small.stages[1].epochs, small.generate.max_tokens, small.evaluate.num_prompts, small.name) == (
         2,
         2,
         16,

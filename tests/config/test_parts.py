@@ -185,7 +185,7 @@ def test_with_adapters_only_those_can_be_frozen():
 
 def test_adapters_on_no_layer():
     found = refused(run({}, lora={"match": ["language", "*.q_prj"]}))
-    assert found.startswith("policy.lora.match: '*.q_prj' matches none of the ") and "linear layers" in found
+    assert found.startswith("policy.lora.target_modules: '*.q_prj' matches none of the ") and "linear layers" in found
     assert "did you mean 'q_proj'?" in found
     assert '"head" matches nothing' in refused(run({}, lora={"match": ["head"]}))
     assert "embed_tokens" in refused(run({}, lora={"match": ["*.embed_tokens"]})), "an embedding is not a linear layer"

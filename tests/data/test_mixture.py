@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from mmrl.api.errors import UserError
-from mmrl.config.load import as_data, parse_config
+from mmrl.config.load import parse_config, to_dict
 from mmrl.data.mixture import (
     Mixture,
     Surrogate,
-    best,
+    best_mixture,
     enough,
     fit,
-    left_out,
+    leave_one_out_scores,
+    mixture_stage,
     percents,
-    pilot,
+    pilot_config,
     recommend,
-    searched,
     seed_mixtures,
     terms,
 )
@@ -101,7 +101,7 @@ def test_a_known_quadratics_optimum_is_recovered(top):
     surrogate = fit(w, bowl(w, top)[:, None])
     new = shares(seed_mixtures("abcdef"[: len(top)], 60, seed=2))
     assert surrogate(new)[:, 0] == pytest.approx(bowl(new, top), abs=1e-4)
-    assert best(surrogate, w, seed=0) == pytest.approx(top, abs=0.0101)
+    assert best_mixture(surrogate, w, seed=0) == pytest.approx(top, abs=0.0101)
     found = recommend(w, bowl(w, top)[:, None], seed=0)
     assert found.pilot is None and found.shares == pytest.approx(top, abs=0.0101)
     assert found.value == pytest.approx(0.7, abs=1e-3) and found.error < 0.01 < 0.1 < found.error_of_mean
@@ -137,9 +137,9 @@ def test_a_left_out_pilot_is_not_known_to_its_prediction():
     scores = bowl(w, (0.6, 0.4))[:, None]
     wrong = scores.copy()
     wrong[4] += 100.0
-    assert left_out(w, wrong)[4] == pytest.approx(left_out(w, scores)[4], abs=1e-9)
-    assert left_out(w, scores)[4] == pytest.approx(scores[4], abs=0.01)
-    assert abs(left_out(w, wrong)[3] - left_out(w, scores)[3]) > 1
+    assert leave_one_out_scores(w, wrong)[4] == pytest.approx(leave_one_out_scores(w, scores)[4], abs=1e-9)
+    assert leave_one_out_scores(w, scores)[4] == pytest.approx(scores[4], abs=0.01)
+    assert abs(leave_one_out_scores(w, wrong)[3] - leave_one_out_scores(w, scores)[3]) > 1
 
 
 def test_where_the_surrogate_knows_nothing_the_best_pilot_is_recommended():
@@ -184,24 +184,24 @@ def config(**changes):
                 {"kind": "rl", "steps": 40, "learning_rate": 1e-5},
                 {"kind": "sft", "steps": 2},
             ],
-            "evaluate": {"every": 10, "n": 7},
+            "evaluate": {"every": 10, "num_prompts": 7},
         }
         | changes
     )
 
 
 def test_the_tasks_that_the_last_rl_stage_draws_from_are_searched():
-    assert searched(config()) == (1, ["t/a", "b"])
+    assert mixture_stage(config()) == (1, ["t/a", "b"])
     stages = [{"kind": "rl", "steps": 1}, {"kind": "rl", "steps": 1, "tasks": {"t/c": 1, "b": 2}}]
-    assert searched(config(stages=stages)) == (1, ["b", "t/c"])
+    assert mixture_stage(config(stages=stages)) == (1, ["b", "t/c"])
 
 
 def test_a_pilot_is_the_run_file_with_another_mixture_and_fewer_steps():
     base = config()
-    found = pilot(base, 3, Mixture("random", (0.25, 0.75)), 8, "runs/two-mix")
+    found = pilot_config(base, 3, Mixture("random", (0.25, 0.75)), 8, "runs/two-mix")
     assert found.weights(found.stages[1]) == {"t/a": 0.25, "b": 0.75}
     assert found.weights(found.stages[0]) == {"t/a": 3.0, "b": 1.0}, "the other stages keep theirs"
-    before, after = as_data(base), as_data(found)
+    before, after = to_dict(base), to_dict(found)
     assert after["stages"][1] == before["stages"][1] | {"steps": 8, "tasks": {"t/a": 0.25, "b": 0.75}}
     assert (after["name"], after["runs"]) == ("two-mix-03", "runs/two-mix")
     assert after["evaluate"] == before["evaluate"] | {"every": 0}
@@ -210,13 +210,13 @@ def test_a_pilot_is_the_run_file_with_another_mixture_and_fewer_steps():
 
 
 def test_a_key_that_the_run_file_leaves_to_the_algorithm_stays_unset():
-    found = pilot(config(), 1, Mixture("uniform", (0.5, 0.5)), 8, "runs")
+    found = pilot_config(config(), 1, Mixture("uniform", (0.5, 0.5)), 8, "runs")
     assert found.stages[1].model_fields_set == {"kind", "steps", "learning_rate", "tasks"}
-    assert pilot(config(evaluate={}), 1, Mixture("uniform", (0.5, 0.5)), 8, "runs").evaluate.model_fields_set == {"every"}
+    assert pilot_config(config(evaluate={}), 1, Mixture("uniform", (0.5, 0.5)), 8, "runs").evaluate.model_fields_set == {"every"}
 
 
 def test_a_task_of_weight_0_stays_to_be_evaluated():
-    found = pilot(config(), 2, Mixture("only t/a", (1.0, 0.0)), 8, "runs")
+    found = pilot_config(config(), 2, Mixture("only t/a", (1.0, 0.0)), 8, "runs")
     assert [t.label for t in found.tasks] == ["t/a", "b", "t/c"] and found.weights(found.stages[1]) == {"t/a": 1.0}
 
 
@@ -229,10 +229,10 @@ def test_a_task_of_weight_0_stays_to_be_evaluated():
         ),
         ({"tasks": [{"id": "t/a"}, {"id": "t/b", "weight": 0}]}, "at least two tasks with a weight"),
         ({"stages": [{"kind": "sft", "steps": 5}]}, "^two has no rl stage"),
-        ({"evaluate": {"n": 0}}, r"^evaluate\.n = 0 leaves no held-out score"),
+        ({"evaluate": {"num_prompts": 0}}, r"^evaluate\.num_prompts = 0 leaves no held-out score"),
     ],
 )
 def test_a_run_file_with_nothing_to_search_is_refused(changes, message):
     with pytest.raises(UserError, match=message) as error:
-        searched(config(**changes))
+        mixture_stage(config(**changes))
     assert "\n" not in str(error.value)

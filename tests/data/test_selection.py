@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from mmrl import Prompt, Task, UserError, user
-from mmrl.api.errors import brief
-from mmrl.api.tasks.options import Prompts
+from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.errors import display_path
+from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.config.sections import SelectConfig
-from mmrl.data.selection import Selected, chosen, scored, selected, taken
+from mmrl.data.selection import Subset, apply_rule, read_scores, select_ids, selected
 
 
 def rule(kind="variance", **keys):
@@ -31,11 +31,11 @@ def write(path, scores, task="films", split="train"):
 def test_prompts_whose_scores_vary_most():
     """By hand: variances 1/4, 3/16, 1/400 and 0; a score that failed is neither here nor there."""
     scores = {"b": [0, 1, 0, 0], "c": [0.5, 0.6, 0.6, 0.5], "same": [0.3] * 4, "a": [0, 1, 1, 0], "lost": [], "one": [1]}
-    assert chosen(scores, rule(), 0) == ["a", "b", "c"] == chosen(scores, rule(n=99), 0)
-    assert chosen(scores, rule(n=2), 0) == ["a", "b"]
-    assert chosen(scores, rule(n=2, above=0.25), 0) == ["a", "c"], "a mean of 0.25 is not above it"
-    assert chosen(scores, rule(up_to=0.25), 0) == ["b"], "and is up to it"
-    assert chosen({"a": [0.1] * 3, "b": [1, 1]}, rule(n=1), 0) == [] == chosen({}, rule(), 0)
+    assert apply_rule(scores, rule(), 0) == ["a", "b", "c"] == apply_rule(scores, rule(max_prompts=99), 0)
+    assert apply_rule(scores, rule(max_prompts=2), 0) == ["a", "b"]
+    assert apply_rule(scores, rule(max_prompts=2, above=0.25), 0) == ["a", "c"], "a mean of 0.25 is not above it"
+    assert apply_rule(scores, rule(up_to=0.25), 0) == ["b"], "and is up to it"
+    assert apply_rule({"a": [0.1] * 3, "b": [1, 1]}, rule(max_prompts=1), 0) == [] == apply_rule({}, rule(), 0)
 
 
 def test_variance_as_a_slow_reference_has_it():
@@ -47,17 +47,17 @@ def test_variance_as_a_slow_reference_has_it():
         for id, values in scores.items():
             mean = sum(values) / len(values) if values else 0.0
             spread[id] = sum((v - mean) ** 2 for v in values) / len(values) if values else 0.0
-        found = chosen(scores, rule(n=n), seed)
+        found = apply_rule(scores, rule(max_prompts=n), seed)
         varied = [id for id in scores if spread[id] > 1e-12]
         assert len(found) == len(set(found)) == min(n, len(varied)) and set(found) <= set(varied)
         left = [spread[id] for id in varied if id not in found]
         assert not left or not found or min(spread[id] for id in found) >= max(left) - 1e-12
-        assert chosen(dict(reversed(scores.items())), rule(n=n), seed) == found, "the order of the rows is nothing"
+        assert apply_rule(dict(reversed(scores.items())), rule(max_prompts=n), seed) == found, "the order of the rows is nothing"
 
 
 def test_of_equals_it_is_drawn_who_is_taken():
     scores = {str(i): [0, 1] for i in range(10)}
-    seen = Counter(id for seed in range(600) for id in chosen(scores, rule(n=2), seed))
+    seen = Counter(id for seed in range(600) for id in apply_rule(scores, rule(max_prompts=2), seed))
     assert len(seen) == 10 and all(80 < count < 160 for count in seen.values())
 
 
@@ -66,35 +66,35 @@ def test_a_bell_curve_is_drawn_from_without_replacement():
     scores = {"at": [0.3], "near": [0.4, 0.6], "far": [0.9, 0.9]}
     p = {"at": 1.0, "near": math.exp(-0.5), "far": math.exp(-4.5)}
     total, seeds = sum(p.values()), range(4000)
-    orders = Counter(tuple(chosen(scores, rule("bell", n=3), seed)) for seed in seeds)
+    orders = Counter(tuple(apply_rule(scores, rule("bell", max_prompts=3), seed)) for seed in seeds)
     for (first, second, third), count in orders.items():
         assert {first, second, third} == set(p)
         expected = p[first] / total * p[second] / (total - p[first])
         assert count / len(seeds) == pytest.approx(expected, abs=0.025)
     assert len(orders) == 6
-    assert chosen(scores, rule("bell", n=1), 7) == chosen(scores, rule("bell", n=3), 7)[:1]
+    assert apply_rule(scores, rule("bell", max_prompts=1), 7) == apply_rule(scores, rule("bell", max_prompts=3), 7)[:1]
 
 
 def test_a_bell_curve_far_from_all_means_draws_the_nearest():
     scores = {str(i): [i / 10] for i in range(10)}
-    assert chosen(scores, rule("bell", n=3, center=5.0, width=1e-3), 0) == ["9", "8", "7"]
-    assert sorted(chosen(scores, rule("bell", n=99), 0)) == sorted(scores), "fewer than are asked for are all"
-    flat = Counter(id for seed in range(1000) for id in chosen(scores, rule("bell", n=1, width=1e9), seed))
-    even = Counter(id for seed in range(1000) for id in chosen(scores, rule("all", n=1), seed))
+    assert apply_rule(scores, rule("bell", max_prompts=3, center=5.0, width=1e-3), 0) == ["9", "8", "7"]
+    assert sorted(apply_rule(scores, rule("bell", max_prompts=99), 0)) == sorted(scores), "fewer than are asked for are all"
+    flat = Counter(id for seed in range(1000) for id in apply_rule(scores, rule("bell", max_prompts=1, width=1e9), seed))
+    even = Counter(id for seed in range(1000) for id in apply_rule(scores, rule("all", max_prompts=1), seed))
     for counts in (flat, even):
         assert len(counts) == 10 and all(60 < count < 145 for count in counts.values())
 
 
 def test_time_r1_keeps_what_is_neither_hopeless_nor_easy():
     scores = {"never": [0, 0], "some": [0, 0.2], "edge": [0.7, 0.7], "easy": [0.8, 0.8], "failed": []}
-    assert sorted(chosen(scores, rule("all", above=0.0, up_to=0.7), 0)) == ["edge", "some"]
+    assert sorted(apply_rule(scores, rule("all", above=0.0, up_to=0.7), 0)) == ["edge", "some"]
 
 
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"rule": "bell"}, 'select.rule = "bell" draws n prompts: set select.n'),
-        ({"rule": "all"}, "leaves everything: set select.n, above or up_to, or drop select"),
+        ({"rule": "bell"}, 'select.rule = "bell" draws n prompts: set select.max_prompts'),
+        ({"rule": "all"}, "leaves everything: set select.max_prompts, above or up_to, or drop select"),
         ({"above": 0.5, "up_to": 0.5}, "no mean is above 0.5 and up to 0.5"),
         ({"n": 0}, "greater than or equal to 1"),
         ({"width": 0}, "greater than 0"),
@@ -116,9 +116,9 @@ def test_scores_of_one_task_and_split_are_read(tmp_path):
     text = path.read_text()
     write(path, {"a": [0]}, split="test")
     path.write_text(text + path.read_text() + '{"task": "others", "split": "train", "id": "a", "values": [0]}\n')
-    assert scored(one, "films", "train") == {"a": [1.0, 0.5], "b": []} and scored(one, "films", "test") == {"a": [0.0]}
+    assert read_scores(one, "films", "train") == {"a": [1.0, 0.5], "b": []} and read_scores(one, "films", "test") == {"a": [0.0]}
     with pytest.raises(UserError, match=r"has no prompt of task 'films' on split 'warm', it has films on test, films on"):
-        scored(one, "films", "warm")
+        read_scores(one, "films", "warm")
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_what_is_no_evaluation_is_told_in_a_line(tmp_path, text, why):
     path = tmp_path / "e.jsonl"
     path.write_text(text)
     with pytest.raises(UserError, match=why) as error:
-        scored(str(path), "films", "train")
+        read_scores(str(path), "films", "train")
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
 def test_other_files_are_refused(tmp_path):
     for path, why in (("runs/pilot", "is no .jsonl: give what a run wrote"), (str(tmp_path / "no.jsonl"), "does not exist")):
         with pytest.raises(UserError, match=why):
-            scored(path, "films", "train")
+            read_scores(path, "films", "train")
 
 
 # -- the prompts of a stage -------------------------------------------------------------------------------------------------
@@ -162,32 +162,32 @@ class Films(Task):
         self.broken, self.read = broken, []
 
     def prompts(self, split, seed):
-        return Prompts(range(10), lambda i: self.make(split, i))
+        return LazyPrompts(range(10), lambda i: self.make(split, i))
 
     def make(self, split, i):
         self.read.append(i)
         if i in self.broken:
             raise UserError("its clip is missing")
-        return Prompt(id=f"{split}-{i}", messages=[user("?")], answer="1")
+        return Prompt(id=f"{split}-{i}", messages=[user_message("?")], answer="1")
 
 
 def left(rule, task):
     """What a rule leaves of the training prompts."""
     items = task.prompts("train", 0)
-    return Selected(items, selected(items, rule, "films", "train", 0))
+    return Subset(items, selected(items, rule, "films", "train", 0))
 
 
 def test_a_stage_draws_from_the_prompts_that_are_selected(tmp_path):
     path = write(tmp_path / "e.jsonl", {"train-7": [0, 1], "train-2": [0, 1, 1], "train-5": [1, 1], "train-3": [0.4, 0.6]})
     task = Films()
-    found = left(SelectConfig(path=path, n=2), task)
+    found = left(SelectConfig(path=path, max_prompts=2), task)
     assert [found[i].id for i in range(len(found))] == ["train-2", "train-7"]
     assert task.read[:8] == list(range(8)), "nothing is read behind the last that is taken"
     with pytest.raises(
-        UserError, match=f"select leaves none of the 4 prompts of task 'films' in {brief(path)}: widen it, or give"
+        UserError, match=f"select leaves none of the 4 prompts of task 'films' in {display_path(path)}: widen it, or give"
     ):
         left(SelectConfig(path=path, above=0.9), task)
-    assert taken(SelectConfig(path=path, rule="all", above=0.9), "films", "train", 0) == ["train-5"]
+    assert select_ids(SelectConfig(path=path, rule="all", above=0.9), "films", "train", 0) == ["train-5"]
 
 
 def test_prompts_of_other_options_are_refused_and_broken_ones_passed_over(tmp_path):

@@ -23,14 +23,14 @@ import runs
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.api.specs import AlgorithmSpec
-from mmrl.api.tasks.marks import Mark
+from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.config import load as configs
 from mmrl.config.sections import DistillStage, RlStage, RunConfig, Training
-from mmrl.data.prompts import gold_of, prompt_at, prompts_of
+from mmrl.data.prompts import gold_completion, load_prompts, prompt_at
 from mmrl.policies.vlm.tiny import build
 from mmrl.registry import plugins
-from mmrl.registry.targets import load_target
+from mmrl.registry.importing import load_target
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.smoke import smoke
@@ -108,7 +108,7 @@ def test_a_block_can_be_used_as_it_stands(my_digits: None) -> None:
             assert "learning_rate" in stage, text
         tokenizer = build(hidden=32, layers=1)[1].tokenizer
         for label, task in setup.tasks.items():
-            gold = [gold_of(task, prompt_at(prompts_of(label, task, "warm", 0), k, label)) for k in range(3)]
+            gold = [gold_completion(task, prompt_at(load_prompts(label, task, "warm", 0), k, label)) for k in range(3)]
             need = max(len(tokenizer(completion).input_ids) for completion in gold) + 1  # the end of the turn too
             assert need <= config.generate.max_tokens, text
 
@@ -135,7 +135,7 @@ def table() -> str:
         assert isinstance(spec, AlgorithmSpec)
         advantage, loss = load_target(spec.target, spec.id), load_target(spec.loss, spec.id)
         constant = f"constant {spec.constant:g}" if spec.constant else "constant"
-        stage = [f"`{key} = {value(v)}`" for key, v in spec.stage.items()]
+        stage = [f"`{key} = {value(v)}`" for key, v in spec.stage_defaults.items()]
         stage += ["a critic"] * ("values_NT" in signals_of(advantage)) + ["a teacher"] * (
             "teacher_logprobs_NT" in signals_of(advantage)
         )
@@ -203,7 +203,9 @@ def default(given: Any) -> str:
     return f'"{given}"' if isinstance(given, str) else repr(given)
 
 
-@pytest.mark.parametrize("noun", [Prompt, Mark, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__)
+@pytest.mark.parametrize(
+    "noun", [Prompt, Overlay, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__
+)
 def test_the_guide_has_every_field_of_a_noun(noun: type) -> None:
     path = DOCS / "plugins.md"
     page = path.read_text("utf-8")

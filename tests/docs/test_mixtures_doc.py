@@ -29,12 +29,16 @@ def test_the_examples_are_valid():
     first, own, stages, select = (configs.parse_config({**WHOLE, **block}) for block in BLOCKS)
     assert first.weights(first.stages[0]) == {"classification/digits": 3, "birds": 1}, "three prompts of four are digits"
     assert [(t.label, t.group_size, t.max_tokens) for t in own.tasks] == [("thinking", 16, 128), ("at once", None, 8)]
-    assert own.tasks[0].prompt == "{text} Think first."
+    assert own.tasks[0].prompt_template == "{text} Think first."
     assert own.tasks[0].verifiers == {"classification/answer": 1.0, "classification/format": (0.5, 0.1)}
     assert [s.order for s in stages.stages] == ["easy-first", "shuffled"]
     assert [stages.weights(s) for s in stages.stages] == [{"graded/digits": 1}, {"graded/digits": 0.3, "birds": 0.7}]
-    assert (select.stages[0].select.rule, select.stages[0].select.n) == ("variance", 500)
-    assert (stages.stages[1].adapt, stages.stages[1].replay, stages.stages[1].replay_size) == ("variance", 0.25, 128)
+    assert (select.stages[0].select.rule, select.stages[0].select.max_prompts) == ("variance", 500)
+    assert (stages.stages[1].adapt_task_weights, stages.stages[1].replay_share, stages.stages[1].replay_buffer_size) == (
+        "variance",
+        0.25,
+        128,
+    )
 
 
 @pytest.fixture
@@ -69,8 +73,8 @@ def test_the_pilot_of_the_page_answers_the_split_that_is_trained_on():
     words = shlex.split(line)
     assert words[::2] == ["--set"] * (len(words) // 2)
     pilot = configs.parse_config(WHOLE, words[1::2])
-    assert (pilot.name, pilot.evaluate.split, pilot.evaluate.samples) == ("pilot", pilot.stages[0].split, 8)
-    assert SELECT["stages"][0]["select"]["path"] == f"{pilot.runs}/{pilot.name}/evaluations/step-000000.jsonl"
+    assert (pilot.name, pilot.evaluate.split, pilot.evaluate.num_samples) == ("pilot", pilot.stages[0].split, 8)
+    assert SELECT["stages"][0]["select"]["path"] == f"{pilot.runs_dir}/{pilot.name}/evaluations/step-000000.jsonl"
 
 
 def test_the_task_of_the_page_gives_difficulty(as_the_page_says):
@@ -104,15 +108,15 @@ def test_the_keys_of_the_page_exist(key):
 
 
 def test_the_page_names_every_key_of_mix_json(tmp_path):
-    from mmrl.data.mixture import pilot, recommend, searched, seed_mixtures
+    from mmrl.data.mixture import mixture_stage, pilot_config, recommend, seed_mixtures
     from mmrl.ui.cli.mix import _as_json
 
     config = configs.parse_config(WHOLE)
-    at, labels = searched(config)
+    at, labels = mixture_stage(config)
     mixtures = seed_mixtures(labels, 3, 0)
     figures = [{"birds": {"metric": "accuracy", "value": v, "low": v, "high": v, "n": 1}} for v in (0.1, 0.2, 0.3)]
     found = recommend([m.shares for m in mixtures], [[0.1], [0.2], [0.3]], 0)
-    runs = [pilot(config, i, m, 5, "runs") for i, m in enumerate(mixtures)]
+    runs = [pilot_config(config, i, m, 5, "runs") for i, m in enumerate(mixtures)]
     data = _as_json(config, at, 5, 0, runs, mixtures, labels, figures, found)
     json.dumps(data)
     told = PAGE[PAGE.index("`mix.json` beside them") :]

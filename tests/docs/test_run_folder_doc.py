@@ -13,16 +13,16 @@ from typing import Any, get_args
 import pytest
 from safetensors.torch import load_file
 
-from mmrl.api.tasks.marks import Kind, Mark, as_json
+from mmrl.api.tasks.overlays import Overlay, OverlayKind, to_json
 from mmrl.config.load import load_config
-from mmrl.run_folder.reader import read_rows, read_run
+from mmrl.run_folder.reader import read_jsonl, read_run
 
 pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
 
 PLUGIN = '''
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -38,7 +38,7 @@ class Shades(Task):
     def prompts(self, split, seed):
         from PIL import Image
         shades = [Image.new("RGB", (32, 32), (60 * i,) * 3) for i in range(4)]
-        return [Prompt(id=f"{i}", messages=[user("Dark or light?", shades[i])], answer="dl"[i // 2]) for i in range(4)]
+        return [Prompt(id=f"{i}", messages=[user_message("Dark or light?", shades[i])], answer="dl"[i // 2]) for i in range(4)]
 
 def exact(case):
     if case.answer == "d":
@@ -64,7 +64,7 @@ group_size = 2
 [generate]
 max_tokens = 2
 [evaluate]
-n = 4
+num_prompts = 4
 [judge]
 failure_limit = 1.0
 """
@@ -75,13 +75,13 @@ steps = 1
 prompts_per_step = 4
 group_size = 2
 algorithm = "ppo"
-kl = 0.1
+kl_coef = 0.1
 stop_kl = 1.0
 dynamic_sampling = 1
 hints = "guide"
 imitation = {batch_size = 2}
-replay = 0.5
-adapt = "variance"
+replay_share = 0.5
+adapt_task_weights = "variance"
 ground_truth = "when-failed"
 [[stages]]
 kind = "rl"
@@ -101,7 +101,7 @@ name = "dial"
 policy = {kind = "robotics/small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
 tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
 stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
-evaluate = {n = 4}
+evaluate = {num_prompts = 4}
 """
 
 
@@ -166,7 +166,7 @@ def test_manifest(run: Path) -> None:
 
 
 def test_rows_of_metrics(run: Path) -> None:
-    rows = read_rows(run / "metrics.jsonl")
+    rows = read_jsonl(run / "metrics.jsonl")
     assert set().union(*(keys(row, "eval") for row in rows)) == documented("metrics.jsonl")
     assert {row["stage"] for row in rows} == {"sft", "rl"}
 
@@ -184,8 +184,8 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
     more, conditioned, distill = (general(row["metrics"]) for row in read_run(full).steps)
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
-    assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    several = {"turns/mean", "reward/world", "world/lost", "ranks/waiting", "memory/gpu"}  # nothing here has these
+    assert rl - {"answers/most_common_share"} < more, "its groups with spread have one answer"
+    several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu"}  # nothing here has these
     assert several | rl | beside | played | more | conditioned | distill == documented("Metrics")
     times = {key for key in rl if key.startswith(("time/", "memory/"))}
     told, _, more_told = asked_for.partition(", the memory and the times, a `distill` stage also ")
@@ -194,7 +194,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
 
 
 def test_rollouts(run: Path) -> None:
-    rows = [row for path in read_run(run).rollout_files for row in read_rows(path)]
+    rows = [row for path in read_run(run).rollout_files for row in read_jsonl(path)]
     assert len(rows) == 8
     for row in rows:
         assert keys(row, "score") == documented("rollouts/")
@@ -208,17 +208,20 @@ def test_rollouts(run: Path) -> None:
 
 def test_marks() -> None:
     at = {"box": [0, 0, 1, 1], "point": [0, 0], "path": [0, 0, 1, 1], "grid": [1, 1], "interval": [0, 1, 2]}
-    full = as_json(Mark(kind=kind, at=at[kind], of="true", label="a", image=1, labels=["b"]) for kind in get_args(Kind))
+    full = to_json(
+        Overlay(kind=kind, coordinates=at[kind], source="true", label="a", image=1, labels=["b"])
+        for kind in get_args(OverlayKind)
+    )
     assert len(full) == len(at) and {key for mark in full for key in mark} == documented("marks")
     told = re.split("^### marks$", PAGE, flags=re.MULTILINE)[1].partition("##")[0]
-    assert all(f"`{kind}`" in told for kind in get_args(Kind))
+    assert all(f"`{kind}`" in told for kind in get_args(OverlayKind))
 
 
 def test_items_of_evaluations(run: Path) -> None:
     files = read_run(run).item_files
     assert [path.name for path in files] == ["step-000001.jsonl", "step-000002.jsonl"]
     for path in files:
-        rows = read_rows(path)
+        rows = read_jsonl(path)
         assert len(rows) == 4 and all(set(row) == documented("evaluations/") for row in rows)
         assert {len(row["values"]) for row in rows} == {1} and None in [row["value"] for row in rows]
 
@@ -227,13 +230,13 @@ def test_episodes_of_evaluations(acted: Path, run: Path) -> None:
     folders = read_run(acted).episode_folders
     assert [path.name for path in folders] == ["step-000000", "step-000001"] and read_run(run).episode_folders == []
     for folder in folders:
-        rows = read_rows(folder / "episodes.jsonl")
+        rows = read_jsonl(folder / "episodes.jsonl")
         assert rows and all(set(row) == documented("episodes/") for row in rows)
         assert {row["video"] for row in rows} | {"episodes.jsonl"} == {path.name for path in folder.iterdir()}
 
 
 def test_errors(run: Path) -> None:
-    rows = read_rows(run / "errors.jsonl")
+    rows = read_jsonl(run / "errors.jsonl")
     alarms = [row for row in rows if "alarm" in row]
     assert len(rows) > len(alarms)
     assert all(set(row) == documented("errors.jsonl") - {"alarm", "level", "task"} for row in rows if row not in alarms)

@@ -15,18 +15,18 @@ from scipy import stats
 from scipy.stats import binomtest
 
 import runs
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.frames import Frame
 from mmrl.api.interfaces import Task
-from mmrl.api.media.clips import Footage
+from mmrl.api.media.clips import VideoFrames
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
-from mmrl.api.tasks.altered import blanked
-from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.api.tasks.perturb import blanked
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
+from mmrl.evaluation.results import Evaluation, PromptResult, figure_of, mean_parts, pass_at, pass_at_k_metrics
 from mmrl.registry import plugins
 from mmrl.train.resolve import resolve
 from mmrl.ui.cli import main
@@ -98,7 +98,7 @@ class Letters(Task):
     splits = ("train", "test", "other")
 
     def prompts(self, split, seed):
-        return [Prompt(id=f"{split}-{seed}-{i}", messages=[user("x")], answer=str(i)) for i in range(9)]
+        return [Prompt(id=f"{split}-{seed}-{i}", messages=[user_message("x")], answer=str(i)) for i in range(9)]
 
     def summarise(self, results):
         return {"answers": float(sum(int(p.answer) * value for p, value in results)), "results": float(len(results))}
@@ -114,7 +114,7 @@ class Collector:
     def encode(self, prompts):
         return [f"encoded {p.id}" for p in prompts]
 
-    def wake(self):
+    def wake_up(self):
         """It has no weights."""
 
     def collect(self, prompts, inputs, group_size, sampling, numbers=()):
@@ -140,7 +140,7 @@ class Judged:
 
 
 def figure(tmp_path, judge, n=200, collector=None, overrides=()):
-    config = runs.toy_config(tmp_path, overrides=(f"evaluate.n={n}", *overrides))
+    config = runs.toy_config(tmp_path, overrides=(f"evaluate.num_prompts={n}", *overrides))
     return Evaluator(runs.setup(config, {"toy/colour": Letters()}), collector or Collector(), judge)("toy/colour")
 
 
@@ -151,8 +151,8 @@ def test_the_parts_that_a_verifier_names_are_means_over_the_answers_that_have_th
         Score(0.0, parts={"type": 1.0}),
         Score(None),
     ]
-    assert parts_of(scores) == {"part/type": pytest.approx(2 / 3), "part/place": 1.0}
-    assert parts_of([Score(1.0)]) == {}
+    assert mean_parts(scores) == {"part/type": pytest.approx(2 / 3), "part/place": 1.0}
+    assert mean_parts([Score(1.0)]) == {}
 
 
 def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
@@ -186,7 +186,7 @@ def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
 
 
 def scored(value):
-    return Item(id="a", value=value, values=(value,), answers=("",))
+    return PromptResult(id="a", value=value, values=(value,), answers=("",))
 
 
 def test_the_tasks_metric_judges_greedy_answers_to_prompts_spread_over_the_split(tmp_path):
@@ -251,7 +251,10 @@ def test_an_evaluation_with_too_many_failed_scores_is_refused(tmp_path):
 def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_path):
     class Sized(Collector):
         def encode(self, prompts):
-            return [SimpleNamespace(image_sizes=((9, 6),), model_sizes=((84, 56),), frame=Frame.MODEL_PIXELS) for _ in prompts]
+            return [
+                SimpleNamespace(image_sizes=((9, 6),), model_sizes=((84, 56),), frame=CoordinateFormat.MODEL_PIXELS)
+                for _ in prompts
+            ]
 
         def collect(self, prompts, inputs, group_size, sampling, numbers=()):
             turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
@@ -270,7 +273,7 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
     assert (judge.asked[0].image_sizes, judge.asked[0].model_sizes, judge.asked[0].frame) == (
         ((9, 6),),
         ((84, 56),),
-        Frame.MODEL_PIXELS,
+        CoordinateFormat.MODEL_PIXELS,
     )
     assert judge.asked[0].rollout.inputs is None
 
@@ -295,7 +298,7 @@ class Worn(Letters):
     def __getitem__(self, index):
         if index in self.unposed:
             raise UserError(f"table.jsonl line {index} is broken: mend it")
-        return Prompt(id=f"p{index}", messages=[user("x")], answer=str(index))
+        return Prompt(id=f"p{index}", messages=[user_message("x")], answer=str(index))
 
 
 class Picky(Collector):
@@ -314,7 +317,7 @@ class Picky(Collector):
 def test_prompts_that_cant_be_used_are_left_out_named_once_and_counted(tmp_path):
     collector = Picky({3, 4})
     evaluator = Evaluator(
-        runs.setup(runs.toy_config(tmp_path, overrides=["evaluate.n=40"]), {"toy/colour": Worn({20})}),
+        runs.setup(runs.toy_config(tmp_path, overrides=["evaluate.num_prompts=40"]), {"toy/colour": Worn({20})}),
         collector,
         Judged(*[1.0] * 37),
     )
@@ -329,7 +332,7 @@ def test_prompts_that_cant_be_used_are_left_out_named_once_and_counted(tmp_path)
 
 def test_more_than_a_tenth_of_them_or_all_end_it(tmp_path):
     def evaluate(task, collector, n):
-        config = runs.toy_config(tmp_path, overrides=[f"evaluate.n={n}"])
+        config = runs.toy_config(tmp_path, overrides=[f"evaluate.num_prompts={n}"])
         return Evaluator(runs.setup(config, {"toy/colour": task}), collector, Judged(*[1.0] * 40))("toy/colour")
 
     assert evaluate(Worn(), Picky(range(6)), 40)[0].extra["left_out"] == 6
@@ -359,13 +362,13 @@ class Sampled(Collector):
         return rollouts
 
 
-FOUR = ("evaluate.samples=4", "evaluate.temperature=0.8")
+FOUR = ("evaluate.num_samples=4", "evaluate.temperature=0.8")
 
 
 def test_several_answers_to_a_prompt(tmp_path):
     texts = ("x", "y", "<answer> Y </answer>", "z", "q", "r", "r", "q", "", " ", "n", "")
     values = (1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    found, scores = figure(tmp_path, Judged(*values), 3, Sampled(*texts), (*FOUR, "record.items=1"))
+    found, scores = figure(tmp_path, Judged(*values), 3, Sampled(*texts), (*FOUR, "record.evaluation_prompts=1"))
     # means 1/4, 3/4, 1/4, whose standard deviation is sqrt(1/12)
     assert (found.metric, found.n, len(scores)) == ("accuracy", 3, 12) and found.value == pytest.approx(5 / 12)
     half = 1.959964 * math.sqrt(1 / 12) / math.sqrt(3)
@@ -379,7 +382,7 @@ def test_several_answers_to_a_prompt(tmp_path):
     assert [i.id for i in found.items] == ["test-0-3", "test-0-4", "test-0-6"]
     (first, *others), (row, *rows) = found.items, found.rows()
     known = {"id": "test-0-3", "value": 0.25, "values": values[:4], "answers": ("x", "y", "y", "z"), "completion": "x"}
-    assert first == Item(**known, prompt=first.prompt)
+    assert first == PromptResult(**known, prompt=first.prompt)
     assert first.prompt.id == "test-0-3" and row["messages"] == first.prompt.messages and row["answer"] == first.prompt.answer
     assert row["completion"] == "x" and not any(item.prompt for item in others), "what was asked is kept of the first alone"
     assert rows[0] == {
@@ -395,7 +398,7 @@ def test_several_answers_to_a_prompt(tmp_path):
 
 
 def test_answers_are_sampled_alike_whenever_they_are_asked_for(tmp_path):
-    config = runs.toy_config(tmp_path, overrides=("evaluate.n=3", "seed=4", *FOUR))
+    config = runs.toy_config(tmp_path, overrides=("evaluate.num_prompts=3", "seed=4", *FOUR))
     collector = Sampled("a", batch_size=9)
     evaluator = Evaluator(runs.setup(config, {"toy/colour": Letters()}), collector, Judged(*[1.0] * 12))
     evaluator("toy/colour")
@@ -428,23 +431,25 @@ def test_answers_that_fail_to_be_scored_are_left_out(tmp_path):
 
 
 def item(*values, answers=None):
-    return Item(id="", value=None, values=values, answers=answers or ("a",) * len(values))
+    return PromptResult(id="", value=None, values=values, answers=answers or ("a",) * len(values))
 
 
 def test_what_succeeds_and_how_many_are_asked():
     exact, graded = (VerifierSpec(id="v", target="t", low=-1.0, high=2.0, graded=graded) for graded in (False, True))
     values = item(2.0, 1.9, 0.5, 0.49, -1.0, 0.0)
-    assert several([values], exact)["pass@1"] == pytest.approx(1 / 6), "the highest score"
-    assert several([values], graded)["pass@1"] == pytest.approx(3 / 6), "the middle of -1..2 and above"
-    assert [name for name in several([values], exact)] == ["pass@1", "pass@2", "pass@4", "pass@6", "majority@6"]
-    assert list(several([item(1.0, 1.0)], exact)) == ["pass@1", "pass@2", "majority@2"]
+    assert pass_at_k_metrics([values], exact)["pass@1"] == pytest.approx(1 / 6), "the highest score"
+    assert pass_at_k_metrics([values], graded)["pass@1"] == pytest.approx(3 / 6), "the middle of -1..2 and above"
+    assert [name for name in pass_at_k_metrics([values], exact)] == ["pass@1", "pass@2", "pass@4", "pass@6", "majority@6"]
+    assert list(pass_at_k_metrics([item(1.0, 1.0)], exact)) == ["pass@1", "pass@2", "majority@2"]
 
 
 def test_the_majority_of_nothing_but_blanks_is_a_blank():
     spec = VerifierSpec(id="v", target="t")
-    assert several([item(0.25, 0.0, answers=("", ""))], spec)["majority@2"] == 0.25
-    assert several([item(0.25, 0.5, 0.0, answers=("", "a", ""))], spec)["majority@3"] == 0.5
-    assert several([item(0.0, 0.75, 1.0, answers=("b", "a", "a"))], spec)["majority@3"] == 0.75, "the first that gives it"
+    assert pass_at_k_metrics([item(0.25, 0.0, answers=("", ""))], spec)["majority@2"] == 0.25
+    assert pass_at_k_metrics([item(0.25, 0.5, 0.0, answers=("", "a", ""))], spec)["majority@3"] == 0.5
+    assert pass_at_k_metrics([item(0.0, 0.75, 1.0, answers=("b", "a", "a"))], spec)["majority@3"] == 0.75, (
+        "the first that gives it"
+    )
 
 
 def test_pass_at_k_is_the_share_of_choices_of_k_with_a_right_one():
@@ -462,7 +467,7 @@ def test_pass_at_k_is_the_share_of_choices_of_k_with_a_right_one():
 )
 def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
     class Odd(Letters):
-        def answer_of(self, completion):
+        def extract_answer(self, completion):
             return answer
 
     evaluator = Evaluator(runs.setup(runs.toy_config(tmp_path), {"toy/colour": Odd()}), Collector(), Judged(*[1.0] * 4))
@@ -476,7 +481,9 @@ def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
 class Pictures(Task):
     def prompts(self, split, seed):
         picture = Image.new("RGB", (30, 20), (250, 0, 0))
-        return [Prompt(id=f"{i}", messages=[{"role": "system", "content": "look"}, user("what?", picture)]) for i in range(3)]
+        return [
+            Prompt(id=f"{i}", messages=[{"role": "system", "content": "look"}, user_message("what?", picture)]) for i in range(3)
+        ]
 
 
 class Twice(Judged):
@@ -488,7 +495,7 @@ class Twice(Judged):
 
 
 def test_blanked_pictures_are_a_second_pass_that_verifiers_do_not_see(tmp_path):
-    config = runs.toy_config(tmp_path, overrides=("evaluate.blank=true", "evaluate.n=3"))
+    config = runs.toy_config(tmp_path, overrides=("evaluate.blank_images=true", "evaluate.num_prompts=3"))
     judge, collector = Twice((1.0, 1.0, 0.0), (1.0, 0.0, 0.0)), Sampled("a")
     found, scores = Evaluator(runs.setup(config, {"toy/colour": Pictures()}), collector, judge)("toy/colour")
     assert (found.value, found.extra["blank"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
@@ -506,8 +513,8 @@ class Films(Letters):
 
     def prompts(self, split, seed):
         frames = np.arange(6, dtype=np.uint8).repeat(12).reshape(6, 2, 2, 3)
-        film = Footage(frames_THWC=frames, times_s=tuple(range(6)), duration_s=6.0)
-        return [replace(p, messages=[user(p.text, film)]) for p in super().prompts(split, seed)]
+        film = VideoFrames(frames_THWC=frames, times_s=tuple(range(6)), duration_s=6.0)
+        return [replace(p, messages=[user_message(p.text, film)]) for p in super().prompts(split, seed)]
 
 
 def frames_in(prompts):
@@ -515,7 +522,7 @@ def frames_in(prompts):
 
 
 def test_shuffled_videos_are_a_second_pass(tmp_path):
-    config = runs.toy_config(tmp_path, overrides=("evaluate.shuffled=true", "evaluate.n=3"))
+    config = runs.toy_config(tmp_path, overrides=("evaluate.shuffle_frames=true", "evaluate.num_prompts=3"))
     judge, collector = Twice((1.0, 1.0, 0.0), (1.0, 0.0, 0.0)), Sampled("a")
     found, _ = Evaluator(runs.setup(config, {"toy/colour": Films()}), collector, judge)("toy/colour")
     assert (found.value, found.extra["shuffled"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
@@ -529,7 +536,7 @@ def test_shuffled_videos_are_a_second_pass(tmp_path):
 def test_few_frames_and_then_more(tmp_path):
     """Which answers decide is `mmrl.evaluation.probes.sparse_to_dense`'s; here it is what is shown, and that the last answers
     are judged once."""
-    settings = ("evaluate.frames=[2,4]", "evaluate.agree=2", "evaluate.n=2")
+    settings = ("evaluate.sparse_frames=[2,4]", "evaluate.sparse_agreement=2", "evaluate.num_prompts=2")
     judge, collector = Twice((1.0, 1.0), (1.0, 0.0)), Sampled("ab")
     found, _ = Evaluator(runs.setup(runs.toy_config(tmp_path, overrides=settings), {"toy/colour": Films()}), collector, judge)(
         "toy/colour"
@@ -541,13 +548,13 @@ def test_few_frames_and_then_more(tmp_path):
 
 
 def test_more_frames_than_are_seen_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"evaluate\.frames asks for 64 and policy\.video\.max_frames = 32"):
-        runs.toy_config(tmp_path, overrides=("evaluate.frames=[32,64]", "policy.video.max_frames=32"))
+    with pytest.raises(UserError, match=r"evaluate\.sparse_frames asks for 64 and policy\.video\.max_frames = 32"):
+        runs.toy_config(tmp_path, overrides=("evaluate.sparse_frames=[32,64]", "policy.video.max_frames=32"))
 
 
 def test_a_task_without_pictures_is_not_blanked(tmp_path):
     collector = Sampled("a")
-    found, _ = figure(tmp_path, Judged(1.0, 1.0), 2, collector, ("evaluate.blank=true",))
+    found, _ = figure(tmp_path, Judged(1.0, 1.0), 2, collector, ("evaluate.blank_images=true",))
     assert "blank" not in found.extra and len(collector.asked) == 1
 
 
@@ -555,14 +562,14 @@ def test_a_picture_on_disk_is_blanked_in_its_upright_size(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
     Image.new("RGB", (8, 4)).save(tmp_path / "a.jpg", exif=exif)
-    assert blanked(Prompt(messages=[user("x", tmp_path / "a.jpg")])).images[0].size == (4, 8)
+    assert blanked(Prompt(messages=[user_message("x", tmp_path / "a.jpg")])).images[0].size == (4, 8)
 
 
 def test_prompts_are_shown_changed_and_judged_as_they_were_posed(tmp_path):
     def shown(prompt):
-        return Prompt(id=prompt.id, messages=[user(f"{prompt.text} good")])
+        return Prompt(id=prompt.id, messages=[user_message(f"{prompt.text} good")])
 
-    config, judge, collector = runs.toy_config(tmp_path, overrides=("evaluate.n=2",)), Twice((1.0, 0.0)), Sampled("a")
+    config, judge, collector = runs.toy_config(tmp_path, overrides=("evaluate.num_prompts=2",)), Twice((1.0, 0.0)), Sampled("a")
     found, _ = Evaluator(runs.setup(config, {"toy/colour": Letters()}), collector, judge, shown=shown)("toy/colour")
     assert [p.text for p in collector.asked[0][0]] == ["x good", "x good"]
     assert [(c.answer, c.rollout.prompt.text) for c in judge.asked[0]] == [("3", "x"), ("6", "x")]
@@ -578,7 +585,7 @@ def test_entries_of_one_task_have_their_own_figures(tmp_path, monkeypatch):
         {"id": "toy/colour", "name": "plain", "max_tokens": 3},
         {"id": "toy/colour", "name": "told", "prompt": "{text} think", "verifiers": {"toy/exact": [0.0, 1.0]}},
     ]
-    config = runs.toy_config(tmp_path, tasks=tasks, overrides=("evaluate.n=2",))
+    config = runs.toy_config(tmp_path, tasks=tasks, overrides=("evaluate.num_prompts=2",))
     collector, judge = Sampled("a"), Judged(1.0, 0.0)
     evaluator = Evaluator(runs.setup(config, {"plain": Letters(), "told": Letters()}), collector, judge)
     assert [evaluator(label)[0].task for label in ("plain", "told")] == ["plain", "told"]
@@ -609,7 +616,7 @@ FIGURE = Evaluation(
         "majority@2": 0.75,
         "blank": 0.125,
     },
-    items=(Item(id="", value=0.0, values=(), answers=()),) * 3,
+    items=(PromptResult(id="", value=0.0, values=(), answers=()),) * 3,
 )
 RUN_FILE = 'name = "x"\npolicy.model = "tiny:qwen2_5_vl"\ntasks = [{id = "toy/colour"}]\nstages = [{kind = "sft", steps = 1}]\n'
 
@@ -632,9 +639,9 @@ def evaluated(tmp_path, monkeypatch):
 
 
 def test_eval_asks_as_it_is_told(evaluated):
-    done, asked = evaluated("x.toml", "--samples", "2", "--temperature", "0.7", "-n", "4")
+    done, asked = evaluated("x.toml", "--num-samples", "2", "--temperature", "0.7", "-n", "4")
     settings, folder = asked[0][0].evaluate, asked[0][1]
-    assert (settings.samples, settings.temperature, settings.n, folder) == (2, 0.7, 4, None)
+    assert (settings.num_samples, settings.temperature, settings.num_prompts, folder) == (2, 0.7, 4, None)
     assert done.stdout.splitlines() == [
         "tiny:qwen2_5_vl, as the run file names it",
         "answers to each prompt: 2, sampled at temperature 0.7",
@@ -656,8 +663,8 @@ def test_eval_asks_as_it_is_told(evaluated):
             ("--checkpoint", "best"),
             "--checkpoint best needs a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
         ),
-        (("--samples", "4"), "samples = 4 greedy answers would be the same: set temperature, such as 1.0"),
-        (("--samples", "0"), "0 is not in the range x>=1"),
+        (("--num-samples", "4"), "samples = 4 greedy answers would be the same: set temperature, such as 1.0"),
+        (("--num-samples", "0"), "0 is not in the range x>=1"),
         (("--temperature", "-1"), "-1.0 is not in the range x>=0"),
     ],
 )
@@ -668,16 +675,16 @@ def test_eval_refuses(evaluated, arguments, told):
 
 
 def test_eval_reads_a_checkpoints_state_once(evaluated, tmp_path, monkeypatch):
-    from mmrl.config.load import as_data
+    from mmrl.config.load import to_dict
     from mmrl.run_folder.writer import RunFolder
     from mmrl.train import checkpoint
 
-    folder = RunFolder.create(tmp_path / "runs" / "x", as_data(runs.toy_config(tmp_path)), 0)
+    folder = RunFolder.create(tmp_path / "runs" / "x", to_dict(runs.toy_config(tmp_path)), 0)
     for step in (2, 4):
         folder.checkpoint_dir(step).mkdir()
     read, at = [], {"step": 4, "evaluated_step": 4}
     for best, expected in ((2, (folder.path, "2")), (0, (None, "None"))):
-        monkeypatch.setattr(checkpoint, "state", lambda path, best=best: read.append(path.name) or {"best_step": best, **at})
+        monkeypatch.setattr(checkpoint, "read_state", lambda path, best=best: read.append(path.name) or {"best_step": best, **at})
         read.clear()
         _, asked = evaluated(str(folder.path))
         assert asked[0][1:] == expected and read == ["step-000004"]

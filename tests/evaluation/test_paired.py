@@ -7,8 +7,8 @@ import random
 import pytest
 from scipy import stats
 
-from mmrl.evaluation import paired
-from mmrl.evaluation.paired import compare, mcnemar, proportions_interval, sign_flips
+from mmrl.evaluation import paired_tests
+from mmrl.evaluation.paired_tests import mcnemar, paired_difference, proportions_interval, sign_flips
 
 
 @pytest.mark.parametrize(
@@ -87,23 +87,23 @@ def test_many_fine_differences_are_drawn(monkeypatch):
     differences = [rng.gauss(0.6, 1.0) for _ in range(13)]
     true, exact = sign_flips(differences)
     assert exact and 0.02 < true < 0.98
-    monkeypatch.setattr(paired, "SUMS", 100)
+    monkeypatch.setattr(paired_tests, "SUMS", 100)
     p, exact = sign_flips(differences)
     assert not exact and p == sign_flips(differences)[0], "the seed is fixed"
-    assert p == pytest.approx(true, abs=4 * math.sqrt(true * (1 - true) / paired.DRAWS))
+    assert p == pytest.approx(true, abs=4 * math.sqrt(true * (1 - true) / paired_tests.DRAWS))
     assert sign_flips(differences, seed=1)[0] != p
-    assert sign_flips([1.0 + i / 97 for i in range(60)]) == (1 / (1 + paired.DRAWS), False), "never zero"
+    assert sign_flips([1.0 + i / 97 for i in range(60)]) == (1 / (1 + paired_tests.DRAWS), False), "never zero"
 
 
 def test_binary_values():
-    found = compare([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
+    found = paired_difference([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
     assert (found.n, found.wins, found.losses, found.ties, found.difference) == (8, 3, 1, 4, 0.25)
     assert (found.p, found.test) == (0.625, "McNemar's exact test")
     assert (found.low, found.high) == proportions_interval(3, 1, 8)
 
 
 def test_graded_values():
-    found = compare([0.1, 0.5, 0.5, 0.9], [0.3, 0.6, 0.5, 0.8])
+    found = paired_difference([0.1, 0.5, 0.5, 0.9], [0.3, 0.6, 0.5, 0.8])
     # differences 0.2, 0.1, 0, -0.1: mean 0.05, sum of squares about it 0.05; t of 3 degrees of freedom is 3.182446
     assert (found.wins, found.losses, found.ties) == (2, 1, 1) and found.difference == pytest.approx(0.05)
     half = 3.182446 * math.sqrt(0.05 / 3) / 2
@@ -113,16 +113,16 @@ def test_graded_values():
 
 
 def test_rounding_is_no_difference():
-    found = compare([0.1 + 0.2, 0.5], [0.3, 0.5])
+    found = paired_difference([0.1 + 0.2, 0.5], [0.3, 0.5])
     assert (found.wins, found.losses, found.ties, found.p) == (0, 0, 2, 1.0)
 
 
 def test_one_graded_item_says_nothing_of_the_spread():
-    found = compare([0.25], [0.5])
+    found = paired_difference([0.25], [0.5])
     assert (found.low, found.high, found.p) == (-math.inf, math.inf, 1.0)
     assert found.as_json()["difference"] == 0.25
 
 
 def test_items_must_be_pairs():
     with pytest.raises(ValueError, match="zip"):
-        compare([1.0], [1.0, 0.0])
+        paired_difference([1.0], [1.0, 0.0])

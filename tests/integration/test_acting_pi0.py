@@ -36,7 +36,7 @@ def config(folder, task, stages, model=MODEL, options=None, **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
     data = {
         "name": "pi0",
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "policy": {
             "kind": "pi0",
             "model": model,
@@ -44,8 +44,8 @@ def config(folder, task, stages, model=MODEL, options=None, **sections):
         },
         "tasks": [task],
         "stages": stages,
-        "simulate": {"environments": 8},
-        "evaluate": {"n": 8},
+        "simulate": {"num_envs": 8},
+        "evaluate": {"num_prompts": 8},
         "record": {"trackers": []},
         "train": {"threads": 1},
     }
@@ -109,7 +109,7 @@ def test_it_learns_to_turn_to_the_mark(tmp_path):
     imitation = {**SFT, "split": "warm", "steps": 50, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
     reinforcement = {**PPO, "ratio": "action", "credit": "action", "steps": 40, "prompts_per_step": 128, "minibatches": 4}
     reinforcement |= {"epochs": 1, "learning_rate": 6e-4}
-    sections = {"evaluate": {"n": 200, "every": 40}, "simulate": {"environments": 64}}
+    sections = {"evaluate": {"num_prompts": 200, "every": 40}, "simulate": {"num_envs": 64}}
     model, options = "tiny:pi0:hidden=32,layers=2,chunk=1", {"chunk": 1, "steps": 4}
     folder = runs.run(config(tmp_path, TURN, [imitation, reinforcement], model, options, **sections))
     imitated, reinforced = (r["eval"]["value"] for r in runs.rows(folder) if "eval" in r)

@@ -16,8 +16,8 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import wilson
 from mmrl.config.load import parse_config
-from mmrl.run_folder.reader import read_items, read_rows, read_run
-from mmrl.run_folder.webp import pictures
+from mmrl.run_folder.reader import read_items, read_jsonl, read_run
+from mmrl.run_folder.webp import decode_webp
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
@@ -50,12 +50,12 @@ def loaded(monkeypatch):
 def config(folder, stages, policy=SMALL, options=None, **sections):
     data = {
         "name": "dial",
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "policy": policy,
         "tasks": [{"id": "dial/turn", "options": {"n": 2000, **(options or {})}}],
         "stages": stages,
-        "simulate": {"environments": 64},
-        "evaluate": {"n": 200},
+        "simulate": {"num_envs": 64},
+        "evaluate": {"num_prompts": 200},
         "record": {"trackers": [], "rollouts": 8},
         "train": {"threads": 1},
     }
@@ -117,7 +117,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
     stage = {**stage, "steps": 4, "prompts_per_step": 12, "minibatches": 2}
     if stage["algorithm"] != "ppo":
         stage["group_size"] = 4
-    how = {"simulate": {"environments": 8, "lanes": lanes}, "checkpoint": {"every": 2, "keep": 9}, "options": {"reward": "own"}}
+    how = {"simulate": {"num_envs": 8, "lanes": lanes}, "checkpoint": {"every": 2, "keep": 9}, "options": {"reward": "own"}}
     how["evaluate"] = {"n": 24, "every": 1}
     whole = runs.run(config(tmp_path / "whole", [stage], **how))
     again = config(tmp_path / "again", [stage], **how)
@@ -152,11 +152,11 @@ def test_episodes_are_recorded_with_what_came_of_them(tmp_path):
 
 
 def test_the_first_successes_and_failures_of_an_evaluation_are_kept_as_videos(tmp_path):
-    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 2}], evaluate={"n": 60}, simulate={"environments": 16}))
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 2}], evaluate={"num_prompts": 60}, simulate={"num_envs": 16}))
     run = read_run(folder.path)
     assert [path.name for path in run.episode_folders] == ["step-000000", "step-000002"]
     for items, kept in zip(run.item_files, run.episode_folders, strict=True):
-        rows, scored = read_rows(kept / "episodes.jsonl"), {item["id"]: item["value"] for item in read_items(items)}
+        rows, scored = read_jsonl(kept / "episodes.jsonl"), {item["id"]: item["value"] for item in read_items(items)}
         for success in (0.0, 1.0):
             ids = [id for id, value in scored.items() if value == success][:4]
             assert [row["prompt_id"] for row in rows if row["outcome"]["success"] == success] == ids
@@ -165,17 +165,17 @@ def test_the_first_successes_and_failures_of_an_evaluation_are_kept_as_videos(tm
         }
         assert len(list(kept.glob("*.webp"))) == len(rows) <= 8
         for row in rows:
-            shown = pictures((kept / row["video"]).read_bytes())
+            shown = decode_webp((kept / row["video"]).read_bytes())
             lasts = 100 * row["outcome"]["steps"] + 1000 if len(shown) > 1 else 0  # where nothing moves it is a picture
             assert sum(ms for _, ms in shown) == lasts and shown[0][0].size == (36, 36)
     page = page_of(folder)
     assert_self_contained(page)
-    rollouts = sum(len(read_rows(path)) for path in run.rollout_files)
+    rollouts = sum(len(read_jsonl(path)) for path in run.rollout_files)
     assert 0 < page.count("img", "moving") <= 16 + rollouts
 
 
 def test_success_at_any_time_and_at_the_end_have_intervals(tmp_path):
-    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1}], evaluate={"n": 8}))
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1}], evaluate={"num_prompts": 8}))
     options = {"until_success": False}
     asked = {"n": 90, "temperature": 1.0}
     (single,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
@@ -200,18 +200,18 @@ def test_eval_prints_a_table_and_keeps_videos(tmp_path):
     data = config(tmp_path, [{**GRPO, "steps": 1}]).model_dump(mode="json", exclude_none=True) | {"tasks": tasks}
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(data))
-    done = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--videos", str(tmp_path / "videos")])
+    done = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--save-videos", str(tmp_path / "videos")])
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines() if line.split() and line.split()[0] in variants]
     assert [line[0] for line in lines] == list(variants) and all(line[-1] == "30" for line in lines)
     assert "accuracy, at any time" in done.stdout and "at the end" in done.stdout and "greedy" in done.stdout
     low, high = (f"{bound:.3f}" for bound in wilson(0, 30))
     assert " ".join(lines[2]).count(f"0.000 ({low} to {high})") == 2
-    rows = read_rows(tmp_path / "videos" / "episodes.jsonl")
+    rows = read_jsonl(tmp_path / "videos" / "episodes.jsonl")
     assert f"{len(rows)} videos are in" in done.stderr and {row["task"] for row in rows} == set(variants)
     assert {row["step"] for row in rows} == {None} and {row["variant"] for row in rows} == {None}
     assert all((tmp_path / "videos" / row["video"]).is_file() for row in rows)
-    again = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--videos", str(tmp_path / "videos")])
+    again = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--save-videos", str(tmp_path / "videos")])
     assert again.exit_code == 2 and "already exists and is not an empty folder" in again.stderr
     as_json = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--json"])
     found = json.loads(as_json.stdout)
@@ -221,7 +221,7 @@ def test_eval_prints_a_table_and_keeps_videos(tmp_path):
 
 def test_a_checkpoint_is_evaluated_again_and_under_a_variant(tmp_path):
     folder = runs.run(config(tmp_path, [GRPO]))
-    plain, far = (config(tmp_path, [GRPO], options=options, evaluate={"n": 300}) for options in ({}, {"never": True}))
+    plain, far = (config(tmp_path, [GRPO], options=options, evaluate={"num_prompts": 300}) for options in ({}, {"never": True}))
     (figure,) = evaluate_only(plain, folder.path, "last")
     assert figure.value == pytest.approx(figures(folder)["last"], abs=0.06) and figure.n == 300
     (figure,) = evaluate_only(far, folder.path, "last")
@@ -230,7 +230,7 @@ def test_a_checkpoint_is_evaluated_again_and_under_a_variant(tmp_path):
 
 def test_smoke_keeps_the_policy_and_plays_few(tmp_path):
     found = smoke(config(tmp_path, [PPO]))
-    assert found.policy.model == "mlp" and found.simulate.environments == 4 and found.stages[0].steps == 2
+    assert found.policy.model == "mlp" and found.simulate.num_envs == 4 and found.stages[0].steps == 2
     runs.run(found)
 
 
@@ -239,7 +239,11 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
     breaks = 10_000 + 3
     stage = {**GRPO, "steps": 2, "prompts_per_step": 8, "group_size": 4}
     made = config(
-        tmp_path, [stage], options={"breaks": breaks, "n": 8, "never": True}, judge={"failure_limit": 0.5}, evaluate={"n": 0}
+        tmp_path,
+        [stage],
+        options={"breaks": breaks, "n": 8, "never": True},
+        judge={"failure_limit": 0.5},
+        evaluate={"num_prompts": 0},
     )
     folder = runs.run(made)
     rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
@@ -296,10 +300,12 @@ def test_a_variant_that_is_misspelt_is_told_before_anything_is_loaded(tmp_path, 
 def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
     def told(there, **evaluate):
         return [
-            r for r in remarks(resolve(config(tmp_path, [GRPO], options={"n": there}, evaluate=evaluate))) if "evaluate.n" in r
+            r
+            for r in remarks(resolve(config(tmp_path, [GRPO], options={"n": there}, evaluate=evaluate)))
+            if "evaluate.num_prompts" in r
         ]
 
-    assert told(7, n=8) == ["evaluate.n = 8, and task 'dial/turn' has 7 prompts in split 'test': all of them are asked"]
+    assert told(7, n=8) == ["evaluate.num_prompts = 8, and task 'dial/turn' has 7 prompts in split 'test': all of them are asked"]
     assert told(8, n=8) == told(7, n=0) == told(7) == [], "nor where nobody said how many"
 
 
@@ -368,18 +374,18 @@ def test_an_expert_teaches_at_the_states_that_the_policy_gets_into(tmp_path):
 
 def test_a_stage_asks_neither_the_expert_nor_the_critic_of_the_one_before(tmp_path, monkeypatch):
     asked = []
-    from mmrl.rollout.simulators.lockstep import StepCollector
+    from mmrl.rollout.simulators.lockstep import SimulatorCollector
 
-    collect = StepCollector.collect
+    collect = SimulatorCollector.collect
 
     def watched(self, *arguments, **options):
-        asked.append((self.advised, self.critic is not None))
+        asked.append((self.with_expert, self.critic is not None))
         return collect(self, *arguments, **options)
 
-    monkeypatch.setattr(StepCollector, "collect", watched)
+    monkeypatch.setattr(SimulatorCollector, "collect", watched)
     expert = {"kind": "distill", "teacher": "expert", "divergence": "hard", "steps": 1, "prompts_per_step": 4}
     ppo, grpo = ({**s, "steps": 1, "prompts_per_step": 4, "minibatches": 1} for s in (PPO, GRPO))
-    runs.run(config(tmp_path, [ppo, expert, grpo, ppo], evaluate={"n": 0}))
+    runs.run(config(tmp_path, [ppo, expert, grpo, ppo], evaluate={"num_prompts": 0}))
     assert asked == [(False, True), (True, False), (False, False), (False, True)]
 
 
@@ -398,18 +404,18 @@ def test_a_teacher_is_followed_at_the_actions_that_were_sampled(tmp_path):
 
 def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp_path):
     """RECAP: sampled and evaluated as positive; what the update reads says how good each episode was."""
-    import mmrl.train.update.pack_tracks
+    import mmrl.train.update.pack_trajectories
 
     seen = []
-    real = mmrl.train.update.pack_tracks.pack_tracks
+    real = mmrl.train.update.pack_trajectories.pack_trajectories
 
     def packed(rollouts, *args, **options):
-        seen.append([r.track.instruction for r in rollouts])
+        seen.append([r.data.instruction for r in rollouts])
         return real(rollouts, *args, **options)
 
     stage = {**GRPO, "steps": 2, "condition": {"positive": "good", "negative": "bad", "top": 0.5, "drop": 0.2}}
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(mmrl.train.update.pack_tracks, "pack_tracks", packed)
+        m.setattr(mmrl.train.update.pack_trajectories, "pack_trajectories", packed)
         folder = runs.run(config(tmp_path, [stage]))
     told = {text for texts in seen for text in texts}
     assert told == {"turn to the mark good", "turn to the mark bad", "turn to the mark"}

@@ -49,15 +49,15 @@ def acting(folder, name, **compute):
     return parse_config(
         {
             "name": name,
-            "runs": str(folder),
+            "runs_dir": str(folder),
             "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
             "tasks": [{"id": "dial/turn", "options": {"n": 8}}],
             "stages": [
                 {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3, "split": "warm"},
                 {"kind": "rl", "steps": 3, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-2},
             ],
-            "simulate": {"environments": 6, "lanes": 2},
-            "evaluate": {"n": 4},
+            "simulate": {"num_envs": 6, "lanes": 2},
+            "evaluate": {"num_prompts": 4},
             "train": {"threads": 1},
             "compute": compute,
         }

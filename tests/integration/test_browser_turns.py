@@ -17,9 +17,9 @@ from mmrl.algorithms.signals import Signals
 from mmrl.api.types import Score, Status
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Credit
-from mmrl.rollout.generate.sampling import Sample, Sampling
-from mmrl.rollout.turns import TurnCollector
-from mmrl.train.update.pack_words import pack
+from mmrl.rollout.generate.sampling import Completion, SamplingParams
+from mmrl.rollout.turns import ConversationCollector
+from mmrl.train.update.pack_conversations import pack
 
 PAGE = "click-button-sequence"
 GROUP = 4
@@ -46,7 +46,7 @@ class Script:
 
     def _sample(self, text):
         ids = tuple(self.policy.encode_completion(text))
-        return Sample(token_ids=ids, logprobs=(-1.0,) * len(ids), finished=True)
+        return Completion(token_ids=ids, logprobs=(-1.0,) * len(ids), finished=True)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def policy(request):
 
 def right(task, prompt):
     """The two actions that the page's expert takes."""
-    world, said = task.world(prompt), [task.gold(prompt)]
+    world, said = task.environment(prompt), [task.gold(prompt)]
     world.step(said[0])
     said.append(world.gold_turn())
     world.close()
@@ -86,8 +86,8 @@ def played(policy, task):
         said = ([one, two], [one, "hm", two], [two, one], ["what?"] * 4)[k]
         return said[turn] if turn < len(said) else None
 
-    collector = TurnCollector(policy, Script(policy, says), {prompts[0].task: task}, max_turns=4)
-    return collector.collect(prompts, collector.encode(prompts), GROUP, Sampling(temperature=1.0, max_tokens=16))
+    collector = ConversationCollector(policy, Script(policy, says), {prompts[0].task: task}, max_turns=4)
+    return collector.collect(prompts, collector.encode(prompts), GROUP, SamplingParams(temperature=1.0, max_tokens=16))
 
 
 def conversation(rollout):
@@ -211,11 +211,11 @@ def test_ctrl_c_in_a_terminal_ends_a_run_in_order(tmp_path):
 
 RUN = """
 name = "stopped"
-runs = "{runs}"
+runs_dir = "{runs}"
 policy = {{ model = "tiny:qwen2_5_vl:hidden=32,layers=1" }}
 tasks = [{{ id = "gui/episodes", options = {{ pages = ["click-test"], style = "brief", grid = [10, 13] }} }}]
 stages = [{{ kind = "rl", steps = 1000, prompts_per_step = 2, group_size = 4 }}]
 generate = {{ max_tokens = 6, max_turns = 2 }}
-evaluate = {{ n = 0 }}
+evaluate = {{ num_prompts = 0 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 """

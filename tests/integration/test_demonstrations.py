@@ -48,12 +48,12 @@ def loaded(monkeypatch):
 def config(folder, task, options, policy=POLICY, **sections):
     data = {
         "name": "imitation",
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "policy": policy,
         "tasks": [{"id": task, "name": "table", "options": options}],
         "stages": [SFT],
-        "simulate": {"environments": 4},
-        "evaluate": {"n": 8},
+        "simulate": {"num_envs": 4},
+        "evaluate": {"num_prompts": 8},
         "record": {"trackers": []},
         "train": {"threads": 1},
     }
@@ -83,9 +83,9 @@ def test_a_folder_is_imitated_as_the_expert_is(tmp_path, made, monkeypatch):
     of_expert = runs.run(config(tmp_path / "expert", "moments/expert", {"simulator": "tabletop/table", **TABLE}))
     assert same(of_folder, of_expert)
     assert runs.trajectory(of_folder) == runs.trajectory(of_expert), "losses and evaluations too"
-    bounded = config(tmp_path / "bounded", "robotics/demos", data_set(root, cache_mb=0), evaluate={"n": 0})
+    bounded = config(tmp_path / "bounded", "robotics/demos", data_set(root, cache_mb=0), evaluate={"num_prompts": 0})
     assert same(runs.run(bounded), of_folder)
-    alone = config(tmp_path / "alone", "robotics/demos", {"folder": str(root / "own")}, evaluate={"n": 0})
+    alone = config(tmp_path / "alone", "robotics/demos", {"folder": str(root / "own")}, evaluate={"num_prompts": 0})
     assert same(runs.run(alone), of_folder), "no simulator is needed to imitate"
 
 
@@ -100,11 +100,11 @@ def test_episodes_in_metres_are_imitated_by_a_policy_with_statistics(tmp_path, m
     policy = {**POLICY, "options": {**POLICY["options"], **own}}
     metres = {**data_set(root), "folder": str(root / "metres"), "units": "physical"}
     a = runs.run(config(tmp_path / "a", "robotics/demos", metres, policy))
-    b = runs.run(config(tmp_path / "b", "robotics/demos", data_set(root), policy, evaluate={"n": 0}))
+    b = runs.run(config(tmp_path / "b", "robotics/demos", data_set(root), policy, evaluate={"num_prompts": 0}))
     mine, other = weights(a), weights(b)
     for name in mine:
         torch.testing.assert_close(mine[name], other[name], atol=1e-4, rtol=1e-4)
-    plain = config(tmp_path / "c", "robotics/demos", metres, evaluate={"n": 0})
+    plain = config(tmp_path / "c", "robotics/demos", metres, evaluate={"num_prompts": 0})
     with pytest.raises(UserError, match=r"the policy has no statistics of such actions: give policy.options.statistics"):
         runs.run(plain)
 
@@ -115,28 +115,41 @@ def test_a_broken_episode_is_left_out_and_counted(tmp_path, made):
     (folder / "data/chunk-000/episode_000002.parquet").unlink()
     options = {"folder": str(folder)}
     short = {**SFT, "steps": 2, "batch_size": 3}
-    done = runs.run(config(tmp_path / "a", "robotics/demos", options, stages=[short], evaluate={"n": 0}, seed=1))
+    done = runs.run(config(tmp_path / "a", "robotics/demos", options, stages=[short], evaluate={"num_prompts": 0}, seed=1))
     told = [json.loads(line) for line in (done.path / "errors.jsonl").read_text().splitlines()]
     assert told and all("episode_000002.parquet does not exist: download the data set whole" in str(row) for row in told)
     for path in folder.glob("data/**/*.parquet"):
         path.unlink()
     with pytest.raises(UserError, match=r"prompts are broken so far, .*does not exist: download the data set whole"):
-        runs.run(config(tmp_path / "b", "robotics/demos", options, evaluate={"n": 0}))
+        runs.run(config(tmp_path / "b", "robotics/demos", options, evaluate={"num_prompts": 0}))
 
 
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({}, r"task 'table' has demonstrations and no simulator that a policy could be evaluated in: .* set evaluate.n = 0"),
         (
-            {"stages": [{"kind": "rl", "algorithm": "trajectory-grpo", "steps": 1, "group_size": 4}], "evaluate": {"n": 0}},
+            {},
+            r"task 'table' has demonstrations and no simulator that a policy could be evaluated in: .* set "
+            r"evaluate.num_prompts = 0",
+        ),
+        (
+            {
+                "stages": [{"kind": "rl", "algorithm": "trajectory-grpo", "steps": 1, "group_size": 4}],
+                "evaluate": {"num_prompts": 0},
+            },
             r'stages.0: task \'table\' has demonstrations and no simulator, so kind = "rl" can\'t play it: give it one',
         ),
         (
-            {"stages": [{"kind": "distill", "teacher": "expert", "divergence": "hard", "steps": 1}], "evaluate": {"n": 0}},
+            {
+                "stages": [{"kind": "distill", "teacher": "expert", "divergence": "hard", "steps": 1}],
+                "evaluate": {"num_prompts": 0},
+            },
             r'stages.0: task \'table\' has demonstrations and no simulator, so kind = "distill"',
         ),
-        ({"stages": [{**SFT, "split": "train"}], "evaluate": {"n": 0}}, r"task 'table' has no split 'train': choose one of demo"),
+        (
+            {"stages": [{**SFT, "split": "train"}], "evaluate": {"num_prompts": 0}},
+            r"task 'table' has no split 'train': choose one of demo",
+        ),
     ],
 )
 def test_without_a_simulator_nothing_is_played(tmp_path, made, sections, message):
@@ -146,7 +159,7 @@ def test_without_a_simulator_nothing_is_played(tmp_path, made, sections, message
 
 def test_what_imitated_a_folder_alone_is_evaluated_in_a_simulator_later(tmp_path, made):
     root, _ = made
-    done = runs.run(config(tmp_path, "robotics/demos", {"folder": str(root / "own")}, evaluate={"n": 0}))
+    done = runs.run(config(tmp_path, "robotics/demos", {"folder": str(root / "own")}, evaluate={"num_prompts": 0}))
     played = config(tmp_path, "robotics/demos", data_set(root))
     (figure,) = evaluate_only(played, done.path, "last")
     assert figure.n == 8 and 0 <= figure.value <= 1

@@ -31,7 +31,7 @@ import mmrl.registry.plugins
 import mmrl.rollout.simulators.lockstep
 import mmrl.run_folder.machine
 import mmrl.train.start
-import mmrl.train.update.pack_words
+import mmrl.train.update.pack_conversations
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
@@ -39,7 +39,7 @@ from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
 from mmrl.policies.vlm import tiny
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.turns import TurnCollector
+from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.update.learner import Learner
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
@@ -47,7 +47,7 @@ MORE = '''
 import time
 from PIL import Image
 from mmrl import PolicySpec, Prompt, Reply, SamplingRule, SamplingRuleSpec, Task, TaskSpec, TrackerSpec
-from mmrl import VerifierSpec, hookimpl, user
+from mmrl import VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -58,7 +58,7 @@ def mmrl_tasks():
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id=f"extras/{name}", target=f"extras:{name}", deadline_s=60) for name in ("opposite", "slow", "hungry")]
+    return [VerifierSpec(id=f"extras/{name}", target=f"extras:{name}", timeout_s=60) for name in ("opposite", "slow", "hungry")]
 
 @hookimpl
 def mmrl_policies():
@@ -80,10 +80,10 @@ class Ranked(Task):
     """Prompts with a difficulty, a gold completion of four words, and other words to ask in."""
     def prompts(self, split, seed):
         for i in range(8):
-            yield Prompt(id=f"{split}-{i}", messages=[user(f"What is {i}?", Image.new("RGB", (56, 56), (i, 9, 9)))],
+            yield Prompt(id=f"{split}-{i}", messages=[user_message(f"What is {i}?", Image.new("RGB", (56, 56), (i, 9, 9)))],
                          answer=f"one two three {i}", meta={"difficulty": -i})
     def rephrase(self, prompt):
-        return Prompt(id=prompt.id, messages=[user("In other words?", *prompt.images)], answer=prompt.answer)
+        return Prompt(id=prompt.id, messages=[user_message("In other words?", *prompt.images)], answer=prompt.answer)
 
 class Film(Ranked):
     """A clip of five seconds, which leaves it to the policy what it sees of it."""
@@ -95,14 +95,14 @@ class Film(Ranked):
         if not path.exists():
             footages.write(path, footages.frames(50, 112, 84), fps=10)
         for prompt in super().prompts(split, seed):
-            yield Prompt(id=prompt.id, messages=[user(prompt.text, Clip(path=str(path)))], answer=prompt.answer)
+            yield Prompt(id=prompt.id, messages=[user_message(prompt.text, Clip(path=str(path)))], answer=prompt.answer)
 
 class Talk(Ranked):
     """An episode never ends by itself."""
-    def world(self, prompt):
+    def environment(self, prompt):
         return self
     def step(self, completion):
-        return Reply(messages=[user("No.")])
+        return Reply(messages=[user_message("No.")])
     def close(self):
         pass
 
@@ -159,7 +159,7 @@ DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 ACTS = {
     "policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "bins": 8, "chunk": 2}},
     "tasks": [{"id": "dial/turn", "options": {"size": 56, "reward": "own"}, "verifiers": {"dial/success": 1.0}}],
-    "simulate.environments": 4,
+    "simulate.num_envs": 4,
 }
 """A policy that acts, two actions at a time."""
 RANKED = [{"id": "extras/ranked"}]
@@ -306,12 +306,12 @@ class Lab:
     def run(self, base, changes, patch, folder):
         data = {
             "name": "toy",
-            "runs": str(folder),
+            "runs_dir": str(folder),
             "policy": {"model": MODEL},
             "tasks": [{"id": "toy/colour"}],
             "stages": [BASES[base]],
             "generate": {"max_tokens": 4},
-            "evaluate": {"n": 0},
+            "evaluate": {"num_prompts": 0},
             "train": {"threads": 1},
             "record": {"rollouts_every": 1, "rollouts": 999, "trackers": []},
         }
@@ -340,11 +340,11 @@ def watch(m, found):
     """Keep what the run folder doesn't tell."""
     load, pack, decode, accumulate = (
         mmrl.train.start.load_policy,
-        mmrl.train.update.pack_words.pack,
+        mmrl.train.update.pack_conversations.pack,
         LocalGenerator._decode,
         Learner._accumulate,
     )
-    lane = mmrl.rollout.simulators.lockstep.made_lane
+    lane = mmrl.rollout.simulators.lockstep.make_lane
     worker, attention = mmrl.judge.Worker, torch.nn.functional.scaled_dot_product_attention
 
     def loaded(*args):
@@ -357,7 +357,7 @@ def watch(m, found):
 
         def __init__(self, policy, settings, batch_size, max_context):
             super().__init__(policy, batch_size)
-            found.vllm.append((settings.memory, settings.sleep, settings.tensor_parallel))
+            found.vllm.append((settings.gpu_memory_utilization, settings.sleep_mode, settings.tensor_parallel))
 
     class Engines(LocalGenerator):
         """Stands for those that are Ray's, which have tests of their own."""
@@ -436,8 +436,8 @@ def watch(m, found):
         return attention(*args, **options)
 
     m.setattr(mmrl.train.start, "load_policy", loaded)
-    m.setattr(mmrl.train.update.pack_words, "pack", packed)
-    m.setattr(mmrl.rollout.simulators.lockstep, "made_lane", laned)
+    m.setattr(mmrl.train.update.pack_conversations, "pack", packed)
+    m.setattr(mmrl.rollout.simulators.lockstep, "make_lane", laned)
     m.setattr(LocalGenerator, "_decode", decoded)
     m.setattr(Learner, "_accumulate", accumulated)
     m.setattr(mmrl.judge, "Worker", hired)
@@ -557,7 +557,7 @@ class Effect:
 
 def with_actions(m):
     """Turns of two actions, as a world with chunks would give them."""
-    collect = TurnCollector.collect
+    collect = ConversationCollector.collect
 
     def paid(self, *args, **options):
         found = collect(self, *args, **options)
@@ -568,7 +568,7 @@ def with_actions(m):
             for i, r in enumerate(found)
         ]
 
-    m.setattr(TurnCollector, "collect", paid)
+    m.setattr(ConversationCollector, "collect", paid)
 
 
 def rough(m):
@@ -597,7 +597,7 @@ class First:
     def joined(self, on_gpu):
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         try:
-            with mmrl.compute.ranks.joined(on_gpu):
+            with mmrl.compute.ranks.process_group(on_gpu):
                 yield
         finally:
             torch.distributed.destroy_process_group()
@@ -661,7 +661,7 @@ def of_training(kind):
             to=f"{SCORES}-other.jsonl", also=SELECTED, seen=drawn({"train-6", "train-5", "train-7"}), why="others vary most"
         ),
         "select.rule": Effect(to=["bell", "all"], each=True, also=SELECTED, seen=otherwise_drawn, why="others are taken"),
-        "select.n": Effect(to=1, also=SELECTED, seen=drawn({"train-2"}), why="the one that varies most"),
+        "select.max_prompts": Effect(to=1, also=SELECTED, seen=drawn({"train-2"}), why="the one that varies most"),
         "select.above": Effect(to=0.6, also=SELECTED, seen=drawn({"train-3", "train-7"}), why="those above it that vary"),
         "select.up_to": Effect(to=0.4, also=SELECTED, seen=drawn({"train-1", "train-5"}), why="those up to it that vary"),
         "select.center": Effect(
@@ -698,7 +698,7 @@ def of_training(kind):
                 == pytest.approx({"linear": 2e-2 / 3, "cosine": 7.5e-3}[b.data["stages"][0]["schedule"]])
             ),
         ),
-        "final_share": Effect(
+        "min_lr_ratio": Effect(
             to=0.5,
             also={S + "schedule": "linear"},
             why="the rate falls less",
@@ -774,7 +774,7 @@ WATCHED = {
             "length_growth",
             "entropy_fall",
             "clip_share",
-            "zero_spread",
+            "zero_std",
             "blind",
             "reward_hacking",
             "logprob_gap",
@@ -784,7 +784,7 @@ WATCHED = {
 LORA = {"policy.lora": {}}
 VLLM = {"compute.sampler": "vllm"}
 SGD = {S + "optimizer": "sgd", S + "learning_rate": 0.1}
-EVAL = {"tasks": RANKED, "evaluate.n": 4}
+EVAL = {"tasks": RANKED, "evaluate.num_prompts": 4}
 STEERED = EVAL | FILM | {"evaluate.steer": True, "evaluate.steering": {"learning_rate": 1.0, "interval": 1, "ema": 0.99}}
 
 
@@ -825,14 +825,14 @@ OF_RL = {
     "importance": Effect(
         to=["truncate", "mask"],
         each=True,
-        also={S + "importance_cap": 1.0},
+        also={S + "importance_sampling_cap": 1.0},
         patch=rough,
         seen=learns,
         why="tokens beyond the cap weigh less or nothing",
     ),
-    "importance_cap": Effect(to=1.02, also={S + "importance": "truncate"}, patch=rough, seen=learns, why="another cap"),
+    "importance_sampling_cap": Effect(to=1.02, also={S + "importance": "truncate"}, patch=rough, seen=learns, why="another cap"),
     "kl": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
-    "kl_estimate": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
+    "kl_estimator": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
     "kl_in": Effect(
         to="reward",
         each=True,
@@ -840,17 +840,17 @@ OF_RL = {
         seen=lambda a, b: learns(a, b) and column("advantage")(a, b),
         why="the advantages hold the penalty",
     ),
-    "kl_target": Effect(to=1e-6, also=KL, seen=lambda a, b: learns(a, b) and metric("kl_weight")(a, b), why="the weight adapts"),
+    "kl_target": Effect(to=1e-6, also=KL, seen=lambda a, b: learns(a, b) and metric("kl_coef")(a, b), why="the weight adapts"),
     "kl_horizon": Effect(
         to=1.0,
         also={**KL, S + "kl_target": 1e-6},
-        seen=lambda a, b: 0.5 > a.metric("kl_weight")[1] > b.metric("kl_weight")[1],
+        seen=lambda a, b: 0.5 > a.metric("kl_coef")[1] > b.metric("kl_coef")[1],
         why="it adapts faster",
     ),
     "reference": Effect(
         to=["auto", "adapter", "none"],
         each=True,
-        also={**LORA, "stages": [{**BASES["rl"], "steps": 1}, {**BASES["rl"], "kl": 0.5, "reference": "frozen"}]},
+        also={**LORA, "stages": [{**BASES["rl"], "steps": 1}, {**BASES["rl"], "kl_coef": 0.5, "reference": "frozen"}]},
         seen=lambda a, b: (
             abs(a.metric("kl")[1]) < 1e-9
             and ("needs something to compare with" in b.error if b.error else b.metric("kl")[1] > 1e-4)
@@ -861,21 +861,23 @@ OF_RL = {
     "reference_every": Effect(
         to=1, also=KL, seen=lambda a, b: a.metric("kl")[2] > 1e-4 > 1e-9 > abs(b.metric("kl")[2]), why="the reference follows"
     ),
-    "success": Effect(to=0.1, also={S + "success_low": 0.3}, seen=metric("sampling/left_out_share"), why="more groups succeed"),
+    "success": Effect(
+        to=0.1, also={S + "min_success_rate": 0.3}, seen=metric("sampling/filtered_share"), why="more groups succeed"
+    ),
     "dynamic_sampling": Effect(
         to=2, also={"tasks": WRONG}, seen=lambda a, b: b.metric("sampling/groups") == [6.0, 6.0], why="two more rounds of prompts"
     ),
-    "success_low": Effect(
+    "min_success_rate": Effect(
         to=0.9,
         also={S + "success": 0.3},
         why="groups with few successes are left out",
-        seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/left_out_share")) > 0,
+        seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/filtered_share")) > 0,
     ),
-    "success_high": Effect(
+    "max_success_rate": Effect(
         to=0.2,
         also={S + "success": 0.2},
         why="groups with many successes are left out",
-        seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/left_out_share")) > 0,
+        seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/filtered_share")) > 0,
     ),
     "oversample": Effect(
         to=2.0,
@@ -956,14 +958,14 @@ OF_RL = {
             and any("critic/critic." in k for k in b.tensors("learner.safetensors"))
         ),
     ),
-    "critic.hidden": Effect(
+    "critic.hidden_sizes": Effect(
         to=[6],
         also=PPO,
         why="a hidden layer of that width",
         seen=lambda a, b: b.tensors("learner.safetensors")["critic/value.0.weight"].shape == (6, 32),
     ),
     "critic.learning_rate": Effect(to=1e-3, also=PPO, seen=critic, why="smaller steps of the head"),
-    "critic.weight": Effect(
+    "critic.value_coef": Effect(
         to=5.0, also={**PPO, S + "steps": 3}, seen=learns, why="the value loss pulls harder at a shared backbone"
     ),
     "critic.detach": Effect(to=True, also={**PPO, S + "steps": 3}, seen=lambda a, b: learns(a, b), why="it doesn't pull at it"),
@@ -973,10 +975,10 @@ OF_RL = {
         seen=lambda a, b: all(a.metric("grad_norm")) and [bool(g) for g in b.metric("grad_norm")] == [False, True],
         why="the policy waits for a step",
     ),
-    "critic.clip": Effect(
+    "critic.clip_range": Effect(
         to=1e-3,
         also={**PPO, S + "epochs": 2},
-        seen=lambda a, b: sum(a.metric("value_clip")) < sum(b.metric("value_clip")),
+        seen=lambda a, b: sum(a.metric("value_clip_share")) < sum(b.metric("value_clip_share")),
         why="a value that moved further is cut off",
     ),
     "critic.huber": Effect(
@@ -995,11 +997,11 @@ OF_RL = {
         why="one or the other",
         seen=lambda a, b: a.metric("imitation/weight")[0] == 0.9 and {*b.metric("imitation/weight")} <= {1.0, None},
     ),
-    "imitation.start": Effect(
+    "imitation.start_weight": Effect(
         to=0.5, also=IMITATE, seen=lambda a, b: b.metric("imitation/weight")[0] == 0.5 and learns(a, b), why="begins with less"
     ),
-    "imitation.end": Effect(to=0.5, also=IMITATE, seen=metric("imitation/weight"), why="ends with more"),
-    "imitation.steps": Effect(
+    "imitation.end_weight": Effect(to=0.5, also=IMITATE, seen=metric("imitation/weight"), why="ends with more"),
+    "imitation.decay_steps": Effect(
         to=1,
         also=IMITATE,
         seen=lambda a, b: b.metric("imitation/weight")[1] == pytest.approx(0.05) and learns(a, b),
@@ -1014,7 +1016,7 @@ OF_RL = {
     "imitation.batch_size": Effect(
         to=2, also=IMITATE, why="fewer gold completions", seen=both(lambda r: min(len(p.rollouts) for p in r.packs), 4, 2)
     ),
-    "imitation.uncertain": Effect(
+    "imitation.uncertainty_weighting": Effect(
         to=True, also=IMITATE, seen=lambda a, b: metric("imitation/loss")(a, b) and learns(a, b), why="tokens weigh p (1 - p)"
     ),
     "condition": Effect(
@@ -1066,8 +1068,8 @@ OF_DISTILL = {
 
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
-    m.setattr(mmrl.evaluation.figures, "Z", 0.0)
-    m.setattr(mmrl.evaluation.figures, "wilson", lambda successes, n: (successes / n, successes / n))
+    m.setattr(mmrl.evaluation.results, "Z", 0.0)
+    m.setattr(mmrl.evaluation.results, "wilson", lambda successes, n: (successes / n, successes / n))
 
 
 def alarm(name, warn, text, patch=None, **also):
@@ -1118,7 +1120,7 @@ ENTRIES = {
         seen=lambda a, b: not b.error and (a.rollouts != b.rollouts) and learns(a, b),
         why="coarser actions",
     ),
-    "policy.attention": Effect(
+    "policy.attn_implementation": Effect(
         to="eager",
         each=True,
         also=SGD,
@@ -1190,7 +1192,7 @@ ENTRIES = {
         seen=both(lambda r: min(min(p.shape) for n, p in r.last.items() if ".lora_" in n), 16, 3),
     ),
     "policy.lora.alpha": Effect(to=64.0, also=LORA, seen=learns, why="their output counts double"),
-    "policy.lora.match": Effect(
+    "policy.lora.target_modules": Effect(
         to=["vision"], also=LORA, seen=both(lambda r: r.moved, {"language"}, {"vision"}), why="other layers"
     ),
     # tasks
@@ -1214,7 +1216,7 @@ ENTRIES = {
         why="the task is made with them",
     ),
     "tasks.verifiers": Effect(to={"extras/opposite": 1.0}, seen=rewards, why="another reward"),
-    "tasks.prompt": Effect(
+    "tasks.prompt_template": Effect(
         to="{text} Think first.",
         seen=lambda a, b: shown(a, "Think first.") == 0 < shown(b, "Think first.") == len(b.texts),
         why="another text",
@@ -1250,7 +1252,9 @@ ENTRIES = {
         seen=both(lambda r: {i["id"].split("-")[0] for i in r.items}, {"test"}, {"train"}),
         why="other prompts are held out",
     ),
-    "evaluate.n": Effect(to=3, also=EVAL, seen=both(lambda r: {f["n"] for f in r.figures}, {4}, {3}), why="fewer prompts"),
+    "evaluate.num_prompts": Effect(
+        to=3, also=EVAL, seen=both(lambda r: {f["n"] for f in r.figures}, {4}, {3}), why="fewer prompts"
+    ),
     "evaluate.every": Effect(to=1, also=EVAL, seen=both(lambda r: len(r.figures), 2, 3), why="also in between"),
     "evaluate.temperature": Effect(
         to=5.0,
@@ -1258,16 +1262,16 @@ ENTRIES = {
         seen=lambda a, b: a.figures[0]["value"] != b.figures[0]["value"] and a.steps == b.steps,
         why="answers are sampled, and training is the same",
     ),
-    "evaluate.samples": Effect(
+    "evaluate.num_samples": Effect(
         to=2,
         also={**EVAL, "evaluate.temperature": 1.0},
         why="pass@k",
         seen=both(lambda r: "pass@2" in r.figures[0]["extra"], False, True),
     ),
     # simulators
-    "simulate.environments": Effect(to=3, also=ACTS, seen=both(lambda r: r.lanes, [4], [3]), why="fewer at once"),
+    "simulate.num_envs": Effect(to=3, also=ACTS, seen=both(lambda r: r.lanes, [4], [3]), why="fewer at once"),
     "simulate.lanes": Effect(to=2, also=ACTS, seen=both(lambda r: r.lanes, [4], [2, 2]), why="divided into two"),
-    "simulate.demonstrations_mb": Effect(
+    "simulate.demonstration_cache_mb": Effect(
         to=0,
         base="sft",
         also={
@@ -1279,27 +1283,27 @@ ENTRIES = {
         why="after a first look at all four, episodes are played again, and the results are the same",
     ),
     "simulate.device": Effect(to="cuda:99", also=ACTS, seen=refused("cuda:99"), why="there is no such GPU anywhere"),
-    "evaluate.blank": Effect(
+    "evaluate.blank_images": Effect(
         to=True,
         also=EVAL,
         seen=both(lambda r: "blank" in r.figures[0]["extra"], False, True),
         why="the figure on blanked pictures",
     ),
-    "evaluate.shuffled": Effect(
+    "evaluate.shuffle_frames": Effect(
         to=True,
         also=EVAL | FILM,
         seen=both(lambda r: "shuffled" in r.figures[0]["extra"], False, True),
         why="the figure on shuffled videos",
     ),
-    "evaluate.frames": Effect(
+    "evaluate.sparse_frames": Effect(
         to=[2, 4],
         also=EVAL | FILM,
         seen=both(lambda r: r.figures[0]["extra"].get("frames/mean", 0) > 2, False, True),
         why="answers from few frames and more",
     ),
-    "evaluate.agree": Effect(
+    "evaluate.sparse_agreement": Effect(
         to=1,
-        also=EVAL | FILM | {"evaluate.frames": [2, 4]},
+        also=EVAL | FILM | {"evaluate.sparse_frames": [2, 4]},
         seen=both(lambda r: r.figures[0]["extra"]["frames/mean"], 4.0, 2.0),
         why="one answer always agrees with itself",
     ),
@@ -1328,12 +1332,12 @@ ENTRIES = {
         seen=rewards,
         why="a verifier with another option",
     ),
-    "judge.processes": Effect(
+    "judge.num_workers": Effect(
         to=2,
         seen=lambda a, b: (a.workers, b.workers) == (1, 2) and a.steps == b.steps and same(a, b),
         why="two workers, and the very same results",
     ),
-    "judge.deadline_s": Effect(
+    "judge.timeout_s": Effect(
         to=0.05,
         also={"tasks": [{"id": "toy/colour", "verifiers": {"extras/slow": 1.0}}], S + "steps": 1, S + "group_size": 2},
         seen=refused("scores of step 1 failed"),
@@ -1369,7 +1373,7 @@ ENTRIES = {
         seen=lambda a, b: same(a, b) and ({p.rows for p in a.packs}, {p.rows for p in b.packs}) == ({8}, {2}),
         why="a row for each group instead of each completion, and the same result",
     ),
-    "train.checkpointing": Effect(
+    "train.gradient_checkpointing": Effect(
         to=True,
         also=SGD,
         seen=lambda a, b: b.kept < 0.9 * a.kept and same(a, b) and a.steps == b.steps,
@@ -1382,10 +1386,10 @@ ENTRIES = {
         why="two threads, and the same result",
     ),
     "compute.sampler": Effect(to="vllm", each=True, seen=both(lambda r: r.vllm, [], [(0.4, True, 1)]), why="vLLM samples"),
-    "compute.memory": Effect(
+    "compute.gpu_memory_utilization": Effect(
         to=0.25, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.25, True, 1)]), why="of which it takes less"
     ),
-    "compute.sleep": Effect(
+    "compute.sleep_mode": Effect(
         to=False, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, False, 1)]), why="it keeps what it has"
     ),
     "compute.tensor_parallel": Effect(
@@ -1453,15 +1457,15 @@ ENTRIES = {
     ),
     "record.rollouts_every": Effect(to=0, seen=both(lambda r: len(r.files("rollouts/*.jsonl")), 2, 0), why="none are recorded"),
     "record.rollouts": Effect(to=3, seen=both(lambda r: len(r.rollouts), 16, 6), why="fewer a step"),
-    "record.items": Effect(
+    "record.evaluation_prompts": Effect(
         to=1,
-        also={"evaluate.n": 2},
+        also={"evaluate.num_prompts": 2},
         why="what fewer prompts asked is kept",
         seen=both(lambda r: (r.path / "evaluations/step-000000.jsonl").read_text().count('"messages"'), 2, 1),
     ),
     "record.episodes": Effect(
         to=1,
-        also={**ACTS, "evaluate.n": 6},
+        also={**ACTS, "evaluate.num_prompts": 6},
         why="fewer videos of each evaluation",
         seen=lambda a, b: len(a.files("episodes/step-000000/*.webp")) > len(b.files("episodes/step-000000/*.webp")) in (1, 2),
     ),
@@ -1480,8 +1484,14 @@ ENTRIES = {
     **alarm("length_growth", 0.1, "times as long as in the stage's first steps"),
     **alarm("entropy_fall", 0.0, "of the first steps' entropy is gone", **{S + "learning_rate": 1e-2}),
     **alarm("clip_share", 0.0, "the loss's bounds cut off"),
-    **alarm("zero_spread", 0.9, "taught nothing", tasks=WRONG),
-    **alarm("blind", 0.01, "with blank pictures the figure is", tasks=RANKED, **{"evaluate.n": 4, "evaluate.blank": True}),
+    **alarm("zero_std", 0.9, "taught nothing", tasks=WRONG),
+    **alarm(
+        "blind",
+        0.01,
+        "with blank pictures the figure is",
+        tasks=RANKED,
+        **{"evaluate.num_prompts": 4, "evaluate.blank_images": True},
+    ),
     **alarm(
         "reward_hacking",
         0.0,
@@ -1489,7 +1499,7 @@ ENTRIES = {
         certain,
         **{
             "tasks": [{"id": "extras/ranked", "verifiers": {"toy/letters": 0.0, "extras/opposite": 1.0}}],
-            "evaluate.n": 8,
+            "evaluate.num_prompts": 8,
             "evaluate.every": 2,
             S + "learning_rate": 1e-2,
         },

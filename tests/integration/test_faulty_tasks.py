@@ -9,7 +9,7 @@ import runs
 from mmrl.api.errors import PluginError
 
 PLUGIN = """
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -38,7 +38,7 @@ class T(Task):
         return eval(self.how)
 
     def prompts(self, split, seed):
-        fine = [Prompt(id=f"{split}{i}", messages=[user("x")], answer="a") for i in range(4)]
+        fine = [Prompt(id=f"{split}{i}", messages=[user_message("x")], answer="a") for i in range(4)]
         if self.where == "messages":
             return [Prompt(id=p.id, messages=self.value(), answer="a") for p in fine]
         return self.value() if self.where == "prompts" else fine

@@ -15,10 +15,10 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation
+from mmrl.evaluation.results import Evaluation
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.resolve import resolve
-from mmrl.train.start import alone, evaluate_only, load_policy
+from mmrl.train.start import evaluate_only, load_policy, lock_run_folder
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
 
@@ -26,10 +26,11 @@ RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learnin
 @pytest.mark.parametrize(
     "change",
     [
-        "policy.device=nope", "policy.device=mps", "policy.attention=flash_attention_2", "tasks.0.weight=inf", "stages.1.kl=nan",
+        "policy.device=nope", "policy.device=mps", "policy.attn_implementation=flash_attention_2", "tasks.0.weight=inf",
+        "stages.1.kl_coef=nan",
         "stages.0.learning_rate=inf", "generate.max_tokens=1000000000",
         "name=-x", 'name=" "', 'name="a\\nb"', "name=...", f"name={'n' * 300}",
-        'runs=""', "tasks.0.verifiers={'toy/letters' = nan}",
+        'runs_dir=""', "tasks.0.verifiers={'toy/letters' = nan}",
     ],
 )  # fmt: skip
 def test_values_that_no_run_can_have_are_refused_with_the_key(change, tmp_path):
@@ -132,7 +133,7 @@ def test_overwrite_removes_no_folder_that_only_has_a_config_toml(tmp_path):
 def test_a_run_folder_has_one_writer(tmp_path):
     folder = runs.run(runs.toy_config(tmp_path))
     (folder.path / "summary.json").unlink()
-    with alone(folder.path):
+    with lock_run_folder(folder.path):
         for options in ({"resume": True}, {"overwrite": True}):
             with pytest.raises(UserError, match="in use by another mmrl"):
                 runs.run(runs.toy_config(tmp_path), **options)
@@ -148,13 +149,13 @@ def test_a_stop_in_the_first_step_of_a_stage_keeps_the_stage_before(tmp_path, mo
             raise KeyboardInterrupt
         score(self, groups)
 
-    config = runs.toy_config(tmp_path, stages=[first, RL], evaluate={"n": 0})
+    config = runs.toy_config(tmp_path, stages=[first, RL], evaluate={"num_prompts": 0})
     with monkeypatch.context() as patch:
         patch.setattr(mmrl.train.run.Run, "report_failures", fail)
         with pytest.raises(KeyboardInterrupt):
             runs.run(config)
     assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]
-    whole = runs.run(runs.toy_config(tmp_path / "whole", stages=[first, RL], evaluate={"n": 0}))
+    whole = runs.run(runs.toy_config(tmp_path / "whole", stages=[first, RL], evaluate={"num_prompts": 0}))
     assert runs.trajectory(runs.run(config, resume=True)) == runs.trajectory(whole)
 
 
@@ -199,7 +200,7 @@ def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
     ],
 )
 def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, name, content):
-    config = runs.toy_config(tmp_path, stages=[{**RL, "kl": 0.1}], checkpoint={"every": 1})
+    config = runs.toy_config(tmp_path, stages=[{**RL, "kl_coef": 0.1}], checkpoint={"every": 1})
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, progress=runs.Silent(1))
     (tmp_path / "toy" / "checkpoints" / "step-000001" / name).write_bytes(content)

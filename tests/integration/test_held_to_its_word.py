@@ -32,7 +32,7 @@ def test_a_checkpoint_is_evaluated_as_its_own_stage_shows_prompts(tmp_path, monk
     real = mmrl.evaluation.evaluator.Evaluator.__call__
 
     def look(self, task):
-        seen.append(self.shown(mmrl.api.types.Prompt(messages=[mmrl.api.types.user("x")])).text)
+        seen.append(self.shown(mmrl.api.types.Prompt(messages=[mmrl.api.types.user_message("x")])).text)
         return real(self, task)
 
     monkeypatch.setattr(mmrl.evaluation.evaluator.Evaluator, "__call__", look)
@@ -95,10 +95,10 @@ def test_a_resume_with_verifiers_in_another_order_is_refused(tmp_path):
 def write(tmp_path, name, **changes):
     import tomli_w
 
-    from mmrl.config.load import as_data
+    from mmrl.config.load import to_dict
 
     path = tmp_path / f"{name}.toml"
-    path.write_text(tomli_w.dumps(as_data(runs.toy_config(tmp_path / "runs", name=name, stages=[RL], **changes))))
+    path.write_text(tomli_w.dumps(to_dict(runs.toy_config(tmp_path / "runs", name=name, stages=[RL], **changes))))
     return str(path)
 
 
@@ -169,7 +169,7 @@ def test_rules_at_work_are_in_the_metrics(tmp_path):
     ("changes", "where"),
     [
         ({"stages": [{**RL, "condition": {"positive": "see <|image_pad|>"}}]}, "prompt 't"),
-        ({"tasks": [{"id": "toy/colour", "prompt": "<|vision_start|> {text}"}]}, "prompt 't"),
+        ({"tasks": [{"id": "toy/colour", "prompt_template": "<|vision_start|> {text}"}]}, "prompt 't"),
     ],
 )
 def test_text_that_stands_for_a_picture_is_named(tmp_path, changes, where):
@@ -206,13 +206,13 @@ def test_a_checkpoint_that_is_no_number_is_unknown(tmp_path, which):
 def test_tasks_know_how_the_policy_sees_before_they_are_asked(tmp_path, monkeypatch, family, frame):
     """In a run and in an evaluation: the prompt names the policy's frame, and the gold answer, in it, is right."""
     asked = []
-    real = mmrl.rollout.turns.TurnCollector.encode
+    real = mmrl.rollout.turns.ConversationCollector.encode
 
     def watched(self, prompts):
         asked.extend(prompts)
         return real(self, prompts)
 
-    monkeypatch.setattr(mmrl.rollout.turns.TurnCollector, "encode", watched)
+    monkeypatch.setattr(mmrl.rollout.turns.ConversationCollector, "encode", watched)
     policy = {"model": f"tiny:{family}:hidden=32,layers=1"}
     tasks = [{"id": "grounding/refer", "options": {"size": 100, "objects": 1}}]
     config = runs.toy_config(tmp_path, stages=[RL], tasks=tasks, policy=policy)

@@ -19,10 +19,10 @@ from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
-from mmrl.policies.vlm.reading import PromptInputs
-from mmrl.policies.vlm.vlm import Outputs
+from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.vlm import ForwardOutputs
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 TOKENS = 8
 """Tokens 0..4 are states (or contexts); the chain's moves are 5 (left) and 6 (right), and 7 ends a turn."""
@@ -74,7 +74,9 @@ class Table:
         logprobs_LV = self.logprobs_of(feature[micro.source_L], temperature)
         entropy_L = -(logprobs_LV.exp() * logprobs_LV.clamp_min(-1e4)).sum(-1).detach()
         states_QH = self.states(micro) if states else None
-        return Outputs(logprobs_L=logprobs_LV.gather(1, micro.target_L[:, None])[:, 0], entropy_L=entropy_L, states_QH=states_QH)
+        return ForwardOutputs(
+            logprobs_L=logprobs_LV.gather(1, micro.target_L[:, None])[:, 0], entropy_L=entropy_L, states_QH=states_QH
+        )
 
     def states(self, micro):
         return self.model.embed[self.feature(micro.ids_BS).flatten()[torch.cat([micro.source_L, micro.final_R])]]
@@ -329,7 +331,7 @@ def test_a_value_moves_no_further_than_its_clip():
     for clip, low, high in ((0.2, 0.19, 0.4), (0.0, 0.9, 1.2)):
         problem = Problem(
             ARMS,
-            critic={"clip": clip, "learning_rate": 0.01, "detach": True},
+            critic={"clip_range": clip, "learning_rate": 0.01, "detach": True},
             steps=1,
             epochs=100,
             learning_rate=1e-9,
@@ -338,7 +340,7 @@ def test_a_value_moves_no_further_than_its_clip():
         )
         found = paid(problem, [1.0])
         assert low < problem.values([0])[0] < high
-        assert found["value_clip"] == (1.0 if clip else 0.0)
+        assert found["value_clip_share"] == (1.0 if clip else 0.0)
 
 
 @pytest.mark.parametrize(("huber", "slope"), [(math.inf, 2.0), (0.5, 0.5), (3.0, 2.0)])
@@ -347,7 +349,7 @@ def test_an_error_beyond_huber_weighs_no_more(huber, slope):
     weight of its only feature, which is 1."""
     problem = Problem(
         ARMS,
-        critic={"clip": 0.0, "huber": huber, "learning_rate": 0.1, "weight": 0.25, "max_grad_norm": 1e9},
+        critic={"clip_range": 0.0, "huber": huber, "learning_rate": 0.1, "value_coef": 0.25, "max_grad_norm": 1e9},
         steps=1,
         epochs=1,
         optimizer="sgd",
@@ -395,7 +397,7 @@ def test_the_gradients_of_policy_and_critic_are_clipped_apart(policy_limit, crit
 )
 def test_whose_weights_the_value_loss_reaches(backbone, detach, moves):
     """Equal rewards and values have no advantage, so only the value loss can move the policy's embedding."""
-    problem = Problem(ARMS, critic={"backbone": backbone, "detach": detach, "hidden": [4]}, steps=5, learning_rate=0.1)
+    problem = Problem(ARMS, critic={"backbone": backbone, "detach": detach, "hidden_sizes": [4]}, steps=5, learning_rate=0.1)
     before = problem.policy.model.embed.detach().clone()
     own = None if problem.critic.backbone is None else problem.critic.backbone.model.embed.detach().clone()
     for number in range(3):  # the last layer begins at zero, so what is below has its first gradient in the second step
@@ -407,7 +409,7 @@ def test_whose_weights_the_value_loss_reaches(backbone, detach, moves):
 
 
 def test_detach_is_about_a_shared_backbone_only():
-    problem = Problem(ARMS, critic={"backbone": "separate", "detach": True, "hidden": [4]}, steps=5, learning_rate=0.1)
+    problem = Problem(ARMS, critic={"backbone": "separate", "detach": True, "hidden_sizes": [4]}, steps=5, learning_rate=0.1)
     own = problem.critic.backbone.model.embed.detach().clone()
     for number in range(3):
         paid(problem, [1.0, 1.0], number)

@@ -23,7 +23,7 @@ from mmrl.api.errors import UserError
 from mmrl.compute import ranks
 from mmrl.compute.processes import launch
 from mmrl.config.parts import part_of
-from mmrl.run_folder.reader import read_rows
+from mmrl.run_folder.reader import read_jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -105,7 +105,7 @@ def test_two_learners_do_what_one_does(alone, played):
         steps = metrics(alone[name])
         assert len(steps) == (2 if name in ("slow", "asked otherwise") else 10), name
         assert any(s["grad_norm"] > 0 for s in steps), f"{name}: nothing was learned"
-        assert all("ranks/waiting" in s for s in metrics(played[name][0])) and "ranks/waiting" not in steps[0]
+        assert all("ranks/wait_s" in s for s in metrics(played[name][0])) and "ranks/wait_s" not in steps[0]
 
 
 def metrics(played):
@@ -116,7 +116,7 @@ def test_the_cases_have_what_they_are_about(alone, played):
     def column(name, key):
         return [s[key] for s in metrics(alone[name]) if key in s]
 
-    assert max(column("picked", "sampling/left_out_share")) > 0
+    assert max(column("picked", "sampling/filtered_share")) > 0
     assert sum(column("ghpo", "sampling/hinted")) and sum(column("guide", "sampling/hinted"))
     assert sum(column("ghpo", "sampling/ground_truth")) and column("guide", "sampling/ground_truth") == [3.0] * 10
     assert sum(column("replay", "sampling/replayed")) and len({*column("imitation", "imitation/weight")}) > 3
@@ -154,7 +154,7 @@ def test_ranks_stay_equal(played):
 
 def test_a_slow_verifier_is_waited_for(played):
     """Two completions of 0.4 s each in the second rank, which the first waits for."""
-    waiting = [s["ranks/waiting"] for s in metrics(played["slow"][0])]
+    waiting = [s["ranks/wait_s"] for s in metrics(played["slow"][0])]
     assert min(waiting) > 0.7
 
 
@@ -203,7 +203,7 @@ class Command:
         (folder / "run.toml").write_text(
             'name = "toy"\npolicy = {model = "tiny:qwen2_5_vl:hidden=32,layers=1"}\n'
             'tasks = [{id = "toy/colour"}]\ncompute = {learners = 2}\ngenerate = {max_tokens = 6}\n'
-            "evaluate = {n = 4}\ncheckpoint = {every = 1, keep = 99}\ntrain = {threads = 1}\nrecord = {trackers = []}\n"
+            "evaluate = {num_prompts = 4}\ncheckpoint = {every = 1, keep = 99}\ntrain = {threads = 1}\nrecord = {trackers = []}\n"
             '[[stages]]\nkind = "rl"\nsteps = 12\nprompts_per_step = 3\ngroup_size = 4\nlearning_rate = 1e-3\n'
         )
         self.env = {**os.environ, "MMRL_PLUGIN_FILES": runs.TOY, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -221,7 +221,7 @@ class Command:
 
     @property
     def step(self) -> int:
-        return max((row["step"] for row in read_rows(self.path / "metrics.jsonl")), default=0)
+        return max((row["step"] for row in read_jsonl(self.path / "metrics.jsonl")), default=0)
 
     def until(self, step: int, process: subprocess.Popen, limit: float = 200) -> None:
         began = time.monotonic()
@@ -321,7 +321,7 @@ def test_torchrun_starts_it_too(command):
     said = process.communicate(timeout=200)[1]
     assert process.returncode == 0, said
     assert command.step == 2 and command.gone()
-    assert {"ranks/waiting"} <= read_rows(command.path / "metrics.jsonl")[1]["metrics"].keys()
+    assert {"ranks/wait_s"} <= read_jsonl(command.path / "metrics.jsonl")[1]["metrics"].keys()
 
 
 def test_a_port_in_use(command):
@@ -344,7 +344,7 @@ def test_one_process_is_not_several(tmp_path):
 
 
 def test_one_gpu_is_not_several(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "count", lambda: 2)
+    monkeypatch.setattr(ranks, "world_size", lambda: 2)
     with pytest.raises(UserError, match=r"policy\.device = .cuda:0. is one GPU, and 2 learners run: use .auto."):
         runs.run(runs.toy_config(tmp_path, policy={"model": learners.MODEL, "device": "cuda:0"}, compute={"learners": 2}))
 

@@ -21,7 +21,7 @@ from mmrl import Score, VerifierSpec, hookimpl
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id="watch/nearer", target="watch:Nearer", model=True, rollout=True, low=-9, high=9, deadline_s=60)]
+    return [VerifierSpec(id="watch/nearer", target="watch:Nearer", model=True, rollout=True, low=-9, high=9, timeout_s=60)]
 
 class Nearer:
     """From the pictures: by how much each call brought the red pointer nearer to the green mark, the first time it is asked."""
@@ -30,7 +30,7 @@ class Nearer:
         self.scale = scale
 
     def __call__(self, cases):
-        return [self.score(case.rollout.track) for case in cases]
+        return [self.score(case.rollout.data) for case in cases]
 
     def score(self, track):
         shown = track.images["front"][:, 0].float()
@@ -61,17 +61,17 @@ def loaded(path, monkeypatch):
 def config(folder, verifiers=None, **sections):
     data = {
         "name": "dial",
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}},
         "tasks": [{"id": "dial/turn", "options": {"n": 2000}, "verifiers": {"dial/success": 0.0, "watch/nearer": 3.0}}],
         "verifiers": verifiers or {},
         "stages": [
             {"kind": "rl", "algorithm": "ppo", "steps": 20, "prompts_per_step": 96, "group_size": 1, "ratio": "action"}
             | {"credit": "action", "minibatches": 4, "epochs": 2, "learning_rate": 1e-3, "settings": {"gamma": 0.9}}
-            | {"critic": {"learning_rate": 3e-3, "hidden": [64]}}
+            | {"critic": {"learning_rate": 3e-3, "hidden_sizes": [64]}}
         ],
-        "simulate": {"environments": 48},
-        "evaluate": {"n": 200},
+        "simulate": {"num_envs": 48},
+        "evaluate": {"num_prompts": 200},
         "record": {"trackers": [], "rollouts": 4},
         "train": {"threads": 1},
     }
@@ -100,7 +100,7 @@ def test_options_of_a_verifier_come_from_the_run_file(tmp_path):
                 tmp_path / str(scale),
                 {"watch/nearer": {"scale": scale}},
                 stages=[{**config(tmp_path).stages[0].model_dump(exclude_unset=True), "steps": 1}],
-                evaluate={"n": 0},
+                evaluate={"num_prompts": 0},
                 record={"trackers": [], "rollouts": 4, "rollouts_every": 1},
             )
         )

@@ -41,12 +41,12 @@ def config(folder, model, stages, options=None, **sections):
     options = {"dims": 7, "statistics_key": "table", "gripper": "open-high"} if options is None else options
     data = {
         "name": "openvla",
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "policy": {"kind": "vla", "model": str(model), "options": options},
         "tasks": [{"id": "robotics/pick", "options": {"size": 32, "max_steps": 4, "demos": 8, "starts": 64, "held_out": 8}}],
         "stages": stages,
-        "simulate": {"environments": 8},
-        "evaluate": {"n": 8},
+        "simulate": {"num_envs": 8},
+        "evaluate": {"num_prompts": 8},
         "record": {"trackers": [], "rollouts": 2},
         "train": {"threads": 1},
     }
@@ -100,7 +100,7 @@ def test_what_is_missing_is_said_in_one_line(checkpoint, tmp_path, options, mess
 
 def test_the_expert_is_imitated_in_the_policys_own_numbers(checkpoint):
     """What is learned from, carried out again, is what the expert did, up to the width of a bin."""
-    from mmrl.api.simulators.types import Simulation, Track
+    from mmrl.api.simulators.types import Simulation, TrajectoryData
     from mmrl.config.sections import PolicyConfig
     from mmrl.policies.acting.vla import VLA
     from mmrl.registry.plugins import registry
@@ -116,7 +116,7 @@ def test_the_expert_is_imitated_in_the_policys_own_numbers(checkpoint):
     actions = torch.cat(shown)
     assert actions[:, 6].unique().tolist() == [-1, 1], "it opens and closes"
     count = len(actions)
-    track = Track(
+    track = TrajectoryData(
         instruction="x",
         images={},
         state=torch.zeros(count + 1, 1),

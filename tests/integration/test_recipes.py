@@ -72,7 +72,7 @@ def test_systems_for_video_have_the_rules_that_they_publish():
     """The figures are those of Video-R1's trainer and Temporal-R1's code."""
     video, temporal = (load_config(ROOT / "configs" / "recipes" / f"{name}.toml") for name in ("video-r1", "temporal-r1"))
     length, (order,) = video.stages[0].length, plugin_rules(video.stages[0])
-    assert (length.bonus, length.low, length.high, length.above) == (0.2, 320, 512, 0.1)
+    assert (length.bonus, length.min_tokens, length.max_tokens, length.correct_above) == (0.2, 320, 512, 0.1)
     assert (order.bonus, order.ratio, order.share, order.above) == (0.3, 0.8, 0.5, 0.1)
     assert length.verifier == order.verifier == "video/answer@video-r1" in video.tasks[0].verifiers
     setup = resolve(temporal)

@@ -55,7 +55,10 @@ REFUSED = {
         r'compute\.sampler = "vllm" can\'t be steered \(evaluate\.steer\): use "local"',
     ),
     "another sampler": ({"compute": {"sampler": "sglang"}}, r"compute\.sampler.*'local' or 'vllm'"),
-    "all of the GPU and more": ({"compute": {"memory": 1.5}}, r"compute\.memory.*less than or equal to 1"),
+    "all of the GPU and more": (
+        {"compute": {"gpu_memory_utilization": 1.5}},
+        r"compute\.gpu_memory_utilization.*less than or equal to 1",
+    ),
     "fewer engines than learners": (
         {"compute": {"placement": "separate", "learners": 2}},
         r"compute\.engines = 1 for compute\.learners = 2: each learner needs one at least",
@@ -86,8 +89,8 @@ REFUSED = {
         r"compute\.tensor_parallel = 2 is vLLM's, and compute\.sampler = 'local': use 'vllm'",
     ),
     "what is stale and not weighed": (
-        {"compute": {"staleness": 1}, **stage(importance="off")},
-        r'stages\.0\.importance = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',
+        {"compute": {"staleness": 1}, **stage(importance_sampling="off")},
+        r'stages\.0\.importance_sampling = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',
     ),
     "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
@@ -104,29 +107,39 @@ REFUSED = {
         r"tasks 'one' group_size = 1: grpo compares",
     ),
     "top-p with importance": (
-        {"generate": {"top_p": 0.9}, **stage(importance="truncate")},
-        r'stages\.0\.importance = "truncate" compares .* generate\.top_p = 0\.9 changes: drop that, or set importance = "off"',
+        {"generate": {"top_p": 0.9}, **stage(importance_sampling="truncate")},
+        r'stages\.0\.importance_sampling = "truncate" compares .* generate\.top_p = 0\.9 changes: drop that, or set '
+        r'importance_sampling = "off"',
     ),
     "top-k with importance": (
-        {"generate": {"top_k": 5}, **stage(importance="mask")},
-        r'stages\.0\.importance = "mask" compares .* generate\.top_k = 5 changes',
+        {"generate": {"top_k": 5}, **stage(importance_sampling="mask")},
+        r'stages\.0\.importance_sampling = "mask" compares .* generate\.top_k = 5 changes',
     ),
     "a task's tokens above all others'": (
         {"generate": {"max_tokens": 6}, "tasks": [{"id": "toy/colour", "max_tokens": 7}]},
         r"task 'toy/colour' has max_tokens = 7, above generate\.max_tokens = 6: raise that",
     ),
-    "samples of a greedy evaluation": ({"evaluate": {"samples": 4}}, r"evaluate.*samples = 4 greedy answers .* set temperature"),
+    "samples of a greedy evaluation": (
+        {"evaluate": {"num_samples": 4}},
+        r"evaluate.*samples = 4 greedy answers .* set temperature",
+    ),
     "more mini-batches than prompts": (stage(minibatches=3), r"stages\.0.*minibatches = 3 is above prompts_per_step = 2.* lower"),
     # rules that leave nothing or contradict each other
     "bounds that cross": (
-        stage(success_low=0.8, success_high=0.2),
-        r"success_low = 0\.8 is above success_high = 0\.2.*swap them",
+        stage(min_success_rate=0.8, max_success_rate=0.2),
+        r"min_success_rate = 0\.8 is above max_success_rate = 0\.2.*swap them",
     ),
-    "only failures": (stage(success_high=0.0), r"success_low = success_high = 0 leaves only groups without spread.*widen"),
-    "only successes": (stage(success_low=1.0), r"success_low = success_high = 1 leaves only groups without spread.*widen"),
+    "only failures": (
+        stage(max_success_rate=0.0),
+        r"min_success_rate = max_success_rate = 0 leaves only groups without spread.*widen",
+    ),
+    "only successes": (
+        stage(min_success_rate=1.0),
+        r"min_success_rate = max_success_rate = 1 leaves only groups without spread.*widen",
+    ),
     "bounds that cross the algorithm's": (
-        stage(algorithm="trajectory-grpo", success_low=0.95),
-        r"trajectory-grpo.*success_low = 0\.95 is above success_high = 0\.9",
+        stage(algorithm="trajectory-grpo", min_success_rate=0.95),
+        r"trajectory-grpo.*min_success_rate = 0\.95 is above max_success_rate = 0\.9",
     ),
     "hints of nothing": (stage(hints="ghpo", hint_shares=[]), r'hints = "ghpo" and hint_shares = \[\], so none is ever shown'),
     "a hint of a share of nothing": (stage(hints="ghpo", hint_shares=[0.0]), r"stages\.0\.hint_shares\.0.*greater than 0"),
@@ -147,8 +160,11 @@ REFUSED = {
         r"order = \"easy-first\": item 0 of task 'toy/colour' .* use order = \"shuffled\"",
     ),
     "less than one sample": (stage(oversample=0.5), r"stages\.0\.oversample.*greater than or equal to 1; found 0\.5"),
-    "more than all prompts again": (stage(replay=1.5), r"stages\.0\.replay.*less than or equal to 1"),
-    "a memory of nothing": (stage(replay=0.5, replay_size=0), r"stages\.0\.replay_size.*greater than or equal to 1"),
+    "more than all prompts again": (stage(replay_share=1.5), r"stages\.0\.replay_share.*less than or equal to 1"),
+    "a memory of nothing": (
+        stage(replay_share=0.5, replay_buffer_size=0),
+        r"stages\.0\.replay_buffer_size.*greater than or equal to 1",
+    ),
     "an unknown verifier of the gold": (
         stage(ground_truth="always", ground_truth_without=["toy/leters"]),
         r"stages\.0\.ground_truth_without names 'toy/leters', which rewards nothing here: toy/letters",
@@ -171,14 +187,15 @@ REFUSED = {
     ),
     "a key that is a plugin's rule by now": (
         stage(temporal={"bonus": 0.3}),
-        r"key 'stages\.0\.temporal' is no more: give \[\[stages\.rules\]\] id = \"video/temporal-contrast\", and what stood",
+        r"key 'stages\.0\.temporal' is gone since mmrl 0\.2: give \[\[stages\.rules\]\] id = "
+        r"\"video/temporal-contrast\", and the old",
     ),
     "an unknown verifier of what is right and long": (
         stage(length={"verifier": "toy/leters"}),
         r"stages\.0\.length\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
     ),
     "a shortest above the longest": (
-        stage(length={"low": 600}),
+        stage(length={"min_tokens": 600}),
         r"stages\.0\.length.*length\.low = 600 is above length\.high = 512, so no length is paid: swap them",
     ),
     "a verifier that is never asked": (
@@ -204,33 +221,36 @@ REFUSED = {
         stage(algorithm="remax", labels="ttrv"),
         r'stages\.0\.labels = "ttrv": remax compares .* take another algorithm',
     ),
-    "imitation over no steps": (stage(imitation={"steps": 0}), r"stages\.0\.imitation\.steps.*greater than or equal to 1"),
+    "imitation over no steps": (
+        stage(imitation={"decay_steps": 0}),
+        r"stages\.0\.imitation\.decay_steps.*greater than or equal to 1",
+    ),
     # the penalty and its reference
     "a penalty without a reference": (
-        stage(kl=0.1, reference="none"),
+        stage(kl_coef=0.1, reference="none"),
         r"kl = 0\.1 needs something to compare with: drop reference",
     ),
-    "a penalty in the reward without one": (stage(kl=0.1, kl_in="reward", reference="none"), r"kl = 0\.1 needs something"),
+    "a penalty in the reward without one": (stage(kl_coef=0.1, kl_in="reward", reference="none"), r"kl = 0\.1 needs something"),
     "an algorithm's penalty without one": (
         stage(algorithm="reinforce++", reference="none"),
         r"reinforce\+\+.*kl = 0\.001 needs something to compare with: drop reference",
     ),
     "a target of no penalty": (stage(kl_target=0.1), r"stages\.0\.kl_target is set and kl = 0.*set kl, or drop kl_target"),
     "a target of a penalty that is off": (
-        stage(algorithm="reinforce++", kl=0, kl_target=0.1),
+        stage(algorithm="reinforce++", kl_coef=0, kl_target=0.1),
         r"stages\.0\.kl_target is set and kl = 0",
     ),
     "a moving reference of no penalty": (stage(reference_every=2), r"stages\.0\.reference_every is set and kl = 0"),
     "a moving reference of adapters": (
-        {"policy": LORA, **stage(kl=0.1, reference_every=2)},
+        {"policy": LORA, **stage(kl_coef=0.1, reference_every=2)},
         r'stages\.0\.reference_every: with adapters .* set reference = "frozen"',
     ),
     "a moving reference that is the adapters'": (
-        {"policy": LORA, **stage(kl=0.1, reference="adapter", reference_every=2)},
+        {"policy": LORA, **stage(kl_coef=0.1, reference="adapter", reference_every=2)},
         r'reference = "adapter" is the model without its adapters, which never moves: drop',
     ),
     "adapters off without adapters": (
-        stage(kl=0.1, reference="adapter"),
+        stage(kl_coef=0.1, reference="adapter"),
         r'stages\.0\.reference = "adapter" needs adapters: give',
     ),
     # parts
@@ -240,8 +260,8 @@ REFUSED = {
         r"stages\.0\.parts: '\*\.layrs\.\*' matches none .* did you mean 'layers'\?",
     ),
     "an adapter of nothing": (
-        {"policy": {**LORA, "lora": {"match": ["languag"]}}, **stage()},
-        r"policy\.lora\.match: 'languag' matches none .* did you mean 'language'\?",
+        {"policy": {**LORA, "lora": {"target_modules": ["languag"]}}, **stage()},
+        r"policy\.lora\.target_modules: 'languag' matches none .* did you mean 'language'\?",
     ),
     "a pattern of adapters that there are not": (
         {"policy": LORA, **parts(frozen("vision"))},
@@ -274,8 +294,8 @@ REFUSED = {
     "an unknown option of a task": ({"tasks": [{"id": "toy/colour", "options": {"copy": 1}}]}, r"no option 'copy'.*'copies'"),
     "a missing split": (stage(split="valid"), r"task 'toy/colour' has no split 'valid': choose one of train, test"),
     "a template without a place": (
-        {"tasks": [{"id": "toy/colour", "prompt": "Think."}]},
-        r"tasks\.0\.prompt.*must hold \{text\} once",
+        {"tasks": [{"id": "toy/colour", "prompt_template": "Think."}]},
+        r"tasks\.0\.prompt_template.*must hold \{text\} once",
     ),
     "an unknown verifier": ({"tasks": [{"id": "toy/colour", "verifiers": {"toy/leters": 1.0}}]}, r"toy/leters.*toy/letters"),
     # teachers
@@ -313,9 +333,12 @@ REFUSED = {
         stage(algorithm="stable-reinforce", settings={"bound": 0.5}),
         r"settings\.bound = 0\.5 must be at least 1",
     ),
-    "a negative entropy bonus": (stage(entropy=-0.1), r"stages\.0\.entropy.*greater than or equal to 0"),
-    "a cap below 1": (stage(importance="truncate", importance_cap=0.5), r"stages\.0\.importance_cap.*greater than or equal to 1"),
-    "a mean that never moves": (stage(ema=1.0), r"stages\.0\.ema.*less than 1"),
+    "a negative entropy bonus": (stage(entropy_coef=-0.1), r"stages\.0\.entropy_coef.*greater than or equal to 0"),
+    "a cap below 1": (
+        stage(importance_sampling="truncate", importance_sampling_cap=0.5),
+        r"stages\.0\.importance_sampling_cap.*greater than or equal to 1",
+    ),
+    "a mean that never moves": (stage(ema_decay=1.0), r"stages\.0\.ema_decay.*less than 1"),
     "a critic that warms up for ever": (stage(algorithm="ppo", critic={"warmup_steps": 2}), r"critic\.warmup_steps = 2 leaves"),
     # numbers that float32 or int32 can't hold
     "a huge bound": (stage(settings={"clip_high": 1e308}), r"settings\.clip_high = 1e\+308 must be at most 1e\+30, or inf"),
@@ -325,7 +348,10 @@ REFUSED = {
     ),
     "a huge group": (stage(group_size=2**63), r"stages\.0\.group_size.*less than or equal to 2147483647"),
     "a huge Huber bound": (stage(algorithm="ppo", critic={"huber": 1e308}), r"critic\.huber.*no larger than 1e\+30"),
-    "a huge cap": (stage(importance="truncate", importance_cap=1e308), r"importance_cap.*no larger than 1e\+30"),
+    "a huge cap": (
+        stage(importance_sampling="truncate", importance_sampling_cap=1e308),
+        r"importance_sampling_cap.*no larger than 1e\+30",
+    ),
     "too much oversampling": (stage(oversample=1e308), r"oversample.*less than or equal to 1000"),
     "a learning rate that is none": (stage(learning_rate=5e-324), r"learning_rate.*no smaller than 1e-30"),
     "a share that holds no token": ({"generate": {"top_p": 1e-46}, **stage()}, r"top_p.*no smaller than 1e-30"),
@@ -395,7 +421,7 @@ def test_what_is_right_gets_as_far_as_the_weights(tmp_path, nothing_loads):
         stage(settings={"scale": "none", "biased": True, "normalise": "constant", "constant": 2}),
         stage(minibatches=2),
         parts(frozen("*.layers.0.*"), frozen("vision")),
-        {"policy": LORA, **stage(kl=0.1, reference="frozen", reference_every=2)},
+        {"policy": LORA, **stage(kl_coef=0.1, reference="frozen", reference_every=2)},
         {"limits": {"logprob_gap": {"warn": 0.1, "stop": 0.1}}},
         {"generate": {"max_tokens": 6}, "tasks": [{"id": "toy/colour", "max_tokens": 6}]},
         {"tasks": TWO, **stage(tasks={"one": 1.0, "two": 0.0})},
@@ -512,7 +538,7 @@ def test_the_walk_finds_numbers_wherever_they_stand():
         ("tasks", "0", "weight"), ("tasks", "0", "verifiers", "x", "0"), ("policy", "lora", "alpha"),
         ("stages", "sft", "tasks", "x"), ("stages", "rl", "critic", "huber"), ("stages", "rl", "hint_shares", "0"),
         ("stages", "rl", "condition", "top"), ("stages", "distill", "parts", "0", "learning_rate"),
-        ("limits", "blind", "warn"), ("judge", "deadline_s"),
+        ("limits", "blind", "warn"), ("judge", "timeout_s"),
     ):  # fmt: skip
         assert path in PATHS
 
@@ -559,8 +585,9 @@ SAMPLE = [
 
 def written(folder, sections):
     data = {
-        "name": "toy", "runs": str(folder / "runs"), "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
-        "tasks": [{"id": "toy/colour"}], "stages": [RL], "generate": {"max_tokens": 6}, "evaluate": {"n": 4}, **sections,
+        "name": "toy", "runs_dir": str(folder / "runs"), "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
+        "tasks": [{"id": "toy/colour"}], "stages": [RL], "generate": {"max_tokens": 6}, "evaluate": {"num_prompts": 4},
+        **sections,
     }  # fmt: skip
     (folder / "run.toml").write_text(tomli_w.dumps(data))
     return str(folder / "run.toml")

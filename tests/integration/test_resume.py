@@ -70,7 +70,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, stop_after):
 
 
 def test_the_state_of_a_kl_reference_and_of_several_epochs_survives(tmp_path):
-    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2, "kl": 0.5, "epochs": 2}
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2, "kl_coef": 0.5, "epochs": 2}
     whole = runs.run(runs.toy_config(tmp_path / "a", stages=[stage]))
     config = runs.toy_config(tmp_path / "b", stages=[stage])
     with pytest.raises(KeyboardInterrupt):
@@ -195,8 +195,8 @@ def test_what_only_computes_or_records_otherwise_may_change(whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, progress=runs.Silent(3))
     changed = runs.toy_config(
-        tmp_path, checkpoint={"every": 3, "keep": 9}, overrides=("judge.processes=2", "limits.logprob_gap=inf")
+        tmp_path, checkpoint={"every": 3, "keep": 9}, overrides=("judge.num_workers=2", "limits.logprob_gap=inf")
     )
     folder = runs.run(changed, resume=True)
     assert runs.trajectory(folder) == runs.trajectory(whole)
-    assert folder.config["judge"]["processes"] == 2 and folder.config["checkpoint"]["every"] == 3
+    assert folder.config["judge"]["num_workers"] == 2 and folder.config["checkpoint"]["every"] == 3

@@ -31,7 +31,7 @@ group_size = 4
 [generate]
 max_tokens = 4
 [evaluate]
-n = 4
+num_prompts = 4
 [train]
 threads = 1
 """
@@ -50,15 +50,15 @@ def test_a_run_leaves_everything_that_the_run_folder_promises(tmp_path):
         "task/toy/colour/reward",
         "task/toy/colour/reward/toy/letters",
         "task/toy/colour/length",
-        "task/toy/colour/zero_spread_share",
-        "answers/top_share",
+        "task/toy/colour/zero_std_share",
+        "answers/most_common_share",
         "length/mean",
         "length/max",
         "length/truncated_share",
         "entropy",
         "kl",
         "clip_share",
-        "zero_spread_share",
+        "zero_std_share",
         "loss",
         "grad_norm",
         "learning_rate",
@@ -72,7 +72,7 @@ def test_a_run_leaves_everything_that_the_run_folder_promises(tmp_path):
         "time/step",
         "memory/process",
     } == set(first)
-    assert first["logprob_gap"] < 1e-5 and first["zero_spread_share"] == 0.0 and 0 < first["entropy"] < 6.3
+    assert first["logprob_gap"] < 1e-5 and first["zero_std_share"] == 0.0 and 0 < first["entropy"] < 6.3
     parts = sum(v for k, v in first.items() if k.startswith("time/") and k != "time/step")
     assert parts == pytest.approx(first["time/step"], rel=1e-6)
     summary = json.loads((folder.path / "summary.json").read_text())
@@ -111,7 +111,7 @@ def test_micro_batches_change_no_figure_beyond_rounding(tmp_path):
 def test_training_moves_the_reward_up(tmp_path):
     """The reward that SFT never saw: more of the letters that count."""
     stage = {"kind": "rl", "steps": 40, "prompts_per_step": 4, "group_size": 16, "learning_rate": 3e-3}
-    folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"n": 0}))
+    folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"num_prompts": 0}))
     rewards = [r["metrics"]["reward/mean"] for r in runs.rows(folder)]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
 
@@ -279,7 +279,7 @@ def test_a_broken_picture_in_an_evaluation_is_named_once_and_counted(tmp_path):
             tmp_path,
             tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 8}}],
             stages=[{"kind": "sft", "steps": 1, "batch_size": 4}],
-            evaluate={"split": "train", "n": 100},
+            evaluate={"split": "train", "num_prompts": 100},
         )
     )
     figures = [row["eval"] for row in runs.rows(folder) if "eval" in row]
@@ -292,7 +292,9 @@ def test_mostly_broken_pictures_stop_the_run(tmp_path):
     with pytest.raises(UserError, match=r"broken.*errors\.jsonl"):
         runs.run(
             runs.toy_config(
-                tmp_path, tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 1}}], evaluate={"n": 0}
+                tmp_path,
+                tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 1}}],
+                evaluate={"num_prompts": 0},
             )
         )
 
@@ -300,7 +302,7 @@ def test_mostly_broken_pictures_stop_the_run(tmp_path):
 def test_a_data_set_of_nothing_but_broken_pictures_ends(tmp_path):
     task = {"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 1, "copies": 1, "colours": 2}}
     with pytest.raises(UserError, match="2 prompts are broken"):
-        runs.run(runs.toy_config(tmp_path, tasks=[task], evaluate={"n": 0}))
+        runs.run(runs.toy_config(tmp_path, tasks=[task], evaluate={"num_prompts": 0}))
 
 
 def test_a_supervised_run_is_evaluated_before_and_after(tmp_path):
@@ -453,6 +455,9 @@ def test_resident_memory_stays_flat_over_two_hundred_steps(tmp_path):
 
     watch = Watch()
     stage = {"kind": "rl", "steps": 250, "prompts_per_step": 8, "group_size": 8, "learning_rate": 1e-4}
-    runs.run(runs.toy_config(tmp_path, stages=[stage], policy={"model": "tiny:qwen2_5_vl"}, evaluate={"n": 0}), progress=watch)
+    runs.run(
+        runs.toy_config(tmp_path, stages=[stage], policy={"model": "tiny:qwen2_5_vl"}, evaluate={"num_prompts": 0}),
+        progress=watch,
+    )
     early, late = sorted(watch.resident[45:55])[5], sorted(watch.resident[-10:])[5]
     assert late < 1.05 * early

@@ -14,7 +14,7 @@ import mmrl.train.stages.distill
 import mmrl.train.stages.rl
 import mmrl.train.stages.sft
 import mmrl.train.start
-import mmrl.train.update.pack_words
+import mmrl.train.update.pack_conversations
 import runs
 from mmrl.algorithms.advantage import group_relative
 from mmrl.api.errors import UserError
@@ -22,7 +22,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Score
 from mmrl.config.load import parse_config
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation
+from mmrl.evaluation.results import Evaluation
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train.resolve import resolve
@@ -35,7 +35,7 @@ from mmrl.train.update.optimizer import Optimizer
 from mmrl.ui.cli import main
 
 MORE = """
-from mmrl import AlgorithmSpec, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import AlgorithmSpec, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -52,7 +52,7 @@ def mmrl_algorithms():
 
 class Shape(Task):
     def prompts(self, split, seed):
-        return [Prompt(id=f"{split}-{seed}-{i}", messages=[user(f"shape {i}")], answer=f"circle {i}") for i in range(40)]
+        return [Prompt(id=f"{split}-{seed}-{i}", messages=[user_message(f"shape {i}")], answer=f"circle {i}") for i in range(40)]
 
 def length(case):
     return len(case.completion) / (10 + len(case.completion))
@@ -99,13 +99,13 @@ def learners(monkeypatch):
 @pytest.fixture
 def packed(monkeypatch):
     """The arguments with which each step was packed."""
-    calls, pack = [], mmrl.train.update.pack_words.pack
+    calls, pack = [], mmrl.train.update.pack_conversations.pack
 
     def keep(rollouts, credit, policy, **options):
         calls.append(SimpleNamespace(rollouts=rollouts, advantages=credit.advantages.tolist(), **options))
         return pack(rollouts, credit, policy, **options)
 
-    monkeypatch.setattr(mmrl.train.update.pack_words, "pack", keep)
+    monkeypatch.setattr(mmrl.train.update.pack_conversations, "pack", keep)
     return calls
 
 
@@ -226,8 +226,8 @@ def test_a_stage_hands_its_numbers_to_its_learner(tmp_path, learners):
     )
     sft, full, plain = learners
     assert (sft.temperature, sft.normalise, sft.rl, sft.reference, sft.gap_limit) == (1.0, "token", None, None, torch.inf)
-    assert (full.loss.keywords, full.rl.epochs, full.rl.kl) == ({"clip_low": 0.1, "clip_high": 0.3}, 2, 0.1)
-    assert (full.gap_limit, full.temperature, full.stage.max_grad_norm) == (0.05, 0.7, 0.25)
+    assert (full.loss.keywords, full.rl.epochs, full.rl.kl_coef) == ({"clip_low": 0.1, "clip_high": 0.3}, 2, 0.1)
+    assert (full.gap_limit, full.temperature, full.stage_defaults.max_grad_norm) == (0.05, 0.7, 0.25)
     assert full.reference is not None and full.optimizer.rule.param_groups[0]["weight_decay"] == 0.5
     assert plain.reference is None and plain.loss.keywords == {"clip_low": 0.2, "clip_high": 0.2} and plain.rl.epochs == 1
     assert plain.optimizer.rule.param_groups[0]["weight_decay"] == 0.0
@@ -357,12 +357,12 @@ def test_evaluation_of_a_checkpoint_uses_its_weights_and_every_task(tmp_path, sc
         assert evaluate_only(config, where, which) == ["toy/colour", "shapes/shape"]
         assert torch.equal(seen[-1], expected)
     assert not torch.equal(first, best) and not torch.equal(best, last)
-    with pytest.raises(UserError, match=r"evaluate\.n = 0 switches evaluation off: give -n"):
+    with pytest.raises(UserError, match=r"evaluate\.num_prompts = 0 switches evaluation off: give -n"):
         evaluate_only(runs.toy_config(tmp_path, evaluate=NOTHING), folder.path, "best")
 
 
 def test_without_evaluation_there_are_no_figures_and_the_end_is_saved(tmp_path):
-    folder = runs.run(runs.toy_config(tmp_path, stages=[SFT, RL], evaluate={"n": 0, "every": 1}))
+    folder = runs.run(runs.toy_config(tmp_path, stages=[SFT, RL], evaluate={"num_prompts": 0, "every": 1}))
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["before"] == summary["best"] == summary["last"] == {} and summary["best_step"] is None
     assert not [r for r in runs.rows(folder) if "eval" in r] and steps(folder) == [4]
@@ -418,7 +418,7 @@ def test_the_deadline_of_the_run_file_replaces_that_of_the_verifier(tmp_path):
     stage = {**RL, "prompts_per_step": 1, "group_size": 2}
     task = {"id": "toy/colour", "verifiers": {"toy/hangs": 1.0}}
     with pytest.raises(UserError, match=r"0\.1"):
-        runs.run(runs.toy_config(tmp_path, tasks=[task], stages=[stage], evaluate=NOTHING, judge={"deadline_s": 0.1}))
+        runs.run(runs.toy_config(tmp_path, tasks=[task], stages=[stage], evaluate=NOTHING, judge={"timeout_s": 0.1}))
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------------------------
@@ -473,14 +473,14 @@ def test_an_interrupt_in_the_middle_of_an_update_keeps_nothing(tmp_path, monkeyp
 
 
 def test_any_failure_beside_an_update_keeps_the_last_finished_step(tmp_path, monkeypatch):
-    collect = mmrl.rollout.turns.TurnCollector.collect
+    collect = mmrl.rollout.turns.ConversationCollector.collect
 
     def bug(self, *args, version, numbers):
         if version == 2:
             raise RuntimeError("a bug")
         return collect(self, *args, version=version, numbers=numbers)
 
-    monkeypatch.setattr(mmrl.rollout.turns.TurnCollector, "collect", bug)
+    monkeypatch.setattr(mmrl.rollout.turns.ConversationCollector, "collect", bug)
     with pytest.raises(RuntimeError, match="a bug"):
         runs.run(runs.toy_config(tmp_path, stages=[{**RL, "steps": 4}], evaluate=NOTHING))
     assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]
@@ -496,11 +496,19 @@ def test_smoke_makes_everything_small_and_nothing_larger():
         "tasks": [{"id": "a/b", "weight": 2.0}],
         "stages": [
             {"kind": "sft", "steps": 100, "batch_size": 64, "warmup_steps": 10},
-            {"kind": "rl", "steps": 100, "prompts_per_step": 64, "group_size": 32, "epochs": 8, "warmup_steps": 10, "kl": 0.1},
+            {
+                "kind": "rl",
+                "steps": 100,
+                "prompts_per_step": 64,
+                "group_size": 32,
+                "epochs": 8,
+                "warmup_steps": 10,
+                "kl_coef": 0.1,
+            },
             {"kind": "rl", "steps": 1, "prompts_per_step": 1, "group_size": 3, "epochs": 1},
         ],
         "generate": {"max_tokens": 512},
-        "evaluate": {"n": 200},
+        "evaluate": {"num_prompts": 200},
     }
     small = smoke(parse_config(data))
     sft, large, tiny = small.stages
@@ -508,7 +516,7 @@ def test_smoke_makes_everything_small_and_nothing_larger():
     assert (large.steps, large.prompts_per_step, large.group_size, large.epochs, large.warmup_steps) == (2, 2, 4, 2, 0)
     assert (tiny.steps, tiny.prompts_per_step, tiny.group_size, tiny.epochs) == (1, 1, 3, 1)
     assert (small.policy.max_pixels, small.policy.min_pixels, small.policy.trust_remote_code) == (12544, 3136, False)
-    assert (small.generate.max_tokens, small.evaluate.n, small.name, large.kl, small.tasks[0].weight) == (
+    assert (small.generate.max_tokens, small.evaluate.num_prompts, small.name, large.kl_coef, small.tasks[0].weight) == (
         16,
         4,
         "x-smoke",
@@ -519,10 +527,10 @@ def test_smoke_makes_everything_small_and_nothing_larger():
         **data,
         "policy": {"model": "tiny:qwen3_vl", "max_pixels": 5000},
         "generate": {"max_tokens": 8},
-        "evaluate": {"n": 2},
+        "evaluate": {"num_prompts": 2},
     }
     small = smoke(parse_config(little))
-    assert (small.policy.model, small.policy.max_pixels, small.generate.max_tokens, small.evaluate.n) == (
+    assert (small.policy.model, small.policy.max_pixels, small.generate.max_tokens, small.evaluate.num_prompts) == (
         "tiny:qwen3_vl",
         5000,
         8,
@@ -577,16 +585,28 @@ def test_the_switches_of_mmrl_train(tmp_path, monkeypatch, arguments, steps, nam
 def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
     (tmp_path / "run.toml").write_text(RUN_FILE)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text(RUN_FILE + 'evaluate = {n = 50, split = "valid"}')
+    (tmp_path / "run" / "config.toml").write_text(RUN_FILE + 'evaluate = {num_prompts = 50, split = "valid"}')
     asked = []
 
     def evaluate(config, folder, which):
-        asked.append((folder, which, config.evaluate.n, config.evaluate.split, config.seed))
+        asked.append((folder, which, config.evaluate.num_prompts, config.evaluate.split, config.seed))
         return [Evaluation(task="a/b", split="test", metric="a/v", value=0.75, low=0.5, high=1.0, n=8, extra={"failed": 2.0})]
 
     monkeypatch.setattr("mmrl.train.start.evaluate_only", evaluate)
     monkeypatch.setattr("mmrl.ui.cli.eval._weights", lambda config, folder, which: (f"the {which} weights", folder and 4))
-    last = [tmp_path / "run", "-n", "7", "--split", "train", "--checkpoint", "last", "--set", "seed=9", "--set", "evaluate.n=3"]
+    last = [
+        tmp_path / "run",
+        "-n",
+        "7",
+        "--split",
+        "train",
+        "--checkpoint",
+        "last",
+        "--set",
+        "seed=9",
+        "--set",
+        "evaluate.num_prompts=3",
+    ]
     for asked_for, which, arguments in (
         (200, "best", [tmp_path / "run.toml"]),
         (50, "best", [tmp_path / "run"]),

@@ -11,7 +11,7 @@ from mmrl.ui.report.report import write_report
 
 DRAWS = '''
 from PIL import Image
-from mmrl import Mark, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Overlay, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -27,13 +27,13 @@ class Draws(Task):
         self.fails = fails
     def prompts(self, split, seed):
         picture = Image.new("RGB", (60, 40), "black")
-        return [Prompt(id=f"{split}-{i}", messages=[user(f"Say {i}.", picture)], answer=str(i)) for i in range(4)]
-    def marks(self, prompt, completion):
+        return [Prompt(id=f"{split}-{i}", messages=[user_message(f"Say {i}.", picture)], answer=str(i)) for i in range(4)]
+    def overlays(self, prompt, completion):
         if self.fails == "marks":
             raise ValueError("no pen")
-        said = Mark(kind="box", at=(0, 0, 1 / (1 + len(completion)), 1), of="said", label=completion)
-        return [Mark(kind="point", at=(0.5, 0.5), of="true"), *([said] if completion else [])]
-    def shows(self, prompt, completion):
+        said = Overlay(kind="box", coordinates=(0, 0, 1 / (1 + len(completion)), 1), source="said", label=completion)
+        return [Overlay(kind="point", coordinates=(0.5, 0.5), source="true"), *([said] if completion else [])]
+    def draw_completion(self, prompt, completion):
         if self.fails == "shows":
             raise ValueError("no paper")
         return Image.new("RGB", (40, 20 + len(completion)), (200, 30, 30)) if len(completion) % 2 else None
@@ -50,7 +50,7 @@ def config(tmp_path, monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "draws", raising=False)
     stage = {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
     return lambda **options: runs.toy_config(
-        tmp_path / "runs", tasks=[{"id": "draws/it", "options": options}], stages=[stage], evaluate={"n": 0}
+        tmp_path / "runs", tasks=[{"id": "draws/it", "options": options}], stages=[stage], evaluate={"num_prompts": 0}
     )
 
 

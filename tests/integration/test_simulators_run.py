@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import runs
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.config.load import parse_config
 
 OWN = Path(__file__).parents[2] / ".simulators"
@@ -39,7 +39,7 @@ def maniskill() -> dict[str, str]:
 @pytest.mark.slow
 def test_processes_of_maniskill_that_die_and_hang_cost_an_episode_each(tmp_path, monkeypatch, maniskill):
     """One is killed and later one is stopped, both in the midst of episodes."""
-    stepped, hit = Workers.step, []
+    stepped, hit = EnvironmentProcesses.step, []
 
     def step(self, actions_NA, envs):
         how = {10: signal.SIGKILL, 30: signal.SIGSTOP}.get(len(hit))
@@ -48,17 +48,17 @@ def test_processes_of_maniskill_that_die_and_hang_cost_an_episode_each(tmp_path,
         hit.append(how)
         return stepped(self, actions_NA, envs)
 
-    monkeypatch.setattr(Workers, "step", step)
-    simulator = {"simulator": "maniskill/push-cube", "obs": "state", "rendering": "none", "deadline_s": 15.0, **maniskill}
+    monkeypatch.setattr(EnvironmentProcesses, "step", step)
+    simulator = {"simulator": "maniskill/push-cube", "obs": "state", "rendering": "none", "timeout_s": 15.0, **maniskill}
     config = parse_config(
         {
             "name": "push",
-            "runs": str(tmp_path),
+            "runs_dir": str(tmp_path),
             "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 7, "state": 35, "hidden": [32]}},
             "tasks": [{"id": "robotics/episodes", "options": {**simulator, "reward": "own", "max_steps": 12}}],
             "stages": [PPO],
-            "simulate": {"environments": 2},
-            "evaluate": {"n": 0},
+            "simulate": {"num_envs": 2},
+            "evaluate": {"num_prompts": 0},
             "record": {"trackers": []},
             "train": {"threads": 1},
         }

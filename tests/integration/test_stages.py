@@ -16,7 +16,7 @@ from mmrl.policies.vlm.vlm import VLM
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 WORDS = '''
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 
 @hookimpl
@@ -33,13 +33,13 @@ class First(Task):
     """Text alone, and in other words."""
 
     def prompts(self, split, seed):
-        return [Prompt(id=f"{split}-{i}", messages=[user(f"first {i}")], answer=f"a{i} b c d") for i in range(8)]
+        return [Prompt(id=f"{split}-{i}", messages=[user_message(f"first {i}")], answer=f"a{i} b c d") for i in range(8)]
 
-    def answer_of(self, completion):
+    def extract_answer(self, completion):
         return completion[:1].lower()
 
     def rephrase(self, prompt):
-        return Prompt(id=prompt.id + "'", messages=[user(prompt.text.replace("first", "second"))], answer=prompt.answer)
+        return Prompt(id=prompt.id + "'", messages=[user_message(prompt.text.replace("first", "second"))], answer=prompt.answer)
 
 
 def letters(case):
@@ -73,7 +73,7 @@ def config(folder, *stages, overrides=(), **sections):
             "policy": {"model": MODEL},
             "tasks": [{"id": "words/first"}],
             "stages": [{**(usual if s.get("kind", "rl") == "rl" else {}), **s} for s in stages],
-            "evaluate": {"n": 0},
+            "evaluate": {"num_prompts": 0},
             "record": {"rollouts_every": 1, "rollouts": 99, "trackers": []},
             **sections,
         },
@@ -112,7 +112,7 @@ RESUMED = {
     "kl-target": ({"kl": 0.1, "kl_target": 1e-3, "kl_horizon": 2.0, "learning_rate": 1e-3}, {}),
     "kl-in-reward": ({"kl": 0.1, "kl_in": "reward", "reference_every": 3}, {}),
     "replay": ({"replay": 0.5, "steps": 6, "success": 0.7}, {}),
-    "dynamic-sampling": ({"dynamic_sampling": 2, "success": 0.6, "success_low": 0.25, "success_high": 0.5}, {}),
+    "dynamic-sampling": ({"dynamic_sampling": 2, "success": 0.6, "min_success_rate": 0.25, "max_success_rate": 0.5}, {}),
     "oversample": ({"oversample": 1.5, "overlong": "mask", "overlong_buffer": 0.5}, {}),
     "variance": ({"adapt": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
     "sasr": ({"imitation": {"rule": "sasr", "batch_size": 3}, "steps": 8}, {}),
@@ -148,7 +148,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(what, tmp_path):
     found = metrics(whole)
     assert all(math.isfinite(v) for m in found for v in m.values())
     happened = {  # what the run must have had, or its memory was never asked
-        "kl-target": lambda: len({m["kl_weight"] for m in found}) == 4,
+        "kl-target": lambda: len({m["kl_coef"] for m in found}) == 4,
         "kl-in-reward": lambda: found[1]["kl"] > 0 and found[3]["kl"] == 0,
         "dynamic-sampling": lambda: any(m["sampling/groups"] > 2 for m in found),
         "sasr": lambda: {"imitation/loss" in m for m in found[half:]} == {True, False},
@@ -170,7 +170,7 @@ def test_a_run_that_never_has_anything_to_learn_ends_with_the_weights_it_began_w
     fresh = load_file(tmp_path / "fresh" / "model.safetensors")
     assert same(load_file(folder.checkpoint_dir(3) / "policy" / "model.safetensors"), fresh)
     for m in metrics(folder):
-        assert m["grad_norm"] == 0 and m["sampling/left_out_share"] == 1 and m["sampling/groups"] == 4
+        assert m["grad_norm"] == 0 and m["sampling/filtered_share"] == 1 and m["sampling/groups"] == 4
         assert all(math.isfinite(v) for v in m.values())
     drawn = [r["prompt_id"] for rows in rollouts(folder).values() for r in rows][::4]
     assert len(drawn) == 12 and len(set(drawn[:8])) == 8, "each step has other prompts"
@@ -228,7 +228,7 @@ def test_a_gold_completion_that_no_group_needs_is_asked_of_nobody(tmp_path):
 
 def test_recap_samples_and_evaluates_as_if_the_answer_were_going_to_be_good(tmp_path):
     stage = {"condition": {"positive": "good", "negative": "bad"}, "learning_rate": 1e-3}
-    folder = runs.run(config(tmp_path / "a", stage, evaluate={"n": 2}))
+    folder = runs.run(config(tmp_path / "a", stage, evaluate={"num_prompts": 2}))
     assert all(texts(r)[1:] == ["\ngood"] for rows in rollouts(folder).values() for r in rows)
     assert all(m["clip_share"] == 0 and 5 < m["loss"] < 7 for m in metrics(folder)), "minus a log-likelihood"
 

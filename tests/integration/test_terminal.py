@@ -25,7 +25,7 @@ policy = {model = "tiny:qwen2_5_vl:hidden=32,layers=1"}
 tasks = [{id = "slow/colour", name = "a [b] 'c'"}]
 stages = [{kind = "rl", steps = 4, prompts_per_step = 2, group_size = 2}]
 generate = {max_tokens = 4}
-evaluate = {n = 4}
+evaluate = {num_prompts = 4}
 record = {rollouts_every = 1}
 train = {threads = 1}
 """
@@ -39,7 +39,7 @@ def mmrl_tasks():
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id="slow/letters", target="slow:letters", deadline_s=20.0)]
+    return [VerifierSpec(id="slow/letters", target="slow:letters", timeout_s=20.0)]
 
 def letters(case):
     import toy

@@ -16,7 +16,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Prompt, Score
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.checks.gold import doubts
+from mmrl.train.checks.gold_rewards import gold_warnings
 from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
 from processes import heeding_ctrl_c
@@ -28,7 +28,7 @@ policy = {model = "tiny:qwen2_5_vl:hidden=32,layers=1"}
 tasks = [{id = "toy/colour"}]
 stages = [{kind = "rl", steps = 400, prompts_per_step = 2, group_size = 2}]
 generate = {max_tokens = 4}
-evaluate = {n = 4}
+evaluate = {num_prompts = 4}
 """
 
 
@@ -40,7 +40,7 @@ def toy(monkeypatch):
 def told(tmp_path, **sections):
     """(the notes of a run, the rows of its errors.jsonl)."""
     watcher = runs.Silent()
-    folder = runs.run(runs.toy_config(tmp_path, evaluate={"n": 0}, **sections), progress=watcher)
+    folder = runs.run(runs.toy_config(tmp_path, evaluate={"num_prompts": 0}, **sections), progress=watcher)
     path = folder.path / "errors.jsonl"
     return watcher.notes, [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
 
@@ -75,15 +75,15 @@ LONG = "a long thought about the colour " * 9
 )
 def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, high, verifier, told):
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
-    monkeypatch.setattr("mmrl.train.checks.gold.cases_of", list)
+    monkeypatch.setattr("mmrl.train.checks.gold_rewards.build_cases", list)
     rollout, detail = SimpleNamespace(length=30, completion=LONG), ""
-    monkeypatch.setattr("mmrl.train.checks.gold._gold", lambda *_: [rollout] * 4)
+    monkeypatch.setattr("mmrl.train.checks.gold_rewards._gold", lambda *_: [rollout] * 4)
     judge = SimpleNamespace(run=lambda name, cases: [Score(value, detail=detail)] * 4)
     entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
 
     def said(**more):
         tasks = {"toy": SimpleNamespace(simulation=None)}
-        return list(doubts(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, {"toy": 16}, entries, **more))
+        return list(gold_warnings(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, {"toy": 16}, entries, **more))
 
     first, *others = said()
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
@@ -123,7 +123,7 @@ def test_a_run_that_learns_nothing_says_so_once(tmp_path):
 def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
     monkeypatch.setattr("mmrl.train.alarms.LONG", 3)
     monkeypatch.setattr("mmrl.train.stages.rl.rl_metrics", lambda *_: next(shares))
-    shares = iter({"zero_spread_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
+    shares = iter({"zero_std_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
     notes, _ = told(tmp_path, stages=[{**RL, "steps": 7}])
     assert [note.partition(": look")[0] for note in notes] == [
         "3 steps in a row taught nothing: every completion of a prompt scored the same (reward 1 on average)"
@@ -232,11 +232,11 @@ def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(give
 
 def test_what_ended_a_run_is_written_down(tmp_path):
     """A limit that stops a run: one line for the person, the same in errors.jsonl."""
-    config = runs.toy_config(tmp_path, stages=[{**RL, "steps": 12}], limits={"zero_spread": 0.0})
-    with pytest.raises(UserError, match=r"limits\.zero_spread") as told:
+    config = runs.toy_config(tmp_path, stages=[{**RL, "steps": 12}], limits={"zero_std": 0.0})
+    with pytest.raises(UserError, match=r"limits\.zero_std") as told:
         runs.run(config)
     written = [json.loads(line) for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
-    ended = {"step": 10, "where": "the end of the run", "what": str(told.value), "alarm": "zero_spread", "level": "stop"}
+    ended = {"step": 10, "where": "the end of the run", "what": str(told.value), "alarm": "zero_std", "level": "stop"}
     assert written[-1] == ended
 
 
@@ -245,7 +245,7 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     [
         ({"algorithm": "rloo", "epochs": 2}, "the loss of rloo has no probability ratio, so from the second update on"),
         ({"algorithm": "rloo", "hints": "guide"}, "so hinted answers count as if they had been given without a hint"),
-        ({"kl": 0.1, "kl_estimate": "k1"}, 'stages.0.kl_estimate = "k1" has no gradient on average in the loss'),
+        ({"kl": 0.1, "kl_estimator": "k1"}, 'stages.0.kl_estimator = "k1" has no gradient on average in the loss'),
         ({"algorithm": "gdpo", "kl": 0.1, "kl_in": "reward"}, "gdpo looks at the verifiers' values alone"),
     ],
 )
@@ -255,15 +255,15 @@ def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, s
 
     (told,) = remarks(resolve(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told
-    assert remarks(resolve(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []
+    assert remarks(resolve(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl_coef": 0.1, "epochs": 2, "hints": "guide"}]))) == []
 
 
 def test_a_run_does_not_replace_the_model_it_begins_with(tmp_path):
     sft = {"kind": "sft", "steps": 1, "batch_size": 2}
-    folder = runs.run(runs.toy_config(tmp_path, stages=[sft], evaluate={"n": 0}))
+    folder = runs.run(runs.toy_config(tmp_path, stages=[sft], evaluate={"num_prompts": 0}))
     model = str(folder.checkpoint_dir(1) / "policy")
     distill = {"kind": "distill", "steps": 1, "teacher": model}
     for changed in ({"policy": {"model": model}, "stages": [sft]}, {"stages": [distill]}):
         with pytest.raises(UserError, match="which this run would replace: choose another name"):
-            runs.run(runs.toy_config(tmp_path, evaluate={"n": 0}, **changed), overwrite=True)
+            runs.run(runs.toy_config(tmp_path, evaluate={"num_prompts": 0}, **changed), overwrite=True)
     assert (folder.checkpoint_dir(1) / "policy" / "config.json").is_file()

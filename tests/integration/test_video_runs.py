@@ -7,12 +7,12 @@ import pytest
 
 import footages
 import runs
-from mmrl.api.media.decoding import Count, forget
+from mmrl.api.media.decoding import Count, clear_cache
 from mmrl.ui.report.report import write_report
 
 PLUGIN = """
 from pathlib import Path
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 from mmrl.api.media.clips import Clip
 
 @hookimpl
@@ -29,7 +29,7 @@ def any_(case):
 class Films(Task):
     def prompts(self, split, seed):
         files = sorted(Path(__file__).parent.glob("*.mp4"))
-        return [Prompt(id=file.stem, messages=[user("What?", Clip(path=str(file)))], answer="x") for file in files]
+        return [Prompt(id=file.stem, messages=[user_message("What?", Clip(path=str(file)))], answer="x") for file in files]
 """
 COUNT = 12
 
@@ -45,13 +45,13 @@ def films(tmp_path, monkeypatch):
     path.write_bytes(data)
     (tmp_path / "films.py").write_text(PLUGIN)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "films.py"))
-    forget()
+    clear_cache()
     yield lambda **stage: runs.toy_config(
         tmp_path / "runs",
         tasks=[{"id": "films/what"}],
         policy={"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "video": {"max_frames": 4}},
         stages=[{"kind": "rl", "steps": 3, "prompts_per_step": 4, "group_size": 4, "learning_rate": 1e-3, **stage}],
-        evaluate={"n": 0},
+        evaluate={"num_prompts": 0},
         record={"rollouts_every": 1, "rollouts": 99, "trackers": []},
     )
     sys.modules.pop("films", None)

@@ -55,7 +55,9 @@ def test_a_world_is_trained_on_and_evaluated(guess):
     assert all(1 < m["turns/mean"] <= 3 for m in metrics) and any(m["grad_norm"] for m in metrics)
     assert all(m.get("logprob_gap", 0.0) < 1e-4 for m in metrics), "later turns are trained as they were sampled"
     for m in metrics:
-        assert m["reward/mean"] == pytest.approx(m["reward/guess/found"] + m["reward/world"]) and m["reward/world"] < 0
+        assert (
+            m["reward/mean"] == pytest.approx(m["reward/guess/found"] + m["reward/environment"]) and m["reward/environment"] < 0
+        )
     for row in rollouts(folder):
         answers = [m["content"][-1]["text"] for m in row["messages"] if m["role"] == "assistant"]
         said = [m["content"][-1]["text"] for m in row["messages"] if m["role"] == "user"][1:]
@@ -76,7 +78,7 @@ def test_a_resumed_run_has_the_same_episodes(guess):
 
 LOSING = '''
 import itertools
-from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, WorldLost, hookimpl, user
+from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, EnvironmentFailed, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -94,8 +96,8 @@ class Talk(Task):
     def __init__(self, lost: str = ""):
         self.lost, self.numbers = eval(f"lambda n: {lost or False}"), itertools.count()
     def prompts(self, split, seed):
-        return [Prompt(id=f"{split}-{i}", messages=[user(f"{i}?")]) for i in range(40)]
-    def world(self, prompt):
+        return [Prompt(id=f"{split}-{i}", messages=[user_message(f"{i}?")]) for i in range(40)]
+    def environment(self, prompt):
         return World(self.lost(next(self.numbers)))
 
 class World:
@@ -103,7 +105,7 @@ class World:
         self.lost = lost
     def step(self, completion):
         if self.lost:
-            raise WorldLost("the wire is cut")
+            raise EnvironmentFailed("the wire is cut")
         return Reply(terminated=True)
     def close(self):
         pass
@@ -120,7 +122,7 @@ def losing(tmp_path, monkeypatch):
         tmp_path / "runs",
         tasks=[{"id": "losing/talk", "options": {"lost": lost}}],
         stages=[stage],
-        evaluate={"n": 0},
+        evaluate={"num_prompts": 0},
         generate={"max_tokens": 3, "max_turns": 2},
     )
     sys.modules.pop("losing", None)
@@ -131,7 +133,7 @@ def test_a_browser_that_dies_in_a_step_doesn_t_end_the_run(losing):
     folder = runs.run(losing("14 <= n < 34"))  # a few are opened before the first step
     metrics = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
     shares = [m["judge/failed_share"] for m in metrics]
-    assert [m["world/lost"] / 8 for m in metrics] == shares and len(shares) == 6
+    assert [m["environment/lost"] / 8 for m in metrics] == shares and len(shares) == 6
     assert 1 <= shares.count(1.0) <= 2 and shares[0] == shares[-1] == 0
 
 

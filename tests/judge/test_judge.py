@@ -8,10 +8,10 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from mmrl import Case, Frame, Prompt, Score, Status, Turn, UserError, user
+from mmrl import Case, CoordinateFormat, Prompt, Score, Status, Turn, UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
-from mmrl.judge import cases_of, local_judge, pool
+from mmrl.judge import build_cases, local_judge, pool
 from mmrl.judge.messages import Request
 from processes import gone
 
@@ -19,7 +19,7 @@ PLUGIN = '''
 import ctypes, os, signal, sys, threading, time
 from mmrl import Score, VerifierSpec, hookimpl
 
-SPECS = {"seen": {"images": True}, "episode": {"rollout": True}, "quick": {"deadline_s": 0.5}, "signed": {"low": -1.0},
+SPECS = {"seen": {"images": True}, "episode": {"rollout": True}, "quick": {"timeout_s": 0.5}, "signed": {"low": -1.0},
          "absent": {"target": "no_such_module:f"},
          "dying": {"target": "dies_on_import:f"}, "slow_import": {"target": "sleeps_on_import:f"}}
 
@@ -202,8 +202,8 @@ def plugin(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
 
 
-def run(name, cases, deadline_s=10.0, **settings):
-    with local_judge({f"faulty/{name}": {}}, deadline_s=deadline_s, **settings) as judge:
+def run(name, cases, timeout_s=10.0, **settings):
+    with local_judge({f"faulty/{name}": {}}, timeout_s=timeout_s, **settings) as judge:
         return judge.run(f"faulty/{name}", cases)
 
 
@@ -268,13 +268,13 @@ def test_no_cases():
 
 
 def test_scores_come_in_the_order_of_the_cases():
-    with local_judge({"faulty/value": {}}, processes=3) as judge:
+    with local_judge({"faulty/value": {}}, num_workers=3) as judge:
         scores = judge.run("faulty/value", [Case(completion="", answer=f"{i} / 2000") for i in range(2000)])
     assert [s.value for s in scores] == [i / 2000 for i in range(2000)]
 
 
 def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
-    lost = Case(completion="right", answer="right", status=Status.WORLD_ERROR)
+    lost = Case(completion="right", answer="right", status=Status.ENVIRONMENT_ERROR)
     with local_judge({"faulty/equal": {}}) as judge:
         first, second, third = judge.run("faulty/equal", [GOOD, lost, GOOD])
         (weighed,) = judge.score([lost], [{"faulty/equal": 1.0}])
@@ -287,12 +287,12 @@ def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
 def test_processes_work_side_by_side(tmp_path):
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     cases = [Case(completion="", answer=(a, b)), Case(completion="", answer=(b, a))]  # each waits for the other
-    assert [s.value for s in run("meet", cases, processes=2)] == [1.0, 1.0]
+    assert [s.value for s in run("meet", cases, num_workers=2)] == [1.0, 1.0]
 
 
 def test_submit_goes_on_beside_the_caller(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
-    with local_judge({"faulty/meet": {}}, deadline_s=10.0) as judge:
+    with local_judge({"faulty/meet": {}}, timeout_s=10.0) as judge:
         future = judge.submit([Case(completion="", answer=(str(a), str(b)))], [{"faulty/meet": 2.0}])
         assert not future.done()
         b.touch()
@@ -314,21 +314,21 @@ def test_workers_do_not_load_what_they_do_not_need():
 class Inputs:
     image_sizes = ((640, 480),)
     model_sizes = ((644, 476),)
-    frame = Frame.MODEL_PIXELS
+    frame = CoordinateFormat.MODEL_PIXELS
 
     def __reduce__(self):
         raise TypeError("tensors must stay here")
 
 
 def rollout():
-    prompt = Prompt(messages=[user("what?", "one.png", "two.png")], answer="cat", meta={"k": 1})
+    prompt = Prompt(messages=[user_message("what?", "one.png", "two.png")], answer="cat", meta={"k": 1})
     turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(-0.5,), text="a cat")
     return Conversation(prompt=prompt, group=0, turns=(turn,), status=Status.TRUNCATED_LENGTH, inputs=Inputs())
 
 
 def test_cases_of_rollouts():
     r = rollout()
-    [case] = cases_of([r])
+    [case] = build_cases([r])
     assert case == Case(
         completion="a cat",
         answer="cat",
@@ -336,7 +336,7 @@ def test_cases_of_rollouts():
         status=Status.TRUNCATED_LENGTH,
         image_sizes=((640, 480),),
         model_sizes=((644, 476),),
-        frame=Frame.MODEL_PIXELS,
+        coordinate_format=CoordinateFormat.MODEL_PIXELS,
         media=("one.png", "two.png"),
         rollout=r,
     )
@@ -345,13 +345,13 @@ def test_cases_of_rollouts():
 def test_cases_of_rollouts_without_inputs():
     from dataclasses import replace
 
-    [case] = cases_of([replace(rollout(), inputs=None)])
-    assert (case.image_sizes, case.model_sizes, case.frame) == ((), (), Frame.PIXELS)
+    [case] = build_cases([replace(rollout(), inputs=None)])
+    assert (case.image_sizes, case.model_sizes, case.coordinate_format) == ((), (), CoordinateFormat.PIXELS)
 
 
 @pytest.mark.parametrize(("name", "value"), [("seen", 0.2), ("episode", 1.0), ("children", 1.0)])
 def test_images_and_episodes_go_only_to_those_who_ask(name, value):
-    assert run(name, cases_of([rollout()])) == [Score(value)]
+    assert run(name, build_cases([rollout()])) == [Score(value)]
 
 
 def test_case_that_does_not_pickle_fails_alone():
@@ -421,22 +421,22 @@ def test_unpicklable_return():
 
 def test_hang_costs_its_deadline_and_nothing_else():
     start = time.monotonic()
-    scores = run("hang", among_good(7, 40), deadline_s=0.5)
+    scores = run("hang", among_good(7, 40), timeout_s=0.5)
     assert one_failed(scores, at=7) == "took longer than its deadline of 0.5 s"
     assert time.monotonic() - start < 5
 
 
 def test_hang_in_c_with_signals_blocked():
-    assert one_failed(run("stuck", among_good(1), deadline_s=0.5), at=1) == "took longer than its deadline of 0.5 s"
+    assert one_failed(run("stuck", among_good(1), timeout_s=0.5), at=1) == "took longer than its deadline of 0.5 s"
 
 
 def test_deadline_is_the_specs_and_for_each_case_alone():
-    scores = run("quick", [Case(completion="", answer=s) for s in (0.01, 0.01, 0.01, 60.0, 0.01)], deadline_s=None)
+    scores = run("quick", [Case(completion="", answer=s) for s in (0.01, 0.01, 0.01, 60.0, 0.01)], timeout_s=None)
     assert one_failed(scores, at=3) == "took longer than its deadline of 0.5 s"
 
 
 def test_a_chunk_may_take_longer_than_a_case():
-    assert [s.value for s in run("slow", [GOOD] * 12, deadline_s=0.4)] == [1.0] * 12  # chunks of 3, each 0.45 s
+    assert [s.value for s in run("slow", [GOOD] * 12, timeout_s=0.4)] == [1.0] * 12  # chunks of 3, each 0.45 s
 
 
 def test_out_of_memory():
@@ -513,7 +513,7 @@ def test_many_faults_at_once():
     names = ["raises", "hang", "abort", "crash", "closes", "fork"]
     bad = [7, 8, 41]
     cases = [BAD if i in bad else GOOD for i in range(60)]
-    with local_judge({f"faulty/{n}": {} for n in names}, processes=2, deadline_s=0.3) as judge:
+    with local_judge({f"faulty/{n}": {} for n in names}, num_workers=2, timeout_s=0.3) as judge:
         scores = judge.score(cases, [{f"faulty/{n}": 1.0 for n in names}] * 60)
     assert [i for i, s in enumerate(scores) if s.failed] == bad
     assert {s.value for i, s in enumerate(scores) if i not in bad} == {6.0}
@@ -572,7 +572,7 @@ def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
 
 def test_close_cancels_what_is_running_and_kills(tmp_path):
     pid = tmp_path / "pid"
-    judge = local_judge({"faulty/sessions": {}}, deadline_s=60.0)
+    judge = local_judge({"faulty/sessions": {}}, timeout_s=60.0)
     future = judge.submit([Case(completion="", answer=str(pid), meta={"hang": True})], [{"faulty/sessions": 1.0}])
     while not (pid.exists() and pid.read_text()):
         time.sleep(0.01)
@@ -591,7 +591,7 @@ def test_workers_end_when_the_engine_is_killed(tmp_path, hang):
     engine = f"""
 from mmrl import Case
 from mmrl.judge import local_judge
-judge = local_judge({{"faulty/sessions": {{}}}}, deadline_s=600.0)
+judge = local_judge({{"faulty/sessions": {{}}}}, timeout_s=600.0)
 future = judge.submit([Case(completion="", answer={str(pid)!r}, meta={{"hang": {hang}}})], [{{"faulty/sessions": 1.0}}])
 import time; time.sleep(100)
 """

@@ -11,10 +11,10 @@ import torch
 
 from mmrl import Case, Prompt, Status, UserError
 from mmrl.api.episodes import Trajectory
-from mmrl.api.simulators.types import Track
+from mmrl.api.simulators.types import TrajectoryData
 from mmrl.api.specs import VerifierSpec
-from mmrl.judge import cases_of, local_judge, pool
-from mmrl.judge.pool import lighten
+from mmrl.judge import build_cases, local_judge, pool
+from mmrl.judge.pool import strip_case
 from mmrl.registry.plugins import registry
 from mmrl.testing import check_id
 from mmrl.ui.cli.options import options_of
@@ -26,8 +26,8 @@ from mmrl import Score, UserError, VerifierSpec, hookimpl
 @hookimpl
 def mmrl_verifiers():
     made = "Plain Picky Few Odd Nan Beyond Hangs Dies Hungry Late Broken Refuses NoCall".split()
-    specs = [VerifierSpec(id=f"looks/{n.lower()}", target=f"looks:{n}", model=True, deadline_s=20) for n in made]
-    return [*specs, VerifierSpec(id="looks/steps", target="looks:Steps", model=True, rollout=True, deadline_s=20),
+    specs = [VerifierSpec(id=f"looks/{n.lower()}", target=f"looks:{n}", model=True, timeout_s=20) for n in made]
+    return [*specs, VerifierSpec(id="looks/steps", target="looks:Steps", model=True, rollout=True, timeout_s=20),
             VerifierSpec(id="looks/function", target="looks:function"),
             VerifierSpec(id="looks/blind", target="looks:Steps", model=True),
             VerifierSpec(id="looks/along", target="looks:along", rollout=True, high=99)]
@@ -140,7 +140,7 @@ def run(name, cases, options=None, **settings):
 
 def played(calls, **changes):
     """A rollout of so many calls."""
-    track = Track(
+    track = TrajectoryData(
         instruction="go",
         images={"front": torch.zeros(calls + 1, 2, 2, 3, dtype=torch.uint8)},
         state=None,
@@ -149,12 +149,12 @@ def played(calls, **changes):
         valid_TK=torch.ones(calls, 1, dtype=torch.bool),
         rewards_TK=torch.zeros(calls, 1),
     )
-    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track, **changes)
+    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, data=track, **changes)
 
 
 def test_it_is_made_once_and_called_with_many_cases():
     cases = [Case(completion=str(i / 40)) for i in range(20)]
-    with local_judge({"looks/plain": {"scale": 0.5}}, processes=3) as judge:
+    with local_judge({"looks/plain": {"scale": 0.5}}, num_workers=3) as judge:
         found = judge.run("looks/plain", cases) + judge.run("looks/plain", cases[:3])
     assert [s.value for s in found] == pytest.approx([i / 80 for i in [*range(20), 0, 1, 2]]), "in order, with its options"
     assert {s.parts["made"] for s in found} == {1.0} and len({s.parts["pid"] for s in found}) == 1
@@ -195,7 +195,7 @@ def test_answers_that_are_not_one_for_each_case(name, n, detail):
 
 def test_what_hangs_is_stopped_and_what_follows_is_scored():
     started = time.monotonic()
-    found = run("hangs", [BAD] + [GOOD] * 15, deadline_s=0.2)
+    found = run("hangs", [BAD] + [GOOD] * 15, timeout_s=0.2)
     assert [s.value for s in found] == [None] * 8 + [1.0] * 8, "those of the same call are lost with it"
     assert found[0].detail == "took longer than its deadline of 0.2 s for each of 8 cases"
     assert time.monotonic() - started < 30
@@ -230,7 +230,7 @@ def test_the_judge_is_ready_when_all_are():
 
 
 def test_steps_are_one_for_each_call():
-    cases = cases_of([played(3), played(2)])
+    cases = build_cases([played(3), played(2)])
     texts = [pool.replace(c, completion=n) for c, n in zip(cases, "32", strict=True)]
     found = run("steps", texts)
     assert [s.value for s in found] == [0.5, 0.5] and [s.steps for s in found] == [(0.25,) * 3, (0.25,) * 2]
@@ -244,7 +244,9 @@ def test_steps_need_an_episode():
 
 
 def test_a_function_may_give_steps_too_and_none_that_are_not_numbers():
-    given = [pool.replace(c, answer=a) for c, a in zip(cases_of([played(2)] * 2), [(1.0, 2.0), (1.0, float("inf"))], strict=True)]
+    given = [
+        pool.replace(c, answer=a) for c, a in zip(build_cases([played(2)] * 2), [(1.0, 2.0), (1.0, float("inf"))], strict=True)
+    ]
     found = run("along", given)
     assert found[0].value == 3.0 and found[0].steps == (1.0, 2.0)
     assert found[1].value is None and "inf" in found[1].detail
@@ -271,12 +273,12 @@ def test_an_episode_travels_without_what_stands_beside_it():
     """The lane's tensors hold all episodes; one of them must not bring the others along."""
     many = torch.zeros(50, 2000, 1, 1)
     rollout = played(3)
-    track = pool.replace(rollout.track, choices=many[:3, 7], logprobs_TKC=many[:3, 8])
-    (case,) = cases_of([pool.replace(rollout, track=track)])
-    sent = lighten(case, VerifierSpec(id="x/y", target="x:y", rollout=True))
+    track = pool.replace(rollout.data, choices=many[:3, 7], logprobs_TKC=many[:3, 8])
+    (case,) = build_cases([pool.replace(rollout, track=track)])
+    sent = strip_case(case, VerifierSpec(id="x/y", target="x:y", rollout=True))
     assert len(pickle.dumps(sent)) < 10_000 < len(pickle.dumps(case))
-    assert torch.equal(sent.rollout.track.choices, many[:3, 7]) and sent.rollout.track.images.keys() == {"front"}
-    assert lighten(case, VerifierSpec(id="x/y", target="x:y")).rollout is None
+    assert torch.equal(sent.rollout.data.choices, many[:3, 7]) and sent.rollout.data.images.keys() == {"front"}
+    assert strip_case(case, VerifierSpec(id="x/y", target="x:y")).rollout is None
 
 
 def test_all_that_it_is_made_with_are_options():

@@ -8,14 +8,22 @@ import pytest
 import torch
 from PIL import Image
 
-from mmrl import UserError, user
+from mmrl import UserError, user_message
 from mmrl.api.types import Prompt
 from mmrl.judge import tiny_clip
-from mmrl.judge.models import NUMBER, Numbers, check_contrastive, check_vision_language, contrastive, device_of, vision_language
+from mmrl.judge.models import (
+    NUMBER,
+    NumberSampler,
+    check_contrastive,
+    check_vision_language,
+    contrastive,
+    resolve_device,
+    vision_language,
+)
 from mmrl.policies.vlm import tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.processor import LogitsProcessor
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 
 FAMILY = "tiny:qwen3_vl:hidden=32,layers=1"
 
@@ -34,12 +42,12 @@ def picture(i, size=(64, 64)):
     return Image.effect_mandelbrot(size, (-2 + i / 9, -1.5, 1, 1.5), 20 + i).convert("RGB")
 
 
-QUESTIONS = [[user(f"Is it done{' now' * (i % 3)}?", *(picture(j) for j in range(1 + i % 2)))] for i in range(5)]
+QUESTIONS = [[user_message(f"Is it done{' now' * (i % 3)}?", *(picture(j) for j in range(1 + i % 2)))] for i in range(5)]
 
 
 def test_chances_are_those_of_the_models_next_token(asked):
     """Slowly: one forward pass of the model for each question, the probabilities of all spellings added up."""
-    found = asked.chances(QUESTIONS, ("yes", "no"))
+    found = asked.answer_probabilities(QUESTIONS, ("yes", "no"))
     policy = asked.policy
     for question, row in zip(QUESTIONS, found, strict=True):
         inputs = policy.processor.apply_chat_template(
@@ -58,17 +66,17 @@ def test_chances_are_those_of_the_models_next_token(asked):
 
 
 def test_a_question_has_one_answer_whatever_is_asked_beside_it(asked):
-    together = asked.chances(QUESTIONS, ("yes", "no"))
-    alone = torch.cat([asked.chances([q], ("yes", "no")) for q in QUESTIONS])
+    together = asked.answer_probabilities(QUESTIONS, ("yes", "no"))
+    alone = torch.cat([asked.answer_probabilities([q], ("yes", "no")) for q in QUESTIONS])
     assert torch.allclose(together, alone, atol=1e-5)
     small = vision_language(FAMILY, device="cpu", batch_size=2)
     assert small.policy is asked.policy, "loaded once"
-    assert torch.allclose(small.chances(QUESTIONS, ("yes", "no")), together, atol=1e-5)
+    assert torch.allclose(small.answer_probabilities(QUESTIONS, ("yes", "no")), together, atol=1e-5)
 
 
 def test_words_that_the_tokens_cannot_tell_apart(asked):
     with pytest.raises(UserError, match="can't tell 'yes' from 'yes', 'yes'"):
-        asked.chances(QUESTIONS[:1], ("yes", "yes"))
+        asked.answer_probabilities(QUESTIONS[:1], ("yes", "yes"))
 
 
 def test_every_answer_is_a_number(asked):
@@ -91,20 +99,20 @@ class Wanting(LogitsProcessor):
 
 def said(policy, text, then):
     inputs = [policy.encode(Prompt(messages=QUESTIONS[0]))]
-    sampling = Sampling(max_tokens=8, temperature=0.0, logits_processor=Wanting(policy, text, then))
+    sampling = SamplingParams(max_tokens=8, temperature=0.0, logits_processor=Wanting(policy, text, then))
     return LocalGenerator(policy).generate(inputs, 1, sampling)[0][0]
 
 
 @pytest.mark.parametrize("text", ["-30", "+7", "100%", "12.5%", "0", "-8%"])
 def test_a_number_that_the_model_wants_to_say_is_left_as_it_is(asked, text):
-    sample = said(asked.policy, text, Numbers(asked.policy))
+    sample = said(asked.policy, text, NumberSampler(asked.policy))
     assert asked.policy.decode(sample.token_ids) == text and sample.finished
     assert float(NUMBER.search(text).group()) == float(text.strip("%"))
 
 
 @pytest.mark.parametrize("text", ["-", "+", "", "well", "%", ".", "no 7"])
 def test_what_is_no_number_becomes_one(asked, text):
-    sample = said(asked.policy, text, Numbers(asked.policy))
+    sample = said(asked.policy, text, NumberSampler(asked.policy))
     plain = said(asked.policy, text, LogitsProcessor())
     assert asked.policy.decode(plain.token_ids) == text, "without the constraint it would say so"
     assert NUMBER.search(asked.policy.decode(sample.token_ids))
@@ -115,13 +123,15 @@ def test_a_contrastive_model_gives_its_own_embeddings_at_length_one(clip):
     inputs = clip.processor(images=pictures, return_tensors="pt")
     with torch.inference_mode():
         wanted = clip.model.get_image_features(**inputs).pooler_output
-    found = clip.pictures(pictures)
+    found = clip.encode_images(pictures)
     assert torch.allclose(found, wanted / wanted.norm(dim=-1, keepdim=True), atol=1e-5)
-    assert torch.allclose(contrastive("tiny:clip", device="cpu", batch_size=2).pictures(pictures), found, atol=1e-5)
-    both = clip.texts(["a cup", "a much longer text about a cup"])
-    assert torch.allclose(both[0], clip.texts(["a cup"])[0], atol=1e-5) and torch.allclose(both.norm(dim=-1), torch.ones(2))
+    assert torch.allclose(contrastive("tiny:clip", device="cpu", batch_size=2).encode_images(pictures), found, atol=1e-5)
+    both = clip.encode_texts(["a cup", "a much longer text about a cup"])
+    assert torch.allclose(both[0], clip.encode_texts(["a cup"])[0], atol=1e-5) and torch.allclose(
+        both.norm(dim=-1), torch.ones(2)
+    )
     with pytest.raises(UserError, match="has 102 tokens, and the model reads 77"):
-        clip.texts(["x" * 100])
+        clip.encode_texts(["x" * 100])
 
 
 def test_checkpoints_in_folders(tmp_path):
@@ -130,11 +140,11 @@ def test_checkpoints_in_folders(tmp_path):
     check_contrastive(str(tmp_path / "clip"))
     check_vision_language(str(tmp_path / "vlm"))
     ours, loaded = contrastive("tiny", device="cpu"), contrastive(str(tmp_path / "clip"), device="cpu")
-    assert torch.allclose(ours.pictures([picture(0)]), loaded.pictures([picture(0)]), atol=1e-6)
-    assert torch.allclose(ours.texts(["a cup"]), loaded.texts(["a cup"]), atol=1e-6)
+    assert torch.allclose(ours.encode_images([picture(0)]), loaded.encode_images([picture(0)]), atol=1e-6)
+    assert torch.allclose(ours.encode_texts(["a cup"]), loaded.encode_texts(["a cup"]), atol=1e-6)
     vlm = vision_language(str(tmp_path / "vlm"), device="cpu")
-    wanted = vision_language(FAMILY, device="cpu").chances(QUESTIONS, ("yes", "no"))
-    assert torch.allclose(vlm.chances(QUESTIONS, ("yes", "no")), wanted, atol=1e-5)
+    wanted = vision_language(FAMILY, device="cpu").answer_probabilities(QUESTIONS, ("yes", "no"))
+    assert torch.allclose(vlm.answer_probabilities(QUESTIONS, ("yes", "no")), wanted, atol=1e-5)
     with pytest.raises(UserError, match=r"which doesn't compare pictures with texts|can't be loaded"):
         contrastive(str(tmp_path / "vlm"), device="cpu")
 
@@ -160,8 +170,8 @@ def test_what_is_refused_without_loading(tmp_path):
 
 
 def test_devices():
-    assert device_of("cpu") == "cpu" and device_of("auto") in ("cpu", "cuda")
+    assert resolve_device("cpu") == "cpu" and resolve_device("auto") in ("cpu", "cuda")
     with pytest.raises(UserError, match="device = 'tpu' is unknown"):
-        device_of("tpu")
+        resolve_device("tpu")
     with pytest.raises(UserError, match="device = 'cuda:99', but torch sees"):
-        device_of("cuda:99")
+        resolve_device("cuda:99")

@@ -32,9 +32,9 @@ HEAVY = {
 }
 LIGHT = [
     "import mmrl",
-    "import mmrl.registry.plugins, mmrl.registry.contract, mmrl.registry.targets",
+    "import mmrl.registry.plugins, mmrl.registry.contract, mmrl.registry.importing",
     "import mmrl.testing, mmrl.testing.pytest_plugin, mmrl.ui.cli",
-    "import mmrl.run_folder.writer, mmrl.judge, mmrl.api.media.images, mmrl.api.tasks.options",
+    "import mmrl.run_folder.writer, mmrl.judge, mmrl.api.media.images, mmrl.api.tasks.option_checks",
     "from mmrl.ui.cli import main; main(['--help'], standalone_mode=False)",
     "from mmrl.ui.cli import main; main(['--version'], standalone_mode=False)",
     "from mmrl.ui.cli import main; main(['plugins'], standalone_mode=False)",

@@ -58,7 +58,9 @@ def test_the_first_plugin_keeps_the_rules(flags):
 
 @pytest.mark.slow
 def test_the_first_plugin_trains(flags):
-    mmrl(flags, "train", "flags.toml", "--set", "stages.0.steps=2", "--set", "stages.1.steps=1", "--set", "evaluate.n=8")
+    mmrl(
+        flags, "train", "flags.toml", "--set", "stages.0.steps=2", "--set", "stages.1.steps=1", "--set", "evaluate.num_prompts=8"
+    )
     assert (flags[0] / "runs" / "flags" / "summary.json").is_file()
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from mmrl.api.simulators import noise
 from mmrl.policies.acting.action_tokens import ActionTokens
-from mmrl.policies.acting.draw import Draw
 from mmrl.policies.acting.flow import Chains
 from mmrl.policies.acting.heads import Flow, Normal, Tokens, categorical
+from mmrl.policies.acting.randomness import CallRandomness
 
 SEEDS = torch.arange(100, 164)
-DRAW = Draw(seeds_n=SEEDS, calls_n=torch.zeros_like(SEEDS))
+DRAW = CallRandomness(seeds_n=SEEDS, calls_n=torch.zeros_like(SEEDS))
 
 
 # -- bins -----------------------------------------------------------------------------------------------------------------
@@ -93,14 +93,14 @@ def test_a_row_is_drawn_alike_in_any_company_and_scored_as_it_was_drawn(head):
     for temperature in (0.7, 1.0):
         actions, choices, logprobs = head.sample(features, DRAW, temperature)
         some = torch.tensor([3, 60, 7])
-        draw = Draw(seeds_n=SEEDS[some], calls_n=DRAW.calls_n[some])
+        draw = CallRandomness(seeds_n=SEEDS[some], calls_n=DRAW.calls_n[some])
         alone = head.sample(features[some], draw, temperature)
         for a, b in zip(alone, (actions, choices, logprobs), strict=True):
             torch.testing.assert_close(a, b[some])
         scored, entropy = head.score(features, choices, temperature)
         torch.testing.assert_close(scored, logprobs, atol=2e-5, rtol=1e-5)
         assert actions.shape == (64, 2, 3) and scored.shape[:2] == entropy.shape[:2] == (64, 2)
-    later = Draw(seeds_n=SEEDS, calls_n=DRAW.calls_n + 1)
+    later = CallRandomness(seeds_n=SEEDS, calls_n=DRAW.calls_n + 1)
     assert not torch.equal(head.sample(features, later, 1.0)[1], choices)
 
 
@@ -110,7 +110,7 @@ def test_at_temperature_0_a_head_takes_the_likeliest(head):
     """The mean, the highest logit; a flow goes from its seed's noise along the velocity, and nothing else is drawn."""
     features = torch.randn(64, 2, *([3, 7] if isinstance(head, Tokens) else [6]), generator=torch.Generator().manual_seed(1))
     calm, choices, _ = head.sample(features, DRAW, 0.0)
-    other = head.sample(features, Draw(seeds_n=SEEDS + 99, calls_n=DRAW.calls_n), 0.0)[0]
+    other = head.sample(features, CallRandomness(seeds_n=SEEDS + 99, calls_n=DRAW.calls_n), 0.0)[0]
     if isinstance(head, Flow):
         x = DRAW.normal(0, 2, 3)
         torch.testing.assert_close(choices[:, :, 0], x)
@@ -185,7 +185,7 @@ def test_the_noisy_flow_ends_in_the_distribution_of_the_calm_one():
     head = Flow(1, 1, steps=200, noise_level=0.7)
     head.velocity = Exact()
     seeds = torch.arange(40_000)
-    draw = Draw(seeds_n=seeds, calls_n=torch.zeros_like(seeds))
+    draw = CallRandomness(seeds_n=seeds, calls_n=torch.zeros_like(seeds))
     features = torch.zeros(len(seeds), 1, 1)
     for temperature in (0.0, 1.0):
         found = head.sample(features, draw, temperature)[0]
@@ -204,7 +204,7 @@ def test_one_noisy_step_a_call_is_scored_as_it_was_drawn_and_keeps_the_distribut
 
     chains = Chains(steps=50, noise_level=0.7, noisy="one")
     seeds = torch.arange(40_000)
-    draw = Draw(seeds_n=seeds, calls_n=torch.zeros_like(seeds))
+    draw = CallRandomness(seeds_n=seeds, calls_n=torch.zeros_like(seeds))
     end, choices, logprob = chains.sample(exact, draw, (1,), temperature)
     assert choices.shape == (40_000, 3, 1)
     scored, entropy = chains.score(exact, choices, temperature)
@@ -249,6 +249,6 @@ def test_flow_matching_learns_what_it_is_shown():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    draw = Draw(seeds_n=torch.arange(256), calls_n=torch.zeros(256, dtype=torch.int64))
+    draw = CallRandomness(seeds_n=torch.arange(256), calls_n=torch.zeros(256, dtype=torch.int64))
     error = (head.sample(features, draw, 0.0)[0] - wanted).abs().mean()
     assert error < 0.15, "and noise alone is off by about 0.8"

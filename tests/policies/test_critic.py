@@ -12,11 +12,11 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Turn
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
-from mmrl.policies.batches import Calls, Credit
+from mmrl.policies.batches import ActionMicroBatch, Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = (*cases.FAMILIES, "llava")
 
@@ -137,7 +137,7 @@ def test_a_critic_begins_at_zero_and_draws_from_its_own_generator():
     vlm = cases.policy("qwen2_5_vl")
     before = torch.get_rng_state()
     kinds = (("shared", 1), ("separate", 1), ("shared", 2))
-    made = [Critic(vlm, CriticConfig(hidden=[16, 8], backbone=backbone), seed) for backbone, seed in kinds]
+    made = [Critic(vlm, CriticConfig(hidden_sizes=[16, 8], backbone=backbone), seed) for backbone, seed in kinds]
     assert torch.equal(torch.get_rng_state(), before)
     for critic in made:
         owner = Learner(vlm, RlStage(kind="rl", steps=1), critic=critic)
@@ -227,7 +227,7 @@ def test_a_separate_backbone_begins_as_the_policy_and_is_another():
     assert copy.family.model is copy.model is not vlm.model and all(p.requires_grad for p in theirs.values())
     visual = copy.model.model.visual
     assert visual.patch_embed.forward.args[0] is visual.patch_embed, "what was sped up is its own too"
-    frozen = vlm.twin(frozen=True)
+    frozen = vlm.clone(frozen=True)
     assert not any(p.requires_grad for _, p in frozen.parameters()) and all(p.requires_grad for p in mine.values())
 
 
@@ -269,7 +269,7 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(backbone):
 def test_a_policy_that_acts_is_valued_alike_in_episodes_and_in_the_update(backbone):
     """With a copy of the network that has learned something else than the policy."""
     policy = Small(PolicyConfig(model="mlp"), dims=2, state=3, hidden=[16], seed=1)
-    critic = roused(Critic(policy, CriticConfig(backbone=backbone, hidden=[8]), seed=5))
+    critic = roused(Critic(policy, CriticConfig(backbone=backbone, hidden_sizes=[8]), seed=5))
     if critic.backbone:
         with torch.no_grad():
             for _, parameter in critic.backbone.parameters():
@@ -277,7 +277,7 @@ def test_a_policy_that_acts_is_valued_alike_in_episodes_and_in_the_update(backbo
     rows, seeds_n = torch.randn(6, 3, generator=torch.Generator().manual_seed(2)), torch.arange(6)
     observation = Observation(images={}, state=rows, instructions=["go"] * 6)
     chosen = policy.act(observation, seeds_n, seeds_n * 0, 1.0, critic)
-    calls = Calls(
+    calls = ActionMicroBatch(
         observation=observation,
         choices=chosen.choices,
         slots=1,

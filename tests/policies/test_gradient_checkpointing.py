@@ -7,12 +7,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 import vlm_cases as cases
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
-from mmrl.policies.lora import adapters_off
-from mmrl.policies.recompute import checkpointing
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.lora import disable_adapters
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.update.pack_words import pack
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.update.pack_conversations import pack
 
 
 def batch(vlm, shared=True):
@@ -31,7 +31,7 @@ def measure(vlm, made, on, backward_inside=True):
         return t
 
     vlm.model.zero_grad()
-    with checkpointing(vlm.model, on):
+    with gradient_checkpointing(vlm.model, on):
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
             found = [vlm.logprobs(m, 0.8)[0] for m in made.micro]
         size = sum(n for n, _ in kept.values())
@@ -59,7 +59,11 @@ def test_the_same_numbers_from_fewer_bytes(family, backward_inside):
 
 
 def test_with_adapters_whose_reference_is_computed_in_between():
-    vlm = VLM(PolicyConfig(model="tiny:qwen3_vl:hidden=64,layers=2", lora=LoraConfig(match=["language", "vision", "projector"])))
+    vlm = VLM(
+        PolicyConfig(
+            model="tiny:qwen3_vl:hidden=64,layers=2", lora=LoraConfig(target_modules=["language", "vision", "projector"])
+        )
+    )
     with torch.no_grad():
         for _, p in vlm.parameters():
             p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) * 0.1)
@@ -67,9 +71,9 @@ def test_with_adapters_whose_reference_is_computed_in_between():
     plain, gradient, size = measure(vlm, made, False)
     again, same, less = measure(vlm, made, True)
     assert torch.equal(plain, again) and torch.equal(gradient, same) and less < 0.5 * size
-    with checkpointing(vlm.model):
+    with gradient_checkpointing(vlm.model):
         found = vlm.logprobs(made.micro[0], 0.8)[0]
-        with adapters_off(vlm.model), torch.no_grad():
+        with disable_adapters(vlm.model), torch.no_grad():
             other = vlm.logprobs(made.micro[0], 0.8)[0]
         (found * made.micro[0].advantages_L).sum().backward()
     recomputed = torch.cat([p.grad.flatten() for _, p in vlm.parameters()])
@@ -106,13 +110,13 @@ def test_frozen_layers_are_not_computed_again():
 def test_the_sampler_keeps_its_cache(family):
     vlm = cases.policy(family)
     inputs = [vlm.encode(cases.prompt(1)), vlm.encode(cases.prompt(2))]
-    sampling = Sampling(max_tokens=6, temperature=0.8, seed=3)
+    sampling = SamplingParams(max_tokens=6, temperature=0.8, seed=3)
     plain = LocalGenerator(vlm).generate(inputs, 2, sampling)
     seen = []
     hook = vlm.model.model.language_model.layers[0].register_forward_hook(
         lambda m, a, k, o: seen.append(k["past_key_values"] is not None), with_kwargs=True
     )
-    with checkpointing(vlm.model):
+    with gradient_checkpointing(vlm.model):
         assert LocalGenerator(vlm).generate(inputs, 2, sampling) == plain
     hook.remove()
     assert len(seen) > 1 and all(seen)
@@ -125,7 +129,7 @@ def test_a_cache_is_filled_once_even_with_gradients():
     vlm = cases.policy("qwen2_5_vl")
     ids = torch.tensor([[5, 6, 7]])
     cache = DynamicCache(config=vlm.model.config)
-    with checkpointing(vlm.model):
+    with gradient_checkpointing(vlm.model):
         vlm.model(input_ids=ids, past_key_values=cache, use_cache=True).logits.sum().backward()
     vlm.model.zero_grad()
     assert cache.get_seq_length() == 3
@@ -135,12 +139,12 @@ def test_layers_are_left_as_they_were_also_by_an_error_and_inside_another():
     vlm = cases.policy("qwen2_5_vl")
     layers = [m for m in vlm.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     assert len(layers) == 4, "two of the language model, two of the vision tower"
-    with pytest.raises(ZeroDivisionError), checkpointing(vlm.model):
+    with pytest.raises(ZeroDivisionError), gradient_checkpointing(vlm.model):
         outer = [layer.forward for layer in layers]
-        with checkpointing(vlm.model):
+        with gradient_checkpointing(vlm.model):
             assert all(layer.forward is not f for layer, f in zip(layers, outer, strict=True))
         assert all(layer.forward is f for layer, f in zip(layers, outer, strict=True))
         raise ZeroDivisionError
     assert not any("forward" in vars(layer) for layer in layers)
-    with checkpointing(vlm.model, False):
+    with gradient_checkpointing(vlm.model, False):
         assert not any("forward" in vars(layer) for layer in layers)

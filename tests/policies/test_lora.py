@@ -12,14 +12,14 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
-from mmrl.policies.lora import adapters_off, is_adapter, layers_of, merged, plain_weights, targets
+from mmrl.policies.lora import adapter_chain, disable_adapters, is_adapter, merged_copy, merged_weights, target_modules
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.policies.vlm.vocabulary import read
+from mmrl.policies.vlm.vocabulary import read_vocabulary
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.checks.parts import skeleton
 from mmrl.train.update.optimizer import Optimizer
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 TINY = "tiny:{}:hidden=64,layers=2"
 ALL = ["vision", "projector", "language"]
@@ -73,8 +73,8 @@ def adapters(folder, base):
 def test_adapters_of_adapters_lead_to_the_model_beneath(tmp_path):
     inner = adapters(tmp_path / "inner", {"base_model_name_or_path": "org/model"})
     outer = adapters(tmp_path / "outer", {"base_model_name_or_path": inner})
-    assert layers_of(outer) == ([tmp_path / "outer", tmp_path / "inner"], "org/model")
-    assert layers_of("tiny:qwen2_5_vl") == ([], "tiny:qwen2_5_vl")
+    assert adapter_chain(outer) == ([tmp_path / "outer", tmp_path / "inner"], "org/model")
+    assert adapter_chain("tiny:qwen2_5_vl") == ([], "tiny:qwen2_5_vl")
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])
@@ -82,7 +82,7 @@ def test_adapters_in_a_circle_are_refused_by_all_who_follow_them(tmp_path, names
     for name, following in zip(names, [*names[1:], names[0]], strict=True):
         adapters(tmp_path / name, {"base_model_name_or_path": str(tmp_path / following / "." / "")})
     config = PolicyConfig(model=str(tmp_path / "a"))
-    for follow in (VLM, VLM.check, skeleton, lambda config: read(config, config.model)):
+    for follow in (VLM, VLM.check, skeleton, lambda config: read_vocabulary(config, config.model)):
         with pytest.raises(UserError, match="a: its adapters belong to themselves in the end: name a whole model"):
             follow(config)
 
@@ -90,7 +90,7 @@ def test_adapters_in_a_circle_are_refused_by_all_who_follow_them(tmp_path, names
 @pytest.mark.parametrize("content", [[1], {}, {"base_model_name_or_path": None}, "x"])
 def test_a_damaged_adapter_config_is_named(tmp_path, content):
     with pytest.raises(UserError, match=r"adapter_config\.json can't be read .*: save the adapters again"):
-        layers_of(adapters(tmp_path / "a", content))
+        adapter_chain(adapters(tmp_path / "a", content))
 
 
 def test_adapters_go_with_the_alpha_they_were_trained_with(tmp_path):
@@ -106,7 +106,7 @@ def test_adapters_go_with_the_alpha_they_were_trained_with(tmp_path):
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_the_layers_of_each_part(family):
     model = cases.policy(family).model
-    language, vision, projector = ({t for t in targets(model, [p])} for p in ("language", "vision", "projector"))
+    language, vision, projector = ({t for t in target_modules(model, [p])} for p in ("language", "vision", "projector"))
     assert len(language) == 2 * 7, "two layers of q, k, v, o, gate, up, down"
     assert "model.visual.blocks.1.attn.qkv" in vision and not any("merger" in n for n in vision)
     assert {
@@ -114,18 +114,18 @@ def test_the_layers_of_each_part(family):
         "model.visual.merger.mlp.2",
     } <= projector or "model.visual.merger.linear_fc1" in projector
     assert len(projector) == (4 if family == "qwen3_vl" else 2), "deepstack has a merger of its own"
-    assert targets(model, ["*.q_proj"]) == [f"model.language_model.layers.{i}.self_attn.q_proj" for i in (0, 1)]
-    everything = targets(model, ["*"])
+    assert target_modules(model, ["*.q_proj"]) == [f"model.language_model.layers.{i}.self_attn.q_proj" for i in (0, 1)]
+    everything = target_modules(model, ["*"])
     assert set(everything) == language | vision | projector and "lm_head" not in everything, "it is the embeddings'"
-    assert targets(model, ["*.patch_embed.proj"]) == [], "a convolution"
+    assert target_modules(model, ["*.patch_embed.proj"]) == [], "a convolution"
 
 
 def test_a_head_of_its_own_may_have_one(tmp_path):
-    assert targets(VLM(PolicyConfig(model=cases.llava(tmp_path / "llava"))).model, ["head"]) == ["lm_head"]
+    assert target_modules(VLM(PolicyConfig(model=cases.llava(tmp_path / "llava"))).model, ["head"]) == ["lm_head"]
 
 
 def test_adapters_have_the_rank_and_the_scale_that_were_asked_for():
-    vlm = policy(match=["*.q_proj"], rank=3, alpha=6.0)
+    vlm = policy(target_modules=["*.q_proj"], rank=3, alpha=6.0)
     assert [tuple(p.shape) for _, p in vlm.parameters()] == [(3, 64), (64, 3)] * 2
     layer = vlm.model.get_submodule("model.language_model.layers.0.self_attn.q_proj")
     noise = torch.Generator().manual_seed(0)
@@ -138,7 +138,7 @@ def test_adapters_have_the_rank_and_the_scale_that_were_asked_for():
 
 
 def test_only_adapters_are_trained():
-    vlm = policy(match=ALL)
+    vlm = policy(target_modules=ALL)
     names = {n for n, _ in vlm.parameters()}
     assert names == {n for n, p in vlm.model.named_parameters() if p.requires_grad} and all(map(is_adapter, names))
     assert [n for n, _ in vlm.parameters()] == [n for n, _ in vlm.model.named_parameters() if is_adapter(n)]
@@ -159,8 +159,8 @@ def test_the_seed_makes_the_adapters_and_no_global_generator_is_touched():
 
 
 def test_no_layer_to_adapt():
-    with pytest.raises(UserError, match=r"policy\.lora\.match = \['head'\] matches no linear layer"):
-        policy(match=["head"])
+    with pytest.raises(UserError, match=r"policy\.lora\.target_modules = \['head'\] matches no linear layer"):
+        policy(target_modules=["head"])
 
 
 # -- what they compute --------------------------------------------------------------------------------------------------
@@ -170,13 +170,13 @@ def test_no_layer_to_adapt():
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_new_adapters_change_nothing_and_switched_off_ones_never(family, dtype):
     plain = VLM(PolicyConfig(model=TINY.format(family), dtype=dtype))
-    vlm = policy(family, dtype, match=ALL)
+    vlm = policy(family, dtype, target_modules=ALL)
     assert torch.equal(scores(vlm), scores(plain)), "so the KL of the first step is 0"
     frozen = {n: p.clone() for n, p in base_weights(vlm).items()}
     train(vlm, optimizer_of(vlm))
     moved = (scores(vlm) - scores(plain)).abs().max()
     assert moved > 0.01
-    with adapters_off(vlm.model):
+    with disable_adapters(vlm.model):
         assert torch.equal(scores(vlm), scores(plain))
     assert (scores(vlm) - scores(plain)).abs().max() == moved, "they are on again"
     assert all(torch.equal(p, frozen[n]) and torch.equal(p, dict(plain.parameters())[n]) for n, p in base_weights(vlm).items())
@@ -190,25 +190,25 @@ def test_switching_off_leaves_gradients_and_freezing_alone_and_ends_with_an_erro
     still.requires_grad_(False)
     micro = batch(vlm).micro[0]
     logprobs, _ = vlm.logprobs(micro, 1.0)
-    with pytest.raises(ZeroDivisionError), torch.no_grad(), adapters_off(vlm.model):
+    with pytest.raises(ZeroDivisionError), torch.no_grad(), disable_adapters(vlm.model):
         vlm.logprobs(micro, 1.0)
         raise ZeroDivisionError
     logprobs.sum().backward()
     assert free.requires_grad and free.grad.any() and not still.requires_grad and still.grad is None
     train(vlm, optimizer_of(vlm))
     on = scores(vlm)
-    with adapters_off(vlm.model):
+    with disable_adapters(vlm.model):
         off = scores(vlm)
     assert not torch.equal(on, off)
 
 
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_sampler_and_learner_agree_after_updates_packed_or_not(family):
-    vlm = policy(family, match=ALL)
+    vlm = policy(family, target_modules=ALL)
     train(vlm, optimizer_of(vlm))
     prompts = [cases.prompt(1), cases.prompt(2)]
     inputs = [vlm.encode(p) for p in prompts]
-    groups = LocalGenerator(vlm).generate(inputs, 3, Sampling(max_tokens=8, temperature=0.8, seed=0))
+    groups = LocalGenerator(vlm).generate(inputs, 3, SamplingParams(max_tokens=8, temperature=0.8, seed=0))
     rollouts = cases.as_rollouts(prompts, inputs, groups)
     sampled = torch.tensor([x for r in rollouts for x in r.turns[0].logprobs])
     for shared in (True, False):
@@ -224,9 +224,9 @@ def test_sampler_and_learner_agree_after_updates_packed_or_not(family):
 
 
 def test_the_gradient_reaches_adapters_of_every_part():
-    vlm = policy(match=ALL)
+    vlm = policy(target_modules=ALL)
     train(vlm, optimizer_of(vlm), last=2)  # the first step moves B alone, as A's gradient is B's multiple
-    fresh = policy(match=ALL)
+    fresh = policy(target_modules=ALL)
     moved = {n: not torch.equal(p, q) for (n, p), (_, q) in zip(vlm.parameters(), fresh.parameters(), strict=True)}
     assert all(moved.values())
 
@@ -236,12 +236,12 @@ def test_the_gradient_reaches_adapters_of_every_part():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_saved_adapters_load_again_bit_for_bit_and_training_goes_on(dtype, tmp_path):
-    vlm = policy(dtype=dtype, match=ALL, seed=3)
+    vlm = policy(dtype=dtype, target_modules=ALL, seed=3)
     optimizer = optimizer_of(vlm)
     train(vlm, optimizer)
     vlm.save(tmp_path / "p")
     state = {k: v.clone() for k, v in optimizer.state().items()}
-    again = policy(dtype=dtype, match=ALL, seed=3, source=tmp_path / "p")
+    again = policy(dtype=dtype, target_modules=ALL, seed=3, source=tmp_path / "p")
     assert torch.equal(scores(vlm), scores(again))
     resumed = optimizer_of(again)
     resumed.load_state(state)
@@ -254,7 +254,7 @@ def test_saved_adapters_load_again_bit_for_bit_and_training_goes_on(dtype, tmp_p
 
 def test_the_same_adapters_make_the_same_files(tmp_path):
     for name in "ab":
-        policy(match=ALL).save(tmp_path / name)
+        policy(target_modules=ALL).save(tmp_path / name)
     for path in sorted((tmp_path / "a").iterdir()):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
@@ -262,7 +262,7 @@ def test_the_same_adapters_make_the_same_files(tmp_path):
 def test_the_folder_is_one_that_peft_loads(tmp_path):
     import peft
 
-    vlm = policy(match=ALL)
+    vlm = policy(target_modules=ALL)
     train(vlm, optimizer_of(vlm))
     vlm.save(tmp_path / "p")
     plain = VLM(PolicyConfig(model=TINY.format("qwen2_5_vl")))
@@ -278,10 +278,10 @@ def test_the_folder_is_one_that_peft_loads(tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_merged_weights_compute_the_same_without_adapters(family, dtype, tmp_path):
-    vlm = policy(family, dtype, match=ALL, seed=5)
+    vlm = policy(family, dtype, target_modules=ALL, seed=5)
     train(vlm, optimizer_of(vlm))
     before = {n: p.clone() for n, p in vlm.model.named_parameters()}
-    whole = merged(vlm.model)
+    whole = merged_copy(vlm.model)
     assert all(torch.equal(p, before[n]) for n, p in vlm.model.named_parameters()), "the policy is left as it is"
     plain = VLM(PolicyConfig(model=TINY.format(family), dtype=dtype), seed=5)
     assert {n: p.dtype for n, p in whole.named_parameters()} == {n: p.dtype for n, p in plain.parameters()}
@@ -289,7 +289,7 @@ def test_merged_weights_compute_the_same_without_adapters(family, dtype, tmp_pat
     delta = 4.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight
     expected = (layer.base_layer.weight.float() + delta).to(whole.dtype)
     assert torch.equal(whole.get_submodule("model.language_model.layers.1.mlp.up_proj").weight, expected)
-    off = dict(plain_weights(vlm.model))["model.language_model.layers.1.mlp.up_proj.weight"].float() - expected.float()
+    off = dict(merged_weights(vlm.model))["model.language_model.layers.1.mlp.up_proj.weight"].float() - expected.float()
     assert off.abs().max() < delta.abs().max() / 4, "up to the rounding of bfloat16"
     vlm.save(tmp_path / "adapters")
     whole.save_pretrained(tmp_path / "whole")
@@ -322,7 +322,7 @@ def test_folders_that_hold_other_adapters_or_none(tmp_path):
     with pytest.raises(UserError, match=r"its adapters are not those that policy\.lora asks for"):
         policy(rank=8, source=tmp_path / "p")
     with pytest.raises(UserError, match=r"its adapters are not those that policy\.lora asks for"):
-        policy(match=["vision"], source=tmp_path / "p")
+        policy(target_modules=["vision"], source=tmp_path / "p")
     with pytest.raises(UserError, match="holds no adapters that can be read"):
         policy(source=tmp_path)
     (tmp_path / "p" / "adapter_model.safetensors").write_bytes(b"x")
@@ -335,7 +335,7 @@ def test_folders_that_hold_other_adapters_or_none(tmp_path):
 
 
 def test_the_file_holds_adapters_and_nothing_else(tmp_path):
-    policy(match=["*.q_proj"]).save(tmp_path / "p")
+    policy(target_modules=["*.q_proj"]).save(tmp_path / "p")
     names = load_file(tmp_path / "p" / "adapter_model.safetensors").keys()
     layer = "base_model.model.model.language_model.layers.{}.self_attn.q_proj.lora_{}.weight"
     assert names == {layer.format(i, x) for i in (0, 1) for x in "AB"}
@@ -343,7 +343,7 @@ def test_the_file_holds_adapters_and_nothing_else(tmp_path):
 
 def test_another_family_has_adapters_too(tmp_path):
     name = cases.llava(tmp_path / "llava")
-    config = PolicyConfig(model=name, lora=LoraConfig(match=["vision", "projector", "head"]))
+    config = PolicyConfig(model=name, lora=LoraConfig(target_modules=["vision", "projector", "head"]))
     vlm, plain = VLM(config), VLM(PolicyConfig(model=name))
     made = batch(vlm, shared=False)
     optimizer = optimizer_of(vlm)
@@ -352,7 +352,7 @@ def test_another_family_has_adapters_too(tmp_path):
             vlm.logprobs(micro, 1.0)[0].sum().backward()
         optimizer.step(step)
     assert {n.split(".lora_")[0] for n, _ in vlm.parameters()} >= {"lm_head", "model.multi_modal_projector.linear_1"}
-    with adapters_off(vlm.model):
+    with disable_adapters(vlm.model):
         assert torch.equal(scores(vlm, shared=False), scores(plain, shared=False))
     vlm.save(tmp_path / "p")
     assert torch.equal(scores(VLM(config, source=tmp_path / "p"), shared=False), scores(vlm, shared=False))

@@ -17,7 +17,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig
 from mmrl.policies.acting.vla import VLA
-from mmrl.policies.batches import Calls
+from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
 from mmrl.policies.openvla.model import OpenVLA, OpenVLAConfig
 from mmrl.policies.openvla.reading import Pictures
@@ -74,7 +74,7 @@ def vla(model=TINY, lora=None, **options):
 def calls(shown, found):
     length = found.logprobs_nKC.numel()
     some = torch.zeros(length)
-    return Calls(
+    return ActionMicroBatch(
         observation=shown,
         choices=found.choices,
         slots=found.logprobs_nKC.shape[-1],
@@ -411,7 +411,7 @@ def test_every_trained_weight_has_a_gradient():
 
 
 def test_adapters_a_critic_and_a_twin(tmp_path):
-    policy = vla(lora=LoraConfig(rank=2, match=["vision", "projector", "language"]))
+    policy = vla(lora=LoraConfig(rank=2, target_modules=["vision", "projector", "language"]))
     names = [name for name, _ in policy.parameters()]
     assert any("featurizer.blocks.0.attn.qkv.lora_A" in n for n in names)
     assert not any("featurizer.blocks.2." in n or "attn_pool" in n for n in names)
@@ -419,18 +419,18 @@ def test_adapters_a_critic_and_a_twin(tmp_path):
         for _, p in policy.parameters():
             p.add_(0.05)
     policy.save(tmp_path / "saved")
-    config = PolicyConfig(model=TINY, kind="vla", lora=LoraConfig(rank=2, match=["vision", "projector", "language"]))
+    config = PolicyConfig(model=TINY, kind="vla", lora=LoraConfig(rank=2, target_modules=["vision", "projector", "language"]))
     again = VLA(config, seed=1, source=tmp_path / "saved", dims=3)
     one, two = (p.act(seen(), SEEDS, CALLS, 1.0).logprobs_nKC for p in (again, policy))
     torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
-    critic = Critic(policy, CriticConfig(hidden=[4]), 0)
+    critic = Critic(policy, CriticConfig(hidden_sizes=[4]), 0)
     with torch.no_grad():
         for p in critic.head.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
     found = policy.act(seen(), SEEDS, CALLS, 1.0, critic)
     torch.testing.assert_close(policy.values(seen(), SEEDS, CALLS, critic), found.values_nU, atol=2e-5, rtol=1e-4)
     assert found.values_nU.std() > 0
-    other = policy.twin(frozen=True)
+    other = policy.clone(frozen=True)
     with torch.no_grad():
         for _, p in policy.parameters():
             p.add_(0.3)

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config import parts
 from mmrl.config.sections import CriticConfig, LoraConfig, PartConfig, PolicyConfig
-from mmrl.policies.acting.draw import Draw
 from mmrl.policies.acting.flow import PLACES
-from mmrl.policies.batches import Calls
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.pi0 import tiny as pi0_tiny
-from mmrl.policies.pi0.loading import check
+from mmrl.policies.pi0.loading import check_model
 from mmrl.policies.pi0.model import Pi0
-from mmrl.policies.recompute import checkpointing
 
 MODEL = "tiny:pi0:hidden=32,layers=2,chunk=5"
 TEXTS = ["pick up the red cube", "push it", "stack the ball on the yellow box", "x"]
 SEEDS, CALLS = torch.arange(50, 54), torch.arange(4)
-DRAW = Draw(seeds_n=SEEDS, calls_n=CALLS)
+DRAW = CallRandomness(seeds_n=SEEDS, calls_n=CALLS)
 
 
 def seen(n=4, seed=0):
@@ -41,13 +41,13 @@ def seen(n=4, seed=0):
 
 
 def pi0(model=MODEL, attention="sdpa", dtype="float32", lora=None, source=None, **options):
-    config = PolicyConfig(model=model, kind="pi0", attention=attention, dtype=dtype, lora=lora)
+    config = PolicyConfig(model=model, kind="pi0", attn_implementation=attention, dtype=dtype, lora=lora)
     return Pi0(config, seed=1, source=source, **{"dims": 3, "chunk": 2, "state": 6, **options})
 
 
 def calls(shown, choices, chunk=2):
     some = torch.zeros(len(shown) * chunk)
-    return Calls(
+    return ActionMicroBatch(
         observation=shown,
         choices=choices,
         slots=1,
@@ -134,7 +134,7 @@ def test_imitation_is_transformers_loss():
 def test_demonstrations_look_ahead_to_the_end_of_the_episode():
     policy = pi0()
     actions = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
-    track = Track(
+    track = TrajectoryData(
         instruction="push it",
         images={},
         state=None,
@@ -208,7 +208,9 @@ def test_each_environment_has_a_noisy_step_of_its_own():
 def test_a_critic_reads_the_robots_state_and_no_noise():
     policy, shown = pi0(), seen()
     first = policy.choose(shown, DRAW, 1.0)[3]
-    torch.testing.assert_close(policy.choose(shown, Draw(seeds_n=SEEDS + 9, calls_n=CALLS), 1.0)[3], first, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        policy.choose(shown, CallRandomness(seeds_n=SEEDS + 9, calls_n=CALLS), 1.0)[3], first, atol=1e-6, rtol=1e-5
+    )
     torch.testing.assert_close(policy.states_of(shown), first, atol=1e-6, rtol=1e-5)
     assert first.shape == (4, policy.width)
     for change in (
@@ -223,7 +225,7 @@ def test_a_critic_reads_the_robots_state_and_no_noise():
 @pytest.mark.parametrize("detach", [True, False])
 def test_a_critics_gradient_is_cut_where_it_says_so(detach):
     policy, shown = pi0(), seen()
-    critic = Critic(policy, CriticConfig(hidden=[4], detach=detach), 0)
+    critic = Critic(policy, CriticConfig(hidden_sizes=[4], detach=detach), 0)
     with torch.no_grad():
         critic.head[-1].weight.add_(1.0)
     found = policy.act(shown, SEEDS, CALLS, 1.0, critic)
@@ -273,7 +275,7 @@ def test_in_bfloat16_likelihoods_are_float32():
 
 
 def test_adapters_train_alone_and_are_saved(tmp_path):
-    lora = LoraConfig(rank=2, match=["head", "language"])
+    lora = LoraConfig(rank=2, target_modules=["head", "language"])
     policy = pi0(lora=lora)
     names = [name for name, _ in policy.parameters()]
     assert all("lora_" in n for n in names) and any("dit" in n for n in names) and any("language_model" in n for n in names)
@@ -286,7 +288,7 @@ def test_adapters_train_alone_and_are_saved(tmp_path):
 
 def test_a_twin_has_weights_of_its_own():
     policy = pi0()
-    other = policy.twin(frozen=True)
+    other = policy.clone(frozen=True)
     before = other.act(seen(), SEEDS, CALLS, 1.0).choices
     moved(policy, 0.3)
     assert torch.equal(other.act(seen(), SEEDS, CALLS, 1.0).choices, before)
@@ -295,7 +297,7 @@ def test_a_twin_has_weights_of_its_own():
 
 def gradients(policy, made, on=False):
     policy.model.zero_grad()
-    with checkpointing(policy.model, on):
+    with gradient_checkpointing(policy.model, on):
         policy.outputs(made, 1.0).logprobs_L.sum().backward()
     return {name: p.grad.clone() for name, p in policy.parameters() if p.grad is not None}
 
@@ -413,7 +415,7 @@ def test_folders_that_are_no_pi0(tmp_path):
     (tmp_path / "nothing").mkdir()
     tiny.save(str(tmp_path / "qwen"), hidden=32, layers=1)
     for name, message in (("qwen", "is a qwen2_5_vl, not a pi0"), ("nothing", "has no config.json that can be read")):
-        for refuse in (check, pi0):
+        for refuse in (check_model, pi0):
             with pytest.raises(UserError, match=message):
                 refuse(str(tmp_path / name))
     pi0().save(tmp_path / "whole")
@@ -425,8 +427,8 @@ def test_folders_that_are_no_pi0(tmp_path):
         pi0(str(tmp_path / "whole"))
     for name in ("/nowhere/at/all", "a/b/c"):
         with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
-            check(name)
-    check("lerobot/pi0_base")
+            check_model(name)
+    check_model("lerobot/pi0_base")
     assert pi0_tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import vlm_cases as cases
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError
-from mmrl.api.frames import Frame
-from mmrl.api.types import Prompt, user
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm import vlm as vlm_module
@@ -17,8 +17,8 @@ from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.vision import embed_patches, stacked_attention
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.update.pack_words import pack
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.update.pack_conversations import pack
 
 
 @pytest.mark.parametrize("family", cases.FAMILIES)
@@ -38,30 +38,30 @@ def test_the_model_sees(family):
 @pytest.mark.parametrize(
     ("family", "size", "frame"),
     [
-        ("qwen2_vl", (84, 56), Frame.THOUSANDTHS),
-        ("qwen2_5_vl", (84, 56), Frame.MODEL_PIXELS),
-        ("qwen3_vl", (96, 64), Frame.THOUSANDTHS),
+        ("qwen2_vl", (84, 56), CoordinateFormat.THOUSANDTHS),
+        ("qwen2_5_vl", (84, 56), CoordinateFormat.MODEL_PIXELS),
+        ("qwen3_vl", (96, 64), CoordinateFormat.THOUSANDTHS),
     ],
 )
 def test_sizes_and_frames(family, size, frame):
-    inputs = cases.policy(family).encode(Prompt(messages=[user("x", cases.picture(0, 90, 60))]))
-    assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.frame == frame
+    inputs = cases.policy(family).encode(Prompt(messages=[user_message("x", cases.picture(0, 90, 60))]))
+    assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.coordinate_format == frame
     grid = inputs.media["image_grid_thw"][0].tolist()
     assert inputs.ids.tolist().count(cases.policy(family).model.config.image_token_id) == grid[1] * grid[2] // 4
 
 
 def test_pixel_limits_change_what_the_model_sees():
     vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl", max_pixels=28 * 28 * 4))
-    assert vlm.encode(Prompt(messages=[user("x", cases.picture(0, 280, 280))])).model_sizes == ((56, 56),)
+    assert vlm.encode(Prompt(messages=[user_message("x", cases.picture(0, 280, 280))])).model_sizes == ((56, 56),)
     vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl", min_pixels=28 * 28 * 16))
-    assert vlm.encode(Prompt(messages=[user("x", cases.picture(0, 28, 28))])).model_sizes == ((112, 112),)
+    assert vlm.encode(Prompt(messages=[user_message("x", cases.picture(0, 28, 28))])).model_sizes == ((112, 112),)
 
 
 def test_a_one_pixel_image_is_enlarged_and_a_ribbon_is_refused_by_name():
     vlm = cases.policy("qwen2_5_vl")
-    assert vlm.encode(Prompt(messages=[user("x", cases.picture(0, 1, 1))])).model_sizes == ((56, 56),)
+    assert vlm.encode(Prompt(messages=[user_message("x", cases.picture(0, 1, 1))])).model_sizes == ((56, 56),)
     with pytest.raises(UserError, match="30000"):
-        vlm.encode(Prompt(id="ribbon", messages=[user("x", cases.picture(0, 30000, 2))]))
+        vlm.encode(Prompt(id="ribbon", messages=[user_message("x", cases.picture(0, 30000, 2))]))
 
 
 def test_scoring_in_pieces_changes_nothing(monkeypatch):
@@ -139,7 +139,7 @@ def test_any_other_family_is_served_one_completion_a_row(llava):
     assert llava.model.config.image_token_id in llava.banned
     prompts = [cases.prompt(1), cases.prompt(2)]
     inputs = [llava.encode(p) for p in prompts]
-    groups = LocalGenerator(llava).generate(inputs, 3, Sampling(max_tokens=6, temperature=0.7, seed=0))
+    groups = LocalGenerator(llava).generate(inputs, 3, SamplingParams(max_tokens=6, temperature=0.7, seed=0))
     rollouts = cases.as_rollouts(prompts, inputs, groups)
     batch = pack(rollouts, cases.credit(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), llava, shared_prefix=False, budget=10_000)
     logprobs, _ = cases.logprobs_and_gradient(llava, batch, temperature=0.7)

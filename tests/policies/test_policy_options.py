@@ -4,7 +4,7 @@ import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.load import made_policy
+from mmrl.policies.load import make_policy
 
 SMALL = {"kind": "robotics/small", "model": "mlp"}
 CNN = {"kind": "robotics/small", "model": "cnn"}
@@ -62,5 +62,5 @@ PI0 = {"kind": "pi0", "model": "tiny:pi0"}
 )
 def test_what_cannot_be_meant(policy, options, message):
     with pytest.raises(UserError, match=f"^policy.options.*{message}") as error:
-        made_policy(PolicyConfig(**policy, options=options))
+        make_policy(PolicyConfig(**policy, options=options))
     assert error.value.__cause__ is None, "nothing was raised before"

@@ -11,7 +11,7 @@ import torch
 import runs
 from mmrl.api.errors import PluginError, UserError
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.load import made_policy, policy_class
+from mmrl.policies.load import make_policy, policy_class
 from mmrl.registry import plugins
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -53,7 +53,7 @@ def test_it_is_trained(chooser, tmp_path):
     (saved,) = (folder.path / "checkpoints").glob("step-000002/policy/chooser.pt")
     blue, red, green = torch.load(saved)["weight"][:, 0].tolist()
     assert red > rate and blue < 0 and green < 0
-    again = made_policy(config.policy, device="cpu", seed=1, source=saved.parent)
+    again = make_policy(config.policy, device="cpu", seed=1, source=saved.parent)
     assert again.logprobs_A(1.0)[1].exp() > 1 / 3
 
 
@@ -65,7 +65,7 @@ def test_one_that_lacks_a_member_is_refused_by_its_name(chooser):
         kept = vars(module.Chooser)[name]
         delattr(module.Chooser, name)
         with pytest.raises(PluginError, match=rf"^policy 'flags/chooser' lacks {name}: define "):
-            made_policy(config, device="cpu", seed=0, source=None)
+            make_policy(config, device="cpu", seed=0, source=None)
         setattr(module.Chooser, name, kept)
     module.Chooser = type("Alone", (), {"collector": "x:y", "check": staticmethod(lambda config: None)})
     with pytest.raises(PluginError, match="lacks trained_whole, check_teacher, skeleton: define them as "):

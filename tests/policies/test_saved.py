@@ -10,11 +10,11 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.acting import check_teacher
+from mmrl.policies.acting.base import check_teacher
 from mmrl.policies.acting.vla import VLA
-from mmrl.policies.load import made_policy
+from mmrl.policies.load import make_policy
 
 SEEDS, CALLS = torch.arange(60, 64), torch.zeros(4, dtype=torch.int64)
 QWEN, PI0 = "tiny:qwen3_vl:hidden=32,layers=1", "tiny:pi0:hidden=32,layers=1,chunk=5"
@@ -34,7 +34,7 @@ def changed(camera: str) -> Observation:
 
 
 def made(kind: str, model: str, **options):
-    return made_policy(PolicyConfig(kind=kind, model=model, options=options), device="cpu", seed=3)
+    return make_policy(PolicyConfig(kind=kind, model=model, options=options), device="cpu", seed=3)
 
 
 def acts(policy, shown=None) -> torch.Tensor:
@@ -93,9 +93,9 @@ def test_how_pi0_samples_is_not_what_it_is(tmp_path):
             made("pi0", str(tmp_path), **{name: value})
 
 
-def track(instruction="push it", side=40, choices=(2, 5, 5, 32)) -> Track:
+def track(instruction="push it", side=40, choices=(2, 5, 5, 32)) -> TrajectoryData:
     length = choices[0]
-    return Track(
+    return TrajectoryData(
         instruction=instruction,
         images={name: torch.zeros(length + 1, side, side, 3, dtype=torch.uint8) for name in ("front", "wrist")},
         state=torch.zeros(length + 1, 6),
@@ -190,7 +190,7 @@ def test_a_teacher_of_another_kind_or_of_other_numbers_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match=r"teacher 'it' has statistics = .*, and the policy None"):
         mine.refuse_teacher(other, "it")
-    other.refuse_teacher(other.twin(), "it")
+    other.refuse_teacher(other.clone(), "it")
 
 
 def test_a_pi0_that_foresees_otherwise_is_no_teacher():

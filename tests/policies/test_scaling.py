@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mmrl.policies.scaling import cropped, scaled
+from mmrl.policies.resizing import center_crop, resize
 
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 SIDES = st.integers(1, 100)
@@ -24,7 +24,7 @@ def picture(height: int, width: int, seed: int) -> torch.Tensor:
 
 
 def ours(shown: torch.Tensor, height: int, width: int, mode: str) -> torch.Tensor:
-    return scaled(shown.permute(2, 0, 1)[None], height, width, mode)[0].permute(1, 2, 0)
+    return resize(shown.permute(2, 0, 1)[None], height, width, mode)[0].permute(1, 2, 0)
 
 
 @pytest.mark.parametrize("mode", FILTERS)
@@ -52,10 +52,10 @@ def test_squares_are_pillows_in_one_call(mode, sizes):
 def test_a_middle_has_its_share_of_the_area_and_lies_in_the_middle(height, width, share):
     rows = torch.arange(height)[:, None].expand(height, width)
     places = torch.stack([rows, torch.arange(width).expand(height, width), rows])[None]
-    found = cropped(places, share)[0]
+    found = center_crop(places, share)[0]
     for axis, side in ((0, height), (1, width)):
         size = found.shape[1 + axis]
         assert 1 <= size <= side and abs(size - side * math.sqrt(share)) <= 1
         before, behind = int(found[axis].min()), side - 1 - int(found[axis].max())
         assert 0 <= behind - before <= 1 and before + size + behind == side
-    assert torch.equal(cropped(places, 1.0), places)
+    assert torch.equal(center_crop(places, 1.0), places)

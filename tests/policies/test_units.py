@@ -10,10 +10,10 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import ActionSpec, Observation, Track
+from mmrl.api.simulators.types import ActionSpec, Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.units import GRIPPERS, Units, read, units_of
+from mmrl.policies.acting.units import GRIPPERS, Units, load_statistics, simulator_units
 
 ACTION = {
     "mean": [0.01, 0.0, -0.02, 0.001, 0.0, 0.0, 0.6],
@@ -46,29 +46,29 @@ def policy(folder=None, **options):
 
 def test_quantiles_are_openvlas_arithmetic(tmp_path):
     """Against its `predict_action`, in numpy."""
-    statistics = read(openvla(tmp_path, bridge_orig=ACTION), "bridge_orig")
+    statistics = load_statistics(openvla(tmp_path, bridge_orig=ACTION), "bridge_orig")
     n = np.random.default_rng(0).uniform(-1, 1, (50, 7))
     low, high = np.array(ACTION["q01"]), np.array(ACTION["q99"])
     wanted = np.where(ACTION["mask"], 0.5 * (n + 1) * (high - low) + low, n)
-    found = statistics.action.physical(torch.from_numpy(n))
+    found = statistics.action.unnormalize(torch.from_numpy(n))
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6, atol=1e-9)
-    assert statistics.action.physical(-torch.ones(7)).tolist()[:6] == pytest.approx(ACTION["q01"][:6])
-    assert statistics.action.physical(torch.ones(7)).tolist()[:6] == pytest.approx(ACTION["q99"][:6])
+    assert statistics.action.unnormalize(-torch.ones(7)).tolist()[:6] == pytest.approx(ACTION["q01"][:6])
+    assert statistics.action.unnormalize(torch.ones(7)).tolist()[:6] == pytest.approx(ACTION["q99"][:6])
 
 
 @pytest.mark.parametrize("kind", ["quantiles", "min-max", "mean-std"])
 def test_there_and_back(kind, tmp_path):
-    statistics = read(openvla(tmp_path, some=ACTION), kind=kind)
+    statistics = load_statistics(openvla(tmp_path, some=ACTION), kind=kind)
     n = torch.rand(1000, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    torch.testing.assert_close(statistics.action.normalised(statistics.action.physical(n)), n, atol=1e-6, rtol=1e-6)
-    mean = statistics.action.physical(torch.zeros(7))
+    torch.testing.assert_close(statistics.action.normalize(statistics.action.unnormalize(n)), n, atol=1e-6, rtol=1e-6)
+    mean = statistics.action.unnormalize(torch.zeros(7))
     middle = {"quantiles": ("q01", "q99"), "min-max": ("min", "max"), "mean-std": ("mean", "mean")}[kind]
     assert mean[:6].tolist() == pytest.approx([(ACTION[middle[0]][i] + ACTION[middle[1]][i]) / 2 for i in range(6)], abs=1e-7)
 
 
 @pytest.mark.parametrize("convention", sorted(GRIPPERS))
 def test_grippers(convention):
-    units = units_of("x", SPEC.action, convention)
+    units = simulator_units("x", SPEC.action, convention)
     opened, closed = GRIPPERS[convention]
     physical = torch.zeros(4, 7)
     physical[:, 6] = torch.tensor([opened, closed, 0.6 * opened + 0.4 * closed, 0.4 * opened + 0.6 * closed])
@@ -78,7 +78,7 @@ def test_grippers(convention):
 
 
 def test_units_lead_to_the_simulators_numbers():
-    units = units_of("x", SPEC.action, "open-high")
+    units = simulator_units("x", SPEC.action, "open-high")
     physical = torch.tensor([[0.05, -0.1, 0.3, 0.15, -0.3, 0.0, 1.0]])
     assert units.simulated(physical)[0].tolist() == pytest.approx([0.5, -1, 1, 0.5, -1, 0, -1], abs=1e-6)
     turned = Units(sizes=(0.1, -0.1), gripper=None)
@@ -98,7 +98,7 @@ def test_a_policy_acts_in_the_simulators_numbers_and_imitates_in_its_own(tmp_pat
     assert not torch.equal(two.actions_nKA, n)
 
     shown = torch.tensor([[0.2, -0.3, 0.1, 0.25, -0.2, 0.5, -1.0], [0.1, 0.0, 0.0, 0.0, 0.0, 0.1, 1.0]])
-    track = Track(
+    track = TrajectoryData(
         instruction="x",
         images={},
         state=torch.zeros(3, 3),
@@ -113,7 +113,7 @@ def test_a_policy_acts_in_the_simulators_numbers_and_imitates_in_its_own(tmp_pat
     assert learned[:, 6].tolist() == [1.0, 0.0], "open is 1 in the data"
     physical = scaled.units.physical(shown)
     again = scaled.chunked(
-        Track(**{f: getattr(track, f) for f in Track.__slots__} | {"choices": physical[:, None]}), physical=True
+        TrajectoryData(**{f: getattr(track, f) for f in TrajectoryData.__slots__} | {"choices": physical[:, None]}), physical=True
     )
     assert torch.equal(again.choices[:, 0], learned)
     with pytest.raises(UserError, match="the actions are physical, and the policy has no statistics"):
@@ -157,7 +157,7 @@ def test_a_checkpoint_keeps_its_statistics(tmp_path):
     with pytest.raises(UserError, match="holds a policy with statistics = "):
         policy(statistics=openvla(tmp_path, bridge_orig=other), gripper="open-high").load(tmp_path / "saved")
     with pytest.raises(UserError, match="statistics_key = 'fractal', and the policy's own statistics have 'bridge_orig'"):
-        read(saved["statistics"], "fractal")
+        load_statistics(saved["statistics"], "fractal")
 
 
 def test_layouts_of_others(tmp_path):
@@ -165,18 +165,18 @@ def test_layouts_of_others(tmp_path):
     openpi = {
         "norm_stats": {"actions": ours, "state": {"mean": [1.0, 2.0], "std": [1.0, 4.0], "q01": [0.0, 0.0], "q99": [1.0, 1.0]}}
     }
-    found = read(written(tmp_path, openpi), kind="mean-std")
-    assert found.action.mask == (True,) * 7 and found.state.normalised(torch.tensor([2.0, 10.0])).tolist() == [1.0, 2.0]
+    found = load_statistics(written(tmp_path, openpi), kind="mean-std")
+    assert found.action.mask == (True,) * 7 and found.state.normalize(torch.tensor([2.0, 10.0])).tolist() == [1.0, 2.0]
     lerobot = {"action": {k: ACTION[k] for k in ("mean", "std")}, "observation.state": {"mean": [0.0], "std": [2.0]}}
-    found = read(written(tmp_path, lerobot))
-    assert found.action.kind == "mean-std" and found.state.physical(torch.tensor([1.0])).tolist() == [2.0]
+    found = load_statistics(written(tmp_path, lerobot))
+    assert found.action.kind == "mean-std" and found.state.unnormalize(torch.tensor([1.0])).tolist() == [2.0]
     still = {"action": {"mean": [0.0], "std": [1.0]}, "state": {"mean": [3.0, 0.0], "std": [0.0, 2.0]}}
-    assert read(written(tmp_path, still)).state.normalised(torch.tensor([3.0, 2.0])).tolist() == [0.0, 1.0]
+    assert load_statistics(written(tmp_path, still)).state.normalize(torch.tensor([3.0, 2.0])).tolist() == [0.0, 1.0]
     still = {"action": {"q01": [0.0], "q99": [1.0]}, "state": {"q01": [3.0], "q99": [3.0]}}
-    assert read(written(tmp_path, still)).state.normalised(torch.tensor([3.0])).tolist() == [-1.0]
+    assert load_statistics(written(tmp_path, still)).state.normalize(torch.tensor([3.0])).tolist() == [-1.0]
     (tmp_path / "dataset_statistics.json").write_text(json.dumps({"mine": {"action": ACTION}}))
     openvla(tmp_path, bridge_orig=ACTION)
-    assert read(str(tmp_path)).key == "mine", "a fine-tuned OpenVLA's own file comes before its config.json"
+    assert load_statistics(str(tmp_path)).key == "mine", "a fine-tuned OpenVLA's own file comes before its config.json"
 
 
 @pytest.mark.parametrize(
@@ -211,18 +211,18 @@ def test_layouts_of_others(tmp_path):
 )
 def test_what_is_refused(data, key, kind, message, tmp_path):
     with pytest.raises(UserError, match=message) as error:
-        read(written(tmp_path, data), key, kind)
+        load_statistics(written(tmp_path, data), key, kind)
     assert "\n" not in str(error.value)
 
 
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(UserError, match=r"there is no file .*nothing.json"):
-        read(str(tmp_path / "nothing.json"))
+        load_statistics(str(tmp_path / "nothing.json"))
     with pytest.raises(UserError, match=r"has none of dataset_statistics.json, norm_stats.json, stats.json, config.json"):
-        read(str(tmp_path))
+        load_statistics(str(tmp_path))
     (tmp_path / "stats.json").write_text("{")
     with pytest.raises(UserError, match=r"stats.json can't be read as JSON"):
-        read(str(tmp_path))
+        load_statistics(str(tmp_path))
 
 
 def test_policies_and_simulators_that_do_not_fit(tmp_path):
@@ -266,7 +266,7 @@ def test_units_that_cannot_be(units):
 def test_a_mask_that_is_none(mask, tmp_path):
     """The text "false" would count as true."""
     with pytest.raises(UserError, match=r"mask = .* must be a list of true and false"):
-        read(openvla(tmp_path, a={**ACTION, "mask": mask}))
+        load_statistics(openvla(tmp_path, a={**ACTION, "mask": mask}))
 
 
 @pytest.mark.parametrize(
@@ -286,4 +286,4 @@ def test_a_convention_for_a_gripper_fits_the_numbers_of_the_data(ends, fitting, 
 def test_a_data_sets_folder_has_its_statistics_in_meta(tmp_path):
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "stats.json").write_text(json.dumps({"action": ACTION}))
-    assert len(read(str(tmp_path), kind="quantiles").action) == 7
+    assert len(load_statistics(str(tmp_path), kind="quantiles").action) == 7

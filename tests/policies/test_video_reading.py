@@ -12,13 +12,13 @@ import footages
 import vlm_cases as cases
 from mmrl import UserError
 from mmrl.api.episodes import Conversation
-from mmrl.api.media.clips import Clip, Footage, Limits
-from mmrl.api.media.decoding import frames_of
-from mmrl.api.types import Prompt, Status, Turn, user
+from mmrl.api.media.clips import Clip, VideoFrames, VideoLimits
+from mmrl.api.media.decoding import cached_frames
+from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -39,7 +39,7 @@ def policy(request):
 def theirs(policy, messages, **options):
     """transformers' own processor, given the same frames with the file's rate and their numbers in the part that is shown."""
     clips = [p["video"] for m in messages for p in m["content"] if p["type"] == "video"]
-    footage = [frames_of(clip, policy.reader.limits) for clip in clips]
+    footage = [cached_frames(clip, policy.reader.limits) for clip in clips]
     images = [p["image"] for m in messages for p in m["content"] if p["type"] == "image"]
     text = policy.processor.apply_chat_template([messages], tokenize=False, **options)[0]
     rates = [(f.indices[-1] - f.indices[0]) / (f.times_s[-1] - f.times_s[0]) for f in footage]  # of the files
@@ -86,8 +86,8 @@ def published(policy, encoded):
 def prompts(files):
     long, short = files
     return [
-        Prompt(id="a", messages=[user("What happens?", Clip(path=long, count=6))]),
-        Prompt(id="b", messages=[user("And then?", Clip(path=short, fps=2), cases.picture(3), Clip(path=long, fps=1.5))]),
+        Prompt(id="a", messages=[user_message("What happens?", Clip(path=long, count=6))]),
+        Prompt(id="b", messages=[user_message("And then?", Clip(path=short, fps=2), cases.picture(3), Clip(path=long, fps=1.5))]),
     ]
 
 
@@ -103,7 +103,7 @@ def test_a_prompt_is_read_as_transformers_reads_it(policy, files):
 def test_times_matter_as_each_family_has_it(files):
     """Qwen2-VL counts frames, Qwen2.5-VL seconds in its positions, Qwen3-VL writes them."""
     long, _ = files
-    slow, fast = (Prompt(messages=[user("x", Clip(path=long, count=6, end_s=end))]) for end in (5.0, 2.0))
+    slow, fast = (Prompt(messages=[user_message("x", Clip(path=long, count=6, end_s=end))]) for end in (5.0, 2.0))
     read = {}
     for family in FAMILIES:
         policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=1"))
@@ -146,19 +146,21 @@ def conversation(policy, prompt, group, texts):
             inputs, observed = policy.extend(inputs, ids, [shown])
             said.append(shown)
     later = inputs if len(turns) > 1 else None
-    return Conversation(prompt=prompt, group=group, turns=tuple(turns), status=Status.FINISHED, inputs=first, later=later), said
+    return Conversation(
+        prompt=prompt, group=group, turns=tuple(turns), status=Status.FINISHED, inputs=first, final_inputs=later
+    ), said
 
 
 @pytest.mark.parametrize(("shared", "budget"), [(True, 100_000), (False, 1)])
 def test_packed_logprobs_and_gradients_are_those_of_each_conversation_alone(policy, files, shared, budget):
     long, short = files
     one, two = prompts(files)
-    again = user("Look again.", Clip(path=long, count=3, start_s=2.0))
+    again = user_message("Look again.", Clip(path=long, count=3, start_s=2.0))
     made = [
         conversation(policy, one, 0, [("7 12", None)]),
         conversation(policy, one, 0, [("it falls", again), ("no", None)]),
         conversation(policy, two, 1, [("nothing", None)]),
-        conversation(policy, two, 1, [("yes", user("Sure?", Clip(path=short, fps=1))), ("a cat", again), ("end", None)]),
+        conversation(policy, two, 1, [("yes", user_message("Sure?", Clip(path=short, fps=1))), ("a cat", again), ("end", None)]),
     ]
     rollouts = [rollout for rollout, _ in made]
     want = [directly(policy, rollout, said) for rollout, said in made]
@@ -185,21 +187,21 @@ def test_the_order_of_frames_is_seen(policy, files):
     clip = Clip(path=long, count=6)
     found = []
     for shown in (clip, replace(clip, order=(5, 4, 3, 2, 1, 0))):
-        rollout, said = conversation(policy, Prompt(messages=[user("x", shown)]), 0, [("yes", None)])
+        rollout, said = conversation(policy, Prompt(messages=[user_message("x", shown)]), 0, [("yes", None)])
         found.append(directly(policy, rollout, said))
     assert not torch.allclose(*found, atol=1e-4)
 
 
 def test_a_single_frame_is_shown_as_a_video_of_one_moment(policy, files):
-    read = policy.encode(Prompt(messages=[user("x", Clip(path=files[0], count=1))]))
+    read = policy.encode(Prompt(messages=[user_message("x", Clip(path=files[0], count=1))]))
     assert read.media["video_grid_thw"][0, 0] == 1
 
 
 def test_what_a_task_made_is_read_as_the_file_is(policy, files):
     """Footage in memory, and the clip that it was."""
-    shown = frames_of(Clip(path=files[0], count=6))
-    made = Footage(frames_THWC=shown.frames_THWC, times_s=shown.times_s, duration_s=shown.duration_s)
-    file, memory = (policy.encode(Prompt(messages=[user("x", v)])) for v in (Clip(path=files[0], count=6), made))
+    shown = cached_frames(Clip(path=files[0], count=6))
+    made = VideoFrames(frames_THWC=shown.frames_THWC, times_s=shown.times_s, duration_s=shown.duration_s)
+    file, memory = (policy.encode(Prompt(messages=[user_message("x", v)])) for v in (Clip(path=files[0], count=6), made))
     assert torch.equal(file.ids, memory.ids) and torch.equal(file.positions, memory.positions)
     gap = (file.media["pixel_values_videos"] - memory.media["pixel_values_videos"]).abs().max()
     assert gap < 0.05, "scaled once from the file, or from its frames"
@@ -209,22 +211,22 @@ def test_limits_are_kept(files):
     policy = VLM(
         PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1", video={"fps": 1.0, "max_frames": 4, "max_pixels": 28 * 28})
     )
-    read = policy.encode(Prompt(messages=[user("x", Clip(path=files[1]))]))
+    read = policy.encode(Prompt(messages=[user_message("x", Clip(path=files[1]))]))
     assert read.media["video_grid_thw"].tolist() == [[2, 2, 2]]  # three seconds at one frame each, two frames a step
-    many = policy.encode(Prompt(messages=[user("x", Clip(path=files[0], count=20))]))
+    many = policy.encode(Prompt(messages=[user_message("x", Clip(path=files[0], count=20))]))
     assert many.media["video_grid_thw"][0, 0] == 2
 
 
 def test_models_that_see_no_videos_say_so(tmp_path, files):
     policy = VLM(PolicyConfig(model=cases.llava(tmp_path)))
     with pytest.raises(UserError, match="llava model can't be shown videos"):
-        policy.encode(Prompt(messages=[user("x", Clip(path=files[0]))]))
+        policy.encode(Prompt(messages=[user_message("x", Clip(path=files[0]))]))
 
 
 def test_sizes_are_those_of_the_image_processors():
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-    limits = Limits(factor=28, min_pixels=56 * 56, max_pixels=200_000)
+    limits = VideoLimits(factor=28, min_pixels=56 * 56, max_pixels=200_000)
     for width, height in ((30, 30), (64, 48), (640, 480), (1920, 1080), (100, 900), (29, 57)):
         h, w = smart_resize(height, width, factor=28, min_pixels=56 * 56, max_pixels=200_000)
         assert limits.size(width, height, 1) == (w, h)

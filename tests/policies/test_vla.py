@@ -7,10 +7,10 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
-from mmrl.api.types import Prompt, user
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig
 from mmrl.policies.acting.vla import VLA
-from mmrl.policies.batches import Calls
+from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -32,7 +32,7 @@ def calls(policy, shown, choices, logprobs, ratio="token"):
     valid = torch.ones(choices.shape[:2], dtype=torch.bool)
     length = logprobs.numel() if ratio == "token" else choices.shape[0] * (choices.shape[1] if ratio == "action" else 1)
     some = torch.zeros(length)
-    return Calls(
+    return ActionMicroBatch(
         observation=shown,
         choices=choices,
         slots=logprobs.shape[-1],
@@ -97,7 +97,7 @@ def test_pictures_and_prompts_are_those_of_the_processor(family):
 
     for n in range(6):
         picture = Image.fromarray(shown.images["front"][n].numpy())
-        wanted = policy.vlm.encode(Prompt(messages=[user(f"Do this: {TEXTS[n]}.", picture)]))
+        wanted = policy.vlm.encode(Prompt(messages=[user_message(f"Do this: {TEXTS[n]}.", picture)]))
         end = len(wanted.ids)
         assert int(last[n]) + 1 == end and torch.equal(ids[n, :end], wanted.ids)
         assert (
@@ -213,7 +213,7 @@ def test_adapters_train_alone_and_are_saved(tmp_path):
 def test_a_critic_reads_the_hidden_states_before_the_actions():
     for options in ({"decoding": "parallel"}, {"decoding": "one-by-one"}, {"head": "normal"}):
         policy = vla(**options)
-        critic = Critic(policy, CriticConfig(hidden=[4]), 0)
+        critic = Critic(policy, CriticConfig(hidden_sizes=[4]), 0)
         with torch.no_grad():
             for p in critic.head.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
@@ -224,7 +224,7 @@ def test_a_critic_reads_the_hidden_states_before_the_actions():
 
 def test_a_twin_has_weights_of_its_own():
     policy = vla(head="normal")
-    other = policy.twin(frozen=True)
+    other = policy.clone(frozen=True)
     before = other.act(seen(), SEEDS, CALLS, 1.0).choices
     with torch.no_grad():
         for _, p in policy.parameters():

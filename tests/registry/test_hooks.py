@@ -281,7 +281,7 @@ def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, mo
         "its stage's default"
     )
     stage |= {"steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2}
-    folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"n": 0}))
+    folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"num_prompts": 0}))
     shares = [row["metrics"]["clip_share"] for row in runs.rows(folder)]
     assert len(shares) == 2 and all(share > 0 for share in shares), "the example's own bounds took effect in the second epoch"
 

@@ -28,14 +28,14 @@ FLAGS = """
         return [VerifierSpec(id="flags/exact", target="mmrl_flags.task:exact")]
 """
 TASK = """
-    from mmrl import Case, Prompt, Task, user
+    from mmrl import Case, Prompt, Task, user_message
 
     class Country(Task):
         def __init__(self, size, colour="red"):
             self.size, self.colour = size, colour
 
         def prompts(self, split, seed):
-            return [Prompt(id="a", messages=[user("Which?")], answer="chad")]
+            return [Prompt(id="a", messages=[user_message("Which?")], answer="chad")]
 
     def exact(case: Case, *, lower: bool = False) -> float:
         return float((case.completion.lower() if lower else case.completion) == case.answer)
@@ -153,7 +153,7 @@ BROKEN = {
         "stage of 'bad/a' must be a dict",
     ),
     "a summary that is none": (specs("bad/a", extra=", summary=None"), "summary of 'bad/a' must be a text, not None"),
-    "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", deadline_s=0.0"), "needs a deadline_s above 0"),
+    "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", timeout_s=0.0"), "needs a timeout_s above 0"),
     "a hidden old version": (
         specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "),
         "'bad/a' stands for the highest version, 'bad/a-v2'",
@@ -315,7 +315,7 @@ def test_the_environment_decides_and_loading_is_idempotent(site, monkeypatch) ->
 
 
 LOCAL = """
-    from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+    from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
     @hookimpl
     def mmrl_tasks():
@@ -327,7 +327,7 @@ LOCAL = """
 
     class One(Task):
         def prompts(self, split, seed):
-            return [Prompt(id=f"{split}-1", messages=[user("1 + 1?" + split)], answer="2")]
+            return [Prompt(id=f"{split}-1", messages=[user_message("1 + 1?" + split)], answer="2")]
 
     def exact(case: Case) -> float:
         return float(case.completion == case.answer)

@@ -10,7 +10,7 @@ import pytest
 
 from mmrl import UserError
 from mmrl.api.errors import PluginError
-from mmrl.registry.targets import building, misfit
+from mmrl.registry.importing import build_errors, type_mismatch
 
 if TYPE_CHECKING:
     from nowhere import Nothing
@@ -57,7 +57,7 @@ class Options(Base):
     ],
 )
 def test_what_is_of_another_kind_is_named(options, wrong):
-    assert misfit(Options, options) == wrong
+    assert type_mismatch(Options, options) == wrong
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_of_another_kind_is_named(options, wrong):
     ],
 )
 def test_what_fits_or_isnt_known_is_let_through(options):
-    assert misfit(Options, options) == ""
+    assert type_mismatch(Options, options) == ""
 
 
 def test_the_annotations_of_functions_and_of_classes_with_their_own_init():
@@ -81,13 +81,13 @@ def test_the_annotations_of_functions_and_of_classes_with_their_own_init():
 
         def __init__(self, text: str) -> None: ...
 
-    assert misfit(function, {"weight": "x"}) == "weight = 'x' must be a number"
-    assert misfit(Own, {"text": 5}) == "text = 5 must be a text" and misfit(Own, {"text": "a"}) == ""
+    assert type_mismatch(function, {"weight": "x"}) == "weight = 'x' must be a number"
+    assert type_mismatch(Own, {"text": 5}) == "text = 5 must be a text" and type_mismatch(Own, {"text": "a"}) == ""
 
 
 def test_what_a_target_refuses_itself_comes_first():
     def built(options, raises=None):
-        with building("task 'a/b'", Options, options):
+        with build_errors("task 'a/b'", Options, options):
             if raises:
                 raise raises
 

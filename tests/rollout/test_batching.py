@@ -7,9 +7,9 @@ import torch
 
 import vlm_cases as cases
 from mmrl.rollout.generate import cache
-from mmrl.rollout.generate.local import LocalGenerator, chosen
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.update.pack_words import pack
+from mmrl.rollout.generate.local import LocalGenerator, sample_tokens
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.update.pack_conversations import pack
 
 
 def rows(vlm, lengths):
@@ -48,7 +48,7 @@ def test_as_many_prompts_are_decoded_at_once_as_the_batch_size_allows(monkeypatc
     step, calls = vlm.family.step, []
     monkeypatch.setattr(vlm.family, "step", lambda ids, *rest: calls.append(ids.shape) or step(ids, *rest))
     inputs = [vlm.encode(cases.prompt(i % 2 + 1)) for i in range(5)]
-    groups = LocalGenerator(vlm, batch_size).generate(inputs, group_size, Sampling(max_tokens=2, temperature=1.0))
+    groups = LocalGenerator(vlm, batch_size).generate(inputs, group_size, SamplingParams(max_tokens=2, temperature=1.0))
     assert [n for n, tokens in calls if tokens > 1] == prompts and [len(g) for g in groups] == [group_size] * 5
     assert max(n for n, tokens in calls if tokens == 1) <= max(batch_size, group_size)
 
@@ -58,7 +58,7 @@ def test_greedy_tokens_come_with_their_logprobs_at_temperature_1(family):
     vlm = cases.policy(family)
     prompts = [cases.prompt(1), cases.prompt(2)]
     inputs = [vlm.encode(p) for p in prompts]
-    groups = LocalGenerator(vlm).generate(inputs, 1, Sampling(max_tokens=4, temperature=0.0))
+    groups = LocalGenerator(vlm).generate(inputs, 1, SamplingParams(max_tokens=4, temperature=0.0))
     for rollout in cases.as_rollouts(prompts, inputs, groups):
         plain = cases.naive_logprobs(vlm, rollout, 1.0)
         assert (plain - torch.tensor(rollout.turns[0].logprobs)).abs().max() < 1e-5
@@ -72,7 +72,7 @@ def test_room_that_runs_out_is_made_anew_and_loses_nothing(monkeypatch):
     try:
         prompts = [cases.prompt(1), cases.prompt(3)]
         inputs = [vlm.encode(p) for p in prompts]
-        groups = LocalGenerator(vlm).generate(inputs, 8, Sampling(max_tokens=20, temperature=1.0, seed=1))
+        groups = LocalGenerator(vlm).generate(inputs, 8, SamplingParams(max_tokens=20, temperature=1.0, seed=1))
         assert max(len(s.token_ids) for g in groups for s in g) == 20 and len({len(s.token_ids) for g in groups for s in g}) > 3
         for rollout in cases.as_rollouts(prompts, inputs, groups):
             batch = pack([rollout], cases.credit(1.0), vlm, shared_prefix=False, budget=1)
@@ -85,7 +85,7 @@ def test_room_that_runs_out_is_made_anew_and_loses_nothing(monkeypatch):
 def test_what_is_drawn_for_a_prompt_depends_on_its_number_alone():
     vlm = cases.policy("qwen2_5_vl")
     inputs = [vlm.encode(cases.prompt(i)) for i in range(1, 6)]
-    sampling = Sampling(max_tokens=12, temperature=1.0, seed=4)
+    sampling = SamplingParams(max_tokens=12, temperature=1.0, seed=4)
     ids = lambda groups: [[s.token_ids for s in g] for g in groups]  # noqa: E731
     together = ids(LocalGenerator(vlm).generate(inputs, 3, sampling))
     alone = LocalGenerator(vlm, batch_size=3)
@@ -98,5 +98,5 @@ def test_what_is_drawn_for_a_prompt_depends_on_its_number_alone():
 def test_the_chosen_id_is_where_the_summed_probabilities_pass_the_draw():
     probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]]).expand(7, -1)
     drawn = torch.tensor([0.0, 0.49, 0.5, 0.74, 0.75, 0.999, 1 - 2**-53], dtype=torch.float64)
-    assert chosen(probabilities, drawn).tolist() == [1, 1, 3, 3, 4, 4, 4]
-    assert chosen(probabilities * 0.3, drawn).tolist() == [1, 1, 3, 3, 4, 4, 4]  # what is left of them by top_p
+    assert sample_tokens(probabilities, drawn).tolist() == [1, 1, 3, 3, 4, 4, 4]
+    assert sample_tokens(probabilities * 0.3, drawn).tolist() == [1, 1, 3, 3, 4, 4, 4]  # what is left of them by top_p

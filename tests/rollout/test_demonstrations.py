@@ -16,8 +16,8 @@ from mmrl.api.simulators.types import Demonstration, Simulation
 from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.registry import plugins
-from mmrl.rollout.simulators.demonstrations import Played, demonstrated, size_of
-from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.rollout.simulators.demonstrations import EpisodeCache, num_bytes, task_demonstration
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 
@@ -46,7 +46,7 @@ def collector(demonstration=None, chunk=1, dims=2, **simulate):
     task = plugins.registry().make_task("dial/turn", {})
     if demonstration is not None:
         task.demonstration = demonstration
-    return StepCollector(policy(chunk, dims), {"dial/turn": task}, SimulateConfig(environments=3, **simulate))
+    return SimulatorCollector(policy(chunk, dims), {"dial/turn": task}, SimulateConfig(num_envs=3, **simulate))
 
 
 def prompts(n, **meta):
@@ -65,8 +65,8 @@ def imitated(made, asked):
 def test_a_demonstration_is_a_call_for_each_moment_and_chunks_look_ahead(chunk):
     given = shown()
     (rollout,) = imitated(collector(lambda prompt: given, chunk), prompts(1))
-    track = rollout.track
-    assert rollout.demonstrated and track.instruction == "turn to the mark" and track.logprobs_TKC.isnan().all()
+    track = rollout.data
+    assert rollout.is_demonstration and track.instruction == "turn to the mark" and track.logprobs_TKC.isnan().all()
     assert torch.equal(track.images["front"][:-1], given.images["front"]) and torch.equal(track.state[:-1], given.state)
     assert torch.equal(track.state[-1], given.state[-1]), "what came after is not known"
     assert track.valid_TK.shape == track.rewards_TK.shape == (3, chunk) and not track.rewards_TK.any()
@@ -84,10 +84,10 @@ def test_a_task_may_demonstrate_some_prompts_and_leave_others_to_the_expert():
     expert = imitated(collector(), asked)
     for prompt, rollout, other in zip(asked, found, expert, strict=True):
         if prompt.seed % 2:
-            assert torch.equal(rollout.track.choices[:, 0], given.actions_MA[:3])
+            assert torch.equal(rollout.data.choices[:, 0], given.actions_MA[:3])
         else:
-            assert torch.equal(rollout.track.choices, other.track.choices)
-            assert torch.equal(rollout.track.images["front"], other.track.images["front"])
+            assert torch.equal(rollout.data.choices, other.data.choices)
+            assert torch.equal(rollout.data.images["front"], other.data.images["front"])
     mixed.close()
 
 
@@ -126,7 +126,7 @@ def test_data_that_cannot_be_used_are_the_prompts_fault():
 def demonstrated_by(demonstration):
     task = plugins.registry().make_task("dial/turn", {})
     task.demonstration = demonstration
-    return demonstrated(task, Prompt(messages=[], id="a", task="dial/turn"))
+    return task_demonstration(task, Prompt(messages=[], id="a", task="dial/turn"))
 
 
 def test_what_a_task_raises_is_told_with_its_name():
@@ -157,12 +157,12 @@ def test_physical_actions_need_a_policy_with_statistics():
 def test_what_an_expert_shows_is_the_same_whatever_is_kept(lanes):
     """Twelve episodes, moments of them in an order that comes back to each: with room for all, and for none."""
     asked = [replace(p, id=f"{p.id}-{call}", meta={"call": call}) for call in (0, 3, 1) for p in prompts(12)]
-    plenty, none = collector(lanes=lanes), collector(lanes=lanes, demonstrations_mb=0)
+    plenty, none = collector(lanes=lanes), collector(lanes=lanes, demonstration_cache_mb=0)
     for start in range(0, len(asked), 5):
         some = asked[start : start + 5]
         for a, b in zip(imitated(plenty, some), imitated(none, some), strict=True):
-            assert torch.equal(a.track.choices, b.track.choices) and torch.equal(a.track.state, b.track.state)
-            assert torch.equal(a.track.images["front"], b.track.images["front"])
+            assert torch.equal(a.data.choices, b.data.choices) and torch.equal(a.data.state, b.data.state)
+            assert torch.equal(a.data.images["front"], b.data.images["front"])
     assert len(plenty._played) == 12 and len(none._played) == 0
     plenty.close()
     none.close()
@@ -170,13 +170,13 @@ def test_what_an_expert_shows_is_the_same_whatever_is_kept(lanes):
 
 def test_the_newest_are_kept_within_the_bound():
     (rollout,) = imitated(made := collector(), prompts(1))
-    one, keys = rollout.track, "abcdef"
-    kept = Played(3 * size_of(one))
+    one, keys = rollout.data, "abcdef"
+    kept = EpisodeCache(3 * num_bytes(one))
     for key in keys:
         kept.add({key: one}, lasting=False)
         if "a" in kept:
             assert kept["a"] is one  # it is asked for, so it is not the oldest
-    assert [key for key in keys if key in kept] == ["a", "e", "f"] and kept.bytes == 3 * size_of(one)
+    assert [key for key in keys if key in kept] == ["a", "e", "f"] and kept.bytes == 3 * num_bytes(one)
     made.close()
 
 
@@ -185,7 +185,7 @@ def test_what_could_not_be_played_again_is_kept(monkeypatch):
     import dial
 
     capabilities = dial.SPEC.capabilities - {"per-env-seed"}
-    made = collector(demonstrations_mb=0)
+    made = collector(demonstration_cache_mb=0)
     for lane in made.lanes("dial/turn"):
         lane.spec = replace(lane.spec, capabilities=capabilities)
     imitated(made, prompts(4))
@@ -199,9 +199,9 @@ def test_the_experts_episodes_are_those_that_a_stage_imitates():
     wanted = imitated(made := collector(), prompts(10))
     assert len(found) == 10 and episodes.action.dims == 2 and all(o["success"] == 1.0 for _, o in found)
     for (demonstration, _), rollout in zip(found, wanted, strict=True):
-        assert torch.equal(demonstration.actions_MA, rollout.track.choices[:, 0])
-        assert torch.equal(demonstration.state, rollout.track.state[:-1])
-        assert torch.equal(demonstration.images["front"], rollout.track.images["front"][:-1])
+        assert torch.equal(demonstration.actions_MA, rollout.data.choices[:, 0])
+        assert torch.equal(demonstration.state, rollout.data.state[:-1])
+        assert torch.equal(demonstration.images["front"], rollout.data.images["front"][:-1])
     episodes.close()
     made.close()
     with pytest.raises(UserError, match=r"split 'warm' of task 'dial/turn' has 64 episodes, and 65 are asked for: ask for fewer"):

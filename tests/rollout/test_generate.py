@@ -5,8 +5,8 @@ import torch
 
 import vlm_cases as cases
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.update.pack_words import pack
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.update.pack_conversations import pack
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
@@ -16,7 +16,7 @@ def test_sampled_logprobs_are_those_of_a_plain_forward_for_prompts_of_any_length
     prompts = [cases.prompt(1), cases.prompt(4, 2), cases.prompt(2, 0)]
     inputs = [vlm.encode(p) for p in prompts]
     assert len({len(i.ids) for i in inputs}) == 3
-    groups = LocalGenerator(vlm).generate(inputs, 4, Sampling(max_tokens=7, temperature=temperature, seed=3))
+    groups = LocalGenerator(vlm).generate(inputs, 4, SamplingParams(max_tokens=7, temperature=temperature, seed=3))
     for rollout in cases.as_rollouts(prompts, inputs, groups):
         plain = cases.naive_logprobs(vlm, rollout, temperature)
         assert (plain - torch.tensor(rollout.turns[0].logprobs)).abs().max() < 1e-5
@@ -26,7 +26,7 @@ def test_sampled_logprobs_are_those_of_a_plain_forward_for_prompts_of_any_length
 def test_greedy_tokens_are_those_of_transformers_generate(family):
     vlm = cases.policy(family)
     prompts = [cases.prompt(1), cases.prompt(2, 2)]
-    found = LocalGenerator(vlm).generate([vlm.encode(p) for p in prompts], 1, Sampling(max_tokens=6, temperature=0.0))
+    found = LocalGenerator(vlm).generate([vlm.encode(p) for p in prompts], 1, SamplingParams(max_tokens=6, temperature=0.0))
     for p, (sample,) in zip(prompts, found, strict=True):
         encoded = vlm.processor.apply_chat_template(
             [{"role": "user", "content": list(p.messages[0]["content"])}],
@@ -56,7 +56,7 @@ def test_vision_ids_are_never_sampled_even_when_the_model_wants_nothing_else(mon
         return logits
 
     monkeypatch.setattr(vlm.family, "step", eager_for_images)
-    groups = LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1))], 16, Sampling(max_tokens=8, temperature=1.0))
+    groups = LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1))], 16, SamplingParams(max_tokens=8, temperature=1.0))
     sampled = {t for s in groups[0] for t in s.token_ids}
     assert sampled and sampled.isdisjoint(vlm.banned)
 
@@ -79,12 +79,12 @@ def test_any_end_token_ends_a_completion_and_a_cut_one_says_so(monkeypatch):
         return logits
 
     monkeypatch.setattr(vlm.family, "step", scripted)
-    group = LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1))], 4, Sampling(max_tokens=3, temperature=1.0))[0]
+    group = LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1))], 4, SamplingParams(max_tokens=3, temperature=1.0))[0]
     assert [s.token_ids for s in group] == [(20, ends[0]), (20, ends[0]), (20, 20, ends[1]), (20, 20, ends[1])]
     assert calls == [1, 4, 2], "finished rows leave the batch"
     assert all(s.finished for s in group) and [len(s.logprobs) for s in group] == [2, 2, 3, 3]
     calls.clear()
-    cut = LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1))], 4, Sampling(max_tokens=1, temperature=1.0))[0]
+    cut = LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1))], 4, SamplingParams(max_tokens=1, temperature=1.0))[0]
     assert [(s.token_ids, s.finished) for s in cut] == [((20,), False)] * 4
 
 
@@ -95,7 +95,7 @@ def test_rows_that_end_early_leave_the_others_exact():
     try:
         prompts = [cases.prompt(1), cases.prompt(3)]
         inputs = [vlm.encode(p) for p in prompts]
-        groups = LocalGenerator(vlm).generate(inputs, 8, Sampling(max_tokens=20, temperature=1.0, seed=1))
+        groups = LocalGenerator(vlm).generate(inputs, 8, SamplingParams(max_tokens=20, temperature=1.0, seed=1))
         lengths = {len(s.token_ids) for g in groups for s in g}
         assert len(lengths) > 3
         for rollout in cases.as_rollouts(prompts, inputs, groups):
@@ -109,23 +109,23 @@ def test_rows_that_end_early_leave_the_others_exact():
 def test_the_same_seed_gives_the_same_samples_and_another_others():
     vlm = cases.policy("qwen2_5_vl")
     inputs = [vlm.encode(cases.prompt(i)) for i in (1, 2)]
-    draw = lambda seed: LocalGenerator(vlm).generate(inputs, 4, Sampling(max_tokens=6, temperature=1.0, seed=seed))  # noqa: E731
+    draw = lambda seed: LocalGenerator(vlm).generate(inputs, 4, SamplingParams(max_tokens=6, temperature=1.0, seed=seed))  # noqa: E731
     state = torch.random.get_rng_state()
     assert draw(5) == draw(5) != draw(6)
     assert torch.equal(state, torch.random.get_rng_state()), "the global generator is not touched"
     samples, others = ([s.token_ids for s in group] for group in draw(5))
     assert len(set(samples)) == 4
-    (alone,) = LocalGenerator(vlm).generate(inputs[1:], 4, Sampling(max_tokens=6, temperature=1.0, seed=5), numbers=[1])
+    (alone,) = LocalGenerator(vlm).generate(inputs[1:], 4, SamplingParams(max_tokens=6, temperature=1.0, seed=5), numbers=[1])
     assert [s.token_ids for s in alone] == others, "a prompt's number decides, not its place among others"
 
 
 def test_the_checkpoints_own_sampling_settings_are_ignored():
     vlm = cases.policy("qwen2_5_vl")
     inputs = [vlm.encode(cases.prompt(1))]
-    plain = LocalGenerator(vlm).generate(inputs, 4, Sampling(max_tokens=6, temperature=1.0, seed=5))
+    plain = LocalGenerator(vlm).generate(inputs, 4, SamplingParams(max_tokens=6, temperature=1.0, seed=5))
     vlm.model.generation_config.top_k, vlm.model.generation_config.repetition_penalty = 1, 2.0
     try:
-        assert LocalGenerator(vlm).generate(inputs, 4, Sampling(max_tokens=6, temperature=1.0, seed=5)) == plain
+        assert LocalGenerator(vlm).generate(inputs, 4, SamplingParams(max_tokens=6, temperature=1.0, seed=5)) == plain
     finally:
         vlm.model.generation_config.top_k, vlm.model.generation_config.repetition_penalty = 50, 1.0
 
@@ -136,7 +136,7 @@ def test_the_vision_tower_runs_once_per_prompt(monkeypatch):
     tower = vlm.model.model.visual.forward
     monkeypatch.setattr(vlm.model.model.visual, "forward", lambda *a, **k: rows.append(k["grid_thw"].shape[0]) or tower(*a, **k))
     LocalGenerator(vlm).generate(
-        [vlm.encode(cases.prompt(1, 2)), vlm.encode(cases.prompt(2))], 8, Sampling(max_tokens=5, temperature=1.0)
+        [vlm.encode(cases.prompt(1, 2)), vlm.encode(cases.prompt(2))], 8, SamplingParams(max_tokens=5, temperature=1.0)
     )
     assert rows == [3]
 
@@ -146,7 +146,7 @@ def test_a_completion_stops_at_its_first_end_however_seldom_ends_are_looked_for(
     """Rows that ended are decoded on until half of the batch has; what they say then, a second end included, is nothing."""
     vlm = cases.policy("qwen2_5_vl")
     inputs = [vlm.encode(cases.prompt(1))]
-    sampling = Sampling(max_tokens=40, temperature=3.0, seed=5)
+    sampling = SamplingParams(max_tokens=40, temperature=3.0, seed=5)
     every, seldom = LocalGenerator(vlm), LocalGenerator(vlm)
     seldom.look_every = look_every
     (expected,), (found,) = every.generate(inputs, 96, sampling), seldom.generate(inputs, 96, sampling)

@@ -5,15 +5,15 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.types import Rollout
-from mmrl.rollout.generate.local import LocalGenerator, chosen, likeliest
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.local import LocalGenerator, filter_top_p_top_k, sample_tokens
+from mmrl.rollout.generate.sampling import SamplingParams
 
 P = [0.05, 0.4, 0.1, 0.25, 0.2]
 """Likeliest first: 1 (0.4), 3 (0.65 together), 4 (0.85), 2 (0.95), 0."""
 
 
 def kept(probabilities, top_p=1.0, top_k=0):
-    return likeliest(torch.tensor([probabilities]), top_p, top_k)[0].nonzero()[:, 0].tolist()
+    return filter_top_p_top_k(torch.tensor([probabilities]), top_p, top_k)[0].nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_of_equals_top_k_keeps_no_more_than_k():
 def test_what_is_kept_keeps_its_probability_and_rows_are_apart():
     rows = torch.tensor([P, [0.9, 0.025, 0.025, 0.025, 0.025], [0.0, 0.0, 0.5, 0.5, 0.0]])
     before = rows.clone()
-    found = likeliest(rows, 0.6, 0)
+    found = filter_top_p_top_k(rows, 0.6, 0)
     expected = [[0, 0.4, 0, 0.25, 0], [0.9, 0, 0, 0, 0], [0, 0, 0.5, 0.5, 0]]
     assert torch.equal(found, torch.tensor(expected)) and torch.equal(rows, before)
-    assert likeliest(rows, 1.0, 0) is rows, "nothing is computed where nothing is asked"
+    assert filter_top_p_top_k(rows, 1.0, 0) is rows, "nothing is computed where nothing is asked"
     assert kept([0.0, 0.0, 0.5, 0.5, 0.0], top_k=4) == [2, 3], "what is impossible stays so"
 
 
 def test_an_impossible_token_is_never_drawn():
     drawn_N = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
-    assert chosen(torch.tensor([[0.0, 0.5, 0.5, 0.0]] * 3), drawn_N).tolist() == [1, 2, 2]
+    assert sample_tokens(torch.tensor([[0.0, 0.5, 0.5, 0.0]] * 3), drawn_N).tolist() == [1, 2, 2]
 
 
 def test_the_top_of_a_large_vocabulary():
@@ -105,7 +105,7 @@ def test_tokens_come_as_often_as_their_share_of_what_is_kept(scripted, settings,
     n = 4000
     generator = LocalGenerator(vlm, batch_size=n)
     (group,) = generator.generate(
-        [vlm.encode(cases.prompt(1, 0))], n, Sampling(max_tokens=1, temperature=1.0, seed=2, **settings)
+        [vlm.encode(cases.prompt(1, 0))], n, SamplingParams(max_tokens=1, temperature=1.0, seed=2, **settings)
     )
     counts = {i: sum(s.token_ids == (i,) for s in group) for i in ids}
     assert {i for i, c in counts.items() if c} == support and sum(counts.values()) == n
@@ -121,7 +121,7 @@ def test_the_temperature_comes_before_the_limits(scripted):
     """At temperature 2 the probabilities go like the roots: 0.4 becomes 0.297 of the whole, so 0.35 takes two tokens."""
     vlm, ids = scripted
     inputs = [vlm.encode(cases.prompt(1, 0))]
-    draw = lambda t: LocalGenerator(vlm, 512).generate(inputs, 512, Sampling(max_tokens=1, temperature=t, top_p=0.35))[0]  # noqa: E731
+    draw = lambda t: LocalGenerator(vlm, 512).generate(inputs, 512, SamplingParams(max_tokens=1, temperature=t, top_p=0.35))[0]  # noqa: E731
     assert {s.token_ids[0] for s in draw(1.0)} == {20} and {s.token_ids[0] for s in draw(2.0)} == {20, 30}
     roots = {i: p**0.5 for i, p in ids.items()}
     for s in draw(2.0):
@@ -131,7 +131,7 @@ def test_the_temperature_comes_before_the_limits(scripted):
 def test_greedy_needs_no_limits(scripted):
     vlm, _ = scripted
     inputs = [vlm.encode(cases.prompt(1, 0))]
-    (group,) = LocalGenerator(vlm).generate(inputs, 3, Sampling(max_tokens=1, temperature=0.0, top_p=0.01, top_k=1))
+    (group,) = LocalGenerator(vlm).generate(inputs, 3, SamplingParams(max_tokens=1, temperature=0.0, top_p=0.01, top_k=1))
     assert [s.token_ids for s in group] == [(20,)] * 3
 
 
@@ -139,10 +139,10 @@ def test_the_logprobs_of_filtered_samples_are_those_of_a_plain_forward():
     vlm = cases.policy("qwen2_5_vl")
     prompts = [cases.prompt(1), cases.prompt(2, 0)]
     inputs = [vlm.encode(p) for p in prompts]
-    filtered = Sampling(max_tokens=6, temperature=0.8, top_p=0.5, top_k=5, seed=4)
+    filtered = SamplingParams(max_tokens=6, temperature=0.8, top_p=0.5, top_k=5, seed=4)
     groups = LocalGenerator(vlm).generate(inputs, 4, filtered)
     rollouts: list[Rollout] = cases.as_rollouts(prompts, inputs, groups)
     for rollout in rollouts:
         plain = cases.naive_logprobs(vlm, rollout, 0.8)
         assert (plain - torch.tensor(rollout.turns[0].logprobs)).abs().max() < 1e-5
-    assert LocalGenerator(vlm).generate(inputs, 4, Sampling(max_tokens=6, temperature=0.8, seed=4)) != groups
+    assert LocalGenerator(vlm).generate(inputs, 4, SamplingParams(max_tokens=6, temperature=0.8, seed=4)) != groups

@@ -16,13 +16,13 @@ from mmrl.api.types import Status
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
 from mmrl.policies.critic import Critic
 from mmrl.registry import plugins
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators import lockstep
-from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.run_folder.metrics import REDUCTIONS
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-SAMPLING = Sampling(max_tokens=1, temperature=1.0, seed=5)
+SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, seed=5)
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ def policy(chunk=1, **options):
 
 def collector(chunk=1, environments=4, lanes=1, policy_=None, **options):
     task = plugins.registry().make_task("dial/turn", options)
-    config = SimulateConfig(environments=environments, lanes=lanes)
-    return StepCollector(policy_ or policy(chunk), {"dial/turn": task}, config)
+    config = SimulateConfig(num_envs=environments, lanes=lanes)
+    return SimulatorCollector(policy_ or policy(chunk), {"dial/turn": task}, config)
 
 
 def prompts(n, split="train", **meta):
@@ -58,7 +58,7 @@ def replayed(rollout, **options):
 
     simulator = Dial(num_envs=1)
     seen = [simulator.reset(torch.tensor([rollout.prompt.seed]), None, rollout.prompt.meta.get("variant"))]
-    track = rollout.track
+    track = rollout.data
     gaps, successes, ended = [], [], False
     for call in range(len(track.choices)):
         for k in range(track.valid_TK.shape[1]):
@@ -84,7 +84,7 @@ def test_an_episode_is_what_its_actions_make_of_its_start(chunk, lanes):
     assert [r.prompt.id for r in found] == [f"train-{i}" for i in range(20)] and [r.group for r in found] == list(range(20))
     statuses = set()
     for rollout in found:
-        track = rollout.track
+        track = rollout.data
         seen, gaps, successes, thrown = replayed(rollout)
         assert torch.equal(track.state, torch.cat([s.state for s in seen]))
         assert torch.equal(track.images["front"], torch.cat([s.images["front"] for s in seen]))
@@ -102,7 +102,7 @@ def test_an_episode_is_what_its_actions_make_of_its_start(chunk, lanes):
             },
             abs=1e-5,
         )
-        assert rollout.length == len(gaps) and rollout.world_reward == pytest.approx(-sum(gaps))
+        assert rollout.length == len(gaps) and rollout.environment_reward == pytest.approx(-sum(gaps))
         statuses.add(status)
     assert statuses == {Status.FINISHED, Status.TRUNCATED_TIME}, "both were seen"
 
@@ -111,12 +111,12 @@ def test_what_is_sampled_depends_on_neither_company_nor_place():
     alone = collected(collector(environments=1), prompts(6))
     many = collected(collector(environments=7, lanes=2), prompts(6))
     for a, b in zip(alone, many, strict=True):
-        torch.testing.assert_close(a.track.choices, b.track.choices)
-        torch.testing.assert_close(a.track.logprobs_TKC, b.track.logprobs_TKC)
+        torch.testing.assert_close(a.data.choices, b.data.choices)
+        torch.testing.assert_close(a.data.logprobs_TKC, b.data.logprobs_TKC)
     other = collected(collector(environments=7), prompts(6), sampling=replace(SAMPLING, seed=6))
-    assert not torch.allclose(other[0].track.choices[0], many[0].track.choices[0])
+    assert not torch.allclose(other[0].data.choices[0], many[0].data.choices[0])
     again = collected(collector(environments=7, lanes=2), prompts(6))
-    assert all(torch.equal(a.track.choices, b.track.choices) for a, b in zip(again, many, strict=True)), "bit for bit"
+    assert all(torch.equal(a.data.choices, b.data.choices) for a, b in zip(again, many, strict=True)), "bit for bit"
 
 
 def test_a_group_begins_in_one_state_and_goes_different_ways():
@@ -124,8 +124,8 @@ def test_a_group_begins_in_one_state_and_goes_different_ways():
     for g in range(3):
         group = found[4 * g : 4 * g + 4]
         assert {r.group for r in group} == {g}
-        assert all(torch.equal(r.track.state[0], group[0].track.state[0]) for r in group)
-        assert len({tuple(r.track.choices[0].flatten().tolist()) for r in group}) == 4
+        assert all(torch.equal(r.data.state[0], group[0].data.state[0]) for r in group)
+        assert len({tuple(r.data.choices[0].flatten().tolist()) for r in group}) == 4
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -145,7 +145,7 @@ def test_a_group_begins_in_one_state_where_seeds_are_not_each_environments_own(m
     for lane in made.lanes("dial/turn"):
         lane.spec = spec
     found = collected(made, prompts(2), group_size=4)
-    starts = [tuple(r.track.state[0].tolist()) for r in found]
+    starts = [tuple(r.data.state[0].tolist()) for r in found]
     assert len(set(starts[:4])) == 1 and len(set(starts[4:])) == 1 and starts[0] != starts[4]
 
 
@@ -168,9 +168,9 @@ def test_stages_are_paid_by_their_difference_or_as_they_are(difference):
         potential = [0.5 * max(0.0, 1 - g) + 2.0 * s for g, s in zip(gaps, successes, strict=True)]
         before = [0.0, *potential[:-1]]
         wanted = [p - b for p, b in zip(potential, before, strict=True)] if difference else potential
-        assert rollout.track.rewards_TK[rollout.track.valid_TK].tolist() == pytest.approx(wanted, abs=1e-5)
+        assert rollout.data.rewards_TK[rollout.data.valid_TK].tolist() == pytest.approx(wanted, abs=1e-5)
         if difference:
-            assert rollout.world_reward == pytest.approx(potential[-1], abs=1e-5)
+            assert rollout.environment_reward == pytest.approx(potential[-1], abs=1e-5)
 
 
 def test_success_ends_an_episode_or_may_be_lost_again():
@@ -190,7 +190,7 @@ def test_the_time_limit_is_the_tasks():
 def test_a_variant_is_that_of_the_prompt():
     far, plain = prompts(40, variant="far"), prompts(40)
     found = collected(collector(environments=8), [p for pair in zip(far, plain, strict=True) for p in pair])
-    marks = torch.stack([r.track.state[0, 1] for r in found])
+    marks = torch.stack([r.data.state[0, 1] for r in found])
     torch.testing.assert_close(marks[::2] * 0.8, marks[1::2])
 
 
@@ -203,7 +203,7 @@ def test_episodes_of_several_variants_where_all_are_reset_at_once(abilities):
     made = collector(environments=4)
     made.lanes("dial/turn")[0].spec = replace(dial.SPEC, capabilities=frozenset(abilities))
     found = collected(made, [p for pair in zip(far, plain, strict=True) for p in pair])
-    marks = torch.stack([r.track.state[0, 1] for r in found])
+    marks = torch.stack([r.data.state[0, 1] for r in found])
     torch.testing.assert_close(marks[::2] * 0.8, marks[1::2])
     assert all(replayed(r) for r in found)
 
@@ -212,12 +212,12 @@ def test_tasks_with_the_same_simulation_share_their_environments():
     """As a task that is evaluated in many variants has; what is played is the same as apart."""
     make = plugins.registry().make_task
     tasks = {"one": make("dial/turn", {}), "two": make("dial/turn", {}), "other": make("dial/turn", {"reward": "own"})}
-    made = StepCollector(policy(), tasks, SimulateConfig(environments=4, lanes=2))
+    made = SimulatorCollector(policy(), tasks, SimulateConfig(num_envs=4, lanes=2))
     one, two, other = made.lanes("one"), made.lanes("two"), made.lanes("other")
     assert one is two and other is not one
     asked = [replace(p, task=task) for task in tasks for p in prompts(5)]
     found = made.collect(asked, made.encode(asked), 2, SAMPLING)
-    figures = made.figures()
+    figures = made.metrics()
     assert figures["simulator/steps"] == sum(r.outcome["steps"] for r in found), "each is counted once"
     assert figures.keys() < REDUCTIONS.keys(), "it is known how they add up over learners"
     closed = []
@@ -226,10 +226,10 @@ def test_tasks_with_the_same_simulation_share_their_environments():
     made.close()
     assert len(closed) == 4 and len(set(closed)) == 4, "and closed once"
     for task, label in zip(tasks.values(), tasks, strict=True):
-        alone = StepCollector(policy(), {label: task}, SimulateConfig(environments=4, lanes=2))
+        alone = SimulatorCollector(policy(), {label: task}, SimulateConfig(num_envs=4, lanes=2))
         own = [p for p in asked if p.task == label]
         for a, b in zip(collected(alone, own, 2), [r for r in found if r.prompt.task == label], strict=True):
-            torch.testing.assert_close(a.track.choices, b.track.choices)
+            torch.testing.assert_close(a.data.choices, b.data.choices)
             assert a.outcome == pytest.approx(b.outcome)
 
 
@@ -237,8 +237,8 @@ def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
     broken = prompts(5)[2].seed
     made = collector(environments=2, breaks=broken, never=True)
     found = made.collect(prompts(5), [None] * 5, 1, SAMPLING)
-    assert [r.status is Status.WORLD_ERROR for r in found] == [False, False, True, False, False]
-    assert found[2].track is None and not found[2].outcome and found[2].length == 0
+    assert [r.status is Status.ENVIRONMENT_ERROR for r in found] == [False, False, True, False, False]
+    assert found[2].data is None and not found[2].outcome and found[2].length == 0
     assert made.figures()["simulator/lost"] == 3, "it was tried three times"
     assert made.figures()["simulator/lost"] == 0
     made.close()
@@ -247,7 +247,7 @@ def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
 def test_the_critic_values_what_is_seen_and_the_states_that_were_cut_off():
     acting = policy(chunk=2)
     made = collector(environments=4, policy_=acting, never=True)
-    made.critic = Critic(acting, CriticConfig(hidden=[4]), 0, outputs=2)
+    made.critic = Critic(acting, CriticConfig(hidden_sizes=[4]), 0, outputs=2)
     with torch.no_grad():
         for p in made.critic.head.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
@@ -255,7 +255,7 @@ def test_the_critic_values_what_is_seen_and_the_states_that_were_cut_off():
     from mmrl.api.simulators.types import Observation
 
     for rollout in found:
-        track = rollout.track
+        track = rollout.data
         shown = Observation(images=track.images, state=track.state, instructions=[track.instruction] * len(track.state))
         with torch.no_grad():
             values = made.critic.of(acting.states_of(shown))
@@ -269,8 +269,8 @@ def test_demonstrations_are_the_experts_and_chunks_look_ahead(chunk):
     made = collector(chunk, environments=4)
     asked = prompts(6, "warm")
     for rollout in made.demonstrate(asked, [None] * 6, [""] * 6):
-        track = rollout.track
-        assert rollout.demonstrated and track.logprobs_TKC.isnan().all()
+        track = rollout.data
+        assert rollout.is_demonstration and track.logprobs_TKC.isnan().all()
         pointer, mark = track.state[:-1].unbind(1)
         wanted = ((mark - pointer) / 0.5).clamp(-1, 1)
         for t in range(len(track.choices)):
@@ -282,14 +282,14 @@ def test_demonstrations_are_the_experts_and_chunks_look_ahead(chunk):
 
 def test_a_moment_of_a_demonstration_is_one_call_of_it():
     made = collector(environments=4)
-    whole = made.demonstrate(prompts(1, "warm"), [None], [""])[0].track
+    whole = made.demonstrate(prompts(1, "warm"), [None], [""])[0].data
     steps_ = made.lanes("dial/turn")[0].steps
     first = prompts(1, "warm")[0]
     asked = [replace(first, id=f"m{call}", meta={"call": call}) for call in range(5)]
     for call, rollout in enumerate(made.demonstrate(asked, [None] * 5, [""] * 5)):
         at = call % len(whole.choices)
-        assert torch.equal(rollout.track.choices, whole.choices[at : at + 1]) and len(rollout.track.state) == 2
-        assert torch.equal(rollout.track.state[0], whole.state[at])
+        assert torch.equal(rollout.data.choices, whole.choices[at : at + 1]) and len(rollout.data.state) == 2
+        assert torch.equal(rollout.data.state[0], whole.state[at])
     assert made.lanes("dial/turn")[0].steps == 2 * steps_, "the episode was played once for all its moments"
     made.close()
 
@@ -301,19 +301,19 @@ def test_what_does_not_fit_is_refused():
     task = plugins.registry().make_task("dial/turn", {})
     wide = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=3, state=2)
     with pytest.raises(UserError, match=r"takes actions of 2 numbers, and policy.options.dims = 3: make them equal"):
-        collected(StepCollector(wide, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
+        collected(SimulatorCollector(wide, {"dial/turn": task}, SimulateConfig(num_envs=2)), prompts(1))
     blind = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=2, state=5)
     with pytest.raises(UserError, match=r"policy.options.state = 5, and the simulator shows a state of 2"):
-        collected(StepCollector(blind, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
+        collected(SimulatorCollector(blind, {"dial/turn": task}, SimulateConfig(num_envs=2)), prompts(1))
     other = Small(PolicyConfig(model="cnn", kind="robotics/small"), dims=2, size=36, camera="wrist")
     with pytest.raises(UserError, match=r"camera = 'wrist' is none of the simulator's: it has front"):
-        collected(StepCollector(other, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
+        collected(SimulatorCollector(other, {"dial/turn": task}, SimulateConfig(num_envs=2)), prompts(1))
     with pytest.raises(UserError, match=r"has no part 'nearer' that a stage could pay for: it has success, near"):
         collected(collector(stages={"nearer": 1.0}), prompts(1))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'colour'"):
-        lockstep.made_lane(replace(task.simulation, options={"colour": 1}), 2, "cpu")
+        lockstep.make_lane(replace(task.simulation, options={"colour": 1}), 2, "cpu")
     with pytest.raises(UserError, match="no simulator 'dial/none'"):
-        lockstep.made_lane(replace(task.simulation, simulator="dial/none"), 2, "cpu")
+        lockstep.make_lane(replace(task.simulation, simulator="dial/none"), 2, "cpu")
 
 
 def test_a_policy_that_gives_nan_is_told():

@@ -11,7 +11,7 @@ from mmrl.api.types import Turn
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = (*cases.FAMILIES, "llava")
 TEMPERATURE = 0.8

@@ -14,8 +14,8 @@ from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.registry import plugins
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 N = 3
@@ -29,9 +29,9 @@ def loaded(monkeypatch):
 def play(reward="own"):
     policy = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=2, state=2, hidden=[8], seed=3)
     task = plugins.registry().make_task("dial/turn", {"reward": reward, "never": True})
-    made = StepCollector(policy, {"dial/turn": task}, SimulateConfig(environments=N))
+    made = SimulatorCollector(policy, {"dial/turn": task}, SimulateConfig(num_envs=N))
     asked = [Prompt(id=str(i), messages=[], seed=i, task="dial/turn") for i in range(N)]
-    return made.collect(asked, made.encode(asked), 1, Sampling(max_tokens=1, temperature=1.0, seed=5))
+    return made.collect(asked, made.encode(asked), 1, SamplingParams(max_tokens=1, temperature=1.0, seed=5))
 
 
 def seen(change):
@@ -151,4 +151,4 @@ def test_what_a_lost_environment_gave_means_nothing(monkeypatch, reward):
 
     monkeypatch.setattr(dial.Dial, "step", broken)
     found = play(reward)
-    assert all(torch.isfinite(torch.tensor(list(r.outcome.values()))).all() and r.track is not None for r in found)
+    assert all(torch.isfinite(torch.tensor(list(r.outcome.values()))).all() and r.data is not None for r in found)

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 import runs
 import vlm_cases as cases
 from mmrl.api.errors import UserError
-from mmrl.api.media.clips import Footage
-from mmrl.api.types import Prompt, user
+from mmrl.api.media.clips import VideoFrames
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate import steering as module
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.steering import SteeredLayer, Steering, Switch
 from mmrl.ui.cli import main
 
@@ -36,18 +36,18 @@ def policy(family: str) -> VLM:
     return vlm
 
 
-def film(seed: int, frames: int = 6) -> Footage:
+def film(seed: int, frames: int = 6) -> VideoFrames:
     pictures = np.random.RandomState(seed).randint(0, 255, (frames, 56, 56, 3), dtype=np.uint8)
-    return Footage(frames_THWC=pictures, times_s=tuple(i / 2 for i in range(frames)), duration_s=frames / 2)
+    return VideoFrames(frames_THWC=pictures, times_s=tuple(i / 2 for i in range(frames)), duration_s=frames / 2)
 
 
 def prompt(seed: int) -> Prompt:
     """The longer the more the seed says."""
-    return Prompt(id=f"p{seed}", messages=[user("What happens?" + "x" * seed, film(seed, 4 + 2 * seed))], answer="7")
+    return Prompt(id=f"p{seed}", messages=[user_message("What happens?" + "x" * seed, film(seed, 4 + 2 * seed))], answer="7")
 
 
 def decode(vlm, inputs, steering, group=1, temperature=0.0, tokens=LONG, seed=1):
-    sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed, logits_processor=steering)
+    sampling = SamplingParams(max_tokens=tokens, temperature=temperature, seed=seed, logits_processor=steering)
     return LocalGenerator(vlm).generate(inputs, group, sampling)
 
 
@@ -238,7 +238,7 @@ def test_without_steering_nothing_of_it_runs(monkeypatch):
 
 def test_prompts_without_a_video_are_answered_as_ever(layers):
     vlm = policy("qwen2_5_vl")
-    without = [vlm.encode(cases.prompt(1)), vlm.encode(Prompt(id="t", messages=[user("Why?")], answer="x"))]
+    without = [vlm.encode(cases.prompt(1)), vlm.encode(Prompt(id="t", messages=[user_message("Why?")], answer="x"))]
     steering = Steering(1.0, 1, 0.9)
     assert decode(vlm, without, steering) == decode(vlm, without, None) and not layers and not steering.traces
     mixed = [*without, vlm.encode(prompt(1))]
@@ -309,8 +309,8 @@ def test_the_entropy_falls_while_it_is_lowered_and_rises_while_it_is_raised(fami
 
 PLUGIN = """
 import numpy as np
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
-from mmrl.api.media.clips import Footage
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
+from mmrl.api.media.clips import VideoFrames
 
 @hookimpl
 def mmrl_tasks():
@@ -327,8 +327,8 @@ class Films(Task):
     def prompts(self, split, seed):
         for i in range(6):
             frames = np.random.RandomState(i).randint(0, 255, (4, 56, 56, 3), dtype=np.uint8)
-            film = Footage(frames_THWC=frames, times_s=(0.0, 0.5, 1.0, 1.5), duration_s=2.0)
-            yield Prompt(id=f"{split}-{i}", messages=[user("What?", film)], answer="x")
+            film = VideoFrames(frames_THWC=frames, times_s=(0.0, 0.5, 1.0, 1.5), duration_s=2.0)
+            yield Prompt(id=f"{split}-{i}", messages=[user_message("What?", film)], answer="x")
 """
 RUN = """
 name = "x"
@@ -336,7 +336,7 @@ policy.model = "tiny:qwen2_5_vl:hidden=32,layers=1"
 tasks = [{id = "TASK"}]
 stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
 generate.max_tokens = 8
-evaluate = {n = 4, steering = {learning_rate = 2.0, interval = 1}}
+evaluate = {num_prompts = 4, steering = {learning_rate = 2.0, interval = 1}}
 """
 
 
@@ -417,7 +417,7 @@ def test_policies_that_act_are_not_steered(tmp_path, monkeypatch):
         policy={"kind": "vla", "model": "tiny:qwen2_5_vl:hidden=32,layers=1", "options": {"dims": 2, "bins": 8}},
         tasks=[{"id": "dial/turn", "options": {"size": 56, "reward": "own"}, "verifiers": {"dial/success": 1.0}}],
         stages=[{"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 2}],
-        evaluate={"n": 2, "steer": True},
+        evaluate={"num_prompts": 2, "steer": True},
     )
     with pytest.raises(UserError, match=r"evaluate\.steer is for answers in words to videos, and task 'dial/turn' acts"):
         resolve(config)

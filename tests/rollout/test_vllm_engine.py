@@ -16,10 +16,10 @@ import runs
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import ComputeConfig, LoraConfig
-from mmrl.policies.lora import add_adapters, plain_weights
+from mmrl.policies.lora import add_adapters, merged_weights
 from mmrl.rollout.generate import vllm_engine, weights
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
 from mmrl.train.update.learner import Learner
 
@@ -32,7 +32,7 @@ class Engine:
         self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
         self.model_executor = SimpleNamespace(is_failed=False)
 
-    def sleep(self, level):
+    def sleep_mode(self, level):
         self.calls.append(f"sleep {level}")
 
     def wake_up(self, tags):
@@ -59,7 +59,7 @@ def policy():
 
 @pytest.fixture
 def generator(policy, monkeypatch):
-    monkeypatch.setattr("mmrl.rollout.generate.vllm.start", lambda *a: Engine())
+    monkeypatch.setattr("mmrl.rollout.generate.vllm.start_engine", lambda *a: Engine())
     made = VllmGenerator(policy, ComputeConfig(sampler="vllm"), batch_size=4, max_context=64)
     yield made
     made.close()
@@ -68,8 +68,8 @@ def generator(policy, monkeypatch):
 def ask(generator):
     """What sampling makes it do."""
     generator.engine.calls.clear()
-    generator.wake()
-    assert generator.generate([], 1, Sampling(max_tokens=1, temperature=1.0)) == []
+    generator.wake_up()
+    assert generator.generate([], 1, SamplingParams(max_tokens=1, temperature=1.0)) == []
     return list(generator.engine.calls)
 
 
@@ -80,11 +80,11 @@ def test_it_sleeps_once_started_and_wakes_to_new_weights_before_it_samples(gener
     woken = ["wake weights", "mmrl_reload", "forget", "wake kv_cache"]
     assert ask(generator) == woken and not generator.resting
     assert ask(generator) == [], "awake, and no weight changed"
-    generator.rest()
-    generator.rest()
+    generator.sleep()
+    generator.sleep()
     assert generator.engine.calls == ["sleep 2"], "once"
     assert ask(generator) == woken, "level 2 dropped the weights, so all come again though none changed"
-    assert generator.engine.names == [name for name, _ in plain_weights(generator.policy.model)]
+    assert generator.engine.names == [name for name, _ in merged_weights(generator.policy.model)]
 
 
 def test_where_it_can_not_sleep_rest_is_only_noted(generator):
@@ -92,7 +92,7 @@ def test_where_it_can_not_sleep_rest_is_only_noted(generator):
     generator.ready()
     assert generator.engine.calls == [] and generator.resting
     assert ask(generator) == ["mmrl_reload", "forget"] and not generator.resting
-    generator.rest()
+    generator.sleep()
     assert ask(generator) == [] and generator.syncs == 1
 
 
@@ -130,7 +130,7 @@ def test_only_blocks_that_were_written_to_are_sent(generator):
         model.get_parameter("model.language_model.layers.1.self_attn.k_proj.bias").add_(0)
         model.get_parameter("model.visual.blocks.0.mlp.gate_proj.weight").add_(0)
     assert ask(generator) == ["mmrl_reload", "forget"]
-    whole = dict(plain_weights(model))
+    whole = dict(merged_weights(model))
     wanted = ("model.language_model.layers.1.self_attn.", "model.visual.blocks.0.mlp.")
     assert generator.engine.names == [name for name in whole if name.startswith(wanted)]
     assert generator.sent == sum(4 * whole[name].numel() for name in generator.engine.names) > 0
@@ -141,13 +141,13 @@ def test_only_blocks_that_were_written_to_are_sent(generator):
 
 def test_an_adapter_sends_the_block_of_the_layer_that_it_belongs_to(policy):
     policy.model = copy.deepcopy(policy.model)
-    add_adapters(policy.model, LoraConfig(rank=2, match=["*language_model.layers.0.self_attn.v_proj"]), seed=0)
-    before = weights.versions(policy.model)
+    add_adapters(policy.model, LoraConfig(rank=2, target_modules=["*language_model.layers.0.self_attn.v_proj"]), seed=0)
+    before = weights.parameter_versions(policy.model)
     (adapter,) = [p for name, p in policy.model.named_parameters() if "lora_B" in name]
     with torch.no_grad():
         adapter.add_(1.0)
-    sent = dict(weights.changed(policy.model, before, weights.versions(policy.model)))
-    whole = dict(plain_weights(policy.model))
+    sent = dict(weights.changed_weights(policy.model, before, weights.parameter_versions(policy.model)))
+    whole = dict(merged_weights(policy.model))
     start = "model.language_model.layers.0.self_attn."
     assert set(sent) == {name for name in whole if name.startswith(start)}
     assert all(torch.equal(sent[name], whole[name]) for name in sent)
@@ -160,15 +160,18 @@ def test_a_tied_weight_is_sent_by_all_its_names(policy):
     model.embed, model.head = torch.nn.Embedding(4, 2), torch.nn.Module()
     model.head.out = torch.nn.Linear(2, 4, bias=False)
     model.head.out.weight = model.embed.weight
-    before = weights.versions(model)
+    before = weights.parameter_versions(model)
     with torch.no_grad():
         model.embed.weight.add_(1.0)
-    assert {name for name, _ in weights.changed(model, before, weights.versions(model))} == {"embed.weight", "head.out.weight"}
+    assert {name for name, _ in weights.changed_weights(model, before, weights.parameter_versions(model))} == {
+        "embed.weight",
+        "head.out.weight",
+    }
 
 
 def _read(asked, answers):
     for handle, places in iter(asked.get, None):
-        answers.put([(name, value.tolist(), str(value.dtype)) for name, value in weights.taken(handle, places)])
+        answers.put([(name, value.tolist(), str(value.dtype)) for name, value in weights.open_shared(handle, places)])
 
 
 @pytest.mark.slow
@@ -180,7 +183,7 @@ def test_another_process_reads_what_lies_on_the_shelf(monkeypatch):
         ("b.up.weight", torch.arange(30)),
         ("c.norm.weight", torch.tensor(3.0)),
     ]
-    shelf, context = weights.Shelf(torch.device("cpu")), multiprocessing.get_context("spawn")
+    shelf, context = weights.SharedWeights(torch.device("cpu")), multiprocessing.get_context("spawn")
     asked, answers = context.SimpleQueue(), context.SimpleQueue()
     process = context.Process(target=_read, args=(asked, answers))
     process.start()
@@ -201,8 +204,8 @@ import torch
 from torch import distributed
 
 import vlm_cases as cases
-from mmrl.rollout.generate.weights import changed, versions
-from mmrl.policies.lora import add_adapters, plain_weights
+from mmrl.rollout.generate.weights import changed_weights, parameter_versions
+from mmrl.policies.lora import add_adapters, merged_weights
 from mmrl.config.sections import LoraConfig
 
 if __name__ == "__main__":
@@ -211,17 +214,17 @@ if __name__ == "__main__":
         policy = copy.copy(cases.policy("qwen2_5_vl"))
         policy.model = copy.deepcopy(policy.model)
         if adapted:
-            add_adapters(policy.model, LoraConfig(rank=2, match=["*q_proj", "vision"]), seed=0)
+            add_adapters(policy.model, LoraConfig(rank=2, target_modules=["*q_proj", "vision"]), seed=0)
         plain = copy.deepcopy(policy.model)
         policy.family = type(policy.family)(policy.model, policy.processor)
         policy.spread()
-        before = versions(policy.model)
+        before = parameter_versions(policy.model)
         for model in (plain, policy.model):
             with torch.no_grad():
                 for name, p in model.named_parameters():
                     if ("lora_B" if adapted else "layers.1.self_attn.q_proj") in name:
                         p.add_(0.5)
-        sent, whole = dict(changed(policy.model, before, versions(policy.model))), dict(plain_weights(plain))
+        sent, whole = dict(changed_weights(policy.model, before, parameter_versions(policy.model))), dict(merged_weights(plain))
         assert 0 < len(sent) < len(whole) and all(torch.equal(sent[name], whole[name]) for name in sent)
     distributed.destroy_process_group()
     print("done")
@@ -238,7 +241,7 @@ def test_weights_that_are_spread_over_ranks_are_sent_whole(tmp_path):
 
 
 def arguments(policy, **settings):
-    return vllm_engine.arguments(policy, ComputeConfig(sampler="vllm", **settings), 4, 64, "folder")
+    return vllm_engine.engine_args(policy, ComputeConfig(sampler="vllm", **settings), 4, 64, "folder")
 
 
 def gpu(policy, index=0):
@@ -248,10 +251,10 @@ def gpu(policy, index=0):
 
 
 def test_on_a_gpu_it_is_given_a_share_of_it_and_can_sleep(policy):
-    found = arguments(gpu(policy), memory=0.3)
+    found = arguments(gpu(policy), gpu_memory_utilization=0.3)
     assert (found["gpu_memory_utilization"], found["enable_sleep_mode"], found["dtype"]) == (0.3, True, "bfloat16")
     assert "tensor_parallel_size" not in found and found["additional_config"] == {"mmrl_banned": [3, 7]}
-    assert arguments(gpu(policy), sleep=False)["enable_sleep_mode"] is False
+    assert arguments(gpu(policy), sleep_mode=False)["enable_sleep_mode"] is False
 
 
 def test_it_is_spread_over_gpus_next_to_each_other(policy, monkeypatch):
@@ -272,10 +275,10 @@ def test_on_a_cpu_it_has_a_gigabyte_and_no_gpu(policy):
 
 def test_among_several_learners_its_workers_are_processes_with_a_group_of_their_own(policy, tmp_path):
     settings = ComputeConfig(sampler="vllm")
-    assert not vllm_engine.apart(settings)
+    assert not vllm_engine.has_separate_workers(settings)
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
-        assert vllm_engine.apart(settings)
+        assert vllm_engine.has_separate_workers(settings)
         assert arguments(policy)["distributed_executor_backend"] == "mp"
     finally:
         distributed.destroy_process_group()
@@ -292,7 +295,7 @@ def test_a_run_lets_it_rest_before_each_update(tmp_path, monkeypatch):
             told.append("sample")
             return super().generate(*args, **options)
 
-        def rest(self):
+        def sleep(self):
             told.append("rest")
 
     update = Learner.update
@@ -305,7 +308,7 @@ def test_a_run_lets_it_rest_before_each_update(tmp_path, monkeypatch):
     monkeypatch.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Noted)
     monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
     monkeypatch.setattr(Learner, "update", learn)
-    config = runs.toy_config(tmp_path, compute={"sampler": "vllm"}, evaluate={"n": 0})
+    config = runs.toy_config(tmp_path, compute={"sampler": "vllm"}, evaluate={"num_prompts": 0})
     runs.run(config)
     # each stage is prepared, two steps imitate, four sample
     assert told == ["rest", *["rest", "learn"] * 2, "rest", *["sample", "rest", "learn"] * 4]

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.api.errors import PluginError, UserError, WorldLost
+from mmrl.api.errors import EnvironmentFailed, PluginError, UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Reply, Score, Status, user
+from mmrl.api.types import Reply, Score, Status, user_message
 from mmrl.config.sections import PolicyConfig
-from mmrl.judge import cases_of
+from mmrl.judge import build_cases
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.turns import TurnCollector
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.turns import ConversationCollector
 from mmrl.run_folder.rollouts import rollout_row
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 FAMILIES = (*cases.FAMILIES, "llava")
 TEMPERATURE = 0.8
@@ -49,7 +49,7 @@ class Say:
         if self.left < 0:
             return Reply(terminated=True, reward=0.5)
         shown = [cases.picture(self.left, 28 + 28 * self.left, 56)] if self.pictures else []
-        return Reply(messages=[user(f"No, {self.left}.", *shown)], reward=-0.25)
+        return Reply(messages=[user_message(f"No, {self.left}.", *shown)], reward=-0.25)
 
     def close(self):
         self.task.closed += 1
@@ -61,16 +61,16 @@ class Talk(Task):
     def __init__(self, pictures=True):
         self.pictures, self.closed, self.worlds = pictures, 0, []
 
-    def world(self, prompt):
+    def environment(self, prompt):
         self.worlds.append(Say(self, int(prompt.id[1:]) - 1, self.pictures))
         return self.worlds[-1]
 
 
 def collected(vlm, task, prompts=(1, 2, 3), group=2, max_turns=8, max_tokens=5):
     posed = [replace(cases.prompt(n), task="talk") for n in prompts]
-    collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns)
+    collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns)
     return collector.collect(
-        posed, collector.encode(posed), group, Sampling(max_tokens=max_tokens, temperature=TEMPERATURE, seed=3)
+        posed, collector.encode(posed), group, SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=3)
     )
 
 
@@ -138,7 +138,7 @@ def gradient_of(vlm, loss):
 def test_what_a_world_says_stands_in_the_chat_layout_as_a_user_message_does(family):
     """The ids after an answer that ended by itself, and after one that was cut off, are those of the whole conversation."""
     vlm = cases.policy(family)
-    first, second = user("What digit is shown?", cases.picture(1)), user("No.", cases.picture(2, 84, 56))
+    first, second = user_message("What digit is shown?", cases.picture(1)), user_message("No.", cases.picture(2, 84, 56))
     conversation = [first, {"role": "assistant", "content": [{"type": "text", "text": "yes"}]}, second]
     whole = vlm.processor.apply_chat_template(
         [conversation], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
@@ -163,7 +163,7 @@ def test_the_ends_of_episodes():
         Status.FINISHED if r.turns[-1].terminated and i < 2 and not cut(r) else r.status for i, r in enumerate(found)
     ]
     short, two, four = found
-    assert len(short.turns) == 1 and short.later is None and short.turns[0].reward == 0.5 and short.turns[0].terminated
+    assert len(short.turns) == 1 and short.final_inputs is None and short.turns[0].reward == 0.5 and short.turns[0].terminated
     assert [t.reward for t in two.turns] == [-0.25, 0.5] and [t.terminated for t in two.turns] == [False, True]
     assert four.status is Status.TRUNCATED_TURNS and len(four.turns) == 4, "three turns, and what was said to the last"
     assert four.turns[-1].token_ids == () and four.turns[-1].observed_ids and not four.turns[-1].terminated
@@ -195,17 +195,17 @@ def test_a_task_without_worlds_is_asked_for_none():
     vlm, asked = cases.policy("qwen2_5_vl"), []
 
     class Quiet(Task):
-        def world(self, prompt):
+        def environment(self, prompt):
             asked.append(prompt.id)
 
-    assert all(len(r.turns) == 1 and r.later is None for r in collected(vlm, Quiet())) and len(asked) == 6
+    assert all(len(r.turns) == 1 and r.final_inputs is None for r in collected(vlm, Quiet())) and len(asked) == 6
     assert all(len(r.turns) == 1 for r in collected(vlm, Task()))
 
 
 def test_verifiers_and_records_have_the_whole_conversation():
     vlm = cases.policy("qwen2_5_vl")
     found = collected(vlm, Talk(), prompts=(3,), group=1)
-    (case,) = cases_of(found)
+    (case,) = build_cases(found)
     assert case.completion == found[0].turns[-1].text and len(case.image_sizes) == len(case.model_sizes) == 3
     row = rollout_row(found[0], Score(1.0), 0.0)
     assert [m["role"] for m in row["messages"]] == ["user", "assistant", "user", "assistant", "user"]
@@ -219,10 +219,10 @@ class Odd(Talk):
         super().__init__()
         self.how = {"world": world, "step": step, "close": close}
 
-    def world(self, prompt):
+    def environment(self, prompt):
         if self.how["world"]:
             return self.how["world"](prompt)
-        found = super().world(prompt)
+        found = super().environment(prompt)
         found.step = self.how["step"] or found.step
         found.close = self.how["close"] or found.close
         return found
@@ -252,8 +252,8 @@ def test_a_world_that_breaks_is_named(how, message):
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (user("see", "nowhere.png"), "nowhere.png does not exist"),
-        (user("see <|image_pad|>"), r"holds '<\|image_pad\|>', which stands for pictures"),
+        (user_message("see", "nowhere.png"), "nowhere.png does not exist"),
+        (user_message("see <|image_pad|>"), r"holds '<\|image_pad\|>', which stands for pictures"),
     ],
 )
 def test_what_a_world_says_may_be_wrong(said, message):
@@ -289,15 +289,15 @@ def test_worlds_that_wait_are_stepped_side_by_side():
 
 def test_an_episode_whose_world_is_lost_is_left_out_and_counted():
     def step(text):
-        raise WorldLost("the page hangs")
+        raise EnvironmentFailed("the page hangs")
 
     vlm, task = cases.policy("qwen2_5_vl"), Odd(step=step)
     posed = [replace(cases.prompt(1), task="talk")]
-    collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task})
+    collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": task})
     with pytest.warns(UserWarning, match=r"task 'talk': an episode was lost, 1 so far: the page hangs"):
-        found = collector.collect(posed, collector.encode(posed), 3, Sampling(max_tokens=4, temperature=1.0, seed=0))
-    assert [r.status for r in found] == [Status.WORLD_ERROR] * 3 and task.closed == 3
-    assert collector.figures() == {"world/lost": 3.0} and collector.figures() == {"world/lost": 0.0}
+        found = collector.collect(posed, collector.encode(posed), 3, SamplingParams(max_tokens=4, temperature=1.0, seed=0))
+    assert [r.status for r in found] == [Status.ENVIRONMENT_ERROR] * 3 and task.closed == 3
+    assert collector.metrics() == {"environment/lost": 3.0} and collector.metrics() == {"environment/lost": 0.0}
 
 
 def test_the_last_reply_says_what_came_of_it():
@@ -307,7 +307,7 @@ def test_the_last_reply_says_what_came_of_it():
 
         def step(self, completion):
             self.steps += 1
-            return Reply(messages=[user("on")], terminated=self.steps == 2, outcome={"success": float(self.steps == 2)})
+            return Reply(messages=[user_message("on")], terminated=self.steps == 2, outcome={"success": float(self.steps == 2)})
 
         def close(self):
             pass
@@ -316,7 +316,7 @@ def test_the_last_reply_says_what_came_of_it():
     assert [(len(r.turns), r.outcome) for r in found] == [(2, {"success": 1.0})] * 2
     cut = collected(
         cases.policy("qwen2_5_vl"),
-        Odd(step=lambda text: Reply(messages=[user("on")], outcome={"steps": 2.0})),
+        Odd(step=lambda text: Reply(messages=[user_message("on")], outcome={"steps": 2.0})),
         (1,),
         1,
         max_turns=2,
@@ -329,9 +329,9 @@ def test_a_conversation_that_would_be_too_long_is_cut_off():
     posed = [replace(cases.prompt(1), task="talk")]
 
     def run(most):
-        task = Odd(step=lambda text: Reply(messages=[user("go on, and on, and on")]))
-        collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns=6, max_context=most)
-        (found,) = collector.collect(posed, collector.encode(posed), 1, Sampling(max_tokens=4, temperature=1.0, seed=0))
+        task = Odd(step=lambda text: Reply(messages=[user_message("go on, and on, and on")]))
+        collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns=6, max_context=most)
+        (found,) = collector.collect(posed, collector.encode(posed), 1, SamplingParams(max_tokens=4, temperature=1.0, seed=0))
         return found
 
     free = run(None)
@@ -350,7 +350,7 @@ class Shows:
 
     def step(self, completion):
         self.heard.append(completion)
-        return Reply(terminated=True) if len(self.heard) == self.length else Reply(messages=[user("next")])
+        return Reply(terminated=True) if len(self.heard) == self.length else Reply(messages=[user_message("next")])
 
     def gold_turn(self):
         return "abc"[len(self.heard)] if len(self.heard) < 3 else None
@@ -363,11 +363,11 @@ def test_demonstrations_of_several_turns():
     vlm, made = cases.policy("qwen2_5_vl"), []
     task = Odd(world=lambda prompt: made.append(Shows(int(prompt.id[1:]))) or made[-1])
     posed = [replace(cases.prompt(n), task="talk") for n in (1, 3, 5)]
-    collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task})
+    collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": task})
     found = collector.demonstrate(posed, collector.encode(posed), ["a", "a", "a"])
     assert [w.heard for w in made] == [["a"], ["a", "b", "c"], ["a", "b", "c"]]
     assert [[t.text for t in r.turns] for r in found] == [["a"], ["a", "b", "c"], ["a", "b", "c", ""]]
-    assert all(r.demonstrated for r in found) and found[2].status is Status.TRUNCATED_TURNS
+    assert all(r.is_demonstration for r in found) and found[2].status is Status.TRUNCATED_TURNS
     for rollout, weights in zip(found, torch.eye(3), strict=True):
         batch = pack(found, Credit(advantages=weights), vlm, shared_prefix=False, budget=10_000, keep_zero=False)
         logprobs = torch.cat([vlm.outputs(m, TEMPERATURE).logprobs_L for m in batch.micro])
@@ -389,8 +389,8 @@ def test_waves_are_as_large_as_the_batch():
             alive[0] -= 1
 
     posed = [replace(cases.prompt(n), task="talk") for n in (1, 2, 3, 4, 5)]
-    collector = TurnCollector(vlm, LocalGenerator(vlm, 4), {"talk": Odd(world=lambda prompt: Counted())})
-    found = collector.collect(posed, collector.encode(posed), 2, Sampling(max_tokens=3, temperature=1.0, seed=0))
+    collector = ConversationCollector(vlm, LocalGenerator(vlm, 4), {"talk": Odd(world=lambda prompt: Counted())})
+    found = collector.collect(posed, collector.encode(posed), 2, SamplingParams(max_tokens=3, temperature=1.0, seed=0))
     assert most[0] == 4 and alive[0] == 0
     assert [r.group for r in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and [r.prompt.id for r in found] == [
         p.id for p in posed for _ in range(2)

@@ -16,9 +16,9 @@ from mmrl.api.episodes import Trajectory
 from mmrl.api.statistics import wilson
 from mmrl.api.types import Prompt, Score, Status
 from mmrl.run_folder import episodes, files
-from mmrl.run_folder.reader import read_rows, read_run
+from mmrl.run_folder.reader import read_jsonl, read_run
 from mmrl.run_folder.rollouts import rollout_row
-from mmrl.run_folder.webp import pictures
+from mmrl.run_folder.webp import decode_webp
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.report import episodes as shown_episodes
 from mmrl.ui.report import evaluations
@@ -44,13 +44,13 @@ def rollout(number, success, at_end=None, task="robotics/pick", frames=None, sai
         prompt=Prompt(messages=[], id=f"test-{number}", task=task, seed=900 + number, meta=more),
         group=0,
         status=Status.FINISHED if success else Status.TRUNCATED_TIME,
-        track=replace(track({"front": frames}, [[1], [1]]), instruction=said),
+        data=replace(track({"front": frames}, [[1], [1]]), instruction=said),
         outcome=found,
     )
 
 
 def rows(*rollouts, limit=4, temperature=0.0):
-    watched = episodes.Watched(limit)
+    watched = episodes.EpisodePicker(limit)
     watched.see(rollouts, temperature)
     return list(watched.rows)
 
@@ -70,7 +70,7 @@ def figure(task="robotics/pick", value=0.5, n=64, temperature=0.0, metric="accur
 
 
 def test_the_first_of_each_kind_are_kept_in_the_order_of_the_prompts():
-    watched = episodes.Watched(2)
+    watched = episodes.EpisodePicker(2)
     for start in (0, 4):  # as an evaluation asks for them
         watched.see([rollout(i, success=i % 3 == 0) for i in range(start, start + 4)], 0.5)
     assert [row["prompt_id"] for row in watched.rows] == ["test-0", "test-3", "test-1", "test-2"]
@@ -78,9 +78,9 @@ def test_the_first_of_each_kind_are_kept_in_the_order_of_the_prompts():
 
 
 def test_what_broke_or_shows_nothing_is_not_kept():
-    broken = replace(rollout(0, False), track=None, outcome={}, status=Status.WORLD_ERROR)
+    broken = replace(rollout(0, False), track=None, outcome={}, status=Status.ENVIRONMENT_ERROR)
     blind = rollout(1, True)
-    blind = replace(blind, track=replace(blind.track, images={}))
+    blind = replace(blind, track=replace(blind.data, images={}))
     assert rows(broken, blind) == [] and rows(rollout(0, True), limit=0) == []
 
 
@@ -92,13 +92,13 @@ def test_a_folder_has_a_video_for_each_row(run):
     kept = rows(rollout(1, True, frames=frames, variant="vision.texture"), rollout(2, False), rollout(3, False, task="a b/ü"))
     run.episodes(7, kept)
     (folder,) = read_run(run.path).episode_folders
-    found = read_rows(folder / "episodes.jsonl")
+    found = read_jsonl(folder / "episodes.jsonl")
     names = ["01-robotics-pick-success-1.webp", "01-robotics-pick-failure-1.webp", "02-a-b-failure-1.webp"]
     assert [re.sub("-+", "-", row["video"]) for row in found] == names
     assert sorted(path.name for path in folder.iterdir()) == sorted([*(row["video"] for row in found), "episodes.jsonl"])
     plain = {k: v for k, v in kept[0].items() if k != "video"}
     assert found[0] == {"step": 7, **plain, "video": names[0]} and found[0]["variant"] == "vision.texture"
-    shown = pictures((folder / names[0]).read_bytes())
+    shown = decode_webp((folder / names[0]).read_bytes())
     assert [(np.asarray(picture) == frame).all() for (picture, _), frame in zip(shown, frames, strict=True)] == [True] * 3
 
 
@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_leaves_the_old_ones(run, monkeypatch):
     def full(video):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(episodes.webp, "webp", full)
+    monkeypatch.setattr(episodes.webp, "encode_webp", full)
     with pytest.raises(UserError, match="free some space"):
         run.episodes(7, rows(rollout(2, False)))
     (folder,) = (run.path / "episodes").iterdir()
@@ -140,7 +140,7 @@ def test_only_the_first_the_best_and_the_last_stay(run):
 def test_rollouts_have_a_video_too(run):
     one, other = (rollout_row(rollout(i, True, frames=noise(3, 16, 16)), Score(1.0), 0.5) for i in (1, 2))
     run.rollouts(1, [{**one, "group": 0}, {**other, "group": 0}, rollout_row(rollout(3, False), Score(0.0), -0.5)])
-    found = read_rows(read_run(run.path).rollout_files[0])
+    found = read_jsonl(read_run(run.path).rollout_files[0])
     paths = [row["messages"][0]["content"][0]["path"] for row in found]
     assert paths[0] == paths[1] != paths[2], "equal ones are stored once"
     assert len(list((run.path / "rollouts" / "media").iterdir())) == 2
@@ -180,7 +180,7 @@ def test_hostile_instructions_and_names_stay_text(run, tmp_path):
     run.episodes(1, rows(rollout(1, True, said=EVIL, task=EVIL), rollout(2, False, said=EVIL, task=EVIL)))
     run.rollouts(1, [rollout_row(rollout(1, True, said=EVIL, task=EVIL), Score(1.0), 0.5)])
     (folder,) = read_run(run.path).episode_folders
-    (good, bad) = read_rows(folder / "episodes.jsonl")
+    (good, bad) = read_jsonl(folder / "episodes.jsonl")
     evil = [{**bad, "video": name} for name in ("../../../secret.webp", "/etc/passwd", EVIL, "", None, "gone.webp", "fake.webp")]
     (folder / "fake.webp").write_bytes(b"RIFF\x00\x00\x00\x00WEBPVP8 ")
     evil += [

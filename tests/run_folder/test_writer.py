@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import UserError, user
+from mmrl import UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.run_folder import files
-from mmrl.run_folder.reader import read_rows, read_run, step_of
+from mmrl.run_folder.reader import read_jsonl, read_run, step_of
 from mmrl.run_folder.rollouts import rollout_row
 from mmrl.run_folder.writer import RunFolder
 from runs import figure
@@ -43,7 +43,7 @@ def row(text: str, image: object, **more: object) -> dict[str, object]:
         "task": "t/a",
         "prompt_id": "p",
         "group": 0,
-        "messages": [user(text, image)],
+        "messages": [user_message(text, image)],
         "answer": "7",
         "completion": "7",
         "tokens": 1,
@@ -211,7 +211,7 @@ def test_plain_keeps_shape_and_never_fails() -> None:
     import torch
 
     given = {1: {2}, "t": torch.tensor([1.0, math.nan]), "b": b"x", "p": Path("q"), "deep": [(np.array([[1, 2]]),)]}
-    assert files.plain(given) == {"1": [2], "t": [1.0, None], "b": "b'x'", "p": "q", "deep": [[[[1, 2]]]]}
+    assert files.to_json_value(given) == {"1": [2], "t": [1.0, None], "b": "b'x'", "p": "q", "deep": [[[[1, 2]]]]}
 
 
 def test_read_run_gives_back_what_was_written(run: RunFolder) -> None:
@@ -252,7 +252,7 @@ def test_each_picture_is_stored_once_and_small(run: RunFolder, tmp_path: Path) -
     red.save(tmp_path / "red.png")
     wide = np.zeros((1000, 2000, 3), np.uint8)
     run.rollouts(7, [row("a", red), row("b", also_red), row("c", tmp_path / "red.png"), row("d", wide), row("e", wide)])
-    rows = read_rows(run.path / "rollouts" / "step-000007.jsonl")
+    rows = read_jsonl(run.path / "rollouts" / "step-000007.jsonl")
     paths = [r["messages"][0]["content"][0]["path"] for r in rows]
     assert len(set(paths[:3])) == len(set(paths[3:])) == 1
     assert len(list((run.path / "rollouts" / "media").iterdir())) == 2
@@ -267,9 +267,9 @@ def test_each_picture_is_stored_once_and_small(run: RunFolder, tmp_path: Path) -
 def test_what_is_drawn_for_people_is_kept_larger(run: RunFolder) -> None:
     """All screens of an episode would be unreadable in 512 pixels; without a limit a long one would be too large to keep."""
     for step, (size, kept) in enumerate((((1340, 1223), (1340, 1223)), ((6400, 3200), (1600, 800))), 1):
-        run.rollouts(step, [{**row("a", Image.new("RGB", (900, 900))), "shows": Image.new("RGB", size)}])
-        (found,) = read_rows(run.path / "rollouts" / f"step-{step:06d}.jsonl")
-        with Image.open(run.path / "rollouts" / found["shows"]) as drawn:
+        run.rollouts(step, [{**row("a", Image.new("RGB", (900, 900))), "drawing": Image.new("RGB", size)}])
+        (found,) = read_jsonl(run.path / "rollouts" / f"step-{step:06d}.jsonl")
+        with Image.open(run.path / "rollouts" / found["drawing"]) as drawn:
             assert drawn.size == kept
         with Image.open(run.path / "rollouts" / found["messages"][0]["content"][0]["path"]) as seen:
             assert seen.size == (512, 512)
@@ -293,11 +293,11 @@ def test_any_mode_is_seen_as_people_see_it(run: RunFolder, mode: str, color: obj
 
 def test_text_content_and_empty_rows(run: RunFolder) -> None:
     run.rollouts(1, [{"messages": [{"role": "system", "content": "be brief"}]}])
-    assert read_rows(run.path / "rollouts" / "step-000001.jsonl") == [
+    assert read_jsonl(run.path / "rollouts" / "step-000001.jsonl") == [
         {"step": 1, "messages": [{"role": "system", "content": [{"type": "text", "text": "be brief"}]}]}
     ]
     run.rollouts(2, [])
-    assert read_rows(run.path / "rollouts" / "step-000002.jsonl") == []
+    assert read_jsonl(run.path / "rollouts" / "step-000002.jsonl") == []
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_text_content_and_empty_rows(run: RunFolder) -> None:
 )
 def test_a_rollout_says_who_wrote_it(logprob: float, off_policy: bool, source: str) -> None:
     turns = tuple(Turn(observed_ids=(1,), token_ids=(2,), logprobs=(p,), text="7") for p in (-0.1, logprob))
-    prompt = Prompt(id="p", messages=[user("which?")], answer="7")
+    prompt = Prompt(id="p", messages=[user_message("which?")], answer="7")
     rollout = Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, off_policy=off_policy)
     assert rollout_row(rollout, Score(1.0), 0.5)["source"] == source
 
@@ -324,7 +324,7 @@ def test_rewind_then_the_rest_equals_a_run_without_a_break(tmp_path: Path) -> No
 
     def content(run: RunFolder) -> dict[str, object]:
         held: dict[str, object] = {name: data for name, data in tree(run.path).items() if name != "manifest.json"}
-        held["metrics.jsonl"] = [{k: v for k, v in r.items() if k != "time"} for r in read_rows(run.path / "metrics.jsonl")]
+        held["metrics.jsonl"] = [{k: v for k, v in r.items() if k != "time"} for r in read_jsonl(run.path / "metrics.jsonl")]
         return held
 
     straight, broken = (RunFolder.create(tmp_path / name, CONFIG, 3) for name in ("straight", "broken"))

@@ -22,12 +22,12 @@ def mmrl_step_finished(run, step, metrics):
 """
 RUN = """
 name = "toy"
-runs = "runs"
+runs_dir = "runs"
 policy = { model = "tiny:qwen2_5_vl:hidden=32,layers=1" }
 tasks = [{ id = "toy/colour" }]
 stages = [{ kind = "rl", steps = 10, prompts_per_step = 3, group_size = 4, learning_rate = 1e-3 }]
 generate = { max_tokens = 6 }
-evaluate = { n = 4 }
+evaluate = { num_prompts = 4 }
 checkpoint = { every = 3 }
 train = { threads = 1 }
 """

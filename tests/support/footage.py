@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
-from mmrl.api.simulators.types import Track
+from mmrl.api.simulators.types import TrajectoryData
 
 
 def track(pictures, valid, step_s=0.2, **more):
     """pictures: camera -> uint8 [T + 1, H, W, 3]."""
     valid_TK = torch.tensor(valid, dtype=torch.bool)
     calls, chunk = valid_TK.shape
-    return Track(
+    return TrajectoryData(
         instruction="turn",
         images={name: torch.as_tensor(shown) for name, shown in pictures.items()},
         state=None,

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 import runs
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
-from mmrl.run_folder.reader import read_rows
+from mmrl.run_folder.reader import read_jsonl
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
@@ -43,8 +43,8 @@ DISTILL = {
     "learning_rate": 1e-3,
 }
 TIMED = (
-    *("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/waiting"),
-    *("ahead/process", "ahead/generate", "ahead/judge"),
+    *("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/wait_s"),
+    *("async/process", "async/generate", "async/judge"),
 )
 """What depends on the clock."""
 LETTERS = {"toy/letters": 1.0}
@@ -62,38 +62,47 @@ def case(*stages: dict[str, Any], tasks: Sequence[str] = (), **sections: Any) ->
 
 
 REPLICATED = {"compute": {"weights": "replicated"}}
-LORA = {"policy": {"model": MODEL, "lora": {"rank": 2, "alpha": 4.0, "match": ["language", "vision"]}}}
+LORA = {"policy": {"model": MODEL, "lora": {"rank": 2, "alpha": 4.0, "target_modules": ["language", "vision"]}}}
 ACTS = {
     "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
     "tasks": [{"id": "dial/turn", "options": {"reward": "own"}, "verifiers": {"dial/success": 1.0}}],
-    "simulate": {"environments": 4},
+    "simulate": {"num_envs": 4},
 }
 CASES: dict[str, dict[str, Any]] = {
     "plain": rl(),
     "replicated": rl(also=REPLICATED),
-    "kl": rl(kl=0.3, epochs=2, minibatches=2, reference_every=4, optimizer="sgd", learning_rate=0.1),
-    "checkpointed": rl(also={"train": {"threads": 1, "checkpointing": True, "micro_batch_tokens": 40}}, entropy=0.01),
-    "lora": rl(also=LORA, kl=0.1),
-    "ppo": rl(algorithm="ppo", critic={"hidden": [8], "learning_rate": 1e-3, "warmup_steps": 2}),
+    "kl": rl(kl_coef=0.3, epochs=2, minibatches=2, reference_every=4, optimizer="sgd", learning_rate=0.1),
+    "checkpointed": rl(
+        also={"train": {"threads": 1, "gradient_checkpointing": True, "micro_batch_tokens": 40}}, entropy_coef=0.01
+    ),
+    "lora": rl(also=LORA, kl_coef=0.1),
+    "ppo": rl(algorithm="ppo", critic={"hidden_sizes": [8], "learning_rate": 1e-3, "warmup_steps": 2}),
     "ppo apart": rl(["picture", "text"], algorithm="ppo", critic={"backbone": "separate", "learning_rate": 1e-3}),
-    "picked": rl(dynamic_sampling=2, oversample=1.5, success=0.35, success_low=0.2, success_high=0.8),
-    "ghpo": rl(["picture", "text"], hints="ghpo", success=0.45, ground_truth="when-failed"),
-    "guide": rl(["picture", "text"], hints="guide", success=0.45, ground_truth="always"),
+    "picked": rl(dynamic_sampling=2, oversample=1.5, success_threshold=0.35, min_success_rate=0.2, max_success_rate=0.8),
+    "ghpo": rl(["picture", "text"], hints="ghpo", success_threshold=0.45, ground_truth="when-failed"),
+    "guide": rl(["picture", "text"], hints="guide", success_threshold=0.45, ground_truth="always"),
     "ttrv": rl(labels="ttrv", also={"generate": {"max_tokens": 1}}),
     "co-reward": rl(["picture", "text"], labels="co-reward", also={"generate": {"max_tokens": 1}}),
     "remax": rl(algorithm="remax", overlong="mask"),
     "stages": case({**SFT, "steps": 3}, {**RL, "steps": 4, "ema": 0.5}, {**DISTILL, "steps": 3}),
     "reverse": case(DISTILL | {"divergence": "reverse"}, tasks=["picture", "text"]),
     "hard": case(DISTILL | {"divergence": "hard"}),
-    "ema": rl(ema=0.6),
+    "ema": rl(ema_decay=0.6),
     "kinds": rl(["text", "picture"], prompts_per_step=2, also={"policy": {"model": MODEL}}),
     "texts now and then": rl(["text", "text", "text", "picture"], prompts_per_step=1, weight_decay=0.1),
     "texts alone": rl(["text"], weight_decay=0.1),
     "clips": rl(["clip", "picture", "two", "large"], also={"policy": {"model": MODEL, "video": {"max_frames": 4}}}),
     "one": rl(prompts_per_step=1),
-    "imitation": rl(imitation={"steps": 8, "batch_size": 1}),
+    "imitation": rl(imitation={"decay_steps": 8, "batch_size": 1}),
     "condition": rl(["picture", "text"], condition={}),
-    "replay": rl(["picture", "text"], order="easy-first", replay=0.5, replay_size=4, adapt="variance", success=0.45),
+    "replay": rl(
+        ["picture", "text"],
+        order="easy-first",
+        replay_share=0.5,
+        replay_buffer_size=4,
+        adapt_task_weights="variance",
+        success_threshold=0.45,
+    ),
     "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "OWN", "each": 16}}]},
     "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS,
     "acts, ppo": case(RL | {"algorithm": "ppo", "group_size": 1, "prompts_per_step": 5, "minibatches": 2, "epochs": 2}) | ACTS,
@@ -101,13 +110,20 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
     "muon, sharded": case(SFT | {"optimizer": "muon"}),
-    "ahead": rl(importance="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
+    "ahead": rl(importance_sampling="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
     "asked otherwise": rl(
         ["clip", "text", "picture"],
         steps=2,
         also={
             "policy": {"model": MODEL, "video": {"max_frames": 4}},
-            "evaluate": {"n": 7, "samples": 2, "temperature": 0.8, "blank": True, "shuffled": True, "frames": [2, 4]},
+            "evaluate": {
+                "num_prompts": 7,
+                "num_samples": 2,
+                "temperature": 0.8,
+                "blank_images": True,
+                "shuffle_frames": True,
+                "sparse_frames": [2, 4],
+            },
         },
     ),
     "slow": case({**RL, "steps": 2, "prompts_per_step": 2, "group_size": 2}, tasks=["picture"])
@@ -115,8 +131,8 @@ CASES: dict[str, dict[str, Any]] = {
     "resumed": rl(
         algorithm="ppo",
         critic={"backbone": "separate", "learning_rate": 1e-3},
-        kl=0.2,
-        ema=0.5,
+        kl_coef=0.2,
+        ema_decay=0.5,
         also={"checkpoint": {"every": 2, "keep": 9, "shards": True}},
     ),
     "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
@@ -135,7 +151,7 @@ def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
             task["options"]["folder"] = str(where)
     data = {
         "policy": {"model": MODEL},
-        "evaluate": {"n": 5, "every": 5},
+        "evaluate": {"num_prompts": 5, "every": 5},
         "record": {"rollouts_every": 1, "rollouts": 99, "trackers": []},
         **data,
     }
@@ -154,7 +170,7 @@ class Stopping(runs.Silent):
         self.run = run
 
     def step_finished(self, step: int, metrics: Any) -> None:
-        if step == self.stop and ranks.rank() == ranks.count() - 1:
+        if step == self.stop and ranks.rank() == ranks.world_size() - 1:
             self.run.stop = True
 
 
@@ -170,18 +186,18 @@ def play(
 ) -> dict[str, Any]:
     """Carry a case out in a folder; what came of it in this process. stop: after this step. fault: see `FAULTS`."""
     import mmrl.train.start
-    from mmrl.train.update.pack_words import WordPacker
+    from mmrl.train.update.pack_conversations import ConversationPacker
 
     seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": ""}
-    progress, pack = Stopping(stop), WordPacker.pack
+    progress, pack = Stopping(stop), ConversationPacker.pack
 
     def packed(self: Any, rollouts: Any, *args: Any, **options: Any) -> Any:
-        seen["ids"].append([None if r.elsewhere else [tuple(t.token_ids) for t in r.turns] for r in rollouts])
+        seen["ids"].append([None if r.is_stub else [tuple(t.token_ids) for t in r.turns] for r in rollouts])
         found = pack(self, rollouts, *args, **options)
         seen["own"].append([len(m.target_L) for batch in found for m in batch.micro])
         return found
 
-    WordPacker.pack = packed  # type: ignore[method-assign]
+    ConversationPacker.pack = packed  # type: ignore[method-assign]
     try:
         with FAULTS[fault](folder / "run"):
             made = mmrl.train.start.train(
@@ -194,13 +210,13 @@ def play(
     except SystemExit as error:
         return seen | {"error": f"exit {error.code}"}
     finally:
-        WordPacker.pack = pack  # type: ignore[method-assign]
+        ConversationPacker.pack = pack  # type: ignore[method-assign]
     run = progress.run
     weights = dict(run.policy.parameters())
     state = run.steps.learner.optimizer.state()
     seen |= {
         "trajectory": runs.trajectory(made.path),
-        "items": {p.name: list(read_rows(p)) for p in sorted((made.path / "evaluations").glob("*.jsonl"))},
+        "items": {p.name: list(read_jsonl(p)) for p in sorted((made.path / "evaluations").glob("*.jsonl"))},
         "notes": progress.notes,
         "errors": (made.path / "errors.jsonl").read_text() if (made.path / "errors.jsonl").exists() else "",
         "weights": {k: whole(v) for k, v in weights.items()},
@@ -214,9 +230,9 @@ def play(
 @contextlib.contextmanager
 def crowded(path: Path) -> Any:
     """Another holds the run folder."""
-    from mmrl.train.start import alone
+    from mmrl.train.start import lock_run_folder
 
-    with alone(path) if ranks.is_first() else contextlib.nullcontext():
+    with lock_run_folder(path) if ranks.is_first() else contextlib.nullcontext():
         yield
 
 
@@ -226,7 +242,7 @@ def full(path: Path) -> Any:
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if ranks.rank() == ranks.count() - 1:
+    if ranks.rank() == ranks.world_size() - 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         yield

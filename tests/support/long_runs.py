@@ -41,8 +41,8 @@ def figures(step: int, steps: int, chance: random.Random) -> dict[str, float]:
         "entropy": 1.2 * math.exp(-3 * far) + abs(noise) / 5,
         "kl": 0.02 * far + abs(noise) / 50,
         "clip_share": max(0.0, 0.02 + noise / 10),
-        "zero_spread_share": min(1.0, 0.2 + 0.5 * far + abs(noise)),
-        "answers/top_share": 0.2 + abs(noise),
+        "zero_std_share": min(1.0, 0.2 + 0.5 * far + abs(noise)),
+        "answers/most_common_share": 0.2 + abs(noise),
         "logprob_gap": 1e-4 * (1 + abs(noise)),
         "loss": noise / 3,
         "grad_norm": 0.5 + abs(noise) * 3,
@@ -57,7 +57,7 @@ def figures(step: int, steps: int, chance: random.Random) -> dict[str, float]:
         own = chance.gauss(0, 0.05)
         found |= {f"task/{task}/reward": 0.3 + 0.5 * far + own, f"task/{task}/length": 50 + 100 * own}
         found |= {
-            f"task/{task}/zero_spread_share": 0.3,
+            f"task/{task}/zero_std_share": 0.3,
             f"task/{task}/reward/format": 1 - abs(own),
             f"task/{task}/reward/answer": 0.5,
         }
@@ -99,7 +99,7 @@ def write_episodes(run: Path, step: int) -> None:
     """Two videos of an evaluation in a simulator, of twelve pictures each."""
     import numpy as np
 
-    from mmrl.run_folder.webp import Video, webp
+    from mmrl.run_folder.webp import Video, encode_webp
 
     folder = run / "episodes" / f"step-{step:06d}"
     folder.mkdir(parents=True)
@@ -108,7 +108,7 @@ def write_episodes(run: Path, step: int) -> None:
         frames = np.zeros((12, 48, 48, 3), np.uint8)
         for t in range(12):
             frames[t, 20:28, 4 * t : 4 * t + 4] = (60, 200, 60) if success else (200, 60, 60)
-        (folder / f"pick-{n}.webp").write_bytes(webp(Video(frames_THWC=frames, times_ms=(100,) * 11 + (1000,))))
+        (folder / f"pick-{n}.webp").write_bytes(encode_webp(Video(frames_THWC=frames, times_ms=(100,) * 11 + (1000,))))
         about = {"step": step, "task": "pick", "prompt_id": f"test-{n}", "seed": n, "variant": None, "temperature": 0.0}
         outcome = {"success": success, "success_at_end": success, "return": success, "steps": 11.0}
         rows.append(

@@ -45,7 +45,7 @@ def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (),
     """Two SFT and four RL steps on a tiny model."""
     data = {
         "name": name,
-        "runs": str(folder),
+        "runs_dir": str(folder),
         "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
         "tasks": [{"id": "toy/colour"}],
         "stages": [
@@ -53,7 +53,7 @@ def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (),
             {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3},
         ],
         "generate": {"max_tokens": 6},
-        "evaluate": {"n": 4},
+        "evaluate": {"num_prompts": 4},
         "record": {"rollouts_every": 2, "rollouts": 8},
         "train": {"threads": 1},
     }

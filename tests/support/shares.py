@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 from mmrl.api.media.clips import Clip
 
 KINDS = ("text", "picture", "large", "two", "clip")
@@ -19,7 +19,7 @@ def mmrl_tasks():
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id="shares/slow", target="shares:slow", deadline_s=60)]
+    return [VerifierSpec(id="shares/slow", target="shares:slow", timeout_s=60)]
 
 
 class Mixed(Task):
@@ -33,7 +33,7 @@ class Mixed(Task):
         return [
             Prompt(
                 id=f"{split}-{self.kinds[i % len(self.kinds)]}-{i}",
-                messages=[user(f"What is {i}?", *self.shown(i))],
+                messages=[user_message(f"What is {i}?", *self.shown(i))],
                 answer=f"one two three {i}",
                 meta={"difficulty": -i},
             )
@@ -41,7 +41,7 @@ class Mixed(Task):
         ]
 
     def rephrase(self, prompt):
-        return Prompt(id=prompt.id, messages=[user("In other words?", *prompt.images)], answer=prompt.answer)
+        return Prompt(id=prompt.id, messages=[user_message("In other words?", *prompt.images)], answer=prompt.answer)
 
     def shown(self, i):
         from PIL import Image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from mmrl import Case, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Case, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 180, 60), "blue": (30, 60, 220), "black": (0, 0, 0)}
 
@@ -22,7 +22,7 @@ def mmrl_tasks() -> list[TaskSpec]:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     names = ("letters", "exact", "zero", "raises", "sometimes", "nan", "prints", "hangs", "forks")
-    return [VerifierSpec(id=f"toy/{n}", target=f"toy:{n}", deadline_s=0.3 if n == "hangs" else 5.0) for n in names]
+    return [VerifierSpec(id=f"toy/{n}", target=f"toy:{n}", timeout_s=0.3 if n == "hangs" else 5.0) for n in names]
 
 
 class Colour(Task):
@@ -38,7 +38,9 @@ class Colour(Task):
             for k in range(self.copies):
                 shade = tuple(max(0, c - 5 * k - (3 if split == "test" else 0)) for c in rgb)
                 yield Prompt(
-                    id=f"{split}-{name}-{k}", messages=[user("The colour is", Image.new("RGB", (56, 56), shade))], answer=name
+                    id=f"{split}-{name}-{k}",
+                    messages=[user_message("The colour is", Image.new("RGB", (56, 56), shade))],
+                    answer=name,
                 )
 
 
@@ -64,7 +66,7 @@ class Broken(Colour):
                     file.write(b"not a picture")
             else:
                 prompt.images[0].save(path)
-            yield Prompt(id=prompt.id, messages=[user("The colour is", path)], answer=prompt.answer)
+            yield Prompt(id=prompt.id, messages=[user_message("The colour is", path)], answer=prompt.answer)
 
 
 def letters(case: Case) -> float:

@@ -9,8 +9,8 @@ import torch
 import vlm_cases as cases
 from mmrl.api.media.clips import Clip
 from mmrl.api.types import Prompt
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.update.pack_words import pack
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.update.pack_conversations import pack
 
 FAMILY = os.environ.get("MMRL_TEST_FAMILY", "qwen2_5_vl")
 GAP = 5e-3
@@ -52,7 +52,7 @@ def gaps(policy, prompts, inputs, groups, temperature):
 
 
 def sampled(policy, generator, prompts, temperature=0.7, max_tokens=6, **options):
-    generator.wake()
+    generator.wake_up()
     inputs = [policy.encode(p) for p in prompts]
-    groups = generator.generate(inputs, 2, Sampling(max_tokens=max_tokens, temperature=temperature, **options))
+    groups = generator.generate(inputs, 2, SamplingParams(max_tokens=max_tokens, temperature=temperature, **options))
     return inputs, groups, gaps(policy, prompts, inputs, groups, temperature or 1.0).abs()

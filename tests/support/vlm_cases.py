@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.api.episodes import Conversation
-from mmrl.api.types import Prompt, Rollout, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm import tiny
@@ -32,7 +32,7 @@ def picture(seed: int, width: int = 56, height: int = 56) -> Image.Image:
 def prompt(seed: int, images: int = 1, size: tuple[int, int] = (56, 56)) -> Prompt:
     """A prompt whose length and pictures depend on the seed; no two pictures have the same size."""
     pictures = [picture(10 * seed + k, size[0] + 28 * k, size[1] + 56 * seed) for k in range(images)]
-    return Prompt(id=f"p{seed}", messages=[user("What digit is shown? " + "x" * seed, *pictures)], answer="7")
+    return Prompt(id=f"p{seed}", messages=[user_message("What digit is shown? " + "x" * seed, *pictures)], answer="7")
 
 
 def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0) -> list[Rollout]:

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import Case, Mark, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
-from mmrl.api.frames import Eyes, Frame
-from mmrl.api.tasks.options import Prompts
+from mmrl import Case, NoGold, Overlay, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user_message
+from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
+from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
-from mmrl.testing.checks import Fault
+from mmrl.testing.checks import CheckFailed
 from mmrl.testing.sample import TimeIsUp, evenly, time_limit
 
 
@@ -38,7 +38,7 @@ class Count(Task):
     """How many white rows a picture has; a task without faults."""
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        return Prompts(range(8), lambda i: self.row(split, i, random.Random(f"{split} {seed} {i}")))
+        return LazyPrompts(range(8), lambda i: self.row(split, i, random.Random(f"{split} {seed} {i}")))
 
     def row(self, split: str, i: int, draw: random.Random) -> Prompt:
         pixels = np.full((12, 12, 3), draw.randrange(120), np.uint8)
@@ -46,7 +46,7 @@ class Count(Task):
         pixels[11] = [i, len(split), draw.randrange(256)]
         return Prompt(
             id=f"{split}-{i}",
-            messages=[user("How many white rows?", Image.fromarray(pixels))],
+            messages=[user_message("How many white rows?", Image.fromarray(pixels))],
             answer=WORDS[i % 4],
             meta={"boxes": [(0, 0, 12, 1)]},
         )
@@ -80,7 +80,7 @@ def task(**members: Any) -> type[Task]:
 
 
 def with_text(text: Callable[[Prompt, str, int], str]) -> Callable[[Prompt, str, int], list[Any]]:
-    return lambda row, split, i: [user(text(row, split, i), row.images[0])]
+    return lambda row, split, i: [user_message(text(row, split, i), row.images[0])]
 
 
 calls = itertools.count()
@@ -142,7 +142,7 @@ TASK_FAULTS = {
     ),
     "other pixels": (
         "same_seed_gives_same_rows",
-        rows(change(messages=lambda r, s, i: [user("?", Image.new("RGB", (12, 12), (next(calls) % 251, i, len(s))))])),
+        rows(change(messages=lambda r, s, i: [user_message("?", Image.new("RGB", (12, 12), (next(calls) % 251, i, len(s))))])),
         "is another one from",
     ),
     "a global seed": (
@@ -162,12 +162,12 @@ TASK_FAULTS = {
     ),
     "a picture in two splits": (
         "splits_do_not_overlap",
-        rows(change(messages=lambda r, s, i: [user("?", Image.new("RGB", (12, 12), (i, i, i)))])),
+        rows(change(messages=lambda r, s, i: [user_message("?", Image.new("RGB", (12, 12), (i, i, i)))])),
         "row 'test-0' of 'test' has image and text of row 'train-0' of 'train'",
     ),
     "no such image": (
         "images_decode",
-        rows(change(messages=lambda r, s, i: [user("?" + r.id, __file__)])),
+        rows(change(messages=lambda r, s, i: [user_message("?" + r.id, __file__)])),
         "an image of row 'train-0' of 'train' does not load",
     ),
     "a lambda": ("prompts_pickle", rows(change(meta={"f": lambda: 1})), "does not pickle"),
@@ -202,28 +202,28 @@ TASK_FAULTS = {
         "has the box (100, 200, 300, 400) in an image of 12 x 12",
     ),
     "a mark in pixels": (
-        "marks_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Mark(kind="box", at=(0, 0, 120, 10), of="true")]),
+        "overlays_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Overlay(kind="box", coordinates=(0, 0, 120, 10), source="true")]),
         "row 'train-0' of 'train': marks gives what can't be drawn: box (0, 0, 120, 10) is far off the picture",
     ),
     "a mark on another picture": (
-        "marks_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Mark(kind="point", at=(0.5, 0.5), of="true", image=1)]),
+        "overlays_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(0.5, 0.5), source="true", image=1)]),
         "has 1 pictures, and a mark for number 1: they are counted from 0",
     ),
     "an interval of no video": (
-        "marks_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Mark(kind="interval", at=(0, 1, 2), of="true")]),
+        "overlays_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Overlay(kind="interval", coordinates=(0, 1, 2), source="true")]),
         "has 0 videos, and a mark for number 0",
     ),
     "a mark that nobody said": (
-        "marks_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Mark(kind="point", at=(0.5, 0.5), of="said")]),
+        "overlays_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(0.5, 0.5), source="said")]),
         "marks of an empty completion say something",
     ),
     "a truth that depends on what is said": (
-        "marks_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Mark(kind="point", at=(len(completion) / 9, 0), of="true")]),
+        "overlays_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(len(completion) / 9, 0), source="true")]),
         "what marks calls true is another with another completion",
     ),
     "a broken row": (
@@ -257,7 +257,7 @@ def test_a_planted_fault_in_a_task_is_found(fault: str) -> None:
     also = {
         "same_seed_gives_same_rows": {"global_random_state_is_untouched"},
         "prompts_pickle": {"same_seed_gives_same_rows"},
-        "boxes_are_in_their_image": {"marks_can_be_drawn"},
+        "boxes_are_in_their_image": {"overlays_can_be_drawn"},
     }
     assert set(found) - also.get(name, set()) == {name}, found
 
@@ -309,19 +309,23 @@ class Countdown(Task):
     """Says one number less each turn, until there is none; what came of it is in the outcome alone."""
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        return [Prompt(id=f"{split}-{i}", messages=[user(f"From {i} in {split}?")], meta={"from": i}) for i in range(1, 9)]
+        return [
+            Prompt(id=f"{split}-{i}", messages=[user_message(f"From {i} in {split}?")], meta={"from": i}) for i in range(1, 9)
+        ]
 
     def gold(self, prompt: Prompt) -> str:
         return f"down from {prompt.meta['from']}"
 
-    def world(self, prompt: Prompt) -> Any:
+    def environment(self, prompt: Prompt) -> Any:
         left = [prompt.meta["from"]]
 
         def step(completion: str) -> Reply:
             right = completion == f"down from {left[0]}"
             left[0] -= 1
             return Reply(
-                terminated=not (left[0] and right), messages=[user("on")], outcome={"success": float(right and not left[0])}
+                terminated=not (left[0] and right),
+                messages=[user_message("on")],
+                outcome={"success": float(right and not left[0])},
             )
 
         return SimpleNamespace(step=step, gold_turn=lambda: f"down from {left[0]}", close=lambda: closed.append(left[0]))
@@ -340,7 +344,7 @@ def test_gold_is_played_to_its_end_where_an_answer_is_not_the_end() -> None:
     report = check_verifier(spec, asked, lambda case: case.outcome["success"])
     assert report.ok and report.results[0].name == "success_at_once_scores_highest"
     assert not check_verifier(spec, asked, lambda case: 0.5 * case.outcome["success"]).ok
-    with pytest.raises(verifier_checks.Fault, match="gives 0 to the gold completion 'down from 1'"):
+    with pytest.raises(verifier_checks.CheckFailed, match="gives 0 to the gold completion 'down from 1'"):
         verifier_checks.check_gold(spec, lambda case: 1 - case.outcome["success"], asked)
 
 
@@ -371,7 +375,7 @@ def test_rows_that_take_long_are_compared_as_far_as_time_allows(monkeypatch: pyt
 
     class Slow(Count):
         def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-            return Prompts(range(500), lambda i: made.append(i) or time.sleep(0.01) or self.row(split, i, random.Random(i)))
+            return LazyPrompts(range(500), lambda i: made.append(i) or time.sleep(0.01) or self.row(split, i, random.Random(i)))
 
         def row(self, split: str, i: int, draw: random.Random) -> Prompt:
             return change(id=f"{split}-{i}")(super().row(split, i % 60, random.Random(f"{split} {i}")), split, i)
@@ -402,7 +406,7 @@ def test_what_looks_like_a_leak_and_is_none() -> None:
 
 
 HASH_ORDER = """
-    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
     @hookimpl
     def mmrl_tasks():
@@ -417,7 +421,7 @@ HASH_ORDER = """
         order = staticmethod(list)
         def prompts(self, split, seed):
             letters = self.order({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
-            return [Prompt(id=f"{split}-{i}", messages=[user(f"{split} {i}?")], answer=a) for i, a in enumerate(letters)]
+            return [Prompt(id=f"{split}-{i}", messages=[user_message(f"{split} {i}?")], answer=a) for i, a in enumerate(letters)]
 
     class Sorted(Letters):
         order = staticmethod(sorted)
@@ -429,17 +433,17 @@ HASH_ORDER = """
 
 def test_one_other_process_makes_the_rows_of_all_tasks(site) -> None:
     site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
-    first = other_process.rows_elsewhere("sets/sorted", {}, ["train"], 3)
+    first = other_process.rows_in_subprocess("sets/sorted", {}, ["train"], 3)
     kept = other_process._other
     assert len(first["train"]) == 3 and len(set(first["train"])) == 3
-    with pytest.raises(Fault, match=r"another process can't make the rows: .*no task 'sets/none'"):
-        other_process.rows_elsewhere("sets/none", {}, ["train"], 3)
-    assert other_process.rows_elsewhere("sets/sorted", {}, ["train"], 3) == first and other_process._other is kept
+    with pytest.raises(CheckFailed, match=r"another process can't make the rows: .*no task 'sets/none'"):
+        other_process.rows_in_subprocess("sets/none", {}, ["train"], 3)
+    assert other_process.rows_in_subprocess("sets/sorted", {}, ["train"], 3) == first and other_process._other is kept
 
 
 DIES = """
     import os, sys
-    from mmrl import Prompt, Task, TaskSpec, hookimpl, user
+    from mmrl import Prompt, Task, TaskSpec, hookimpl, user_message
 
     @hookimpl
     def mmrl_tasks():
@@ -449,7 +453,7 @@ DIES = """
     class Talks(Task):
         def prompts(self, split, seed):
             print("so to speak")
-            return [Prompt(id=split, messages=[user(f"what? {sys.stdin.read()}")])]
+            return [Prompt(id=split, messages=[user_message(f"what? {sys.stdin.read()}")])]
 
     class Here(Task):
         def prompts(self, split, seed):
@@ -460,26 +464,26 @@ DIES = """
 
 def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surroundings(site, monkeypatch) -> None:
     site("mmrl-dies", {"mmrl_dies.py": DIES}, {"dies": "mmrl_dies"})
-    with pytest.raises(Fault, match="another process can't make the rows: it is over here"):
-        other_process.rows_elsewhere("dies/here", {}, ["train"], 3)
-    with pytest.raises(Fault, match="no task 'dies/none'"):
-        other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
+    with pytest.raises(CheckFailed, match="another process can't make the rows: it is over here"):
+        other_process.rows_in_subprocess("dies/here", {}, ["train"], 3)
+    with pytest.raises(CheckFailed, match="no task 'dies/none'"):
+        other_process.rows_in_subprocess("dies/none", {}, ["train"], 3)
     kept = other_process._other
     monkeypatch.setenv("SOMETHING", "else")
-    with pytest.raises(Fault, match="no task 'dies/none'"):
-        other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
+    with pytest.raises(CheckFailed, match="no task 'dies/none'"):
+        other_process.rows_in_subprocess("dies/none", {}, ["train"], 3)
     assert other_process._other is not kept and kept.popen.poll() == 0, "which has ended"
 
 
 def test_tasks_may_print_and_read_in_another_process(site) -> None:
     site("mmrl-dies", {"mmrl_dies.py": DIES}, {"dies": "mmrl_dies"})
     for _ in range(2):  # what is printed after an answer is no answer to the next request
-        assert len(other_process.rows_elsewhere("dies/talks", {}, ["train", "test"], 3)["test"]) == 1
+        assert len(other_process.rows_in_subprocess("dies/talks", {}, ["train", "test"], 3)["test"]) == 1
 
 
 def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> None:
     monkeypatch.setattr(other_process, "PROGRAM", "signal:pause")
-    slow = other_process.Other()
+    slow = other_process.RowProcess()
     with pytest.raises(TimeIsUp), time_limit(0.2):
         slow.ask({"id": "toy/colour"})
     assert not slow.fits()
@@ -489,7 +493,7 @@ def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> No
 def test_another_process_that_is_busy_ends_too(monkeypatch) -> None:
     monkeypatch.setattr(other_process, "PROGRAM", "signal:pause")
     monkeypatch.setattr(other_process, "PATIENCE_S", 0.1)
-    busy = other_process.Other()
+    busy = other_process.RowProcess()
     busy.close()
     assert busy.popen.returncode == -signal.SIGKILL
 
@@ -504,7 +508,7 @@ def test_what_depends_on_the_process_is_found(site) -> None:
 
 
 NEEDS_OPTIONS = """
-    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
     @hookimpl
     def mmrl_tasks():
@@ -519,7 +523,8 @@ NEEDS_OPTIONS = """
             self.last = last
 
         def prompts(self, split, seed):
-            return [Prompt(id=f"{split}{i}", messages=[user(f"{split}: {i} + 100?")], answer=i + 100) for i in range(self.last)]
+            return [Prompt(id=f"{split}{i}", messages=[user_message(f"{split}: {i} + 100?")], answer=i + 100)
+                    for i in range(self.last)]
 
     def exact(case):
         return float(case.completion == str(case.answer))
@@ -564,7 +569,7 @@ def exact(case: Case) -> float:
 
 
 state = {"n": 0}
-AS_EXACT = VerifierSpec(id="count/exact", target="-:-", deadline_s=0.5)
+AS_EXACT = VerifierSpec(id="count/exact", target="-:-", timeout_s=0.5)
 
 
 def backtrack(case: Case) -> float:
@@ -614,7 +619,7 @@ VERIFIER_FAULTS = {
         "gives inf as its part 'format'",
     ),
     "a crash on gold": ("gold_scores_highest", lambda case: case.completion.index("x"), "raised ValueError"),
-    "too slow": ("gold_scores_highest", lambda case: time.sleep(9), "took longer than deadline_s=0.5"),
+    "too slow": ("gold_scores_highest", lambda case: time.sleep(9), "took longer than timeout_s=0.5"),
     "below the floor": ("empty_scores_low", lambda case: exact(case) or -1.0, "an empty completion scores -1, outside low=0"),
     "empty is in everything": (
         "empty_scores_low",
@@ -649,7 +654,7 @@ VERIFIER_FAULTS = {
     "slow on long": (
         "huge_scores_low",
         lambda case: exact(case) if len(case.completion) < 9999 else time.sleep(9),
-        "a megabyte of rubbish took longer than deadline_s=0.5",
+        "a megabyte of rubbish took longer than timeout_s=0.5",
     ),
     "a recursive parser": (
         "huge_scores_low",
@@ -694,18 +699,18 @@ def test_a_planted_fault_in_a_verifier_is_found(fault: str) -> None:
 
 def test_every_check_of_verifiers_has_a_planted_fault() -> None:
     planted = {name for name, _, _ in VERIFIER_FAULTS.values()}
-    planted |= {"gold_scores_highest_in_every_frame"}  # below
+    planted |= {"gold_scores_highest_in_every_coordinate_format"}  # below
     assert planted == {c.__name__ for c in (verifier_checks.gold_scores_highest, *verifier_checks.CHECKS)}
 
 
 def test_a_catastrophic_pattern_is_stopped() -> None:
     start = time.monotonic()
     found = failed(check_verifier(AS_EXACT, sample(), backtrack))
-    assert "took longer than deadline_s=0.5" in found["huge_scores_low"] and time.monotonic() - start < 20
+    assert "took longer than timeout_s=0.5" in found["huge_scores_low"] and time.monotonic() - start < 20
 
 
 def test_published_verifiers_may_be_lenient_but_not_crash() -> None:
-    published = VerifierSpec(id="count/contains@peer", target="-:-", deadline_s=0.5)
+    published = VerifierSpec(id="count/contains@peer", target="-:-", timeout_s=0.5)
     report = check_verifier(published, sample(), accepting(lambda c, a: a in c))
     assert report.ok
     notes = {r.name: r.note for r in report.results}
@@ -731,12 +736,12 @@ def boxes() -> tuple[type[Task], Callable[[Case], float]]:
 
     class Where(found["Where"]):
         def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-            return Prompts(range(8), lambda i: self.row(split, i))
+            return LazyPrompts(range(8), lambda i: self.row(split, i))
 
         def row(self, split: str, i: int) -> Prompt:
             picture = Image.new("RGB", (90, 60), (i, len(split), 9))
             box = [10 * i, 3 + i, 10 * i + 9, 50]
-            return Prompt(id=f"{split}-{i}", messages=[user("Where?", picture)], answer=box, meta={"boxes": [box]})
+            return Prompt(id=f"{split}-{i}", messages=[user_message("Where?", picture)], answer=box, meta={"boxes": [box]})
 
     return Where, found["box_iou"]
 
@@ -750,22 +755,24 @@ def test_the_guides_box_verifier_passes() -> None:
 @pytest.mark.parametrize(
     "blind",
     [
-        lambda case: replace(case, frame=Frame.PIXELS),
+        lambda case: replace(case, coordinate_format=CoordinateFormat.PIXELS),
         lambda case: replace(case, model_sizes=case.image_sizes),
-        lambda case: replace(case, frame=Frame.MODEL_PIXELS),
+        lambda case: replace(case, coordinate_format=CoordinateFormat.MODEL_PIXELS),
     ],
     ids=["the frame", "the size as the model sees it", "all frames but one"],
 )
 def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable[[Case], Case]) -> None:
     where, box_iou = boxes()
     found = failed(check_verifier(AS_EXACT, sample(where), lambda case: box_iou(blind(case))))
-    assert set(found) == {"gold_scores_highest_in_every_frame"}
-    message = found["gold_scores_highest_in_every_frame"]
+    assert set(found) == {"gold_scores_highest_in_every_coordinate_format"}
+    message = found["gold_scores_highest_in_every_coordinate_format"]
     assert re.search(
         "gives 0[.0-9]* to the gold completion '.*' of row 'train-0' and not high=1, for a model that writes", message
     )
-    assert message.endswith("convert between case.frame and the truth's pixels with mmrl.api.frames.to_frame")
-    published = VerifierSpec(id="count/box@peer", target="-:-", deadline_s=0.5)
+    assert message.endswith(
+        "convert between case.coordinate_format and the truth's pixels with mmrl.api.coordinates.convert_coordinates"
+    )
+    published = VerifierSpec(id="count/box@peer", target="-:-", timeout_s=0.5)
     lenient = check_verifier(published, sample(where), lambda case: box_iou(blind(case)))
     assert lenient.ok and any(r.note.startswith("as published: count/box@peer gives 0") for r in lenient.results)
 
@@ -773,15 +780,15 @@ def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable
 def test_a_task_keeps_its_eyes() -> None:
     where, box_iou = boxes()
     made = where()
-    made.eyes = Eyes(Frame.THOUSANDTHS)
+    made.image_processing = ImageProcessing(CoordinateFormat.THOUSANDTHS)
     check_verifier(AS_EXACT, [(made, p) for p in made.prompts("train", 0)], box_iou)
-    assert made.eyes == Eyes(Frame.THOUSANDTHS)
+    assert made.image_processing == ImageProcessing(CoordinateFormat.THOUSANDTHS)
 
 
 def test_a_lenient_tolerance_is_a_note() -> None:
     class Numbers(Task):
         def prompts(self, split: str, seed: int) -> list[Prompt]:
-            return [Prompt(id=str(i), messages=[user(f"Row {i}?")], answer=str(100 * i + 1000)) for i in range(30)]
+            return [Prompt(id=str(i), messages=[user_message(f"Row {i}?")], answer=str(100 * i + 1000)) for i in range(30)]
 
     near = accepting(lambda c, a: c.isdigit() and c.isascii() and len(c) < 9 and abs(int(c) - int(a)) <= 100)
     notes = {r.name: r.note for r in check_verifier(AS_EXACT, sample(Numbers, 30), near).results}

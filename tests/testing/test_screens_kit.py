@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmrl import SimulatorSpec, UserError
-from mmrl.api.simulators.screens import Action, Element
+from mmrl.api.simulators.gui import Action, Element
 from mmrl.config.load import parse_config
 from mmrl.registry import plugins
 from mmrl.testing import check_id, check_plugin
@@ -107,14 +107,14 @@ FAULTS: dict[str, tuple[str, type, str]] = {
     "no picture": ("a_start_shows_a_page", shown(lambda self, one: replace(one, picture=None)), "shows no picture"),
     "another size": (
         "a_start_shows_a_page",
-        shown(lambda self, one: replace(one, picture=one.picture and one.picture.resize((9, 9)))),
+        shown(lambda self, one: replace(one, picture=one.screenshot and one.screenshot.resize((9, 9)))),
         r"shows a picture of RGB \(9, 9\)",
     ),
     "over": ("a_start_shows_a_page", shown(lambda self, one: replace(one, terminated=True)), "is over before anything was done"),
     "pay": ("a_start_shows_a_page", shown(lambda self, one: replace(one, reward=2.0)), "has reward = 2.0: pay from -1 to 1"),
     "won": ("a_start_shows_a_page", shown(lambda self, one: replace(one, success=True)), "succeeded, and the episode isn't over"),
     "box": ("a_start_shows_a_page", shown(element((0, 0, 999, 10))), "boxes lie on the screen of 160 x 80"),
-    "spot": ("a_start_shows_a_page", shown(element((0, 0, 9, 9), spot=(20, 5))), "which isn't in its box"),
+    "spot": ("a_start_shows_a_page", shown(element((0, 0, 9, 9), click_point=(20, 5))), "which isn't in its box"),
     "unasked": (
         "a_start_shows_a_page",
         hall(open=lambda self, elements=False: Doors(self, True)),
@@ -179,13 +179,13 @@ def test_the_doors_of_the_guide_keep_all_rules_and_are_played(site: Callable[...
     task = plugins.registry().make_task("gui/episodes", {"simulator": "doors/hall", "style": "brief"})
     prompts = task.prompts("train", 0)
     for prompt, turns in (prompts[0], 1), (prompts[1], 2):
-        world, said = task.world(prompt), task.gold(prompt)
+        world, said = task.environment(prompt), task.gold(prompt)
         replies = [world.step(said)]
         while not replies[-1].terminated:
             replies.append(world.step(world.gold_turn()))
         assert len(replies) == turns and replies[-1].outcome["success"] == 1.0
         world.close()
-    world = task.world(prompts[0])
+    world = task.environment(prompts[0])
     replies = [world.step(f"click {20 + 40 * n} 40") for n in range(4) if f"click {20 + 40 * n} 40" != task.gold(prompts[0])][:1]
     assert replies[0].terminated and replies[0].outcome["raw_reward"] == -1.0
     world.close()

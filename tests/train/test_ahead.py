@@ -12,11 +12,11 @@ import torch
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.generate.twin import TwinGenerator
-from mmrl.train.position import Moment
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.generate.snapshot import SnapshotGenerator
+from mmrl.train.position import StepIndex
 from mmrl.train.resolve import resolve, with_algorithm_defaults
-from mmrl.train.sampling.ahead import Ahead, lag
+from mmrl.train.sampling.async_sampling import AsyncSampler, staleness_metrics
 from mmrl.train.sampling.groups import Sampled
 from runs import TOY, Silent, run, toy_config
 
@@ -37,7 +37,7 @@ class Line:
     def __init__(self, depth, steps=8, sampling_s=0.0, learning_s=0.0, **pauses):
         self.weights, self.held, self.busy = 0, 0, False
         self.sampling_s, self.learning_s = sampling_s, learning_s
-        self.steps, self.ahead = steps, Ahead(Stub(self.sample, self.refresh), depth, steps=steps, **pauses)
+        self.steps, self.ahead = steps, AsyncSampler(Stub(self.sample, self.refresh), depth, steps=steps, **pauses)
 
     def sample(self, at):
         self.busy = True
@@ -50,14 +50,14 @@ class Line:
         assert not self.busy and not any(not job.done() for _, job in self.ahead.jobs)
         self.held = self.weights
 
-    def go(self, drains=()):
+    def run_stages(self, drains=()):
         """Version that each step's completions are of."""
         found = []
         for step in range(self.steps):
-            groups = self.ahead("the prompts", Moment(step, step, step))
+            groups = self.ahead("the prompts", StepIndex(step, step, step))
             number, version, thread = groups.counts["of"]
             assert number == step and thread.startswith("sampler")
-            assert groups.seconds.keys() == {"wait"} and "ahead/generate" in groups.counts
+            assert groups.seconds.keys() == {"wait"} and "async/generate" in groups.counts
             found.append(version)
             if step in drains:
                 assert not self.ahead.jobs, "nobody samples while the run is evaluated or saved"
@@ -73,17 +73,17 @@ class Line:
 )
 def test_each_step_learns_from_weights_that_are_as_old_as_the_schedule_says(depth, versions):
     for times in ({}, {"sampling_s": 0.01}, {"learning_s": 0.01}):  # whoever is quicker
-        assert Line(depth, **times).go() == versions
+        assert Line(depth, **times).run_stages() == versions
 
 
 def test_nothing_is_sampled_beyond_an_evaluation_or_a_checkpoint():
-    assert Line(2, evaluate_every=3).go(drains=(2, 5)) == [0, 0, 0, 3, 3, 3, 6, 6]
-    assert Line(2, evaluate_every=3, save_every=5).go(drains=(2, 4, 5)) == [0, 0, 0, 3, 3, 5, 6, 6]
+    assert Line(2, evaluate_every=3).run_stages(drains=(2, 5)) == [0, 0, 0, 3, 3, 3, 6, 6]
+    assert Line(2, evaluate_every=3, save_every=5).run_stages(drains=(2, 4, 5)) == [0, 0, 0, 3, 3, 5, 6, 6]
 
 
 def test_two_stages_that_take_equally_long_take_half_the_time():
     started = time.perf_counter()
-    Line(1, 30, sampling_s=0.05, learning_s=0.05).go()
+    Line(1, 30, sampling_s=0.05, learning_s=0.05).run_stages()
     beside = time.perf_counter() - started
     assert 31 * 0.05 <= beside < 30 * 0.1 / 1.6
 
@@ -94,10 +94,10 @@ def test_a_fault_of_the_sampler_is_raised_where_the_step_is_taken():
             raise UserError("the page hangs")
         return at.step
 
-    ahead = Ahead(Stub(work), 2, steps=10)
-    assert [ahead("the prompts", Moment(step, step, step)).counts["of"] for step in (0, 1)] == [0, 1]
+    ahead = AsyncSampler(Stub(work), 2, steps=10)
+    assert [ahead("the prompts", StepIndex(step, step, step)).counts["of"] for step in (0, 1)] == [0, 1]
     with pytest.raises(UserError, match="the page hangs"):
-        ahead("the prompts", Moment(2, 2, 2))
+        ahead("the prompts", StepIndex(2, 2, 2))
     ahead.close()
 
 
@@ -108,8 +108,8 @@ def test_closing_waits_for_the_step_under_way_and_drops_the_others():
         time.sleep(0.1)
         done.append(at.step)
 
-    ahead = Ahead(Stub(work), 3, steps=10)
-    ahead("the prompts", Moment(0, 0, 0))
+    ahead = AsyncSampler(Stub(work), 3, steps=10)
+    ahead("the prompts", StepIndex(0, 0, 0))
     time.sleep(0.02)
     ahead.close()
     assert done == [0, 1] and not ahead.jobs
@@ -120,15 +120,15 @@ def test_lag_is_counted_by_tokens():
     one, two = cases.rollouts(vlm, [cases.prompt(1)], group=2)
     old = replace(one, turns=(replace(one.turns[0], token_ids=(5,) * 6, version=3),))
     new = replace(two, turns=(replace(two.turns[0], token_ids=(5,) * 2, version=5),))
-    assert lag([old, new], 5, 2) == {"staleness/mean": 1.5, "staleness/max": 2.0}
+    assert staleness_metrics([old, new], 5, 2) == {"staleness/mean": 1.5, "staleness/max": 2.0}
     with pytest.raises(RuntimeError, match=r"^step 6 got tokens of weights 2 versions old, above compute.staleness = 1$"):
-        lag([old, new], 5, 1)
+        staleness_metrics([old, new], 5, 1)
 
 
 def test_a_twin_samples_as_the_weights_were_when_it_woke():
     vlm = cases.policy("qwen2_5_vl")
-    twin = TwinGenerator(vlm)
-    inputs, sampling = [vlm.encode(cases.prompt(1))], Sampling(max_tokens=6, temperature=1.0)
+    twin = SnapshotGenerator(vlm)
+    inputs, sampling = [vlm.encode(cases.prompt(1))], SamplingParams(max_tokens=6, temperature=1.0)
     before = LocalGenerator(vlm).generate(inputs, 4, sampling)
     weight = vlm.model.get_output_embeddings().weight
     kept = weight.detach().clone()
@@ -137,7 +137,7 @@ def test_a_twin_samples_as_the_weights_were_when_it_woke():
             weight.mul_(-3.0)
         after = LocalGenerator(vlm).generate(inputs, 4, sampling)
         assert after != before and twin.generate(inputs, 4, sampling) == before
-        twin.wake()
+        twin.wake_up()
         assert twin.generate(inputs, 4, sampling) == after
         assert all(not p.requires_grad for p in twin.policy.model.parameters())
     finally:
@@ -155,7 +155,7 @@ def toy(monkeypatch):
 
 def metrics(folder):
     rows = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time/", "memory/", "ahead/", "simulator/")
+    timed = ("time/", "memory/", "async/", "simulator/")
     return [{k: v for k, v in row["metrics"].items() if not k.startswith(timed)} for row in rows if "metrics" in row]
 
 
@@ -187,7 +187,7 @@ def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ({"importance": "off"}, r'^stages.0.importance = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
+        ({"importance": "off"}, r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
         ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of today's weights"),
         ({"imitation": {"rule": "mixed"}}, r"^stages.0.imitation reads prompts while compute.staleness = 1 samples others"),
         ({"condition": {}}, r"^stages.0.condition reads prompts while compute.staleness = 1 samples others"),
@@ -200,6 +200,6 @@ def test_what_can_not_be_sampled_beside_is_refused(tmp_path, stage, said):
 
 
 def test_the_correction_is_on_unless_the_run_file_says_which(tmp_path):
-    stages = [{"kind": "rl", "steps": 1}, {"kind": "rl", "steps": 1, "importance": "mask"}]
+    stages = [{"kind": "rl", "steps": 1}, {"kind": "rl", "steps": 1, "importance_sampling": "mask"}]
     found = [with_algorithm_defaults(toy_config(tmp_path, stages=stages, compute={"staleness": k})).stages for k in (0, 1)]
-    assert [[stage.importance for stage in some] for some in found] == [["off", "mask"], ["truncate", "mask"]]
+    assert [[stage.importance_sampling for stage in some] for some in found] == [["off", "mask"], ["truncate", "mask"]]

@@ -12,7 +12,7 @@ from mmrl.api.errors import UserError
 from mmrl.policies.shard_files import write_shards
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.resume import find_checkpoint, newest
+from mmrl.train.resume import find_checkpoint, newest_checkpoint
 
 
 class Weights:
@@ -56,7 +56,7 @@ def test_a_checkpoint_gives_back_state_and_the_learners_tensors(tmp_path):
     assert sorted(p.name for p in path.iterdir()) == FILES
     assert (path / "policy" / "model.txt").read_text() == "weights"
     state, tensors = checkpoint.load(path)
-    assert state == checkpoint.state(path) == {"step": 3, "figures": {"best": {"a/b": 0.5}}}
+    assert state == checkpoint.read_state(path) == {"step": 3, "figures": {"best": {"a/b": 0.5}}}
     assert {k: v.tolist() for k, v in tensors.items()} == {k: v.tolist() for k, v in STATE.items()}
 
 
@@ -149,16 +149,16 @@ def test_a_shard_that_is_missing_is_missed(tmp_path):
 def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path):
     for name in (".step-000004.tmp", "step-000002", "notes.tmp"):
         (tmp_path / name).mkdir()
-    checkpoint.clean(tmp_path)
+    checkpoint.remove_unfinished(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.tmp", "step-000002"]
 
 
 def test_a_resume_goes_on_from_the_newest(tmp_path):
     folder = RunFolder(tmp_path)
-    assert newest(None) is None and newest(folder) is None
+    assert newest_checkpoint(None) is None and newest_checkpoint(folder) is None
     for name in ("step-000002", "step-000010", ".step-000011.tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert newest(folder) == folder.checkpoint_dir(10)
+    assert newest_checkpoint(folder) == folder.checkpoint_dir(10)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-000002", "step-000010"]
 
 

@@ -7,11 +7,11 @@ import torch
 
 from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.sampling import Group
-from mmrl.api.simulators.types import Track
-from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.api.simulators.types import TrajectoryData
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.sections import ConditionConfig
 from mmrl.policies.batches import Credit
-from mmrl.train.sampling.condition import labels_of, relabelled, shown_as
+from mmrl.train.sampling.condition import condition_labels, relabel, with_condition
 from mmrl.train.sampling.groups import Sampled
 
 NAN = float("nan")
@@ -20,7 +20,7 @@ NAN = float("nan")
 def labels(advantages, seed=0, **config):
     """`+` for positive, `-` for negative, `.` for neither."""
     config = ConditionConfig(positive="+", negative="-", **{"drop": 0.0, **config})
-    return "".join(label or "." for label in labels_of(advantages, config, seed))
+    return "".join(label or "." for label in condition_labels(advantages, config, seed))
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,12 @@ def test_a_share_hears_neither_whatever_it_is_and_the_seed_decides_which():
 
 
 def test_the_condition_stands_at_the_end_of_the_prompt():
-    prompt = Prompt(messages=[user("How many?", "picture.png")])
-    assert shown_as(prompt, "good").text == "How many?\n\ngood" and shown_as(prompt, "good").images == ("picture.png",)
-    assert shown_as(prompt, "") is prompt
-    assert shown_as(Prompt(messages=[{"role": "user", "content": "How many?"}]), "good").text == "How many?\ngood"
+    prompt = Prompt(messages=[user_message("How many?", "picture.png")])
+    assert with_condition(prompt, "good").text == "How many?\n\ngood" and with_condition(prompt, "good").images == (
+        "picture.png",
+    )
+    assert with_condition(prompt, "") is prompt
+    assert with_condition(Prompt(messages=[{"role": "user", "content": "How many?"}]), "good").text == "How many?\ngood"
 
 
 # -- relabelled ---------------------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ def gathered(lengths):
     """Groups of rollouts of these lengths, sampled as if good."""
     groups = []
     for n, sizes in enumerate(lengths):
-        prompt = shown_as(Prompt(id=f"p{n}", messages=[{"role": "user", "content": f"p{n}"}]), "good")
+        prompt = with_condition(Prompt(id=f"p{n}", messages=[{"role": "user", "content": f"p{n}"}]), "good")
         inputs = SimpleNamespace(ids=torch.tensor(list(prompt.text.encode())))
         rollouts = [
             Conversation(
@@ -110,7 +112,7 @@ class Plain:
 def shown(found, credit, **config):
     config = ConditionConfig(positive="good", negative="bad", **{"drop": 0.0, "top": 0.5, **config})
     ENCODED.clear()
-    answers, credit, share = relabelled(found, credit, config, SimpleNamespace(encode=encode), Plain(), 7)
+    answers, credit, share = relabel(found, credit, config, SimpleNamespace(encode=encode), Plain(), 7)
     assert share == sum(r.prompt.text.endswith("good") for r in answers) / len(answers)
     return answers, credit
 
@@ -149,19 +151,19 @@ def test_what_hears_neither_is_trained_under_the_prompt_as_the_task_has_it():
 
 def test_an_episode_in_a_simulator_is_trained_under_the_instruction_that_it_deserved():
     nothing = torch.zeros(1, 1)
-    track = Track(instruction="lift it good", images={}, state=None, choices=nothing, logprobs_TKC=nothing[None],
+    track = TrajectoryData(instruction="lift it good", images={}, state=None, choices=nothing, logprobs_TKC=nothing[None],
                   valid_TK=nothing == 0, rewards_TK=nothing)  # fmt: skip
-    prompt = shown_as(Prompt(id="p", messages=[], seed=3), "good")
-    rollouts = [Trajectory(prompt=prompt, group=0, status=Status.FINISHED, track=track) for _ in range(2)]
-    lost = Trajectory(prompt=prompt, group=0, status=Status.WORLD_ERROR, track=None)
+    prompt = with_condition(Prompt(id="p", messages=[], seed=3), "good")
+    rollouts = [Trajectory(prompt=prompt, group=0, status=Status.FINISHED, data=track) for _ in range(2)]
+    lost = Trajectory(prompt=prompt, group=0, status=Status.ENVIRONMENT_ERROR, data=None)
     group = Group(number=0, place=("a", 0), prompt=prompt, inputs=None, rollouts=[*rollouts, lost], scores=[Score(0.0)] * 3)
     config = ConditionConfig(positive="good", negative="bad", drop=0.0, top=0.5)
     advantages = Credit(advantages=torch.tensor([1.0, 0.0, torch.nan]))
     bare = Prompt(id="p", messages=[], seed=3)
-    answers, credit, _ = relabelled(Sampled(groups=[group], sampled=[group]), advantages, config, None, {("a", 0): bare}, 7)
-    assert [r.track and r.track.instruction for r in answers] == ["lift it good", "lift it bad", None]
+    answers, credit, _ = relabel(Sampled(groups=[group], sampled=[group]), advantages, config, None, {("a", 0): bare}, 7)
+    assert [r.data and r.data.instruction for r in answers] == ["lift it good", "lift it bad", None]
     assert credit.advantages.isnan().tolist() == [False, False, True]
-    assert answers[1].answering(bare, None).track.instruction == "lift it"
+    assert answers[1].answering(bare, None).data.instruction == "lift it"
 
 
 def test_credit_of_tokens_is_averaged_over_the_tokens_that_there_are():

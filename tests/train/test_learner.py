@@ -18,8 +18,8 @@ from mmrl.config.sections import PolicyConfig, RlStage, SftStage
 from mmrl.policies.batches import Batch, MicroBatch
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.families import Family
-from mmrl.policies.vlm.vlm import VLM, Outputs
-from mmrl.train.update.learner import Demonstrations, Learner, importance, pair
+from mmrl.policies.vlm.vlm import VLM, ForwardOutputs
+from mmrl.train.update.learner import Demonstrations, Learner, check_loss_output, importance_weights
 
 
 class Bandit:
@@ -48,7 +48,7 @@ class Bandit:
         logprobs_V = log_softmax(self.w.float() / temperature, 0)
         entropy = -(logprobs_V.exp() * logprobs_V).sum()
         entropy_L = (entropy if entropy_gradient else entropy.detach()).expand(len(micro.target_L))
-        return Outputs(logprobs_L=logprobs_V[micro.target_L], entropy_L=entropy_L)
+        return ForwardOutputs(logprobs_L=logprobs_V[micro.target_L], entropy_L=entropy_L)
 
     def logprobs(self, micro, temperature):
         found = self.outputs(micro, temperature)
@@ -170,7 +170,7 @@ def test_the_temperature_of_the_sampler_is_that_of_the_learner():
     policy = Bandit(2.0, 0.0)
     reference = reference_of(policy, 0.0, 0.0)
     p = E1 / (1 + E1)  # logits 2 and 0 at temperature 2
-    found = rl(policy, temperature=2.0, reference=reference, kl=0.1).update([batch([0], [1.0], [math.log(p)])], 0, kl=0.1)
+    found = rl(policy, temperature=2.0, reference=reference, kl_coef=0.1).update([batch([0], [1.0], [math.log(p)])], 0, kl=0.1)
     assert found["logprob_gap"] == pytest.approx(0.0, abs=1e-6) and found["grad_norm"] > 0.0
     assert set(policy.temperatures) == set(reference.copy.temperatures) == {2.0}
 
@@ -229,7 +229,7 @@ def test_passes_end_before_an_update_that_begins_too_far_from_the_sampler(limit,
     learner = rl(policy, epochs=3, stop_kl=limit, clip_low=1.0, clip_high=1e9)
     found = learner.update([batch([0, 1], [1.0, -1.0], [old, old])], 0)
     assert learner.state()["optimizer/w/step"].item() == steps and policy.w.grad is None
-    assert found.get("updates") == (None if limit is None else steps) and "moved" not in found
+    assert found.get("optimizer_steps") == (None if limit is None else steps) and "moved" not in found
     assert found["grad_norm"] > 0, "figures are those of the last pass that was made"
 
 
@@ -237,9 +237,9 @@ def test_a_pass_may_end_between_two_mini_batches_and_the_next_update_begins_anew
     policy = Bandit(0.0, 0.0)
     learner = rl(policy, stop_kl=0.1, clip_high=1e9)
     halves = [batch([0], [1.0], [HALF]), batch([1], [1.0], [HALF])]
-    assert learner.update(halves, 0)["updates"] == 1
+    assert learner.update(halves, 0)["optimizer_steps"] == 1
     assert policy.w.tolist() == pytest.approx([1.0, -1.0], abs=1e-5), "the second one left nothing behind"
-    assert learner.update(halves[:1], 1)["updates"] == 1, "distances are from the weights of now"
+    assert learner.update(halves[:1], 1)["optimizer_steps"] == 1, "distances are from the weights of now"
 
 
 def test_each_update_compares_with_its_own_first_pass():
@@ -275,7 +275,7 @@ def test_the_kl_penalty_its_weight_and_its_figure(estimate, value, slope):
     policy = Bandit(1.0, 0.0)
     reference = reference_of(policy, 0.0, 0.0)
     logp = math.log(E1 / (1 + E1))
-    learner = rl(policy, reference=reference, kl=0.5, kl_estimate=estimate)
+    learner = rl(policy, reference=reference, kl_coef=0.5, kl_estimator=estimate)
     found = learner.update([batch([0], [0.0], [logp])], 0, kl=0.25)
     gap = logp - HALF
     assert found["kl"] == pytest.approx(math.exp(-gap) - 1 + gap), "k3, whatever the penalty is"
@@ -287,7 +287,7 @@ def test_the_kl_penalty_its_weight_and_its_figure(estimate, value, slope):
 
 def test_a_penalty_in_the_reward_is_none_of_the_loss():
     policy = Bandit(1.0, 0.0)
-    learner = rl(policy, reference=reference_of(policy, 0.0, 0.0), kl=0.5, kl_in="reward")
+    learner = rl(policy, reference=reference_of(policy, 0.0, 0.0), kl_coef=0.5, kl_in="reward")
     gap = math.log(E1 / (1 + E1)) - HALF
     found = learner.update([batch([0], [0.0])], 0, kl=0.5)
     assert found["loss"] == 0.0 and found["grad_norm"] == 0.0 and not learner.needs_every_rollout
@@ -297,7 +297,7 @@ def test_a_penalty_in_the_reward_is_none_of_the_loss():
 def test_the_entropy_bonus():
     """Of sigma(1): the gradient of minus the entropy by the first logit is p (1 - p)."""
     policy = Bandit(1.0, 0.0)
-    learner = rl(policy, entropy=0.5)
+    learner = rl(policy, entropy_coef=0.5)
     p = E1 / (1 + E1)
     found = learner.update([batch([0, 1], [0.0, 0.0])], 0)
     assert found["loss"] == pytest.approx(-0.5 * found["entropy"])
@@ -308,13 +308,13 @@ def test_the_entropy_bonus():
 def test_which_updates_need_the_rollouts_without_an_advantage():
     policy = Bandit(0.0, 0.0)
     assert not sft(policy).needs_every_rollout and not rl(policy).needs_every_rollout
-    assert rl(policy, entropy=0.01).needs_every_rollout
-    assert rl(policy, reference=reference_of(policy, 0.0, 0.0), kl=0.1).needs_every_rollout
+    assert rl(policy, entropy_coef=0.01).needs_every_rollout
+    assert rl(policy, reference=reference_of(policy, 0.0, 0.0), kl_coef=0.1).needs_every_rollout
 
 
 def test_a_frozen_copy_stays_when_the_policy_moves():
     policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1"))
-    copy = policy.twin(frozen=True)
+    copy = policy.clone(frozen=True)
     before = {name: p.clone() for name, p in policy.parameters()}
     assert copy.family.model is copy.model is not policy.model and policy.family.model is policy.model
     assert not any(p.requires_grad for _, p in copy.parameters()) and all(p.requires_grad for _, p in policy.parameters())
@@ -342,14 +342,14 @@ def test_the_correction_of_a_sampler_with_other_probabilities(rule, weights):
     """Probability one half here; at the sampler a third and a fifth. The others were sampled elsewhere, or by nobody."""
     policy, advantages = Bandit(0.0, 0.0), [1.0, 10.0, 100.0, 1000.0]
     sampler = [math.log(1 / 3), math.log(1 / 5), HALF, math.nan]
-    learner = rl(policy, importance=rule, importance_cap=2.0)
+    learner = rl(policy, importance_sampling=rule, importance_sampling_cap=2.0)
     found = learner.update([batch([0, 0, 0, 0], advantages, sampler, off_policy=[False, False, True, True])], 0)
     assert found["loss"] == pytest.approx(-sum(w * a for w, a in zip(weights, advantages, strict=True)) / 4)
 
 
 def test_a_ratio_at_the_cap_is_kept():
     old, sampler = torch.zeros(2), torch.tensor([-math.log(2.0), -math.log(2.0) - 1e-3])
-    weight, cut = importance(old, sampler, torch.tensor([True, True]), True, 2.0)
+    weight, cut = importance_weights(old, sampler, torch.tensor([True, True]), True, 2.0)
     assert weight.tolist() == pytest.approx([2.0, 0.0]) and cut.tolist() == [False, True]
 
 
@@ -421,7 +421,7 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_on(bad):
 def test_a_learner_with_restored_state_goes_on_bit_for_bit(tmp_path):
     """Its moments and the reference it compares with, through a file."""
     policy = Bandit(0.0, 0.5, -0.5)
-    learner = rl(policy, learning_rate=0.1, reference=reference_of(policy, 1.0, 0.0, -1.0), kl=0.5)
+    learner = rl(policy, learning_rate=0.1, reference=reference_of(policy, 1.0, 0.0, -1.0), kl_coef=0.5)
     for step in range(3):
         learner.update([batch([0, 1], [1.0, -0.5])], step, kl=0.5)
     save_file(learner.state(), tmp_path / "learner.safetensors")
@@ -430,7 +430,7 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(tmp_path):
     assert set(state) == expected and state["optimizer/w/step"].item() == 3 and state["reference/w"].tolist() == [1.0, 0.0, -1.0]
     others = [Bandit(*policy.w.tolist()) for _ in range(3)]
     again, without_moments, without_reference = (
-        rl(other, learning_rate=0.1, reference=Reference(other, adapters=False), kl=0.5) for other in others
+        rl(other, learning_rate=0.1, reference=Reference(other, adapters=False), kl_coef=0.5) for other in others
     )
     again.load_state(state)
     without_moments.reference.load_state({"w": state["reference/w"]})
@@ -456,8 +456,8 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(tmp_path):
 )
 def test_a_loss_that_averages_is_told_apart_from_one_that_does_not(found, said):
     with pytest.raises(PluginError, match="algorithm 'a': its loss must give .*" + said):
-        pair(found, torch.zeros(2), "algorithm 'a': its loss")
-    assert pair((torch.ones(2), torch.zeros(2)), torch.zeros(2), "x")[0].tolist() == [1.0, 1.0]
+        check_loss_output(found, torch.zeros(2), "algorithm 'a': its loss")
+    assert check_loss_output((torch.ones(2), torch.zeros(2)), torch.zeros(2), "x")[0].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -472,5 +472,7 @@ def test_a_loss_that_averages_is_told_apart_from_one_that_does_not(found, said):
 def test_a_loss_that_nothing_could_be_learned_from_is_refused(loss, said):
     logprobs_L = torch.zeros(2, requires_grad=True)
     with pytest.raises(PluginError, match=f"a loss {said}"):
-        pair(loss(logprobs_L), logprobs_L, "a loss")
-    assert pair((logprobs_L, logprobs_L > 0), logprobs_L, "a loss")[1].dtype == torch.float32, "truths may tell what is clipped"
+        check_loss_output(loss(logprobs_L), logprobs_L, "a loss")
+    assert check_loss_output((logprobs_L, logprobs_L > 0), logprobs_L, "a loss")[1].dtype == torch.float32, (
+        "truths may tell what is clipped"
+    )

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from mmrl.api.episodes import Conversation
-from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.compute import ranks
 from mmrl.run_folder.metrics import REDUCTIONS
-from mmrl.train.metrics import rl_metrics, top_share, zero_spread_share
+from mmrl.train.metrics import most_common_share, rl_metrics, zero_std_share
 
 
 def rollout(group, *tokens, task="a/one", status=Status.FINISHED, text="", answer=None):
     """A rollout with a turn for each number of tokens; by default one turn of one token."""
     turns = tuple(Turn(observed_ids=(), token_ids=(7,) * n, logprobs=(0.0,) * n, text=text) for n in tokens or (1,))
-    prompt = Prompt(messages=[user("x")], task=task, answer=answer)
+    prompt = Prompt(messages=[user_message("x")], task=task, answer=answer)
     return Conversation(prompt=prompt, group=group, turns=turns, status=status)
 
 
@@ -47,18 +47,18 @@ def test_the_figures_of_a_step():
             "reward/w": 0.5,
             "task/a/one/reward": 0.5,
             "task/a/one/length": 2.5,
-            "task/a/one/zero_spread_share": 0.5,
+            "task/a/one/zero_std_share": 0.5,
             "task/a/one/reward/v": 0.5,
             "task/a/one/reward/w": 0.5,
             "task/b/two/reward": 0.75,
             "task/b/two/length": 7.0,
-            "task/b/two/zero_spread_share": 1.0,
+            "task/b/two/zero_std_share": 1.0,
             "task/b/two/reward/u": 0.5,
             "length/mean": 4.0,
             "length/max": 9.0,
             "length/truncated_share": 1 / 3,
             "judge/failed_share": 1 / 6,
-            "zero_spread_share": 2 / 3,
+            "zero_std_share": 2 / 3,
         }
     )
 
@@ -66,12 +66,12 @@ def test_the_figures_of_a_step():
 def test_a_step_in_which_every_score_failed_has_gaps_and_no_zeros():
     found = rl_metrics([rollout(0), rollout(0)], [Score(None), Score(None)], torch.full((2,), torch.nan))
     assert not [k for k in found if "reward" in k]
-    assert found["judge/failed_share"] == 1.0 and found["zero_spread_share"] == 1.0 and found["length/mean"] == 1.0
+    assert found["judge/failed_share"] == 1.0 and found["zero_std_share"] == 1.0 and found["length/mean"] == 1.0
 
 
 def test_a_group_taught_something_when_any_of_its_completions_did():
     rollouts = [rollout(g) for g in (5, 5, 5, 2, 2, 9)]
-    share = lambda *values: zero_spread_share(rollouts, torch.tensor(values))  # noqa: E731
+    share = lambda *values: zero_std_share(rollouts, torch.tensor(values))  # noqa: E731
     assert share(0.0, 0.0, -0.5, 0.0, 0.0, 0.0) == pytest.approx(2 / 3)
     assert share(0.0, 1.0, -1.0, torch.nan, 0.5, 0.0) == pytest.approx(1 / 3)
     assert share(torch.nan, 0.0, 0.0, torch.nan, torch.nan, 0.0) == 1.0
@@ -82,9 +82,9 @@ def test_advantages_of_tokens_count_by_rollout():
     nan = torch.nan
     rollouts = [rollout(g) for g in (0, 0, 1, 1, 2, 2)]
     of_tokens = torch.tensor([[0.0, 0.0], [0.0, 0.5], [nan, nan], [0.0, 0.0], [nan, nan], [nan, nan]])
-    assert zero_spread_share(rollouts, of_tokens) == pytest.approx(2 / 3)
+    assert zero_std_share(rollouts, of_tokens) == pytest.approx(2 / 3)
     metrics = rl_metrics(rollouts[:4], [Score(1.0)] * 4, of_tokens[:4])
-    assert metrics["zero_spread_share"] == metrics["task/a/one/zero_spread_share"] == 0.5
+    assert metrics["zero_std_share"] == metrics["task/a/one/zero_std_share"] == 0.5
 
 
 def test_a_conversation_is_as_long_as_its_turns_together():
@@ -104,22 +104,26 @@ def groups(*votes):
 
 def test_each_group_has_one_vote_for_its_most_frequent_text():
     rollouts = groups(("a", "xxy"), ("b", "xyx"), ("c", "yyx"), ("a", "xzx"))
-    assert top_share(rollouts) == 0.75, "x in three of four groups; among the completions it is in 7 of 12"
-    assert rl_metrics(rollouts, [Score(1.0)] * 12, torch.zeros(12))["answers/top_share"] == 0.75
-    assert top_share(groups(("a", "pp"), ("b", "qq"), ("c", "rr"), ("d", "ss"), ("e", "tq"))) == 0.2, "equal: the first counts"
+    assert most_common_share(rollouts) == 0.75, "x in three of four groups; among the completions it is in 7 of 12"
+    assert rl_metrics(rollouts, [Score(1.0)] * 12, torch.zeros(12))["answers/most_common_share"] == 0.75
+    assert most_common_share(groups(("a", "pp"), ("b", "qq"), ("c", "rr"), ("d", "ss"), ("e", "tq"))) == 0.2, (
+        "equal: the first counts"
+    )
 
 
 def test_few_groups_say_nothing_about_collapse_and_equal_answers_are_no_collapse():
-    assert top_share(groups(("a", "xx"), ("b", "xx"), ("c", "xx"))) == 0.0
-    assert top_share(groups(("a", "xx"), ("b", "xx"), ("c", "xx"), ("d", "xx"))) == 1.0
-    assert top_share(groups(*[("a", "xx")] * 5)) is None
-    assert top_share(groups(*[([1, 2], "xx")] * 3, ([1, 3], "xx"))) == 1.0, "an answer may be anything"
-    assert "answers/top_share" not in rl_metrics(groups(*[("a", "x")] * 5), [Score(1.0)] * 5, torch.zeros(5))
+    assert most_common_share(groups(("a", "xx"), ("b", "xx"), ("c", "xx"))) == 0.0
+    assert most_common_share(groups(("a", "xx"), ("b", "xx"), ("c", "xx"), ("d", "xx"))) == 1.0
+    assert most_common_share(groups(*[("a", "xx")] * 5)) is None
+    assert most_common_share(groups(*[([1, 2], "xx")] * 3, ([1, 3], "xx"))) == 1.0, "an answer may be anything"
+    assert "answers/most_common_share" not in rl_metrics(groups(*[("a", "x")] * 5), [Score(1.0)] * 5, torch.zeros(5))
 
 
 def test_what_several_learners_measured_is_added_up_or_averaged_as_the_table_says(monkeypatch):
     one = {"simulator/lost": 2.0, "policy/idle_share": 0.5, "own/figure": 4.0}
-    monkeypatch.setattr(ranks, "told", lambda own: [own, {"simulator/lost": 1.0, "policy/idle_share": 0.25}, {"own/figure": 8.0}])
-    found = ranks.figures(one, REDUCTIONS)
+    monkeypatch.setattr(
+        ranks, "all_gather_object", lambda own: [own, {"simulator/lost": 1.0, "policy/idle_share": 0.25}, {"own/figure": 8.0}]
+    )
+    found = ranks.reduce_metrics(one, REDUCTIONS)
     assert found == {"simulator/lost": 3.0, "policy/idle_share": 0.375, "own/figure": 6.0}, "by ranks that have it"
-    assert ranks.figures(one, {"simulator/lost": "max"})["simulator/lost"] == 2.0
+    assert ranks.reduce_metrics(one, {"simulator/lost": "max"})["simulator/lost"] == 2.0

@@ -134,7 +134,7 @@ def test_a_weight_without_a_gradient_stays(rule):
     ],
 )
 def test_the_rate_of_each_of_four_steps(schedule, warmup, final, rates):
-    stage = sft(steps=4, learning_rate=8.0, warmup_steps=warmup, schedule=schedule, final_share=final)
+    stage = sft(steps=4, learning_rate=8.0, warmup_steps=warmup, schedule=schedule, min_lr_ratio=final)
     assert [learning_rate(stage, s) for s in range(4)] == pytest.approx(rates)
     a, b, v = weights(0.0), weights(0.0), weights(0.0)
     parts = [PartConfig(match="vision", learning_rate=2.0)]
@@ -241,7 +241,7 @@ def test_policy_and_critic_are_clipped_apart(limit, critic_limit):
 @pytest.mark.parametrize("whose", ["policy", "critic"])
 def test_a_gradient_that_is_not_finite_moves_nothing(bad, whose):
     p, v = weights(1.0, dtype=torch.bfloat16), weights(2.0)
-    optimizer = Optimizer([("p", p)], sft(ema=0.5), [("value.w", v)])
+    optimizer = Optimizer([("p", p)], sft(ema_decay=0.5), [("value.w", v)])
     where = {"policy": "^the gradient is not finite .norm (inf|nan).: lower learning_rate or max_grad_norm; --resume"}
     where["critic"] = "^the critic's gradient is not finite .*lower stages.critic.learning_rate or stages.critic.max_grad_norm"
     with pytest.raises(UserError, match=where[whose]):
@@ -255,7 +255,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(bad, whose):
 def test_the_critic_alone(rule):
     """No momentum, no decay, no mean of the policy moves, and its gradient is forgotten."""
     p, v = weights(1.0, 2.0), weights(1.0, 2.0)
-    optimizer = Optimizer([("p", p)], sft(optimizer=rule, weight_decay=0.5, ema=0.9), [("value.w", v)])
+    optimizer = Optimizer([("p", p)], sft(optimizer=rule, weight_decay=0.5, ema_decay=0.9), [("value.w", v)])
     go(optimizer, {p: [1.0, -1.0], v: [1.0, 1.0]})
     before = {k: t.clone() for k, t in optimizer.state().items() if k.startswith("p/")}
     policy, critic = p.clone(), v.clone()
@@ -298,7 +298,7 @@ def test_bfloat16_weights_follow_masters_that_take_smaller_steps():
 def test_the_running_mean_and_the_way_back(dtype):
     """From 4, steps of -1: 3, 2; the mean with decay 0.75 is 3.75, 3.3125."""
     p, v = weights(4.0, dtype=dtype), weights(4.0)
-    stage = sft(optimizer="sgd", beta1=0.0, learning_rate=1.0, ema=0.75)
+    stage = sft(optimizer="sgd", beta1=0.0, learning_rate=1.0, ema_decay=0.75)
     optimizer = Optimizer([("w", p)], stage, [("value.w", v)])
     with optimizer.averaged():
         assert p.item() == 4.0, "it starts at the weights"
@@ -320,7 +320,7 @@ def test_the_running_mean_and_the_way_back(dtype):
 def test_the_way_back_is_exact_for_weights_of_any_bits(dtype):
     noise = torch.Generator().manual_seed(0)
     p = Parameter(torch.randn(1000, generator=noise).to(dtype))
-    optimizer = Optimizer([("w", p)], sft(ema=0.9))
+    optimizer = Optimizer([("w", p)], sft(ema_decay=0.9))
     for step in range(3):
         p.grad = torch.randn(1000, generator=noise).to(dtype)
         optimizer.gather()
@@ -343,7 +343,7 @@ def test_without_a_decay_there_is_no_mean():
 def test_a_stage_that_ends_leaves_its_means(dtype):
     """As a checkpoint holds them, so that the next stage begins alike after a resume."""
     p, v = weights(4.0, dtype=dtype), weights(4.0)
-    optimizer = Optimizer([("w", p)], sft(optimizer="sgd", beta1=0.0, learning_rate=1.0, ema=0.75), [("value.w", v)])
+    optimizer = Optimizer([("w", p)], sft(optimizer="sgd", beta1=0.0, learning_rate=1.0, ema_decay=0.75), [("value.w", v)])
     for step in range(2):
         go(optimizer, {p: [1.0], v: [1.0]}, step)
     with optimizer.averaged():
@@ -375,7 +375,7 @@ def _two(dtype):
 @pytest.mark.parametrize("rule", RULES)
 def test_a_resumed_optimizer_goes_on_bit_for_bit(rule, ema, dtype, tmp_path):
     """Also where the weights were saved as their means, and through a file."""
-    stage = sft(optimizer=rule, ema=ema, weight_decay=0.1, warmup_steps=3, schedule="cosine")
+    stage = sft(optimizer=rule, ema_decay=ema, weight_decay=0.1, warmup_steps=3, schedule="cosine")
 
     def steps(optimizer, params, first, last):
         for step in range(first, last):

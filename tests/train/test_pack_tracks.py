@@ -11,11 +11,11 @@ import torch
 from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.layout import values_per_target
-from mmrl.api.simulators.types import Track
+from mmrl.api.simulators.types import TrajectoryData
 from mmrl.api.types import Prompt, Score, Status
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Credit
-from mmrl.train.update.pack_tracks import TrackPacker, pack_tracks
+from mmrl.train.update.pack_trajectories import TrajectoryPacker, pack_trajectories
 from mmrl.train.update.packer import PackOptions
 
 RATIOS = ("token", "action", "chunk")
@@ -27,7 +27,7 @@ def track(seed, length, dropped):
     g = torch.Generator().manual_seed(seed)
     valid = torch.ones(length, K, dtype=torch.bool)
     valid[-1, K - dropped :] = False
-    return Track(
+    return TrajectoryData(
         instruction=f"do {seed}",
         images={"front": torch.randint(0, 256, (length + 1, 4, 4, 3), dtype=torch.uint8, generator=g)},
         state=torch.randn(length + 1, 2, generator=g),
@@ -46,7 +46,7 @@ SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
 def rollouts():
     return [
         Trajectory(
-            prompt=Prompt(messages=[]), group=n // 2, status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED, track=track(*s)
+            prompt=Prompt(messages=[]), group=n // 2, status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED, data=track(*s)
         )
         for n, s in enumerate(SHAPES)
     ]
@@ -80,7 +80,7 @@ def test_signals_of_episodes_are_those_of_their_targets(ratio, credit):
     )
     signals.expect(frozenset({"values_NT", "bootstrap_N"}))
     for n, rollout in enumerate(some):
-        t, wanted = rollout.track, slow_targets(rollout.track, ratio)
+        t, wanted = rollout.data, slow_targets(rollout.data, ratio)
         assert int(signals.lengths_N[n]) == len(wanted) == rollout.num_targets(ratio)
         paid = [0.0] * len(wanted)
         for call, k in itertools.product(range(len(t.choices)), range(K)):
@@ -114,7 +114,7 @@ def test_every_target_is_in_one_pass_with_its_own_credit(ratio, parts, budget):
         values_NT=torch.arange(5.0)[:, None] * 1000 + torch.arange(longest) + 0.25,
         returns_NT=-torch.arange(5.0)[:, None] * 1000 - torch.arange(longest),
     )
-    batches = pack_tracks(some, credit, PackOptions(ratio=ratio, minibatches=parts, seed=7), budget=budget)
+    batches = pack_trajectories(some, credit, PackOptions(ratio=ratio, minibatches=parts, seed=7), budget=budget)
     assert len(batches) == parts and all(len(m.choices) <= budget for b in batches for m in b.micro)
     seen = set()
     for batch in batches:
@@ -122,8 +122,8 @@ def test_every_target_is_in_one_pass_with_its_own_credit(ratio, parts, budget):
         for micro in batch.micro:
             at = 0
             for s in range(len(micro.choices)):
-                n = next(i for i, r in enumerate(some) if r.track.instruction == micro.observation.instructions[s])
-                t = some[n].track
+                n = next(i for i, r in enumerate(some) if r.data.instruction == micro.observation.instructions[s])
+                t = some[n].data
                 (call,) = [i for i in range(len(t.choices)) if torch.equal(t.state[i], micro.observation.state[s])]
                 assert torch.equal(micro.choices[s], t.choices[call]) and torch.equal(
                     micro.observation.images["front"][s], t.images["front"][call]
@@ -148,15 +148,15 @@ def test_every_target_is_in_one_pass_with_its_own_credit(ratio, parts, budget):
 def test_failed_episodes_and_calls_without_credit_are_left_out_and_the_latter_counted():
     some = rollouts()
     advantages = torch.tensor([1.0, torch.nan, 0.0, 2.0, 0.0])
-    (batch,) = pack_tracks(some, Credit(advantages=advantages), PackOptions(ratio="action"), budget=99)
+    (batch,) = pack_trajectories(some, Credit(advantages=advantages), PackOptions(ratio="action"), budget=99)
     trained = {int(n) for m in batch.micro for n in m.rollout_L}
     assert trained == {0, 3} and batch.num_rollouts == 4
     assert batch.num_tokens == sum(r.num_targets("action") for n, r in enumerate(some) if n != 1)
     assert batch.lengths_N[1] == 0
-    (batch,) = pack_tracks(some, Credit(advantages=advantages), PackOptions(ratio="action", keep_zero=True), budget=99)
+    (batch,) = pack_trajectories(some, Credit(advantages=advantages), PackOptions(ratio="action", keep_zero=True), budget=99)
     assert {int(n) for m in batch.micro for n in m.rollout_L} == {0, 2, 3, 4}
-    lost = Trajectory(prompt=Prompt(messages=[]), group=9, status=Status.WORLD_ERROR, track=None)
-    (batch,) = pack_tracks([lost], Credit(advantages=torch.tensor([torch.nan])), PackOptions(), budget=9)
+    lost = Trajectory(prompt=Prompt(messages=[]), group=9, status=Status.ENVIRONMENT_ERROR, data=None)
+    (batch,) = pack_trajectories([lost], Credit(advantages=torch.tensor([torch.nan])), PackOptions(), budget=9)
     assert batch.micro == () and batch.num_tokens == 0
 
 
@@ -178,7 +178,7 @@ def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
 def dealt(minibatches, budget=8, keep_zero=True):
     """(what the packer deals for an update, the episodes, their credit)"""
     config = SimpleNamespace(train=SimpleNamespace(micro_batch_tokens=budget))
-    packer = TrackPacker(config, SimpleNamespace(tokens_per_call=lambda tracks: 1))
+    packer = TrajectoryPacker(config, SimpleNamespace(tokens_per_call=lambda tracks: 1))
     some = rollouts()
     credit = Credit(advantages=torch.tensor([1.0, 2.0, 0.0, -1.0, 3.0]))
     options = PackOptions(keep_zero=keep_zero, minibatches=minibatches, seed=7, ratio="action")
@@ -197,7 +197,7 @@ def test_each_epoch_deals_every_call_once_and_anew():
     for parts in passes:
         assert set().union(*parts) == every and sum(map(len, parts)) == len(every)
     assert len({frozenset(map(frozenset, parts)) for parts in passes}) == 3, "no two epochs have the same mini-batches"
-    plain = pack_tracks(some, credit, PackOptions(ratio="action", keep_zero=True, minibatches=3, seed=7), budget=8)
+    plain = pack_trajectories(some, credit, PackOptions(ratio="action", keep_zero=True, minibatches=3, seed=7), budget=8)
     for mine, theirs in zip(deal(0), plain, strict=True):
         assert all(torch.equal(a.place_L, b.place_L) for a, b in zip(mine.micro, theirs.micro, strict=True)), "the first as ever"
     for epoch in range(3):
@@ -215,5 +215,5 @@ def test_what_has_no_gradient_is_counted_and_not_computed_in_any_epoch():
 
 def test_one_mini_batch_is_dealt_once():
     batches, some, credit = dealt(1)
-    (plain,) = pack_tracks(some, credit, PackOptions(ratio="action", keep_zero=True), budget=8)
+    (plain,) = pack_trajectories(some, credit, PackOptions(ratio="action", keep_zero=True), budget=8)
     assert held(batches) == held([plain])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
 

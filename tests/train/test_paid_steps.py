@@ -12,10 +12,10 @@ import torch
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Conversation, Trajectory
-from mmrl.api.simulators.types import Track
-from mmrl.api.types import Prompt, Score, Status, Turn, adjusted
+from mmrl.api.simulators.types import TrajectoryData
+from mmrl.api.types import Prompt, Score, Status, Turn, add_part
 from mmrl.config.sections import RlStage
-from mmrl.judge import weigh
+from mmrl.judge import weighted_score
 
 RATIOS = ("token", "action", "chunk")
 K, C = 3, 2
@@ -30,7 +30,7 @@ def episode(seed, length, dropped):
     g = torch.Generator().manual_seed(seed)
     valid = torch.ones(length, K, dtype=torch.bool)
     valid[-1, K - dropped :] = False
-    track = Track(
+    track = TrajectoryData(
         instruction="go",
         images={},
         state=None,
@@ -39,7 +39,7 @@ def episode(seed, length, dropped):
         valid_TK=valid,
         rewards_TK=torch.randn(length, K, generator=g) * valid,
     )
-    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track)
+    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, data=track)
 
 
 SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
@@ -48,7 +48,7 @@ SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
 def slow(rollout, score, ratio):
     """[L] rewards of an episode, target by target: what an action was paid at its last target, what a call earned at the last
     target of the last action that it carried out, what is left of the score at the very end."""
-    track, found = rollout.track, []
+    track, found = rollout.data, []
     for call in range(len(track.valid_TK)):
         carried = [k for k in range(K) if track.valid_TK[call, k]]
         targets = []
@@ -65,7 +65,7 @@ def slow(rollout, score, ratio):
 
 def scored(rollout, seed, steps=True):
     r = random.Random(seed)
-    paid = tuple(r.gauss(0, 1) for _ in rollout.track.valid_TK) if steps else ()
+    paid = tuple(r.gauss(0, 1) for _ in rollout.data.valid_TK) if steps else ()
     return Score(sum(paid) + r.choice([0.0, 0.5]), steps=paid)
 
 
@@ -99,7 +99,7 @@ def test_what_is_still_to_come_is_what_is_paid_later(ratio, credit):
 def test_a_call_that_earned_at_its_first_action_when_the_rest_was_dropped():
     """By hand: two calls of three actions, of the last only one was carried out; the calls earned 1 and 10, and 0.5 are left."""
     rollout = episode(0, 2, 2)
-    rollout.track.rewards_TK.zero_()
+    rollout.data.rewards_TK.zero_()
     score = Score(11.5, steps=(1.0, 10.0))
     by_action = Signals([rollout], [score], stage(ratio="action")).rewards_NT
     assert by_action.tolist() == [[0.0, 0.0, 1.0, 10.5]]
@@ -131,17 +131,17 @@ def test_steps_that_are_not_one_for_each_call_are_no_silent_loss():
 
 def test_a_weighted_sum_of_scores_is_one_of_their_steps():
     scores = {"a": Score(3.0, steps=(1.0, 2.0)), "b": Score(5.0), "c": Score(4.0, steps=(4.0, 0.0))}
-    found = weigh({"a": 2.0, "b": 1.0, "c": -1.0}, scores)
+    found = weighted_score({"a": 2.0, "b": 1.0, "c": -1.0}, scores)
     assert found.value == 7.0 and found.steps == (-2.0, 4.0), "of b all is left for the end"
-    assert weigh({"b": 1.0}, scores).steps == ()
-    failed = weigh({"a": 1.0, "d": 1.0}, {**scores, "d": Score(None)})
+    assert weighted_score({"b": 1.0}, scores).steps == ()
+    failed = weighted_score({"a": 1.0, "d": 1.0}, {**scores, "d": Score(None)})
     assert failed.value is None and failed.steps == ()
-    ignored = weigh({"a": 1.0, "d": 0.0}, {**scores, "d": Score(None)})
+    ignored = weighted_score({"a": 1.0, "d": 0.0}, {**scores, "d": Score(None)})
     assert ignored.value == 3.0 and ignored.steps == (1.0, 2.0)
 
 
 def test_an_amount_on_top_belongs_to_the_end():
-    found = adjusted(Score(3.0, {"a": 3.0}, "why", (1.0, 2.0)), "extra", -0.5)
+    found = add_part(Score(3.0, {"a": 3.0}, "why", (1.0, 2.0)), "extra", -0.5)
     assert found == Score(2.5, {"a": 3.0, "extra": -0.5}, "why", (1.0, 2.0))
 
 

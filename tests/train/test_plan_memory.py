@@ -6,7 +6,7 @@ import torch
 import vlm_cases as cases
 from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, RlStage, RunConfig, SftStage
 from mmrl.policies.batches import Credit
-from mmrl.policies.recompute import checkpointing
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm import vlm as vlms
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate import cache as caches
@@ -16,12 +16,12 @@ from mmrl.train.plan.memory import (
     LOGIT_CHUNK,
     ROOM,
     activations,
-    again,
+    cache_capacity,
     cache_token,
     logits,
     peaks,
+    recompute_bytes,
     resident,
-    room,
     trained,
     usable,
 )
@@ -29,7 +29,7 @@ from mmrl.train.plan.published import PUBLISHED
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.workload import Micro, Sizes, workload
 from mmrl.train.update.optimizer import Optimizer
-from mmrl.train.update.pack_words import pack
+from mmrl.train.update.pack_conversations import pack
 
 RL = RlStage(kind="rl", steps=1)
 
@@ -87,17 +87,17 @@ def test_checkpointing_keeps_what_goes_into_layers(dtype):
     vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=128,layers=3", dtype=dtype))
     shapes, b = shapes_of(vlm.model.config.to_dict(), ""), 4 if dtype == "float32" else 2
     micro, planned = a_micro_batch(vlm)
-    with checkpointing(vlm.model):
+    with gradient_checkpointing(vlm.model):
         found = kept(vlm, micro)
     # cosines and sines aren't handed to torch to keep then: the layers' arguments hold them
     assert activations(shapes, planned, b, True) == pytest.approx(found, rel=0.12)
-    assert again(shapes, planned, b) > (activations(shapes, planned, b) - activations(shapes, planned, b, True)) / 6
+    assert recompute_bytes(shapes, planned, b) > (activations(shapes, planned, b) - activations(shapes, planned, b, True)) / 6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("match", [["language"], ["*language_model*.q_proj", "*language_model*.down_proj"]])
 def test_adapters_leave_out_what_frozen_weights_do_not_need(match, dtype):
-    lora = LoraConfig(rank=8, match=match)
+    lora = LoraConfig(rank=8, target_modules=match)
     vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=128,layers=3", dtype=dtype, lora=lora))
     shapes = shapes_of(vlm.model.config.to_dict(), "")
     weights = trained(shapes, lora, RL)
@@ -110,7 +110,7 @@ def test_adapters_leave_out_what_frozen_weights_do_not_need(match, dtype):
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "rmsprop", "muon", "adafactor"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_stays_is_what_the_optimiser_holds(optimizer, dtype):
-    stage = SftStage(kind="sft", steps=1, optimizer=optimizer, ema=0.9)
+    stage = SftStage(kind="sft", steps=1, optimizer=optimizer, ema_decay=0.9)
     vlm = VLM(PolicyConfig(model="tiny:qwen3_vl:hidden=64,layers=2", dtype=dtype))
     shapes = shapes_of(vlm.model.config.to_dict(), "")
     rule = Optimizer(list(vlm.parameters()), stage)
@@ -171,7 +171,7 @@ def test_the_cache_has_the_room_that_is_said():
     for n in range(1, 300):
         layer.update(torch.zeros(3, 2, 1, 8), torch.zeros(3, 2, 1, 8))
         if n in (1, 64, 65, 128, 129, 256, 257):
-            assert layer.rooms[0].shape[-2] == 5 + room(n)
+            assert layer.rooms[0].shape[-2] == 5 + cache_capacity(n)
     text = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
     assert cache_token(text, 2) == 36 * 2 * 2 * 2 * 128
 

@@ -11,12 +11,12 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.plan import check_fits, predict, sizes_of
-from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, named
+from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, machine_by_name
 from mmrl.train.plan.memory import trained
 from mmrl.train.plan.published import PUBLISHED
-from mmrl.train.plan.seconds import Clock, Cost
+from mmrl.train.plan.seconds import Cost, CostModel
 from mmrl.train.plan.shapes import shapes_of
-from mmrl.train.plan.sources import found
+from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.workload import Micro, Sizes
 from mmrl.train.resolve import with_algorithm_defaults
 
@@ -41,10 +41,10 @@ def seconds(plan, name, stage=0):
 
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_floating_point_operations_are_those_that_torch_counts(family):
-    vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=64,layers=3", attention="eager"))
-    clock = Clock(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32")
+    vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=64,layers=3", attn_implementation="eager"))
+    clock = CostModel(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32")
     from mmrl.policies.batches import Credit
-    from mmrl.train.update.pack_words import pack
+    from mmrl.train.update.pack_conversations import pack
 
     def counted(size):
         rollouts = cases.rollouts(vlm, [cases.prompt(0, size=size)], longest=20)
@@ -69,16 +69,16 @@ def test_floating_point_operations_are_those_that_torch_counts(family):
 def test_a_forward_pass_by_hand():
     """2 operations a weight and token in bfloat16 at 100 teraflops; 4 x queries x length in attention."""
     shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
-    cost = Clock(shapes, MACHINE, "bfloat16").text(2, 1000)
+    cost = CostModel(shapes, MACHINE, "bfloat16").text(2, 1000)
     layer = 2048 * (2 * 2048 + 2 * 256 + 3 * 11008)
     assert cost.products == pytest.approx(2 * layer * 36 * 2000 / 1e14)
     assert cost.attention == pytest.approx(4 * 2048 * 1000 * 36 * 2000 / 1e14)
-    half = Clock(shapes, MACHINE, "float32").text(2, 1000)
+    half = CostModel(shapes, MACHINE, "float32").text(2, 1000)
     assert half.products == pytest.approx(10 * cost.products), "float32 has its own rate"
 
 
 def test_decoding_few_rows_waits_for_the_weights():
-    clock = Clock(shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], ""), MACHINE, "bfloat16")
+    clock = CostModel(shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], ""), MACHINE, "bfloat16")
     layer = 2048 * (2 * 2048 + 2 * 256 + 3 * 11008)
     assert clock.text(1, 1, 100).products == clock.text(8, 1, 100).products == pytest.approx(2 * layer * 36 / 1e12)
     assert clock.text(1000, 1, 100).products > 5 * clock.text(8, 1, 100).products
@@ -86,7 +86,7 @@ def test_decoding_few_rows_waits_for_the_weights():
 
 def test_backward_passes_cost_what_is_trained():
     shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
-    clock, micro = Clock(shapes, MACHINE, "bfloat16"), Micro(rows=1, length=1000, patches=400, targets=10)
+    clock, micro = CostModel(shapes, MACHINE, "bfloat16"), Micro(rows=1, length=1000, patches=400, targets=10)
     stage = RlStage(kind="rl", steps=1)
     whole = trained(shapes, None, stage)
     forward = clock.forward(micro, 400)
@@ -133,7 +133,7 @@ def test_devices_are_divided_by_what_they_do():
 
 def test_what_is_supposed_stays_within_the_run_file():
     config = run_file(generate={"max_tokens": 100})
-    model = found(config.policy)
+    model = find_shapes(config.policy)
     assert sizes_of(config, model) == Sizes(text=128, images=1, pixels=262144, completion=100)
     assert sizes_of(config, model, pixels=10**7, completion=500) == Sizes(pixels=262144, completion=100)
     assert sizes_of(run_file(policy={"max_pixels": None}), model).pixels == 2**20
@@ -143,7 +143,7 @@ def test_what_to_change_makes_it_fit():
     config = run_file()
     made = predict(config, GPUS["h100"])
     assert not made.fits and made.changes
-    assert {"train.checkpointing": True} in [change.settings for change in made.changes]
+    assert {"train.gradient_checkpointing": True} in [change.settings for change in made.changes]
     for change in made.changes:
         assert change.fits
         sections: dict = {}
@@ -183,10 +183,10 @@ def test_a_gpu_that_can_not_hold_what_stays_is_refused_and_a_tight_one_is_remark
 
 
 def test_machines_have_names():
-    assert named("NVIDIA H200") is named("h200") is GPUS["h200"] and GPUS["h200"].memory == 143_771 * MIB
-    assert named("RTX_4090") is GPUS["rtx-4090"]
+    assert machine_by_name("NVIDIA H200") is machine_by_name("h200") is GPUS["h200"] and GPUS["h200"].memory == 143_771 * MIB
+    assert machine_by_name("RTX_4090") is GPUS["rtx-4090"]
     with pytest.raises(UserError, match=r"'h20' isn't known. Did you mean 'h200'\?"):
-        named("h20")
+        machine_by_name("h20")
 
 
 def test_this_cpu_is_measured():

@@ -10,7 +10,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.train.plan.published import PUBLISHED, published
 from mmrl.train.plan.shapes import FAMILIES, shapes_of
-from mmrl.train.plan.sources import found
+from mmrl.train.plan.sources import find_shapes
 
 COUNTED = {  # parameters in the checkpoints on the hub
     "Qwen/Qwen2.5-VL-3B": 3_754_622_976,
@@ -70,7 +70,7 @@ def test_a_folder_says_what_it_holds(tmp_path):
     config = {"model_type": "qwen2_5_vl", **text, "vision_config": {"hidden_size": 32, "depth": 1, "intermediate_size": 48}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"max_pixels": 50_176}))
-    there = found(PolicyConfig(model=str(tmp_path)))
+    there = find_shapes(PolicyConfig(model=str(tmp_path)))
     assert there.shapes.text.layers == 2 and there.shapes.vision.out == 64, "older files have the text model's keys at the top"
     assert there.most_pixels == 50_176
     named = dict(there.shapes.named())
@@ -89,11 +89,11 @@ def test_a_folder_says_what_it_holds(tmp_path):
 def test_a_folder_that_is_none_is_refused(tmp_path, config, words):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=words):
-        found(PolicyConfig(model=str(tmp_path)))
+        find_shapes(PolicyConfig(model=str(tmp_path)))
 
 
 def test_what_acts_and_what_is_nowhere_are_refused(tmp_path):
     with pytest.raises(UserError, match="policies that write"):
-        found(PolicyConfig(model="tiny:openvla", kind="vla"))
+        find_shapes(PolicyConfig(model="tiny:openvla", kind="vla"))
     with pytest.raises(UserError, match=r"can't be had from the hub.*Qwen/Qwen2.5-VL-3B"):
-        found(PolicyConfig(model="nobody/has-this"), online=False)
+        find_shapes(PolicyConfig(model="nobody/has-this"), online=False)

@@ -14,13 +14,13 @@ from torch.distributions import Normal
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Trajectory
-from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.types import Prompt, Score, Status
 from mmrl.config.load import parse_config
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
 from mmrl.policies.critic import Critic
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_tracks import TrackPacker
+from mmrl.train.update.pack_trajectories import TrajectoryPacker
 from mmrl.train.update.packer import PackOptions
 
 RUN = {"name": "x", "policy": {"model": "mlp"}, "tasks": [{"id": "x/y"}], "stages": [{"kind": "rl", "steps": 1}]}
@@ -33,7 +33,9 @@ def made(seed, backbone):
     policy = Small(
         PolicyConfig(kind="robotics/small", model="mlp"), dims=DIMS, state=STATE, hidden=[16, 8], spread=0.6, seed=seed
     )
-    config = CriticConfig(backbone=backbone, learning_rate=2 * RATE, clip=0.0, max_grad_norm=NORM, detach=backbone == "shared")
+    config = CriticConfig(
+        backbone=backbone, learning_rate=2 * RATE, clip_range=0.0, max_grad_norm=NORM, detach=backbone == "shared"
+    )
     critic = Critic(policy, config, seed)
     with torch.no_grad():  # the head begins at zero, and a separate backbone as the policy's: values must tell them apart
         for _, p in critic.parameters():
@@ -51,7 +53,7 @@ def episodes(policy, critic):
     for n, (length, cut) in enumerate(LENGTHS):
         states, calls = torch.randn(length + 1, STATE, generator=g), torch.arange(length + 1)
         chosen = policy.act(shown(states), torch.full_like(calls, n), calls, 1.0, critic)
-        track = Track(
+        track = TrajectoryData(
             instruction="",
             images={},
             state=states,
@@ -63,21 +65,19 @@ def episodes(policy, critic):
             bootstrap=float(chosen.values_nU[-1, 0]) if cut else 0.0,
         )
         status = Status.TRUNCATED_TIME if cut else Status.FINISHED
-        found.append(Trajectory(prompt=Prompt(messages=[]), group=n, status=status, track=track))
+        found.append(Trajectory(prompt=Prompt(messages=[]), group=n, status=status, data=track))
     return found
 
 
 def updated(policy, critic, rollouts, stage):
     """The update under test; returns the states of each mini-batch, for every epoch."""
     algorithm, longest = load_algorithm("ppo", {"gamma": GAMMA, "lam": LAM}), max(n for n, _ in LENGTHS)
-    values = torch.stack(
-        [torch.nn.functional.pad(r.track.values_TU[:, 0], (0, longest - len(r.track.choices))) for r in rollouts]
-    )
-    measured = {"values": values, "bootstrap": torch.tensor([r.track.bootstrap for r in rollouts])}
+    values = torch.stack([torch.nn.functional.pad(r.data.values_TU[:, 0], (0, longest - len(r.data.choices))) for r in rollouts])
+    measured = {"values": values, "bootstrap": torch.tensor([r.data.bootstrap for r in rollouts])}
     signals = Signals(rollouts, [Score(0.0)] * len(rollouts), stage, measure=lambda names: measured)
     credit = algorithm.credit(signals)
     options = PackOptions(keep_zero=True, minibatches=stage.minibatches, seed=3, ratio=stage.ratio)
-    packer = TrackPacker(parse_config({**RUN, "train": {"micro_batch_tokens": 4}}), policy)
+    packer = TrajectoryPacker(parse_config({**RUN, "train": {"micro_batch_tokens": 4}}), policy)
     batches, dealt = packer.deal(rollouts, credit, options), []
 
     def watched(epoch):
@@ -109,13 +109,13 @@ def by_hand(model, backbone, head, rollouts, passes):
     rows = []
     for r in rollouts:
         with torch.no_grad():
-            v = value(r.track.state)
+            v = value(r.data.state)
         later = 0.0
-        for t in reversed(range(len(r.track.choices))):
-            ended = t == len(r.track.choices) - 1 and r.status == Status.FINISHED
-            delta = r.track.rewards_TK[t, 0] + GAMMA * (0.0 if ended else v[t + 1]) - v[t]
+        for t in reversed(range(len(r.data.choices))):
+            ended = t == len(r.data.choices) - 1 and r.status == Status.FINISHED
+            delta = r.data.rewards_TK[t, 0] + GAMMA * (0.0 if ended else v[t + 1]) - v[t]
             later = delta + GAMMA * LAM * later
-            rows.append((r.track.state[t], r.track.choices[t, 0], later, later + v[t]))
+            rows.append((r.data.state[t], r.data.choices[t, 0], later, later + v[t]))
     states, actions, advantages, targets = (torch.stack(column) for column in zip(*rows, strict=True))
     advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
 

@@ -14,16 +14,16 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.sections import RlStage
-from mmrl.judge import weigh
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.position import Moment
+from mmrl.judge import weighted_score
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.position import SamplingStep
 from mmrl.train.sampling import rules
 from mmrl.train.sampling.groups import outcomes
 from mmrl.train.sampling.hints import HINT
-from mmrl.train.sampling.prompts import with_text
-from mmrl.train.sampling.sampler import Sampler, collected
+from mmrl.train.sampling.prompts import append_text
+from mmrl.train.sampling.sampler import Sampler, collect_groups
 from mmrl.train.sampling.source import Prompts
 
 
@@ -34,7 +34,7 @@ class Numbers(Task):
         return prompt.answer
 
     def rephrase(self, prompt):
-        return replace(prompt, messages=[user(prompt.text.replace("p", "q"))], task="another's")
+        return replace(prompt, messages=[user_message(prompt.text.replace("p", "q"))], task="another's")
 
 
 SEED = derive(0, "sample", 0)
@@ -72,7 +72,7 @@ class Collector:
     def encode(self, prompts):
         return [encode(prompt) for prompt in prompts]
 
-    def wake(self):
+    def wake_up(self):
         pass
 
     def figures(self):
@@ -88,7 +88,7 @@ class Judge:
 
     def score(self, cases, weights):
         self.asked += [(c.completion, dict(w)) for c, w in zip(cases, weights, strict=True)]
-        return [weigh(w, self.verdicts(c.completion)) for c, w in zip(cases, weights, strict=True)]
+        return [weighted_score(w, self.verdicts(c.completion)) for c, w in zip(cases, weights, strict=True)]
 
     @staticmethod
     def verdicts(text):
@@ -121,7 +121,7 @@ class Step:
         self.takes, self.tasks, self.answer, self.films = [], tasks, answer, films
         limits, sizes = limits or {}, sizes or {}
         self.stage = RlStage(kind="rl", **{"steps": 1, "prompts_per_step": 2, "group_size": 2, **stage})
-        self.collector, self.judge, self.at = Collector(script, world), Judge(), Moment(0, 0, version)
+        self.collector, self.judge, self.at = Collector(script, world), Judge(), SamplingStep(0, 0, version)
         run = SimpleNamespace(
             config=SimpleNamespace(seed=0),
             tasks={t: task or Numbers() for t in "ab"},
@@ -131,7 +131,7 @@ class Step:
             ),
             collector=self.collector,
             judge=self.judge,
-            sampling=lambda task, seed: Sampling(max_tokens=limits.get(task, 20), temperature=1.0, seed=seed),
+            sampling=lambda task, seed: SamplingParams(max_tokens=limits.get(task, 20), temperature=1.0, seed=seed),
         )
         self.rules = rules.rules_of(self.stage)
         self.sampler = Sampler(run, self.stage, self, self.rules)
@@ -157,7 +157,7 @@ class Step:
         asked = [(i, self.tasks[i] if self.tasks else "a") for i in numbers]
         shown = [[Clip(path="film.mp4")] if task in self.films else [] for _, task in asked]
         prompts = [
-            Prompt(id=f"p{i}", task=task, messages=[user(f"p{i}", *films)], answer=self.answer)
+            Prompt(id=f"p{i}", task=task, messages=[user_message(f"p{i}", *films)], answer=self.answer)
             for (i, task), films in zip(asked, shown, strict=True)
         ]
         return [(("place", i), p, encode(p)) for i, p in zip(numbers, prompts, strict=True)]
@@ -260,7 +260,9 @@ def test_right_answers_of_some_length_are_paid_where_two_are_right():
     groups = ["0:400 0:320 0.1:400 0:512", "1:400 0:400 0.1:320 x:400", "1:319 1:320 0:400 0.1:400", "1:512 0.2:513 0:320 x:400"]
     assert measured(*groups) == [[0] * 4, [0, 0, 0, None], [0, 0.2, 0, 0], [0.2, 0, 0, None]]
     assert measured("1:320 1:512 1:319 1:513") == [[0.2, 0.2, 0, 0]]
-    assert measured("1:2 1:3 0.5:4 0.4:3", length={"bonus": 0.5, "low": 3, "high": 4, "above": 0.4}) == [[0, 0.5, 0.5, 0]]
+    assert measured("1:2 1:3 0.5:4 0.4:3", length={"bonus": 0.5, "min_tokens": 3, "max_tokens": 4, "correct_above": 0.4}) == [
+        [0, 0.5, 0.5, 0]
+    ]
 
 
 def test_a_length_that_is_paid_is_part_of_the_reward_and_a_failed_score_stays_failed():
@@ -314,7 +316,7 @@ def test_dynamic_sampling_replaces_groups_without_spread_until_there_are_enough(
     assert step.takes == [2, 1, 1], "as many as are missing each time, and no more"
     assert names(found.groups) == ["p1", "p3"] and names(found.sampled) == ["p0", "p1", "p2", "p3"]
     assert [r.group for r in found.rollouts] == [0, 0, 1, 1], "numbered anew, as the packer needs it"
-    assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 0.5} and not found.idle
+    assert found.counts == {"sampling/groups": 4.0, "sampling/filtered_share": 0.5} and not found.idle
     assert [(c[2].seed, c[3]) for c in step.collector.calls] == [(seed, 41) for seed in SEEDS[:3]], "other noise in each round"
 
 
@@ -322,7 +324,7 @@ def test_dynamic_sampling_ends_after_its_rounds_with_what_there_is():
     step = Step(script("0 0", "1 0", "1 1", "0 1"), dynamic_sampling=1)
     found = step()
     assert step.takes == [2, 1] and names(found.groups) == ["p1"] and not found.idle
-    assert found.counts == {"sampling/groups": 3.0, "sampling/left_out_share": pytest.approx(2 / 3)}
+    assert found.counts == {"sampling/groups": 3.0, "sampling/filtered_share": pytest.approx(2 / 3)}
 
 
 def test_a_step_that_is_left_with_nothing_is_idle():
@@ -330,7 +332,7 @@ def test_a_step_that_is_left_with_nothing_is_idle():
     found = step()
     assert found.idle and step.takes == [2, 2]
     assert names(found.groups) == names(found.sampled) == ["p0", "p1", "p2", "p3"], "what was sampled can still be looked at"
-    assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 1.0}
+    assert found.counts == {"sampling/groups": 4.0, "sampling/filtered_share": 1.0}
     assert [r.group for r in found.rollouts] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -359,7 +361,7 @@ def test_the_bounds_of_the_share_of_successes_are_both_inside(answers, share, lo
     found = Step(script(answers), prompts_per_step=1, group_size=4, success_low=low, success_high=high)()
     assert found.sampled[0].successes(0.5) == share
     assert found.idle == (not low <= share <= high)
-    assert found.counts == {"sampling/groups": 1.0, "sampling/left_out_share": float(found.idle)}
+    assert found.counts == {"sampling/groups": 1.0, "sampling/filtered_share": float(found.idle)}
 
 
 @pytest.mark.parametrize(("success", "share"), [(0.0, 1.0), (0.25, 0.75), (0.26, 0.5), (1.0, 0.25), (1.01, 0.0)])
@@ -410,7 +412,7 @@ def test_a_plugins_rule_chooses_before_the_built_in_ones_and_in_every_round(monk
     step = Step(script("1 0", "1 0", "1 0", "1 1", "0 1", "1 0"), dynamic_sampling=4)
     found = step()
     assert step.takes == [2, 1, 1, 1, 1] and names(found.groups) == ["p1", "p5"]
-    assert found.counts == {"sampling/groups": 6.0, "sampling/left_out_share": pytest.approx(2 / 3), "odd/groups": 6.0}
+    assert found.counts == {"sampling/groups": 6.0, "sampling/filtered_share": pytest.approx(2 / 3), "odd/groups": 6.0}
 
 
 # -- more prompts than are trained on -----------------------------------------------------------------------------------
@@ -421,7 +423,7 @@ def test_oversampling_keeps_the_groups_with_the_largest_spread():
     found = step()
     assert step.takes == [4] and names(found.groups) == ["p1", "p3"]
     assert [r.group for r in found.rollouts] == [0, 0, 1, 1]
-    assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 0.5}
+    assert found.counts == {"sampling/groups": 4.0, "sampling/filtered_share": 0.5}
 
 
 def test_of_equal_spreads_the_first_sampled_are_kept():
@@ -446,7 +448,7 @@ def test_oversampling_and_dynamic_sampling_together_never_give_too_many_groups()
     step = Step(script("0 0", "0 0", "1 0.5", "1 0", "0 0.75"), oversample=1.5, dynamic_sampling=3)
     found = step()
     assert step.takes == [3, 2] and names(found.groups) == ["p3", "p4"]
-    assert found.counts == {"sampling/groups": 5.0, "sampling/left_out_share": 0.6}
+    assert found.counts == {"sampling/groups": 5.0, "sampling/filtered_share": 0.6}
 
 
 # -- long completions ---------------------------------------------------------------------------------------------------
@@ -493,8 +495,8 @@ def test_tasks_have_their_own_group_sizes_and_limits_and_their_prompts_stay_in_o
 def test_collected_numbers_groups_by_the_prompts_place_whatever_goes_together():
     taken = dict(enumerate(Step({}, tasks="aba").take(3)))
     collector = Collector(script("a0 a0", "b1", "a2 a2"))
-    how = {"a": Sampling(max_tokens=3, temperature=1.0), "b": Sampling(max_tokens=4, temperature=1.0)}
-    found = collected(collector, taken, {"a": 2, "b": 1}, how, version=3)
+    how = {"a": SamplingParams(max_tokens=3, temperature=1.0), "b": SamplingParams(max_tokens=4, temperature=1.0)}
+    found = collect_groups(collector, taken, {"a": 2, "b": 1}, how, version=3)
     assert [[(r.group, r.completion, r.prompt.text) for r in g] for g in found] == [
         [(0, "a0", "p0")] * 2,
         [(1, "b1", "p1")],
@@ -585,7 +587,7 @@ def test_a_rescued_group_is_kept_by_the_rules_and_a_lost_one_replaced():
     step = Step(answers, hints="ghpo", answer=GOLD, dynamic_sampling=2)
     found = step()
     assert step.takes == [2, 1] and names(found.groups) == [hinted("p0", 2), "p2"]
-    assert found.counts == {"sampling/groups": 3.0, "sampling/left_out_share": pytest.approx(1 / 3), "sampling/hinted": 1.0}
+    assert found.counts == {"sampling/groups": 3.0, "sampling/filtered_share": pytest.approx(1 / 3), "sampling/hinted": 1.0}
 
 
 @pytest.mark.parametrize("kind", ["guide", "ghpo"])
@@ -599,14 +601,14 @@ def test_the_source_is_told_that_a_prompt_failed_which_only_a_hint_answered(kind
 
 def test_a_hint_goes_to_the_end_of_the_last_user_message():
     talk = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    added = with_text(Prompt(messages=[*talk, {"role": "user", "content": "c"}]), "!")
+    added = append_text(Prompt(messages=[*talk, {"role": "user", "content": "c"}]), "!")
     assert [m["content"] for m in added.messages] == ["s", "a", "b", "c!"]
-    assert [m["content"] for m in with_text(Prompt(messages=talk), "!").messages] == ["s", "a!", "b"]
-    shown = user("text", "picture.png")
-    parts = with_text(Prompt(messages=[shown]), "!").messages[0]["content"]
+    assert [m["content"] for m in append_text(Prompt(messages=talk), "!").messages] == ["s", "a!", "b"]
+    shown = user_message("text", "picture.png")
+    parts = append_text(Prompt(messages=[shown]), "!").messages[0]["content"]
     assert parts == [*shown["content"], {"type": "text", "text": "!"}] and len(shown["content"]) == 2
     with pytest.raises(PluginError, match="prompt 'x' has no user message"):
-        with_text(Prompt(id="x", messages=talk[:1]), "!")
+        append_text(Prompt(id="x", messages=talk[:1]), "!")
 
 
 # -- the gold completion ------------------------------------------------------------------------------------------------
@@ -617,8 +619,8 @@ def test_when_failed_adds_the_gold_completion_to_groups_without_a_success():
     found = step()
     assert [values(g) for g in found.groups] == [[0, 0.25, 1], [1, 0], [None, None, 1]]
     gold = found.groups[0].rollouts[-1]
-    assert gold.demonstrated and gold.completion == "1" and not gold.off_policy
-    assert [r.demonstrated for r in found.rollouts] == [False, False, True, False, False, False, False, True]
+    assert gold.is_demonstration and gold.completion == "1" and not gold.off_policy
+    assert [r.is_demonstration for r in found.rollouts] == [False, False, True, False, False, False, False, True]
     assert gold.prompt is found.groups[0].prompt and gold.inputs is found.groups[0].inputs
     assert [r.group for r in found.rollouts] == [0, 0, 0, 1, 1, 2, 2, 2]
     assert step.neutral() == [False] * 8
@@ -727,12 +729,12 @@ def test_co_reward_replaces_groups_one_by_one_and_keeps_to_twice_the_prompts():
     assert step.takes == [2, 1, 1], "two of four are missing, which is one prompt; it has no spread"
     assert names(found.groups) == ["p0", "q0", "p3", "q3"]
     assert [values(g) for g in found.groups[2:]] == [[0, 1, 0], [0, 1, 0]]
-    assert found.counts == {"sampling/groups": 8.0, "sampling/left_out_share": 0.5}
+    assert found.counts == {"sampling/groups": 8.0, "sampling/filtered_share": 0.5}
 
 
 def test_a_task_that_breaks_its_promises_is_named():
     class Broken(Numbers):
-        def answer_of(self, completion):
+        def extract_answer(self, completion):
             return ["a list"]
 
         def hint(self, prompt, share):

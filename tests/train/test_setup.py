@@ -11,11 +11,11 @@ import pytest
 import mmrl.data.prompts
 import mmrl.train.resolve
 import runs
+from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import UserError
-from mmrl.api.frames import Eyes, Frame
 from mmrl.api.interfaces import Task
-from mmrl.api.tasks.options import Prompts
-from mmrl.api.types import Prompt, user
+from mmrl.api.tasks.option_checks import LazyPrompts
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import load_config
 from mmrl.data.prompts import Splits
 from mmrl.registry.plugins import Registry
@@ -63,11 +63,11 @@ class Framed(Task):
 
     def prompts(self, split: str, seed: int) -> Any:
         if self.lazy:
-            return Prompts(range(2), self.prompt)
+            return LazyPrompts(range(2), self.prompt)
         return [self.prompt(i) for i in range(2)]
 
     def prompt(self, i: int) -> Prompt:
-        return Prompt(id=str(i), messages=[user(str(self.eyes.frame))])
+        return Prompt(id=str(i), messages=[user_message(str(self.image_processing.coordinate_format))])
 
     def gold(self, prompt: Prompt) -> str:
         return ""
@@ -79,10 +79,10 @@ def test_prompts_follow_the_eyes_that_a_policy_lends(lazy: bool, tmp_path: Any) 
     task.lazy = lazy
     setup = runs.setup(runs.toy_config(tmp_path), {"a": task})
     before = setup.splits("a", "train")
-    assert before[0].text == str(Frame.PIXELS) and setup.splits("a", "train") is before
-    setup.lend_eyes(Eyes(frame=Frame.THOUSANDTHS))
+    assert before[0].text == str(CoordinateFormat.PIXELS) and setup.splits("a", "train") is before
+    setup.set_image_processing(ImageProcessing(coordinate_format=CoordinateFormat.THOUSANDTHS))
     after = setup.splits("a", "train")
-    assert after[1].text == str(Frame.THOUSANDTHS) and (after is before) == lazy
+    assert after[1].text == str(CoordinateFormat.THOUSANDTHS) and (after is before) == lazy
 
 
 def test_a_split_that_is_not_there_is_refused_as_before() -> None:

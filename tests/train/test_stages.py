@@ -19,17 +19,17 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.specs import TaskSpec
-from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.data.prompts import Splits
-from mmrl.judge import weigh
+from mmrl.judge import weighted_score
 from mmrl.judge.rewards import weights_of
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
-from mmrl.rollout.turns import TurnCollector
-from mmrl.run_folder.rollouts import kept_of
+from mmrl.rollout.turns import ConversationCollector
+from mmrl.run_folder.rollouts import select_rollouts
 from mmrl.train.resolve import algorithm_of, algorithm_specs, with_algorithm_defaults
 from mmrl.train.run import Run
 from mmrl.train.setup import Setup
@@ -42,10 +42,10 @@ class Numbers(Task):
     """Prompts p0, p1, ... in order; the gold completion is `1!`."""
 
     def prompts(self, split, seed):
-        return [Prompt(id=f"p{i}", messages=[user(f"p{i}")], answer="1!", meta={"difficulty": i}) for i in range(12)]
+        return [Prompt(id=f"p{i}", messages=[user_message(f"p{i}")], answer="1!", meta={"difficulty": i}) for i in range(12)]
 
 
-class Scripted(TurnCollector):
+class Scripted(ConversationCollector):
     """Gives each prompt the answers that the script has for it; one that ends in `-` is cut off. Its logprobs are the policy's
     plus `off`, the sampler's own error, in turn."""
 
@@ -75,7 +75,7 @@ class Judge:
     """A completion is worth the number that it begins with; `x` fails; the verifier `length` counts its exclamation marks."""
 
     def score(self, cases_, weights):
-        return [weigh(w, self.verdicts(c.completion)) for c, w in zip(cases_, weights, strict=True)]
+        return [weighted_score(w, self.verdicts(c.completion)) for c, w in zip(cases_, weights, strict=True)]
 
     @staticmethod
     def verdicts(text):
@@ -163,7 +163,7 @@ def begun(stage, script=None, *, off=(0.0,), tasks=None, teacher=None, lora=None
             {"kind": "rl", "steps": 10, "prompts_per_step": 2, "group_size": 4, "order": "easy-first", **DESCENT, **stage}
         ],
         "generate": {"temperature": temperature, **(generate or {"max_tokens": 8})},
-        "evaluate": {"n": 0},
+        "evaluate": {"num_prompts": 0},
         "record": {"rollouts_every": 0, "trackers": []},
         "limits": {"logprob_gap": math.inf},
         "judge": {"failure_limit": 0.5},
@@ -297,7 +297,7 @@ def test_a_step_that_nothing_is_left_of_moves_nothing_and_the_run_goes_on(extra)
     alike = {f"p{i}": "0 0 0 0" for i in range(2, 6)}
     run = begun({"dynamic_sampling": 1, **extra}, {**MIXED, **alike, "p6": EVERY, "p7": EVERY})
     learnt = step(run)
-    assert "sampling/left_out_share" in learnt and "logprob_gap" in learnt
+    assert "sampling/filtered_share" in learnt and "logprob_gap" in learnt
     perturb(run.policy)  # away from the reference
     before = weights(run.policy)
     critic = [p.clone() for _, p in run.steps.learner.critic.parameters()] if run.steps.learner.critic else []
@@ -307,11 +307,11 @@ def test_a_step_that_nothing_is_left_of_moves_nothing_and_the_run_goes_on(extra)
         torch.equal(a, p) for a, (_, p) in zip(critic, run.steps.learner.critic.parameters() if critic else [], strict=True)
     )
     assert all(math.isfinite(v) for v in found.values())
-    assert found["sampling/left_out_share"] == 1.0 and found["sampling/groups"] == 4.0 and found["zero_spread_share"] == 1.0
+    assert found["sampling/filtered_share"] == 1.0 and found["sampling/groups"] == 4.0 and found["zero_std_share"] == 1.0
     assert found["grad_norm"] == 0.0 and found["loss"] == 0.0 and "logprob_gap" not in found
     assert run.steps.source.draws == 6, "the prompts are spent"
     after = step(run)
-    assert not torch.equal(weights(run.policy), before) and after["sampling/left_out_share"] == 0.0
+    assert not torch.equal(weights(run.policy), before) and after["sampling/filtered_share"] == 0.0
     assert run.steps.source.draws == 8 and run.at.step == 3
 
 
@@ -328,12 +328,12 @@ def kept(limit, sizes, taught=(), tasks="", gold=()):
     """Group -> members recorded, in their order. taught: groups; tasks: a letter for each group; gold: rollouts."""
     rollouts = []
     for group, size in enumerate(sizes):
-        prompt = Prompt(id="p", messages=[user("p")], answer="", task=tasks[group] if tasks else "a")
+        prompt = Prompt(id="p", messages=[user_message("p")], answer="", task=tasks[group] if tasks else "a")
         for _ in range(size):
             turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(math.nan if len(rollouts) in gold else -1.0,), text="0")
             rollouts.append(Conversation(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
     credit = Credit(advantages=torch.tensor([float(r.group in taught) for r in rollouts]))
-    numbers = kept_of(rollouts, credit.taught, limit)
+    numbers = select_rollouts(rollouts, credit.taught, limit)
     assert len({*numbers}) == len(numbers) <= limit
     return [rollouts[n].group for n in numbers] if not gold else numbers
 
@@ -460,7 +460,7 @@ def test_ghpo_trains_them_under_the_hinted_prompt_as_its_own_samples():
 
 
 def test_importance_leaves_what_was_sampled_elsewhere_to_the_losses_own_ratio():
-    one, two = with_hints("guide"), with_hints("guide", importance="truncate", importance_cap=1.0)
+    one, two = with_hints("guide"), with_hints("guide", importance_sampling="truncate", importance_sampling_cap=1.0)
     one.collector.off = two.collector.off = (0.0,)
     step(one), step(two)
     assert (weights(one.policy) - weights(two.policy)).norm() < 1e-5
@@ -484,7 +484,7 @@ def test_the_gold_completion_is_trained_on_and_becomes_likelier():
     found = step(run)
     rollouts = run.steps.sampler.last.rollouts
     gold = rollouts[4]
-    assert [r.demonstrated for r in rollouts] == [n == 4 for n in range(9)] and gold.completion == "1!"
+    assert [r.is_demonstration for r in rollouts] == [n == 4 for n in range(9)] and gold.completion == "1!"
     assert gold.turns[0].token_ids == tuple(policy.encode_completion("1!"))
     advantages = [*standardised([0, 0, 0, 0, 1]), *standardised([1, 0, 0.5, 0])]
     loss = sum(-a * logprobs(policy, r).mean() for a, r in zip(advantages, rollouts, strict=True)) / 9
@@ -494,7 +494,7 @@ def test_the_gold_completion_is_trained_on_and_becomes_likelier():
     assert found["logprob_gap"] == pytest.approx(0.5, rel=1e-4), "nobody sampled it, so it has no gap"
     assert found["reward/mean"] == pytest.approx(1.5 / 8), "what the policy itself earned"
     assert found["length/mean"] == pytest.approx(sum(r.length for r in rollouts if r is not gold) / 8)
-    assert found["zero_spread_share"] == 0.0, "the group taught something"
+    assert found["zero_std_share"] == 0.0, "the group taught something"
 
 
 ALGORITHMS = [
@@ -583,7 +583,7 @@ def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
 @pytest.mark.parametrize("name", ["k1", "k2", "k3"])
 def test_the_penalty_in_the_loss_by_hand(name):
     """No group has spread, so the penalty is all that there is; every token counts the same."""
-    stage = {"kl": 0.5, "kl_estimate": name, "settings": {"normalise": "token"}}
+    stage = {"kl": 0.5, "kl_estimator": name, "settings": {"normalise": "token"}}
     run = begun(stage, lambda p: ["1", "1!!", "1", "1"])
     reference = copy.deepcopy(run.policy)
     perturb(run.policy)
@@ -596,12 +596,12 @@ def test_the_penalty_in_the_loss_by_hand(name):
     assert same(weights(run.policy), descended(policy, 0.5 * each.mean()), before)
     assert found["loss"] == pytest.approx(0.5 * each.mean().item(), rel=1e-3)
     k3 = torch.cat([by_hand["k3"](mine - theirs) for mine, theirs in pairs]).mean().item()
-    assert found["kl"] == pytest.approx(k3, rel=1e-3) and found["kl_weight"] == 0.5 and k3 > 0.01
+    assert found["kl"] == pytest.approx(k3, rel=1e-3) and found["kl_coef"] == 0.5 and k3 > 0.01
 
 
 @pytest.mark.parametrize("name", ["k1", "k2", "k3"])
 def test_the_penalty_in_the_reward_by_hand(name):
-    stage = {"kl": 0.5, "kl_in": "reward", "kl_estimate": name}
+    stage = {"kl": 0.5, "kl_in": "reward", "kl_estimator": name}
     run = begun(stage, MIXED)
     reference = copy.deepcopy(run.policy)
     perturb(run.policy)
@@ -635,11 +635,11 @@ def test_the_weight_follows_the_divergence():
     expected = 0.2
     for _ in range(4):
         found = step(run)
-        assert found["kl_weight"] == pytest.approx(expected)
+        assert found["kl_coef"] == pytest.approx(expected)
         expected *= 1 + min(max(found["kl"] / 1e-4 - 1, -0.2), 0.2) / 5.0
     assert run.at.memory == {"kl": pytest.approx(expected)} and expected > 0.2 * 0.96 * 1.04**2
     fixed = begun({"kl": 0.2}, lambda p: EVERY.split(" "))
-    assert [step(fixed)["kl_weight"] for _ in range(3)] == [0.2] * 3 and fixed.at.memory == {}
+    assert [step(fixed)["kl_coef"] for _ in range(3)] == [0.2] * 3 and fixed.at.memory == {}
 
 
 def test_the_reference_follows_every_so_many_steps():
@@ -655,8 +655,8 @@ def test_the_reference_follows_every_so_many_steps():
 
 def gold_of(policy, ids):
     """Rollouts with the gold completion of these prompts."""
-    collector = TurnCollector(policy, None)
-    prompts = [Prompt(id=i, task="a", messages=[user(i)]) for i in ids]
+    collector = ConversationCollector(policy, None)
+    prompts = [Prompt(id=i, task="a", messages=[user_message(i)]) for i in ids]
     return collector.demonstrate(prompts, collector.encode(prompts), ["1!"] * len(ids))
 
 
@@ -736,11 +736,11 @@ def test_recap_imitates_everything_under_what_it_deserved():
     found = step(run)
     rollouts = run.steps.sampler.last.rollouts
     assert {r.prompt.text for r in rollouts} == {"p0\n\ngood", "p1\n\ngood"}, "what is sampled, is as if it were good"
-    assert run.evaluator.shown(Prompt(messages=[user("q")])).text == "q\n\ngood"
+    assert run.evaluator.shown(Prompt(messages=[user_message("q")])).text == "q\n\ngood"
     loss = 0.0
     for r, label in zip(rollouts, ("good", "bad", "bad", None, "bad", "good", "bad", "bad"), strict=True):
         if label:
-            shown = replace(r, prompt=Prompt(messages=[user(r.prompt.id), {"role": "user", "content": ""}][:1]))
+            shown = replace(r, prompt=Prompt(messages=[user_message(r.prompt.id), {"role": "user", "content": ""}][:1]))
             shown = replace(shown, prompt=replace(shown.prompt, messages=[two_parts(r.prompt.id, label)]))
             loss = loss - logprobs(policy, shown).mean() / 7
     assert same(weights(run.policy), descended(policy, loss), before)
@@ -789,7 +789,7 @@ def test_minibatches_are_whole_groups_and_compare_with_the_weights_before_the_fi
 
 @pytest.mark.parametrize(("minibatches", "epochs", "groups", "taken"), [(3, 1, 3, 3), (1, 3, 3, 3), (3, 2, 3, 6), (3, 1, 2, 2)])
 def test_every_minibatch_of_every_pass_is_a_step(minibatches, epochs, groups, taken):
-    stage = {"prompts_per_step": 3, "minibatches": minibatches, "epochs": epochs, "success_high": 0.5, "learning_rate": 0.01}
+    stage = {"prompts_per_step": 3, "minibatches": minibatches, "epochs": epochs, "max_success_rate": 0.5, "learning_rate": 0.01}
     run = begun(stage, {f"p{i}": EVERY if i < groups else "1 1 1 1" for i in range(3)})
     step(run)
     assert run.steps.learner.optimizer.steps == taken
@@ -821,7 +821,9 @@ def test_minibatches_of_relabelled_rollouts_are_those_of_the_groups_that_were_sa
 def test_weights_of_importance_by_hand(kind, expected):
     """The sampler is off by these factors: 1.5, 3 and a half. A weight of 2 is the most."""
     off = tuple(-math.log(f) for f in (1.5, 3.0, 0.5))
-    run = begun({"importance": kind, "group_size": 3, "importance_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off)
+    run = begun(
+        {"importance": kind, "group_size": 3, "importance_sampling_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off
+    )
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)
     rollouts = run.steps.sampler.last.rollouts
@@ -869,7 +871,7 @@ def test_the_divergence_over_the_vocabulary_by_hand(divergence, temperature):
         for text in ANSWERS[prompt].split(" "):
             ids = tuple(policy.encode_completion(text))
             turn = Turn(observed_ids=(), token_ids=ids, logprobs=(), text=text)
-            r = Conversation(prompt=Prompt(messages=[user(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
+            r = Conversation(prompt=Prompt(messages=[user_message(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
             p, q = distributions(policy, r, temperature), distributions(teacher, r, temperature).detach()
             each.append((p.exp() * (p - q)).sum(-1) if divergence == "reverse" else (q.exp() * (q - p)).sum(-1))
     mean = torch.cat(each).mean()
@@ -892,7 +894,7 @@ def test_over_all_answers_the_sampled_divergence_has_the_gradient_of_the_reverse
     teacher = teacher_of(0.02)
     run = begun({**DISTILL, "divergence": "sampled"}, teacher=teacher)
     learner, policy, before = run.steps.learner, copy.deepcopy(run.policy), weights(run.policy)
-    prompt = Prompt(id="p0", messages=[user("p0")])
+    prompt = Prompt(id="p0", messages=[user_message("p0")])
     inputs = run.policy.encode(prompt)
     allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]
     rollouts = [
@@ -927,7 +929,7 @@ def test_the_sampled_divergence_by_hand():
 
 
 def prompts_of(policy):
-    prompts = [Prompt(id=i, task="a", messages=[user(i)]) for i in ("p0", "p1")]
+    prompts = [Prompt(id=i, task="a", messages=[user_message(i)]) for i in ("p0", "p1")]
     return prompts, [policy.encode(p) for p in prompts]
 
 

@@ -15,7 +15,7 @@ import pytest
 from mmrl.api.errors import PluginError, UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import RunConfig
-from mmrl.run_folder.reader import read_rows
+from mmrl.run_folder.reader import read_jsonl
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train.trackers import Trackers, check_trackers
 
@@ -187,7 +187,7 @@ FLAKY = """
             TrackerSpec(id="flaky/start", target="mmrl_flaky:Flaky", options={"begins": False}),
             TrackerSpec(id="flaky/half", target="mmrl_flaky:Half"),
             TrackerSpec(id="flaky/broken", target="mmrl_flaky:Broken"),
-            TrackerSpec(id="flaky/needy", target="mmrl_flaky:Flaky", needs=("no_such_module.part",)),
+            TrackerSpec(id="flaky/needy", target="mmrl_flaky:Flaky", requires=("no_such_module.part",)),
         ]
 
     class Flaky:
@@ -232,7 +232,7 @@ def test_a_tracker_that_fails_is_told_once_and_left_out_after_three_in_a_row(fla
     assert notes == [
         "tracker flaky/log: log raised OSError: no network at 2; the run goes on, and metrics.jsonl holds every figure"
     ]
-    rows = read_rows(folder.path / "errors.jsonl")
+    rows = read_jsonl(folder.path / "errors.jsonl")
     assert [(row["step"], row["where"]) for row in rows] == [(step, "tracker flaky/log") for step in (2, 4, 5, 6, 6)]
     assert rows[1]["what"] == "log raised OSError: no network at 4"
     assert rows[4]["what"] == "failed 3 times in a row: it gets no more figures of this run"
@@ -246,7 +246,7 @@ def test_a_tracker_that_can_not_begin_gets_nothing_and_the_others_go_on(flaky, f
     trackers.finish("finished")
     assert flaky == [] and curves(folder) == {"loss": [(4, 0.5)]}
     assert len(notes) == 1 and "flaky/start: start raised SystemExit: not logged in see the page; the run goes on" in notes[0]
-    assert [row["step"] for row in read_rows(folder.path / "errors.jsonl")] == [3]
+    assert [row["step"] for row in read_jsonl(folder.path / "errors.jsonl")] == [3]
 
 
 def test_a_failure_at_the_end_is_told_and_ctrl_c_is_no_failure(flaky, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_needs_must_be_a_tuple(site) -> None:
 
         @hookimpl
         def mmrl_trackers():
-            return [TrackerSpec(id="odd/one", target="odd:One", needs="wandb")]
+            return [TrackerSpec(id="odd/one", target="odd:One", requires="wandb")]
     """
     site("mmrl-odd", {"mmrl_odd.py": source}, {"odd": "mmrl_odd"})
     (odd,) = [p for p in registry().plugins if p.name == "odd"]

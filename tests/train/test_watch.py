@@ -12,7 +12,7 @@ import pytest
 from mmrl.api.errors import UserError
 from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
 from mmrl.run_folder.files import line
-from mmrl.train.alarms import Finding, Watch
+from mmrl.train.alarms import AlarmEvent, AlarmMonitor
 
 OFF = dict.fromkeys(LimitsConfig.model_fields, Alarm())
 
@@ -22,7 +22,9 @@ def only(alarm: str, **levels: float) -> LimitsConfig:
     return LimitsConfig(**{**OFF, alarm: Alarm(**levels)})
 
 
-def feed(watch: Watch, key: str, *values: float | None, stage: int = 0, start: int = 1, **others: float) -> list[tuple[int, str]]:
+def feed(
+    watch: AlarmMonitor, key: str, *values: float | None, stage: int = 0, start: int = 1, **others: float
+) -> list[tuple[int, str]]:
     """(step, sentence) of what steps with these values said; None is a step without that metric."""
     told = []
     for step, value in enumerate(values, start):
@@ -43,43 +45,43 @@ def interval(task: str, low: float, value: float, high: float, extra: Any = ()) 
 # -- steps ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alarm", "key"), [("answer_collapse", "answers/top_share"), ("clip_share", "clip_share")])
+@pytest.mark.parametrize(("alarm", "key"), [("answer_collapse", "answers/most_common_share"), ("clip_share", "clip_share")])
 def test_a_share_is_compared_as_the_mean_of_five_steps(alarm: str, key: str) -> None:
-    watch = Watch(only(alarm, warn=0.5))
+    watch = AlarmMonitor(only(alarm, warn=0.5))
     assert feed(watch, key, 1.0, 1.0, 1.0, 1.0) == [], "four are too few"
-    assert [step for step, _ in feed(Watch(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 1 / 4)] == [7], "2.5 of 5"
-    assert feed(Watch(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 0.24) == []
-    assert feed(Watch(only(alarm, warn=0.25)), key, 0, 0, 0, 0, 1, 0, 0, 0, 0) == [], "one odd step"
+    assert [step for step, _ in feed(AlarmMonitor(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 1 / 4)] == [7], "2.5 of 5"
+    assert feed(AlarmMonitor(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 0.24) == []
+    assert feed(AlarmMonitor(only(alarm, warn=0.25)), key, 0, 0, 0, 0, 1, 0, 0, 0, 0) == [], "one odd step"
 
 
 def test_clipping_and_collapse_say_what_where_and_what_to_do() -> None:
-    ((_, clipped),) = feed(Watch(only("clip_share", warn=0.5)), "clip_share", *[0.75] * 5)
+    ((_, clipped),) = feed(AlarmMonitor(only("clip_share", warn=0.5)), "clip_share", *[0.75] * 5)
     assert clipped.startswith("the loss's bounds cut off the gradient of 75% of the tokens: lower learning_rate")
     assert clipped.endswith("(limits.clip_share.warn = 0.5)")
-    ((_, same),) = feed(Watch(only("answer_collapse", warn=0.9)), "answers/top_share", *[0.95] * 5)
+    ((_, same),) = feed(AlarmMonitor(only("answer_collapse", warn=0.9)), "answers/most_common_share", *[0.95] * 5)
     assert same.startswith("95% of the prompts get the same text although their answers differ: ")
     assert same.endswith("(limits.answer_collapse.warn = 0.9)")
 
 
 def test_length_is_compared_with_the_first_five_steps() -> None:
-    watch = Watch(only("length_growth", warn=4.0))
+    watch = AlarmMonitor(only("length_growth", warn=4.0))
     first = [8, 12, 10, 10, 10]
     assert feed(watch, "length/mean", *first, 40, 40, 40, 40, 39.9) == []
     ((step, text),) = feed(watch, "length/mean", 41, 40, 500, start=11)  # (40 + 40 + 40 + 39.9 + 41) / 5 = 40.18
     assert step == 11
     assert text.startswith("completions are 4.02 times as long as in the stage's first steps (40 tokens, then 10): ")
-    exactly = feed(Watch(only("length_growth", warn=4.0)), "length/mean", *first, 40, 40, 40, 40, 40)
+    exactly = feed(AlarmMonitor(only("length_growth", warn=4.0)), "length/mean", *first, 40, 40, 40, 40, 40)
     assert [step for step, _ in exactly] == [10]
 
 
 def test_a_stage_is_not_compared_with_its_own_first_steps() -> None:
-    assert feed(Watch(only("length_growth", warn=1.0)), "length/mean", 10, 10, 10, 10, 10) == []
-    assert [s for s, _ in feed(Watch(only("length_growth", warn=1.0)), "length/mean", *[10] * 6)] == [6]
-    assert feed(Watch(only("length_growth", warn=1.0)), "length/mean", *[0.0] * 9) == [], "nothing grows from nothing"
+    assert feed(AlarmMonitor(only("length_growth", warn=1.0)), "length/mean", 10, 10, 10, 10, 10) == []
+    assert [s for s, _ in feed(AlarmMonitor(only("length_growth", warn=1.0)), "length/mean", *[10] * 6)] == [6]
+    assert feed(AlarmMonitor(only("length_growth", warn=1.0)), "length/mean", *[0.0] * 9) == [], "nothing grows from nothing"
 
 
 def test_entropy_that_is_gone_skips_steps_that_measured_none() -> None:
-    watch = Watch(only("entropy_fall", warn=0.75))
+    watch = AlarmMonitor(only("entropy_fall", warn=0.75))
     values = [1.0, None, 1.0, 1.0, 1.0, 1.0, 0.25, 0.25, None, 0.25, 0.25, 0.26]
     assert feed(watch, "entropy", *values) == [], "(0.25 + 0.25 + 0.25 + 0.25 + 0.26) / 5 is more than a quarter"
     ((step, text),) = feed(watch, "entropy", 0.24, 0.1, start=13)
@@ -89,67 +91,67 @@ def test_entropy_that_is_gone_skips_steps_that_measured_none() -> None:
 
 def test_the_gap_is_told_from_the_first_step_and_left_to_the_learner_to_stop() -> None:
     limits = only("logprob_gap", warn=0.02, stop=0.1)
-    assert feed(Watch(limits), "logprob_gap", 0.019) == []
-    ((step, text),) = feed(Watch(limits), "logprob_gap", 0.02, 0.5)
+    assert feed(AlarmMonitor(limits), "logprob_gap", 0.019) == []
+    ((step, text),) = feed(AlarmMonitor(limits), "logprob_gap", 0.02, 0.5)
     assert step == 1 and text.startswith("sampler and learner disagree by 0.02 nats a token: check policy.dtype")
     assert text.endswith("(limits.logprob_gap.warn = 0.02)")
-    assert feed(Watch(limits), "logprob_gap", *[0.01] * 4, 0.059) == [], "the mean of five is below"
-    assert [s for s, _ in feed(Watch(limits), "logprob_gap", *[0.01] * 5, 0.06)] == [6]
-    assert feed(Watch(only("logprob_gap", stop=0.1)), "logprob_gap", 5.0) == []
+    assert feed(AlarmMonitor(limits), "logprob_gap", *[0.01] * 4, 0.059) == [], "the mean of five is below"
+    assert [s for s, _ in feed(AlarmMonitor(limits), "logprob_gap", *[0.01] * 5, 0.06)] == [6]
+    assert feed(AlarmMonitor(only("logprob_gap", stop=0.1)), "logprob_gap", 5.0) == []
 
 
 def test_failed_scores_are_told_from_half_the_limit_on() -> None:
     def told(*shares: float, limit: float = 0.1) -> list[tuple[int, str]]:
-        return feed(Watch(LimitsConfig(**OFF), JudgeConfig(failure_limit=limit)), "judge/failed_share", *shares)
+        return feed(AlarmMonitor(LimitsConfig(**OFF), JudgeConfig(failure_limit=limit)), "judge/failed_share", *shares)
 
     assert told(0.0, 0.049) == [] and told(0.0, 0.0, limit=0.0) == []
     ((step, text),) = told(0.05, 0.09)
     assert step == 1
     assert text == (
         "5% of the scores failed, and more than judge.failure_limit = 0.1 of a step's stop the run: "
-        "see errors.jsonl, then mend the verifier or raise judge.deadline_s"
+        "see errors.jsonl, then mend the verifier or raise judge.timeout_s"
     )
     assert [s for s, _ in told(0.1, limit=0.2)] == [1]
 
 
 def test_ten_steps_that_taught_nothing_say_why() -> None:
-    watch = Watch(LimitsConfig(), generate=GenerateConfig(max_tokens=8))
+    watch = AlarmMonitor(LimitsConfig(), generate=GenerateConfig(max_tokens=8))
     cause = {"reward/mean": 0.25, "length/truncated_share": 0.75}
-    assert feed(watch, "zero_spread_share", *[1.0] * 9, **cause) == []
-    ((step, text),) = feed(watch, "zero_spread_share", 1.0, 1.0, start=10, **cause)
+    assert feed(watch, "zero_std_share", *[1.0] * 9, **cause) == []
+    ((step, text),) = feed(watch, "zero_std_share", 1.0, 1.0, start=10, **cause)
     assert step == 10
     assert text == (
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0.25 on average), and 75% were "
         "cut off at generate.max_tokens = 8: look at the rollouts in the report; a warm start (an sft stage), an easier task or "
-        "other verifiers may help (limits.zero_spread.warn = 0.95)"
+        "other verifiers may help (limits.zero_std.warn = 0.95)"
     )
-    ((_, short),) = feed(Watch(LimitsConfig()), "zero_spread_share", *[1.0] * 10, **{"length/truncated_share": 0.5})
+    ((_, short),) = feed(AlarmMonitor(LimitsConfig()), "zero_std_share", *[1.0] * 10, **{"length/truncated_share": 0.5})
     assert ": every completion of a prompt scored the same: look at" in short, "no reward and few cut off: neither is mentioned"
 
 
 def test_nearly_nothing_taught_is_told_at_its_threshold() -> None:
-    limits = only("zero_spread", warn=0.95)
-    assert feed(Watch(limits), "zero_spread_share", *[1.0] * 9, 0.49) == []
-    ((step, text),) = feed(Watch(limits), "zero_spread_share", *[1.0] * 9, 0.5)
+    limits = only("zero_std", warn=0.95)
+    assert feed(AlarmMonitor(limits), "zero_std_share", *[1.0] * 9, 0.49) == []
+    ((step, text),) = feed(AlarmMonitor(limits), "zero_std_share", *[1.0] * 9, 0.5)
     assert step == 10 and text.startswith("95% of 10 steps' groups taught nothing: every completion")
-    assert feed(Watch(limits), "zero_spread_share", *([1.0] * 8 + [0.0]) * 3) == [], "a step with spread begins it again"
+    assert feed(AlarmMonitor(limits), "zero_std_share", *([1.0] * 8 + [0.0]) * 3) == [], "a step with spread begins it again"
 
 
 def test_an_alarm_is_told_once_a_stage() -> None:
-    watch = Watch(only("clip_share", warn=0.5))
+    watch = AlarmMonitor(only("clip_share", warn=0.5))
     assert [s for s, _ in feed(watch, "clip_share", *[1.0] * 20)] == [5]
     assert [s for s, _ in feed(watch, "clip_share", *[1.0] * 20, stage=1, start=21)] == [25]
 
 
 def test_a_new_stage_has_first_steps_of_its_own() -> None:
-    watch = Watch(only("length_growth", warn=2.0))
+    watch = AlarmMonitor(only("length_growth", warn=2.0))
     assert feed(watch, "length/mean", *[10] * 6) == []
     assert feed(watch, "length/mean", *[30] * 9, stage=1, start=7) == []
     assert [s for s, _ in feed(watch, "length/mean", *[60] * 5, stage=1, start=16)] == [20]
 
 
 def test_other_stages_and_numbers_that_are_not_finite_raise_no_alarm() -> None:
-    watch = Watch(LimitsConfig())
+    watch = AlarmMonitor(LimitsConfig())
     assert feed(watch, "loss", *[1e9] * 30, grad_norm=1e9) == []
     assert feed(watch, "clip_share", *[math.nan] * 9, math.inf, stage=1) == []
 
@@ -157,16 +159,16 @@ def test_other_stages_and_numbers_that_are_not_finite_raise_no_alarm() -> None:
 @pytest.mark.parametrize(
     ("alarm", "key", "values", "stop"),
     [
-        ("answer_collapse", "answers/top_share", [0.5] * 5, 0.5),
+        ("answer_collapse", "answers/most_common_share", [0.5] * 5, 0.5),
         ("clip_share", "clip_share", [0.5] * 5, 0.5),
         ("length_growth", "length/mean", [1.0] * 5 + [2.0] * 5, 2.0),
         ("entropy_fall", "entropy", [1.0] * 5 + [0.5] * 5, 0.5),
-        ("zero_spread", "zero_spread_share", [0.5] * 10, 0.5),
+        ("zero_std", "zero_std_share", [0.5] * 10, 0.5),
     ],
 )
 def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list[float], stop: float) -> None:
-    assert feed(Watch(only(alarm, stop=stop + 0.001)), key, *values) == []
-    watch = Watch(only(alarm, warn=stop, stop=stop))
+    assert feed(AlarmMonitor(only(alarm, stop=stop + 0.001)), key, *values) == []
+    watch = AlarmMonitor(only(alarm, warn=stop, stop=stop))
     assert feed(watch, key, *values[:-1]) == []
     with pytest.raises(UserError) as stopped:
         watch.step(0, len(values), {key: values[-1]})
@@ -179,7 +181,7 @@ def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list
 
 
 def test_a_figure_that_needs_no_picture_is_told() -> None:
-    watch = Watch(only("blind", warn=0.75))
+    watch = AlarmMonitor(only("blind", warn=0.75))
     assert watch.evaluated(0, figures(("a", 0.8, 0.59), ("b", 0.0, 0.0), ("c", 0.8), ("d", -1.0, -1.0))) == []
     (found,) = watch.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
     text = found.text
@@ -188,12 +190,12 @@ def test_a_figure_that_needs_no_picture_is_told() -> None:
     assert watch.evaluated(20, figures(("a", 0.8, 0.8))) == [], "told once"
     assert len(watch.evaluated(30, figures(("b", 0.5, 0.5)))) == 1, "but of each task"
     with pytest.raises(UserError, match=r"^step 7: a: with blank pictures .* limits\.blind\.stop = 0\.75"):
-        Watch(only("blind", stop=0.75)).evaluated(7, figures(("a", 0.8, 0.6)))
+        AlarmMonitor(only("blind", stop=0.75)).evaluated(7, figures(("a", 0.8, 0.6)))
 
 
 def hacked(fall: float, part: float, **levels: float) -> list[str]:
     """Ten steps that pay 0.5, the best figure, ten steps that pay `part`, and the figure `fall` lower."""
-    watch = Watch(only("reward_hacking", **levels))
+    watch = AlarmMonitor(only("reward_hacking", **levels))
     feed(watch, "reward/a/exact", *[0.5] * 10)
     assert watch.evaluated(10, figures(("a", 0.8))) == []
     feed(watch, "reward/a/exact", *[part] * 10, start=11)
@@ -221,7 +223,7 @@ def test_a_reward_that_rises_while_the_figure_falls_is_told() -> None:
     ],
 )
 def test_a_fall_within_an_interval_is_no_alarm(best: Any, now: Any, told: bool) -> None:
-    watch, again = Watch(only("reward_hacking", warn=0.05)), Watch(only("reward_hacking", warn=0.05))
+    watch, again = AlarmMonitor(only("reward_hacking", warn=0.05)), AlarmMonitor(only("reward_hacking", warn=0.05))
     for each in (watch, again):
         feed(each, "reward/v", *[0.25] * 10)
     watch.evaluated(10, [interval("a", *best)])
@@ -233,7 +235,7 @@ def test_a_fall_within_an_interval_is_no_alarm(best: Any, now: Any, told: bool) 
 
 
 def test_the_mean_of_a_part_is_over_ten_steps() -> None:
-    watch = Watch(only("reward_hacking", warn=0.1))
+    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
     feed(watch, "reward/v", *[9.0] * 5, *[0.5] * 10)
     watch.evaluated(15, figures(("a", 0.8)))
     feed(watch, "reward/v", *[0.5] * 9, start=16)
@@ -245,7 +247,7 @@ def test_the_mean_of_a_part_is_over_ten_steps() -> None:
 
 
 def test_a_figure_that_was_best_before_the_first_step_is_compared_with_the_first_steps() -> None:
-    watch = Watch(only("reward_hacking", warn=0.1))
+    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
     watch.evaluated(0, figures(("a", 0.8)))
     feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10)
     (found,) = watch.evaluated(15, figures(("a", 0.5)))
@@ -254,7 +256,7 @@ def test_a_figure_that_was_best_before_the_first_step_is_compared_with_the_first
 
 
 def test_of_equal_figures_the_first_is_the_best_as_in_the_summary() -> None:
-    watch = Watch(only("reward_hacking", warn=0.1))
+    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
     for start, part in ((1, 0.25), (11, 0.5)):
         feed(watch, "reward/v", *[part] * 10, start=start)
         watch.evaluated(start + 9, figures(("a", 0.8)))
@@ -265,7 +267,7 @@ def test_of_equal_figures_the_first_is_the_best_as_in_the_summary() -> None:
 
 
 def test_tasks_are_held_against_their_own_rewards() -> None:
-    watch = Watch(only("reward_hacking", warn=0.1))
+    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
     low = {"task/a/reward/v": 0.1, "task/b/reward/v": 0.1, "reward/v": 0.1, "reward/mean": 0.1}
     for step in range(1, 11):
         watch.step(0, step, low)
@@ -278,7 +280,7 @@ def test_tasks_are_held_against_their_own_rewards() -> None:
 
 
 def test_the_mean_reward_is_no_part() -> None:
-    watch = Watch(only("reward_hacking", warn=0.1))
+    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
     feed(watch, "reward/mean", *[0.1] * 10, **{"reward/std": 0.1})
     watch.evaluated(10, figures(("a", 0.8)))
     feed(watch, "reward/mean", *[0.9] * 10, start=11, **{"reward/std": 0.9})
@@ -286,7 +288,7 @@ def test_the_mean_reward_is_no_part() -> None:
 
 
 def test_a_stage_is_held_against_the_figure_it_began_with() -> None:
-    watch = Watch(only("reward_hacking", warn=0.1))
+    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
     feed(watch, "reward/v", *[0.5] * 10)
     watch.evaluated(10, figures(("a", 0.9)))
     watch.evaluated(10, figures(("a", 0.6)))
@@ -313,8 +315,8 @@ def events() -> list[tuple[int, dict[str, float] | list[Any]]]:
         metrics = {
             "length/mean": 90.0 + since if bad else 9.0,
             "clip_share": 0.9 if bad else 0.1,
-            "answers/top_share": math.nan if step % 7 == 0 else 1.0 if bad else 0.2,
-            "zero_spread_share": 1.0 if since > 8 else 0.1,
+            "answers/most_common_share": math.nan if step % 7 == 0 else 1.0 if bad else 0.2,
+            "zero_std_share": 1.0 if since > 8 else 0.1,
             "reward/mean": 0.5,
             "task/a/reward/v": 0.3 + since / 100,
             "reward/v": 0.1,
@@ -331,7 +333,7 @@ def stage_of(step: int) -> int:
     return 0 if step <= 4 else 1 if step <= 34 else 2
 
 
-def go(watch: Watch, given: list[tuple[int, Any]]) -> list[tuple[int, Finding]]:
+def go(watch: AlarmMonitor, given: list[tuple[int, Any]]) -> list[tuple[int, AlarmEvent]]:
     told = []
     for step, what in given:
         found = watch.evaluated(step, what) if isinstance(what, list) else watch.step(stage_of(step), step, what)
@@ -352,7 +354,7 @@ def rows(given: list[tuple[int, Any]]) -> list[dict[str, Any]]:
 
 def test_a_resumed_run_is_told_exactly_what_it_would_have_been() -> None:
     given = events()
-    whole = go(Watch(LimitsConfig()), given)
+    whole = go(AlarmMonitor(LimitsConfig()), given)
     alarms = [(stage_of(step), found.alarm) for step, found in whole]
     names = {
         "logprob_gap",
@@ -360,25 +362,25 @@ def test_a_resumed_run_is_told_exactly_what_it_would_have_been() -> None:
         "length_growth",
         "entropy_fall",
         "clip_share",
-        "zero_spread",
+        "zero_std",
         "blind",
         "reward_hacking",
     }
     assert {name for stage, name in alarms if stage == 1} >= names, "every alarm goes off"
-    assert [stage for stage, name in alarms if name == "zero_spread"] == [1, 2]
+    assert [stage for stage, name in alarms if name == "zero_std"] == [1, 2]
     for cut in range(len(given)):
-        watch = Watch(LimitsConfig())
+        watch = AlarmMonitor(LimitsConfig())
         watch.replay(rows(given[:cut]), STAGES)
-        told = go(Watch(LimitsConfig()), given[:cut]) + go(watch, given[cut:])
+        told = go(AlarmMonitor(LimitsConfig()), given[:cut]) + go(watch, given[cut:])
         assert told == whole, f"resumed before {given[cut]}"
 
 
 def test_a_replay_stops_nothing() -> None:
     limits = only("clip_share", stop=0.5)
-    watch = Watch(limits)
+    watch = AlarmMonitor(limits)
     watch.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
     with pytest.raises(UserError, match=r"limits\.clip_share\.stop = 0\.5"):
         watch.step(1, 15, {"clip_share": 0.9})
-    higher = Watch(only("clip_share", stop=0.95))
+    higher = AlarmMonitor(only("clip_share", stop=0.95))
     higher.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
     assert higher.step(1, 15, {"clip_share": 0.9}) == []

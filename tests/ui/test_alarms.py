@@ -17,7 +17,7 @@ from mmrl.config.sections import LimitsConfig
 from mmrl.run_folder import files
 from mmrl.run_folder.writer import ENDED, RunFolder
 from mmrl.ui.report import alarms
-from mmrl.ui.report.alarms import WAYS, Alarm, witnesses
+from mmrl.ui.report.alarms import ALARM_GUIDES, Alarm, witnesses
 from mmrl.ui.report.report import write_report
 from pages import Page, assert_self_contained, page_of
 
@@ -62,12 +62,12 @@ def test_what_is_alike_is_one_alarm_and_the_worst_comes_first() -> None:
         ("warning", "", "before", 1, []),
         ("warning", "", "t p1", 2, [1, 2]),
     ]
-    assert [one.title for one in found] == ["What ended the run", *[WAYS["blind"].title] * 2, "before", "t p1"]
+    assert [one.title for one in found] == ["What ended the run", *[ALARM_GUIDES["blind"].title] * 2, "before", "t p1"]
     assert found[4].what.endswith("17")
 
 
 def test_every_limit_that_can_alarm_has_a_title_and_a_way_to_show_it() -> None:
-    assert set(WAYS) - {"failure_limit"} == set(LimitsConfig.model_fields)
+    assert set(ALARM_GUIDES) - {"failure_limit"} == set(LimitsConfig.model_fields)
 
 
 def test_rows_of_an_older_run_folder_are_plain_warnings_whatever_their_sentence_says() -> None:
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
     "length_growth": ([row(0, tokens=2), row(0, tokens=30), row(1, tokens=17), row(2, tokens=20)], [2, 1]),
     "clip_share": ([row(0, advantage=0.1), row(1, advantage=None), row(2, advantage=-2.0)], [2, 0]),
     "logprob_gap": ([row(0, advantage=0.1), row(1, advantage=-2.0)], [1, 0]),
-    "zero_spread": ([row(0), row(1, reward=0.0, advantage=0.0), row(2, reward=1.0, advantage=None)], [2, 1]),
+    "zero_std": ([row(0), row(1, reward=0.0, advantage=0.0), row(2, reward=1.0, advantage=None)], [2, 1]),
     "blind": ([row(0, reward=0.5), row(1, reward=None), row(2, reward=1.0)], [2, 0]),
     "reward_hacking": ([row(0, reward=0.5), row(1, reward=None), row(2, reward=1.0)], [2, 0]),
     "failure_limit": ([row(0), row(1, reward=None), row(2, reward=None, score={"value": None, "status": "lost"})], [1, 2]),
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
 def test_the_rollouts_that_show_an_alarm(name: str) -> None:
     rows, groups = CASES[name]
     assert shown(name, *rows) == groups
-    assert set(CASES) == set(WAYS)
+    assert set(CASES) == set(ALARM_GUIDES)
 
 
 def test_of_the_steps_the_nearest_before_it_that_has_such_rollouts() -> None:
@@ -123,14 +123,14 @@ def test_what_a_task_does_is_an_alarm_of_its_own_and_shown_by_its_rollouts() -> 
 
 
 def test_what_stopped_a_run_is_shown_too() -> None:
-    (fault,) = alarms.alarms([{**told("zero_spread", where=ENDED), "level": "stop"}])
-    assert (fault.kind, fault.name) == ("fault", "zero_spread")
+    (fault,) = alarms.alarms([{**told("zero_std", where=ENDED), "level": "stop"}])
+    assert (fault.kind, fault.name) == ("fault", "zero_std")
     assert witnesses(fault, [5], lambda step: [row(0, advantage=0.0), row(1)]) == [("t", 0)]
 
 
 def test_rows_of_any_kind_are_ranked() -> None:
     odd = [{"completion": None}, {"tokens": "many", "reward": [], "advantage": {}, "score": None, "group": None}]
-    for name in WAYS:
+    for name in ALARM_GUIDES:
         witnesses(Alarm(name, "", "alarm", "rl", "", "", 1, [1]), [1], lambda step: odd)
 
 
@@ -158,10 +158,10 @@ def test_a_report_shows_an_alarm_with_its_rollouts_and_lists_the_rest(run: RunFo
     run.error(5, "t p7", "it raised ValueError: <script>alert(1)</script>")
     page = page_of(run)
     text = " ".join(words for _, words in page.words)
-    first, table = text.index(WAYS["blind"].title), text.index("Warnings")
+    first, table = text.index(ALARM_GUIDES["blind"].title), text.index("Warnings")
     assert "Step 5: what earned most" in text[first:table]
     assert "zebra" in text[first:table] and "okapi" in text[first:table] and "giraffe" not in text[first:table]
-    assert "<script>alert(1)</script>" in text[table:] and WAYS["blind"].title not in text[table:]
+    assert "<script>alert(1)</script>" in text[table:] and ALARM_GUIDES["blind"].title not in text[table:]
     html = (run.path / "report.html").read_text()
     assert "<b>zebra" not in html and '<a href="#errors">' in html and 'id="errors"' in html
 
@@ -183,7 +183,10 @@ def test_no_place_of_a_page_is_there_twice_and_many_alarms_with_large_pictures_s
     rows = []
     for g in range(8):
         asked = [{"role": "user", "content": [{"type": "image", "path": names[g]}, {"type": "text", "text": "?"}]}]
-        marks = [{"kind": "box", "of": "true", "at": [0, 0, 0.5, 0.5]}, {"kind": "box", "of": "said", "at": [0, 0, 0.4, 0.5]}]
+        marks = [
+            {"kind": "box", "source": "true", "coordinates": [0, 0, 0.5, 0.5]},
+            {"kind": "box", "source": "said", "coordinates": [0, 0, 0.4, 0.5]},
+        ]
         rows += [row(g, f"{g} {m}", messages=asked, marks=marks) for m in range(4)]
     keep(run, rows, pictures)
     for n in range(30):

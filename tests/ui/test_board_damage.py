@@ -12,9 +12,9 @@ from boards import board
 from damage import damages, whole
 from long_runs import write_run
 from mmrl import UserError
-from mmrl.ui.board import facts, pages, rollouts, sections
+from mmrl.ui.board import pages, rollouts, run_queries, sections
 from mmrl.ui.board.index import Index
-from mmrl.ui.board.places import NotThere, Places, index_file
+from mmrl.ui.board.run_paths import NotFound, RunPaths, index_file
 from mmrl.ui.board.search import Wanted
 from mmrl.ui.board.state import state
 from mmrl.ui.report.report import write_report
@@ -44,12 +44,12 @@ def show(run: Path, other: Path) -> str:
             lambda: sections.episodes(run.name, run),
             lambda: sections.compare(run.name, run, other.name, other, ("last", "last"), []),
             lambda: sections.settings(run.name, run, other.name, other, []),
-            lambda: str(facts.curves(run, found) | facts.series(run, ["reward/mean"], 0, 100, 50)) and "",
+            lambda: str(run_queries.curves(run, found) | run_queries.series(run, ["reward/mean"], 0, 100, 50)) and "",
             lambda: write_report(run).read_text(),
         ):
             try:
                 html.append(part())
-            except (UserError, NotThere, OSError):
+            except (UserError, NotFound, OSError):
                 continue
         index = Index(run, index_file(run))
         try:
@@ -123,7 +123,7 @@ def test_one_run_that_cannot_be_read_hides_no_other(runs: Path, tmp_path: Path) 
     write_run(runs / "huge", 10, 10, 1, 1)
     with open(runs / "huge" / "metrics.jsonl", "a") as file:
         file.write('{"step": 11, "stage": "rl", "time": 44.0, "metrics": {"reward/mean": ' + "9" * 400 + "}}\n")
-    assert Places.of(runs).names() == ["huge", "sound"]
+    assert RunPaths.of(runs).names() == ["huge", "sound"]
     with board(runs, tmp_path / "caches") as served:
         text = served.get("/").text
         assert 'data-run="sound"' in text and 'data-run="huge"' in text

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from long_runs import rollout, write_run
 from mmrl.run_folder.writer import RunFolder
-from mmrl.ui.board import search, sketch
-from mmrl.ui.board.columns import CHUNK, Columns
+from mmrl.ui.board import sampled_curves, search
+from mmrl.ui.board.column_store import CHUNK, Columns
 from mmrl.ui.board.index import Index, read_lines
 from mmrl.ui.board.search import Wanted
 
@@ -140,12 +140,12 @@ def test_a_part_of_a_curve(run: Path, tmp_path: Path) -> None:
 
 def test_a_sketch_of_a_long_run_is_spread_over_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "long", steps=8000, every=10**6, groups=1, size=1)
-    rows = sketch.sketch(run / "metrics.jsonl")
+    rows = sampled_curves.sample_rows(run / "metrics.jsonl")
     steps = [row["step"] for row in rows if "metrics" in row]
     assert steps[0] == 1 and steps[-1] == 8000 and steps == sorted(set(steps))
     assert 300 < len(steps) < 500
     assert max(b - a for a, b in pairwise(steps)) < 50
-    assert sketch.sketch(tmp_path / "none.jsonl") == []
+    assert sampled_curves.sample_rows(tmp_path / "none.jsonl") == []
 
 
 def test_what_is_asked_for_is_found(run: Path, tmp_path: Path) -> None:

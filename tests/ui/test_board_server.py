@@ -247,7 +247,10 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     row = rollout(10, 0, 0, "media/../../../x.png", random.Random(0))
     row |= {key: HOSTILE for key in ("task", "prompt_id", "completion", "answer", "status", "source")}
     row["score"] = {"value": 1.0, "parts": {HOSTILE: 1.0}, "status": "ok", "detail": HOSTILE}
-    row["marks"] = [{"kind": HOSTILE, "label": HOSTILE}, {"kind": "box", "at": [0, 0, 1, 1], "of": "said", "label": HOSTILE}]
+    row["overlays"] = [
+        {"kind": HOSTILE, "label": HOSTILE},
+        {"kind": "box", "coordinates": [0, 0, 1, 1], "source": "said", "label": HOSTILE},
+    ]
     (run / "rollouts" / "step-000010.jsonl").write_text(json.dumps(row) + "\n")
     (run / "errors.jsonl").write_text(json.dumps({"step": 5, "where": HOSTILE, "what": HOSTILE}) + "\n")
     with board(tmp_path / "runs", tmp_path / "caches") as served:

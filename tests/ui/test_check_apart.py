@@ -7,7 +7,7 @@ import pytest
 
 PLUGIN = """
 import os
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -19,7 +19,7 @@ def mmrl_verifiers():
 
 class T(Task):
     def prompts(self, split, seed):
-        return [Prompt(id=f"{split}{i}", messages=[user(f"what {i}")], answer=f"a{i}{split}") for i in range(4)]
+        return [Prompt(id=f"{split}{i}", messages=[user_message(f"what {i}")], answer=f"a{i}{split}") for i in range(4)]
 
 def verify(case, how):
     if how == "raise":
@@ -52,7 +52,7 @@ def test_a_verifier_that_ends_its_process_never_passes(tmp_path, name, code, tol
 
 
 FAULTY = """
-from mmrl import Prompt, Task, TaskSpec, UserError, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, UserError, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from mmrl import __version__
 from mmrl.ui import cli
 from mmrl.ui.cli import COMMANDS, main
-from mmrl.ui.cli.terminal import tell
+from mmrl.ui.cli.terminal import status_line
 from processes import heeding_ctrl_c
 
 ZOO = """
@@ -144,7 +144,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "low": 0.0,
             "high": 1.0,
             "graded": False,
-            "deadline_s": 5.0,
+            "timeout_s": 5.0,
             "images": False,
             "rollout": False,
             "model": False,
@@ -159,7 +159,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "low": -1.0,
             "high": 1.0,
             "graded": False,
-            "deadline_s": 5.0,
+            "timeout_s": 5.0,
             "images": False,
             "rollout": False,
             "model": False,
@@ -428,7 +428,7 @@ def test_plugins_add_commands(mmrl, site) -> None:
 
 def test_check_tells_by_its_exit_code(mmrl, site) -> None:
     source = """
-        from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+        from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
         @hookimpl
         def mmrl_tasks():
@@ -442,8 +442,9 @@ def test_check_tells_by_its_exit_code(mmrl, site) -> None:
             def __init__(self, told): self.told = told
             def prompts(self, split, seed):
                 base = 100 if split == "train" else 400
-                return [Prompt(id=f"{split}{i}", messages=[user(f"{base + i} + 5?" + f" It is {base + i + 5}" * self.told)],
-                               answer=base + i + 5) for i in range(9)]
+                return [Prompt(id=f"{split}{i}", answer=base + i + 5,
+                               messages=[user_message(f"{base + i} + 5?" + f" It is {base + i + 5}" * self.told)])
+                        for i in range(9)]
 
         def exact(case): return float(case.completion == str(case.answer))
     """
@@ -569,7 +570,7 @@ def test_eval_says_when_the_newest_checkpoint_was_never_evaluated(tmp_path, monk
     ],
 )
 def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, weights: str) -> None:
-    from mmrl.evaluation.figures import Evaluation
+    from mmrl.evaluation.results import Evaluation
     from mmrl.train import start
 
     figure = Evaluation(
@@ -600,7 +601,7 @@ def test_who_waits_at_a_terminal_is_told(monkeypatch) -> None:
 
     for stream, said in ((Terminal(), "loading ...\n"), (io.StringIO(), "")):
         monkeypatch.setattr(sys, "stderr", stream)
-        tell("loading ...")
+        status_line("loading ...")
         assert stream.getvalue() == said
 
 

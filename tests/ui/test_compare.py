@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mmrl import UserError, user
+from mmrl import UserError, user_message
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_items, read_run
@@ -73,7 +73,7 @@ def test_items_are_written_whole_and_replaced(tmp_path):
         {"step": 12, **item("b", None)},
     ]
     assert sorted(p.name for p in (run.path / "evaluations").iterdir()) == ["step-000000.jsonl", "step-000012.jsonl"]
-    run.items(20, [{**item("a", 1.0), "task": task, "messages": [user(f"of {task}")]} for task in ("t", "u")])
+    run.items(20, [{**item("a", 1.0), "task": task, "messages": [user_message(f"of {task}")]} for task in ("t", "u")])
     texts = [row["messages"][0]["content"][0]["text"] for row in read_items(run.path / "evaluations" / "step-000020.jsonl")]
     assert texts == ["of t", "of u"], "two tasks may have prompts of the same id"
 
@@ -213,7 +213,7 @@ SFT, RL = {"kind": "sft", "steps": 5}, {"kind": "rl", "steps": 9, "algorithm": "
 DIFFERENCES = [
     ({"stages": [RL]}, {"stages": [SFT, RL]}, "stages.0 (rl, sft), stages.1 (unset, rl)"),
     ({"stages": [RL]}, {"stages": [SFT]}, "stages.0 (rl, sft)"),
-    ({"stages": [RL]}, {"stages": [{**RL, "kl": 0.5}]}, "stages.0.kl (unset, 0.5)"),
+    ({"stages": [RL]}, {"stages": [{**RL, "kl_coef": 0.5}]}, "stages.0.kl_coef (unset, 0.5)"),
     ({}, {"stages": [RL]}, "stages.0 (unset, rl)"),
     ({"stages": []}, {"stages": [RL]}, "stages ([], [rl])"),
     ({"policy": {"model": "a"}}, {"policy": {"model": "a", "lora": {"rank": 8, "all": True}}},
@@ -260,7 +260,7 @@ def test_runs_that_can_not_be_compared(refused, tmp_path):
     )
     assert refused("a", "a/../s").startswith("task 't/a' was evaluated with split 'test' by a and 'dev' by")
     assert refused("a", "i").startswith("task 't/a': the runs have no prompt in common: compare runs with the same task options")
-    assert refused("a", "none").startswith("none has no evaluations/: evaluate.n was 0")
+    assert refused("a", "none").startswith("none has no evaluations/: evaluate.num_prompts was 0")
     assert refused("a", "failed") == "failed: nothing was scored at step 4: choose another --step"
     assert refused("a", "b", "--split", "dev") == "a was not evaluated on split 'dev', only on test: leave --split out"
     assert refused("twice", "a").startswith("twice: several prompts of task 't/a' have the id ''")

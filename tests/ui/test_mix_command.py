@@ -10,17 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from mmrl.api.errors import UserError
-from mmrl.config.load import as_data, load_config
+from mmrl.config.load import load_config, to_dict
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.cli import main
 
 FILE = """
 name = "two"
-runs = "RUNS"
+runs_dir = "RUNS"
 policy = { model = "tiny:qwen2_5_vl" }
 tasks = [{ id = "t/a" }, { id = "t/b", name = "b c" }, { id = "t/d", weight = 0 }]
 stages = [{ kind = "sft", steps = 3 }, { kind = "rl", steps = 10, learning_rate = 1e-5 }]
-evaluate = { n = 10 }
+evaluate = { num_prompts = 10 }
 """
 
 
@@ -36,7 +36,7 @@ class Stub:
         path = Path(config.runs) / config.name
         self.trained.append((config.name, resume))
         assert not overwrite and resume == path.exists()
-        folder = RunFolder.open(path, as_data(config)) if resume else RunFolder.create(path, as_data(config), config.seed)
+        folder = RunFolder.open(path, to_dict(config)) if resume else RunFolder.create(path, to_dict(config), config.seed)
         progress.stage_started(1, 2, config.stages[1], 0)
         progress.note("told by every pilot")
         if len(self.trained) == self.stop_at:
@@ -64,7 +64,7 @@ def stub(monkeypatch):
     found = Stub()
     monkeypatch.setitem(sys.modules, "mmrl.train.start", SimpleNamespace(train=found.train))
     monkeypatch.setitem(sys.modules, "mmrl.train.resolve", SimpleNamespace(with_algorithm_defaults=lambda config: config))
-    monkeypatch.setattr("mmrl.ui.cli.terminal.quiet", lambda: None)
+    monkeypatch.setattr("mmrl.ui.cli.terminal.silence_libraries", lambda: None)
     monkeypatch.setattr("mmrl.run_folder.manifest.manifest", lambda seed: {})
     return found
 
@@ -203,7 +203,7 @@ def lines(err):
             ["--set", "tasks.1.weight=0"],
             "mmrl: a mixture needs at least two tasks with a weight, and stages.1 of two draws from t/a",
         ),
-        (["--set", "evaluate.n=0"], "mmrl: evaluate.n = 0 leaves no held-out score"),
+        (["--set", "evaluate.num_prompts=0"], "mmrl: evaluate.num_prompts = 0 leaves no held-out score"),
         (["--set", 'stages=[{kind="sft", steps=1}]'], "mmrl: two has no rl stage"),
         (["--pilots", "2"], "mmrl: Invalid value for '--pilots': 2 is not in the range x>=3."),
         (["--set", "task=1"], "unknown key 'task': did you mean 'tasks'?"),
@@ -224,7 +224,7 @@ def test_pilots_with_other_settings_are_neither_used_nor_removed(mix, stub, tmp_
     assert f"mmrl: {path} was made with other settings: stages.1.learning_rate = 1e-05, now 0.0001; set them back" in err
     assert err.endswith("or give another --out\n")
     assert (path / "summary.json").exists()
-    code, out, _ = mix("--pilots", "3", "--set", "judge.processes=2")
+    code, out, _ = mix("--pilots", "3", "--set", "judge.num_workers=2")
     assert code == 0 and stub.trained == [] and "recommended" in out, "what doesn't change what was learned may differ"
 
 
@@ -266,12 +266,12 @@ def test_a_search_for_real(tmp_path, monkeypatch):
     monkeypatch.setenv("MMRL_PLUGINS", "")
     (tmp_path / "run.toml").write_text(f"""
 name = "colours"
-runs = "{tmp_path}"
+runs_dir = "{tmp_path}"
 policy = {{ model = "tiny:qwen2_5_vl:hidden=32,layers=1" }}
 tasks = [{{ id = "toy/colour" }}, {{ id = "toy/colour", name = "two", options = {{ colours = 2 }} }}]
 stages = [{{ kind = "rl", steps = 2, algorithm = "dapo", prompts_per_step = 2, group_size = 2 }}]
 generate = {{ max_tokens = 4 }}
-evaluate = {{ n = 2 }}
+evaluate = {{ num_prompts = 2 }}
 train = {{ threads = 1 }}
 """)
     outputs = []

@@ -27,7 +27,7 @@ kind = "rl"
 steps = 1
 prompts_per_step = 8
 [train]
-checkpointing = true
+gradient_checkpointing = true
 """
 
 
@@ -60,10 +60,10 @@ def test_json_has_the_keys_that_are_promised(run_file):
 
 
 def test_people_are_told_what_limits_and_what_to_change(run_file):
-    found = ask(run_file, "--machine", "h100", "--set", "train.checkpointing=false")
+    found = ask(run_file, "--machine", "h100", "--set", "train.gradient_checkpointing=false")
     text = found.stdout
     assert "it does not fit: learning needs" in text and "To make it fit, change one of" in text
-    assert "train.checkpointing = true" in text and "would not pay: moving" in text
+    assert "train.gradient_checkpointing = true" in text and "would not pay: moving" in text
     assert "float32 masters" in text and "generate: decode" in text and "starting operations" in text
     assert ask(run_file, "--machine", "h200").exit_code == 0
     with pytest.raises(SystemExit) as exit_:
@@ -102,13 +102,13 @@ def test_train_asks_before_it_loads(run_file, monkeypatch):
     from mmrl.config.load import load_config
 
     setup = SimpleNamespace(config=load_config(run_file), device="cuda")
-    monkeypatch.setattr(start, "at_hand", lambda device, measured: (GPUS["rtx-4090"], 1))
+    monkeypatch.setattr(start, "current_machine", lambda device, measured: (GPUS["rtx-4090"], 1))
     with pytest.raises(UserError, match="RTX 4090 is too small"):
         start.check_memory(setup, Told())
-    monkeypatch.setattr(start, "at_hand", lambda device, measured: (GPUS["h200"], 1))
+    monkeypatch.setattr(start, "current_machine", lambda device, measured: (GPUS["h200"], 1))
     told = Told()
     start.check_memory(setup, told)
     assert told.notes == []
     setup.device = "cpu"
-    monkeypatch.setattr(start, "at_hand", None)
+    monkeypatch.setattr(start, "current_machine", None)
     start.check_memory(setup, told)

@@ -8,19 +8,19 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from mmrl import Mark, Prompt, UserError, user
+from mmrl import Overlay, Prompt, UserError, user_message
 from mmrl.ui.cli import main
 from mmrl.ui.report import contact_sheet as sheets
 from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet
-from mmrl.ui.report.figures import Bar, Figure
 from mmrl.ui.report.lettering import text_width, wrap
+from mmrl.ui.report.survey_charts import Bar, Figure
 
 TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)
 
 
 def prompt(colour, size=(10, 10), text="What is it?", answer="it", **meta):
-    return Prompt(id="a", messages=[user(text, Image.new("RGB", size, colour))], answer=answer, meta=meta)
+    return Prompt(id="a", messages=[user_message(text, Image.new("RGB", size, colour))], answer=answer, meta=meta)
 
 
 def middle(column: int, top: int = HEADER) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def test_cards_stand_in_rows(count, columns, rows):
 def test_small_pictures_are_enlarged_in_whole_steps_and_large_ones_shrunk():
     stripes = Image.new("RGB", (2, 1), RED)
     stripes.putpixel((1, 0), BLUE)
-    sheet = contact_sheet([Prompt(messages=[user("?", stripes)])], "t")
+    sheet = contact_sheet([Prompt(messages=[user_message("?", stripes)])], "t")
     x, y = middle(0)
     assert [sheet.getpixel((x + d, y)) for d in (-165, -1, 0, 165)] == [RED, RED, BLUE, BLUE]  # nothing is blended
     wide = contact_sheet([prompt(RED, size=(20_000, 200))], "t")
@@ -57,7 +57,7 @@ def test_small_pictures_are_enlarged_in_whole_steps_and_large_ones_shrunk():
 
 def test_several_pictures_share_a_card():
     images = [Image.new("RGB", (50, 50), c) for c in (RED, GREEN, BLUE, BLACK)]
-    sheet = contact_sheet([Prompt(messages=[user("?", *images)])], "t")
+    sheet = contact_sheet([Prompt(messages=[user_message("?", *images)])], "t")
     x, y = middle(0)
     assert [sheet.getpixel((x + dx, y + dy)) for dy in (-64, 64) for dx in (-85, 85)] == [RED, GREEN, BLUE, BLACK]
 
@@ -102,25 +102,25 @@ def test_a_box_at_the_edges_is_still_seen():
 def marked(*marks, count=1):
     """The image area of a prompt of black images; a single one is 340 x 170."""
     pictures = [Image.new("RGB", (340, 170), BLACK) for _ in range(count)]
-    return sheets._mount(Prompt(messages=[user("?", *pictures)]), pictures, (), marks)
+    return sheets._mount(Prompt(messages=[user_message("?", *pictures)]), pictures, (), marks)
 
 
 def test_a_grid_and_a_path_are_drawn_where_they_are():
     top = (PICTURE - 170) // 2
-    grid = marked(Mark(kind="grid", at=(1, 2), of="true", labels=("2", "")))
+    grid = marked(Overlay(kind="grid", coordinates=(1, 2), source="true", labels=("2", "")))
     assert grid.getpixel((170, top + 100)) == TRUE and grid.getpixel((2, top + 3)) == TRUE, "a line, and a label"
     assert grid.getpixel((200, top + 3)) == BLACK, "which one cell has not"
-    path = marked(Mark(kind="path", at=(0.25, 0.5, 0.75, 0.5), of="true"))
+    path = marked(Overlay(kind="path", coordinates=(0.25, 0.5, 0.75, 0.5), source="true"))
     assert path.getpixel((170, top + 85)) == TRUE and path.getpixel((50, top + 85)) == BLACK
     head = [path.getpixel((250, top + 85 + dy)) for dy in (-3, 3)]
     assert head == [TRUE] * 2 and [path.getpixel((100, top + 85 + dy)) for dy in (-5, 5)] == [BLACK] * 2, "an arrow"
 
 
 def test_marks_are_on_the_picture_that_they_name():
-    second = marked(Mark(kind="box", at=(0.2, 0.2, 0.8, 0.8), of="true", image=1), count=2)
+    second = marked(Overlay(kind="box", coordinates=(0.2, 0.2, 0.8, 0.8), source="true", image=1), count=2)
     halves = [second.crop((0, y, CARD, y + PICTURE // 2)).getcolors(10**5) for y in (0, PICTURE // 2)]
     assert [TRUE in {colour for _, colour in half} for half in halves] == [False, True]
-    beyond = marked(Mark(kind="box", at=(0.2, 0.2, 0.8, 0.8), of="true", image=5))
+    beyond = marked(Overlay(kind="box", coordinates=(0.2, 0.2, 0.8, 0.8), source="true", image=5))
     assert beyond.tobytes() == marked().tobytes()
 
 
@@ -128,7 +128,8 @@ def test_the_sheet_draws_what_is_true_and_not_what_is_said():
     box = {"kind": "box", "at": (0.25, 0.25, 0.75, 0.75)}
     shown = [prompt(BLACK, size=(340, 170))]
     plain, true, said = (
-        contact_sheet(shown, "t", marks=[own]).tobytes() for own in ([], [Mark(**box, of="true")], [Mark(**box, of="said")])
+        contact_sheet(shown, "t", marks=[own]).tobytes()
+        for own in ([], [Overlay(**box, source="true")], [Overlay(**box, source="said")])
     )
     assert plain == said != true
 
@@ -152,7 +153,7 @@ def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
     """Names do not cover the two tall screens, nor the image that the answer draws."""
     screens = [Image.new("RGB", (360, 640), c) for c in (RED, GREEN, BLUE)]
     drawn = {"role": "assistant", "content": [{"type": "image", "image": screens[2]}]}
-    both = Prompt(messages=[user("?", *screens[:2]), drawn])
+    both = Prompt(messages=[user_message("?", *screens[:2]), drawn])
     mat = sheets._mount(both, screens)
     pixels = [(x, y) for y in range(PICTURE) for x in range(CARD)]
     areas = [[at for at in pixels if mat.getpixel(at) == colour] for colour in (RED, GREEN, BLUE)]
@@ -162,7 +163,7 @@ def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
     assert sheets._names(0, [False, False, True]) == ["first", "second", "answer draws"]
     assert sheets._names(0, [False, True]) == ["prompt", "answer draws"] and sheets._names(1, [False])[1] == "second"
     large = {"role": "assistant", "content": [{"type": "image", "image": Image.new("RGB", (720, 1280), BLUE)}]}
-    assert sheets._card(Prompt(messages=[user("?", *screens[:2]), large]), None).sizes == "360 x 640"
+    assert sheets._card(Prompt(messages=[user_message("?", *screens[:2]), large]), None).sizes == "360 x 640"
 
 
 def test_one_thing_after_another_is_no_choice():
@@ -201,7 +202,7 @@ def test_facts_stand_below_the_prompts():
 def test_odd_prompts_are_shown_too():
     sheet = contact_sheet(
         [
-            Prompt(messages=[user("no picture")], answer=["a", "list"]),
+            Prompt(messages=[user_message("no picture")], answer=["a", "list"]),
             prompt(RED, text="", answer=None),
             prompt(RED, text="\u56fe\u4e2d \u043a\u043e\u0448\u043a\u0430 \U0001f415 \0 \u202e", answer=""),
         ],
@@ -239,9 +240,9 @@ def test_choices_are_never_cut():
 
 def test_a_picture_that_the_answer_draws_is_told_from_the_one_that_is_shown():
     drawn = {"role": "assistant", "content": [{"type": "image", "image": Image.new("RGB", (300, 300), BLUE)}]}
-    both = Prompt(messages=[user("?", Image.new("RGB", (300, 300), RED)), drawn])
+    both = Prompt(messages=[user_message("?", Image.new("RGB", (300, 300), RED)), drawn])
     pair = sheets._mount(both, both.images)
-    plain = sheets._mount(Prompt(messages=[user("?", *both.images)]), both.images)
+    plain = sheets._mount(Prompt(messages=[user_message("?", *both.images)]), both.images)
     changed = [x for x in range(CARD) if any(pair.getpixel((x, y)) != plain.getpixel((x, y)) for y in range(0, PICTURE, 3))]
     left, right = [x for x in changed if x < CARD // 2], [x for x in changed if x >= CARD // 2]
     assert left and right and max(right) - min(right) > max(left) - min(left), "each has a word of its own"
@@ -266,7 +267,7 @@ def test_a_prompt_without_gold_is_shown_without_an_answer(tmp_path, monkeypatch)
 
 
 UNKNOWN = """
-from mmrl import NoGold, Prompt, Task, TaskSpec, hookimpl, user
+from mmrl import NoGold, Prompt, Task, TaskSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -274,7 +275,7 @@ def mmrl_tasks():
 
 class Rows(Task):
     def prompts(self, split, seed):
-        return [Prompt(id=f"row {i}", messages=[user("?")], answer=i) for i in range(4)]
+        return [Prompt(id=f"row {i}", messages=[user_message("?")], answer=i) for i in range(4)]
 
     def gold(self, prompt):
         if prompt.answer % 2:
@@ -286,7 +287,7 @@ class Rows(Task):
 def test_a_broken_picture_stops_the_sheet(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"x")
     with pytest.raises(UserError, match=r"bad\.png is broken"):
-        contact_sheet([Prompt(messages=[user("?", tmp_path / "bad.png")])], "t")
+        contact_sheet([Prompt(messages=[user_message("?", tmp_path / "bad.png")])], "t")
 
 
 # -- the command --------------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
 
 
 SPREAD = """
-from mmrl import Prompt, Task, TaskSpec, hookimpl, user
+from mmrl import Prompt, Task, TaskSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -320,7 +321,7 @@ def mmrl_tasks():
 
 class Rows(Task):
     def prompts(self, split, seed):
-        return [Prompt(id=f"row {i}", messages=[user("?")]) for i in range(101)]
+        return [Prompt(id=f"row {i}", messages=[user_message("?")]) for i in range(101)]
 
 class Stream(Rows):
     def prompts(self, split, seed):

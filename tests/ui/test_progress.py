@@ -15,12 +15,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mmrl.config.sections import RlStage, SftStage
-from mmrl.evaluation.figures import Evaluation
+from mmrl.evaluation.results import Evaluation
 from mmrl.run_folder.metrics import PARTS
 from mmrl.ui.report import progress
-from mmrl.ui.report.pace import Pace
-from mmrl.ui.report.panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
+from mmrl.ui.report.eta import TimeEstimator
 from mmrl.ui.report.progress import Show
+from mmrl.ui.report.terminal_panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
 from mmrl.ui.report.text import thought
 
 
@@ -58,7 +58,7 @@ RL = {
     "length/mean": 31.5,
     "length/truncated_share": 0.125,
     "entropy": 1.23456,
-    "zero_spread_share": 0.5,
+    "zero_std_share": 0.5,
     "logprob_gap": 1e-5,
     "time/step": 2.0,
     "loss": -9.0,
@@ -98,7 +98,7 @@ def test_the_last_step_has_a_line_and_short_stages_have_one_for_each(clock):
 def test_a_resumed_stage_counts_on_and_missing_figures_are_dashes(clock):
     show = log([rl(10)], done=7)
     clock.seconds += 30
-    show.step_finished(8, {"zero_spread_share": 1.0, "time/step": 0.5})
+    show.step_finished(8, {"zero_std_share": 1.0, "time/step": 0.5})
     assert lines(show)[1:] == [
         "step 8/10  reward –  length –  cut off –  entropy –  no spread 1  logprob gap –  s/step 0.5  time left 1 min 00 s"
     ]
@@ -157,7 +157,7 @@ def test_where_nothing_can_be_drawn_lines_are_written(environment, terminal, mon
 
 
 def test_time_left_goes_by_the_stage_and_by_the_latest_of_a_kind():
-    pace = Pace([sft(10), rl(4), sft(20), rl(6)], 0.0)
+    pace = TimeEstimator([sft(10), rl(4), sft(20), rl(6)], 0.0)
     assert pace.left(5.0) == 0.0 and pace.run_steps == (0, 40)
     pace.enter(0, pace.stages[0], 8, 10.0)
     assert pace.left(12.0) is None and pace.left_of_run(12.0) is None, "nothing is known before the first step"

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mmrl import UserError, user
+from mmrl import UserError, user_message
 from mmrl.run_folder import files, metrics
 from mmrl.run_folder.writer import ENDED, RunFolder
 from mmrl.ui.cli import main
 from mmrl.ui.report import cards, charts, gallery, svg, text
+from mmrl.ui.report.media_sources import EmbeddedMedia
 from mmrl.ui.report.report import write_report
-from mmrl.ui.report.sources import Embedded
 from pages import Page, assert_self_contained, page_of
 from runs import figure
 
@@ -94,10 +94,10 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
                 "entropy": 0.9 * math.exp(-i / 110) + 0.08 + abs(noise) / 4,
                 "kl": 0.03 * done + abs(draw.gauss(0, 0.002)),
                 "clip_share": abs(draw.gauss(0.01, 0.006)),
-                "zero_spread_share": (idle := min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1)),
-                "answers/top_share": 0.3 - 0.1 * done + draw.choice([0.0, 0.05]),
+                "zero_std_share": (idle := min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1)),
+                "answers/most_common_share": 0.3 - 0.1 * done + draw.choice([0.0, 0.05]),
                 "task/classification/digits/reward": min(skill * 1.1 + noise, 1.1),
-                "task/classification/digits/zero_spread_share": idle,
+                "task/classification/digits/zero_std_share": idle,
                 "loss": draw.gauss(0, 0.02),
                 "grad_norm": 0.8 + draw.random() * 0.5 + (25 if i == 140 else 0),
                 "learning_rate": 3e-4,
@@ -136,7 +136,7 @@ def fake_rollouts(draw: random.Random, pictures: list[Any], targets: Any, skill:
     for group in range(8):
         item = draw.randrange(len(pictures))
         truth = str(targets[item])
-        prompt = user("Which digit is shown? Answer with <answer>digit</answer>.", pictures[item])
+        prompt = user_message("Which digit is shown? Answer with <answer>digit</answer>.", pictures[item])
         wrong = draw.sample([d for d in "0123456789" if d != truth], 2)
         values = []
         for _ in range(8):
@@ -175,7 +175,7 @@ def rollout(completion: str = "7", value: float | None = 1.0, group: int = 0, **
         "task": "t/a",
         "prompt_id": "p",
         "group": group,
-        "messages": [user("which?")],
+        "messages": [user_message("which?")],
         "answer": "7",
         "completion": completion,
         "tokens": 1,
@@ -376,8 +376,8 @@ def test_one_part_and_one_task_are_not_drawn_twice(run: RunFolder) -> None:
 
 
 def test_what_is_said_of_the_only_task_is_said_of_all(run: RunFolder) -> None:
-    own = {"reward": 1.0, "length": 5.0, "zero_spread_share": 0.5, "reward/t/exact": 1.0, "reward/t/length": 0.5}
-    whole = {"reward/mean": 1.0, "length/mean": 5.0, "zero_spread_share": 0.5, "reward/t/exact": 1.0, "reward/t/length": 0.5}
+    own = {"reward": 1.0, "length": 5.0, "zero_std_share": 0.5, "reward/t/exact": 1.0, "reward/t/length": 0.5}
+    whole = {"reward/mean": 1.0, "length/mean": 5.0, "zero_std_share": 0.5, "reward/t/exact": 1.0, "reward/t/length": 0.5}
     one = {f"task/t/a/{key}": value for key, value in own.items()}
     run.metrics(1, "rl", whole | one)
     drawn = ["Reward", "Reward by part", "Completion length", "Groups without spread"]
@@ -496,7 +496,7 @@ def test_hostile_text_stays_text_wherever_it_comes_from(run: RunFolder) -> None:
                     prompt_id=evil,
                     status=evil,
                     score=score,
-                    messages=[{"role": evil, "content": evil}, user(evil)],
+                    messages=[{"role": evil, "content": evil}, user_message(evil)],
                 )
             ],
         )
@@ -531,7 +531,7 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
         run.rollouts(
             step,
             [
-                rollout(f"{i}" * 200_000, group=g, messages=[user("which?", picture, picture)])
+                rollout(f"{i}" * 200_000, group=g, messages=[user_message("which?", picture, picture)])
                 for g, picture in enumerate(pictures)
                 for i in range(2)
             ],
@@ -553,7 +553,7 @@ def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
     draw, noise = random.Random(0), Image.frombytes("RGB", (256, 256), random.Random(0).randbytes(256 * 256 * 3))
     for step in range(1, 8):
         said = ["<think>" + '"&' * 4000 + "</think>" + "".join(draw.choices("\"'<\u4e00", k=8000)) for _ in range(64)]
-        asked = [user('"' * 9000, noise.rotate(90 * step), noise)]
+        asked = [user_message('"' * 9000, noise.rotate(90 * step), noise)]
         run.rollouts(step, [rollout(text, group=i // 8, messages=asked) for i, text in enumerate(said)])
     for step in range(1, 60):
         run.error(step, f"stage {step}", '"' * 4000, alarm="blind")
@@ -580,9 +580,9 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
 
 def episode(turns: list[str], picture: Any = None, **more: Any) -> dict[str, Any]:
     """A row of an episode with these turns; the world replies to all but the last."""
-    messages = [user("Draw it. " * 9, picture) if picture else user("Draw it. " * 9)]
+    messages = [user_message("Draw it. " * 9, picture) if picture else user_message("Draw it. " * 9)]
     for i, turn in enumerate(turns[:-1], 1):
-        reply = user(f"That was turn {i}.", picture) if picture else user(f"That was turn {i}.")
+        reply = user_message(f"That was turn {i}.", picture) if picture else user_message(f"That was turn {i}.")
         messages += [{"role": "assistant", "content": turn}, reply]
     return rollout(turns[-1], **more) | {"messages": messages}
 
@@ -627,7 +627,7 @@ def test_equal_last_turns_of_other_episodes_are_not_counted_together(run: RunFol
 
 
 def test_examples_in_a_prompt_are_no_turns(run: RunFolder) -> None:
-    shots = [user("1 + 1?"), {"role": "assistant", "content": "2"}, user("2 + 2?")]
+    shots = [user_message("1 + 1?"), {"role": "assistant", "content": "2"}, user_message("2 + 2?")]
     run.rollouts(1, [rollout("4") | {"messages": shots}, rollout("5", value=0.0) | {"messages": shots}])
     page = page_of(run)
     assert page.texts("pre")[:2] == ["4", "5"] and not [s for s in page.texts("summary") if "turn" in s]
@@ -701,22 +701,22 @@ def test_clips_of_a_prompt_stand_beside_it_and_those_of_episodes_beside_what_cam
     import numpy as np
     from PIL import Image
 
-    from mmrl.api.media.clips import Footage
+    from mmrl.api.media.clips import VideoFrames
 
-    def clip(grey: int) -> Footage:
+    def clip(grey: int) -> VideoFrames:
         frames = np.full((2, 8, 8, 3), grey, np.uint8)
         frames[1] += 40
-        return Footage(frames_THWC=frames, times_s=(0.0, 1.0), duration_s=2.0)
+        return VideoFrames(frames_THWC=frames, times_s=(0.0, 1.0), duration_s=2.0)
 
     def page(*rows: dict[str, Any]) -> Page:
         run.rollouts(1, rows)
         return page_of(run)
 
-    asked = user("in which order?", clip(0), clip(100))
+    asked = user_message("in which order?", clip(0), clip(100))
     seen = page(*(rollout(say, messages=[asked], shows=Image.new("RGB", (9, 9), say)) for say in ("red", "blue")))
     assert seen.count("button", "film") == 2  # both clips, once for the group
     assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and the image that each completion draws
-    played = page(*(rollout(f"return {k}", messages=[user("pick", clip(k))]) for k in (10, 20, 30)))
+    played = page(*(rollout(f"return {k}", messages=[user_message("pick", clip(k))]) for k in (10, 20, 30)))
     assert played.count("button", "film") == 3
 
 
@@ -729,18 +729,18 @@ def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> Non
     noise.save(tmp_path / "media" / "a.png")
 
     def shown(room: int) -> tuple[int, int]:
-        html = cards._drawn({"shows": "media/a.png"}, Embedded(tmp_path, 8 * room), 4)
+        html = cards._drawn({"drawing": "media/a.png"}, EmbeddedMedia(tmp_path, 8 * room), 4)
         (data,) = re.findall('base64,([^"]+)', html)
         assert len(data) <= room and 'width="448"' in html
         with Image.open(io.BytesIO(base64.b64decode(data))) as image:
             return image.size
 
     assert [shown(room)[0] for room in (2_000_000, 200_000, 100_000, 30_000)] == [1600, 1120, 448, 224]
-    assert cards._drawn({"shows": "media/a.png"}, Embedded(tmp_path, 1000), 1).count("left out for size: media/a.png") == 1
+    assert cards._drawn({"drawing": "media/a.png"}, EmbeddedMedia(tmp_path, 1000), 1).count("left out for size: media/a.png") == 1
 
 
 def test_what_came_of_episodes_has_charts_of_its_own() -> None:
-    names = ("episode/success", "episode/refused", "episode/raw_reward", "episode/reward", "world/lost", "episode/grasped")
+    names = ("episode/success", "episode/refused", "episode/raw_reward", "episode/reward", "environment/lost", "episode/grasped")
     of = {}
     for _, listed in metrics.SECTIONS:
         for chart in listed:
@@ -750,7 +750,7 @@ def test_what_came_of_episodes_has_charts_of_its_own() -> None:
         "episode/refused": "Turns that were refused",
         "episode/raw_reward": "Return",
         "episode/reward": "Return",
-        "world/lost": "Episodes lost",
+        "environment/lost": "Episodes lost",
         "episode/grasped": "Parts of the task",
     }
 

@@ -16,7 +16,7 @@ from mmrl import Score, VerifierSpec, hookimpl
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id=f"scoring/{n}", target=f"scoring:{n}", images=n == "width", deadline_s=1.0)
+    return [VerifierSpec(id=f"scoring/{n}", target=f"scoring:{n}", images=n == "width", timeout_s=1.0)
             for n in ("same", "width", "slow")]
 
 def same(case, credit=1.0):
@@ -96,7 +96,7 @@ def test_a_line_for_a_line(score):
 
 def test_order_is_kept_over_many_lines_and_processes(score):
     lines = [{"completion": "a", "answer": "a" if i % 3 else "b", "meta": {"k": i}} for i in range(20000)]
-    code, rows, _ = score(lines, "scoring/same", "--processes", "2")
+    code, rows, _ = score(lines, "scoring/same", "--num-workers", "2")
     assert code == 0
     assert rows == [ok(float(i % 3 > 0), float(i)) for i in range(20000)]
 
@@ -181,7 +181,7 @@ def test_bad_line_is_named_after_the_good_ones_are_answered(score, line, message
         (["scoring/sam"], "no verifier 'scoring/sam'. Did you mean 'scoring/same'?"),
         (["scoring/same", "--set", "credits=1"], "verifier 'scoring/same' has no option 'credits'. Did you mean 'credit'?"),
         (["scoring/same", "--set", "credit"], "--set 'credit' has no value: write --set key=value"),
-        (["scoring/same", "--processes", "0"], "Invalid value for '--processes'"),
+        (["scoring/same", "--num-workers", "0"], "Invalid value for '--num-workers'"),
     ],
 )
 def test_bad_arguments(score, args, message):

@@ -9,12 +9,12 @@ from PIL import Image
 
 from mmrl.ui.cli import main
 from mmrl.ui.cli import preview as command
-from mmrl.ui.report.figures import cards, figures
-from mmrl.ui.survey import Survey
+from mmrl.ui.report.survey_charts import cards, figures
+from mmrl.ui.task_statistics import TaskStatistics
 
 ODD = """
-from mmrl import Mark, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
-from mmrl.api.tasks.options import Prompts
+from mmrl import Overlay, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
+from mmrl.api.tasks.option_checks import LazyPrompts
 from PIL import Image
 
 @hookimpl
@@ -48,11 +48,12 @@ def any(case): return 1.0
 def raises(case): raise ValueError("it broke")
 
 def prompt(i, text="What?", answer=None, **meta):
-    return Prompt(id=f"row {i}", messages=[user(text, Image.new("RGB", (40, 20)))], answer=answer or f"word {i % 5}", meta=meta)
+    message = user_message(text, Image.new("RGB", (40, 20)))
+    return Prompt(id=f"row {i}", messages=[message], answer=answer or f"word {i % 5}", meta=meta)
 
 class Rows(Task):
     def prompts(self, split, seed):
-        return Prompts(range(50), lambda i: prompt(i, difficulty=i // 25), difficulty=lambda i: i // 10)
+        return LazyPrompts(range(50), lambda i: prompt(i, difficulty=i // 25), difficulty=lambda i: i // 10)
 
 class Same(Task):
     def prompts(self, split, seed):
@@ -66,12 +67,12 @@ BAD = '<script>alert(1)</script><img src=x onerror="alert(2)">\\u202e\\x00 &'
 
 class Hostile(Task):
     def prompts(self, split, seed):
-        made = [Prompt(id=BAD, messages=[user(BAD + str(i))], answer=BAD + str(i % 2)) for i in range(4)]
-        return [*made, Prompt(id="long", messages=[user("word " * 2_000_000)], answer="<b>" * 100_000)]
+        made = [Prompt(id=BAD, messages=[user_message(BAD + str(i))], answer=BAD + str(i % 2)) for i in range(4)]
+        return [*made, Prompt(id="long", messages=[user_message("word " * 2_000_000)], answer="<b>" * 100_000)]
 
 class Wide(Task):
     def prompts(self, split, seed):
-        return [Prompt(id=str(i), messages=[user("?")], answer=float(i)) for i in range(100)]
+        return [Prompt(id=str(i), messages=[user_message("?")], answer=float(i)) for i in range(100)]
 
     def gold(self, prompt):
         return str(prompt.answer)
@@ -79,11 +80,12 @@ class Wide(Task):
 class Slow(Rows):
     def prompts(self, split, seed):
         import time
-        return Prompts(range(500), lambda i: (time.sleep(0.002), prompt(i))[1])
+        return LazyPrompts(range(500), lambda i: (time.sleep(0.002), prompt(i))[1])
 
 class Marked(Same):
-    def marks(self, prompt, completion):
-        return [Mark(kind="box", at=(0, 0, 1), of="true"), Mark(kind="box", at=(0, 0, 1, 0.5), of="true"), "no mark"]
+    def overlays(self, prompt, completion):
+        three, half = (0, 0, 1), (0, 0, 1, 0.5)
+        return [Overlay("box", three, source="true"), Overlay("box", half, source="true"), "no overlay"]
 
 class Empty(Task):
     def prompts(self, split, seed):
@@ -259,7 +261,7 @@ def test_an_acting_task_shows_its_instructions_and_what_an_outcome_gets(tmp_path
 
 
 def test_a_survey_without_anything_has_no_figures():
-    assert figures(Survey()) == [] and cards([]) == ""
+    assert figures(TaskStatistics()) == [] and cards([]) == ""
 
 
 def test_boxes_and_spans_are_measured_on_their_picture(tmp_path, monkeypatch):

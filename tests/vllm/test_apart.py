@@ -124,7 +124,7 @@ def test_each_of_two_learners_has_one_of_its_own_and_their_group_outlives_it(tmp
 
 SAMPLING = """
 import vlm_cases as cases
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
 from mmrl.config.sections import ComputeConfig
 
@@ -136,7 +136,7 @@ if __name__ == "__main__":
     inputs = [policy.encode(cases.prompt(n)) for n in range(4)]
     try:
         while True:
-            generator.generate(inputs, 2, Sampling(max_tokens=200, temperature=0.7))
+            generator.generate(inputs, 2, SamplingParams(max_tokens=200, temperature=0.7))
     except Exception as error:
         print(error)
         generator.close()

@@ -15,7 +15,7 @@ import vlm_cases as cases
 from mmrl.api.types import Prompt
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
 from vllm_cases import FAMILY, GAP, picture, sampled, varied
 
@@ -64,7 +64,7 @@ def test_log_probabilities_are_the_learners(policy, generator, clip, temperature
     assert len(gap) > 300 and gap.mean() < GAP and gap.max() < 10 * GAP
     assert not policy.banned & {t for g in groups for s in g for t in s.token_ids}
     if temperature == 0:
-        local = LocalGenerator(policy).generate(inputs, 1, Sampling(max_tokens=6, temperature=0.0))
+        local = LocalGenerator(policy).generate(inputs, 1, SamplingParams(max_tokens=6, temperature=0.0))
         same = [a[0].token_ids == b[0].token_ids for a, b in zip(groups, local, strict=True)]
         assert sum(same) >= 0.9 * len(same), "ties apart, the likeliest token is the likeliest"
 

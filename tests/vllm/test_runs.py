@@ -55,7 +55,7 @@ def test_global_generators_and_threads_are_left_alone(tmp_path):
 
 
 WORLD = """
-from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 from PIL import Image
 
 @hookimpl
@@ -72,16 +72,17 @@ class World:
     def step(self, text):
         self.said += 1
         shown = Image.new("RGB", (56, 28 + 28 * self.said), (40 * self.said, len(text) % 9 * 20, 90))
-        return Reply(messages=(user(f"And now? {self.said}", shown),), reward=len(text) / 10)
+        return Reply(messages=(user_message(f"And now? {self.said}", shown),), reward=len(text) / 10)
 
     def close(self): pass
 
 class Look(Task):
     def prompts(self, split, seed):
         for i in range(12):
-            yield Prompt(id=f"{split}-{i}", messages=[user(f"{i}?", Image.new("RGB", (56, 56), (20 * i, 90, 30)))], answer="x")
+            message = user_message(f"{i}?", Image.new("RGB", (56, 56), (20 * i, 90, 30)))
+            yield Prompt(id=f"{split}-{i}", messages=[message], answer="x")
 
-    def world(self, prompt):
+    def environment(self, prompt):
         return World()
 
 def letters(case):

@@ -74,7 +74,7 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footage:
+class VideoFrames:
     """Frames and when they are seen: a clip that was decoded, or one that a task made."""
 
     frames_THWC: np.ndarray
@@ -95,7 +95,7 @@ class Footage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class VideoLimits:
     """How much of a video is looked at."""
 
     fps: float = 2.0
@@ -127,24 +127,24 @@ class Limits:
         return w, h
 
 
-NATIVE = Limits()
+NATIVE = VideoLimits()
 """Frames as they are in the file."""
-GLIMPSE = Limits(max_pixels=2**16)
+GLIMPSE = VideoLimits(max_pixels=2**16)
 """For people."""
 GREY = 128
 """Of a blanked frame."""
 
 
-def as_clip(video: Any) -> Clip | Footage:
+def as_clip(video: Any) -> Clip | VideoFrames:
     """What stands for a video in a message: itself, or the whole file that a path names. UserError for anything else."""
     if isinstance(video, str | os.PathLike):
         return Clip(path=os.fspath(video))
-    if not isinstance(video, Clip | Footage):
+    if not isinstance(video, Clip | VideoFrames):
         raise UserError(f"{video!r:.60} is no video: give a path, mmrl.api.media.clips.Clip or Footage")
     return video
 
 
-def shuffled(clip: Clip | Footage, seed: int) -> Clip | Footage:
+def shuffle_frames(clip: Clip | VideoFrames, seed: int) -> Clip | VideoFrames:
     """The same frames in an order that is drawn from the seed; the times stay where they are."""
     clip = as_clip(clip)
     if isinstance(clip, Clip):
@@ -161,7 +161,7 @@ def permutation(count: int, seed: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def blanked(clip: Clip | Footage) -> Clip | Footage:
+def blank_frames(clip: Clip | VideoFrames) -> Clip | VideoFrames:
     """The same frames and times, all grey."""
     import numpy as np
 
@@ -171,6 +171,6 @@ def blanked(clip: Clip | Footage) -> Clip | Footage:
     return replace(clip, frames_THWC=np.full_like(clip.frames_THWC, GREY))
 
 
-def evenly(first: float, last: float, count: int) -> list[float]:
+def evenly_spaced(first: float, last: float, count: int) -> list[float]:
     """So many numbers from the first to the last; one alone lies in the middle."""
     return [first + (last - first) * k / (count - 1) for k in range(count)] if count > 1 else [(first + last) / 2]

@@ -18,7 +18,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import UserError, brief
+from mmrl.api.errors import UserError, display_path
 from mmrl.api.media.clips import (
     GLIMPSE,
     GREY,
@@ -26,10 +26,10 @@ from mmrl.api.media.clips import (
     MAX_SHOWN,
     NATIVE,
     Clip,
-    Footage,
-    Limits,
+    VideoFrames,
+    VideoLimits,
     as_clip,
-    evenly,
+    evenly_spaced,
     permutation,
 )
 from mmrl.api.media.images import MAX_PIXELS
@@ -73,7 +73,7 @@ ABSURD = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class VideoInfo:
     """What the packets of a file tell, its pictures not decoded."""
 
     times_s: tuple[float, ...]
@@ -93,7 +93,7 @@ class Facts:
         return self.frames / self.duration_s
 
 
-def probe(path: str | Path) -> Facts:
+def probe(path: str | Path) -> VideoInfo:
     """What a file holds. Raises UserError where it can't be read, or holds no pictures."""
     with _opened(str(path)) as (container, stream):
         return _facts(str(path), container, stream)
@@ -112,7 +112,7 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     except (OSError, ValueError) as error:  # too long a name
         raise UserError(f"video {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
     if not there:
-        raise UserError(f"video {brief(path)} does not exist: check the path")
+        raise UserError(f"video {display_path(path)} does not exist: check the path")
     if not where.is_file():
         raise UserError(f"video {path} is no file: give the path of one video")
     if not (size := where.stat().st_size):
@@ -142,7 +142,7 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
         ) from error
 
 
-def _facts(path: str, container: Any, stream: Any) -> Facts:
+def _facts(path: str, container: Any, stream: Any) -> VideoInfo:
     pts: list[int] = []
     last = 0
     for packet in container.demux(stream):
@@ -166,7 +166,7 @@ def _facts(path: str, container: Any, stream: Any) -> Facts:
     if len(pts) > 1 and len(pts) > MAX_RATE * duration:
         raise UserError(f"video {path} names times that can't be: {len(pts):,} frames in {duration:.2g} s: write it anew")
     size = (stream.codec_context.width, stream.codec_context.height)
-    return Facts(times_s=times, duration_s=duration or 1 / 30, size=size)
+    return VideoInfo(times_s=times, duration_s=duration or 1 / 30, size=size)
 
 
 def _named(container: Any, stream: Any) -> float:
@@ -176,7 +176,7 @@ def _named(container: Any, stream: Any) -> float:
     return container.duration / 1e6 if container.duration and len(container.streams) == 1 else 0.0
 
 
-def chosen(clip: Clip, facts: Facts, limits: Limits) -> tuple[int, ...]:
+def frame_indices(clip: Clip, facts: VideoInfo, limits: VideoLimits) -> tuple[int, ...]:
     """The numbers of the frames that a clip shows. Raises UserError where it asks for what isn't there."""
     if clip.indices:
         beyond = [i for i in clip.indices if not 0 <= i < facts.frames]
@@ -195,7 +195,8 @@ def chosen(clip: Clip, facts: Facts, limits: Limits) -> tuple[int, ...]:
         if wanted <= most:
             return tuple(_nearest(facts.times_s, clip.start_s + k / rate) for k in range(wanted))
     return tuple(
-        _nearest(facts.times_s, t) for t in evenly(facts.times_s[first], facts.times_s[last], min(clip.count or most, most))
+        _nearest(facts.times_s, t)
+        for t in evenly_spaced(facts.times_s[first], facts.times_s[last], min(clip.count or most, most))
     )
 
 
@@ -206,13 +207,13 @@ def _nearest(times: Sequence[float], t: float) -> int:
     return after - 1
 
 
-def decoded(clip: Clip, limits: Limits) -> Footage:
-    """The frames of a clip, read from its file; see `mmrl.api.media.decoding.frames_of`."""
+def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
+    """The frames of a clip, read from its file; see `mmrl.api.media.decoding.cached_frames`."""
     import numpy as np
 
     with _opened(clip.path) as (container, stream):
         facts = _facts(clip.path, container, stream)
-        indices = chosen(clip, facts, limits)
+        indices = frame_indices(clip, facts, limits)
         if len(indices) > MAX_SHOWN:
             raise UserError(f"video {clip.path}: {len(indices)} frames are too many to show: at most {MAX_SHOWN}")
         if clip.order and len(clip.order) != len(indices):
@@ -224,7 +225,7 @@ def decoded(clip: Clip, limits: Limits) -> Footage:
     shown = np.full_like(frames, GREY) if clip.blank else frames[list(order)] if order else frames
     shown.flags.writeable = False
     end = min(facts.duration_s if clip.end_s is None else clip.end_s, facts.duration_s)
-    return Footage(
+    return VideoFrames(
         frames_THWC=shown,
         times_s=tuple(max(0.0, facts.times_s[i] - clip.start_s) for i in indices),
         duration_s=end - clip.start_s if not clip.indices else facts.duration_s,
@@ -234,7 +235,7 @@ def decoded(clip: Clip, limits: Limits) -> Footage:
 
 
 def _pictures(
-    path: str, container: Any, stream: Any, facts: Facts, indices: Sequence[int], limits: Limits
+    path: str, container: Any, stream: Any, facts: VideoInfo, indices: Sequence[int], limits: VideoLimits
 ) -> dict[int, np.ndarray]:
     """The frames with these numbers, by number."""
     wanted = set(indices)
@@ -279,7 +280,7 @@ class Scaler:
         return made
 
 
-def _picture(scaler: Scaler, frame: Any, limits: Limits, frames: int) -> np.ndarray:
+def _picture(scaler: Scaler, frame: Any, limits: VideoLimits, frames: int) -> np.ndarray:
     """RGB, upright, in the size that is looked at."""
     import numpy as np
 
@@ -290,14 +291,14 @@ def _picture(scaler: Scaler, frame: Any, limits: Limits, frames: int) -> np.ndar
     return np.ascontiguousarray(np.rot90(scaler(frame, width, height), turns))
 
 
-def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
+def cached_frames(clip: Clip | VideoFrames, limits: VideoLimits = NATIVE) -> VideoFrames:
     """The frames that are shown. What was decoded lately is kept, `KEPT_BYTES` of it.
 
     Raises UserError, which names the file, where it is missing, broken anywhere before the last frame that is shown, cut off, too
     large, or of a kind that is not opened; and where the clip asks for what isn't there.
     """
     clip = as_clip(clip)
-    if isinstance(clip, Footage):
+    if isinstance(clip, VideoFrames):
         return _resized(clip, limits)
     key = (clip, limits, _stamp(clip.path))
     with _LOCK:
@@ -305,7 +306,7 @@ def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
             _KEPT.move_to_end(key)
             return _KEPT[key]
 
-    found = decoded(clip, limits)
+    found = decode(clip, limits)
     with _LOCK:
         _KEPT[key] = found
         while sum(f.frames_THWC.nbytes for f in _KEPT.values()) > KEPT_BYTES and len(_KEPT) > 1:
@@ -313,7 +314,7 @@ def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
     return found
 
 
-def glimpse(clip: Clip | Footage) -> Footage:
+def recent_frames(clip: Clip | VideoFrames) -> VideoFrames:
     """What is seen of a clip by somebody, for people to look at: as it was decoded last, or small."""
     clip = as_clip(clip)
     if isinstance(clip, Clip):
@@ -321,7 +322,7 @@ def glimpse(clip: Clip | Footage) -> Footage:
             known = [found for (one, _, stamp), found in _KEPT.items() if one == clip and stamp == _stamp(clip.path)]
         if known:
             return known[-1]
-    return frames_of(clip, GLIMPSE)
+    return cached_frames(clip, GLIMPSE)
 
 
 class Count:
@@ -332,13 +333,13 @@ class Count:
 
 KEPT_BYTES = 2**28
 """How many bytes of decoded frames stay cached, 256 MB."""
-_KEPT: OrderedDict[Any, Footage] = OrderedDict()
+_KEPT: OrderedDict[Any, VideoFrames] = OrderedDict()
 
 
 _LOCK = threading.Lock()
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Nothing that was decoded is kept."""
     with _LOCK:
         _KEPT.clear()
@@ -353,7 +354,7 @@ def _stamp(path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _resized(footage: Footage, limits: Limits) -> Footage:
+def _resized(footage: VideoFrames, limits: VideoLimits) -> VideoFrames:
     """As it is, in the size and number that is looked at."""
     import av
     import numpy as np
@@ -365,14 +366,14 @@ def _resized(footage: Footage, limits: Limits) -> Footage:
         raise UserError(f"video {footage.name}: it has {len(frames)} frames and {len(footage.times_s)} times")
     kept = range(len(frames))
     if len(frames) > limits.max_frames:
-        kept = [round(k) for k in evenly(0, len(frames) - 1, limits.max_frames)]  # type: ignore[assignment]
+        kept = [round(k) for k in evenly_spaced(0, len(frames) - 1, limits.max_frames)]  # type: ignore[assignment]
     height, width = frames.shape[1:3]
     size = limits.size(width, height, len(kept))
     if size == (width, height) and len(kept) == len(frames):
         return footage
     scaler = Scaler()
     scaled = [scaler(av.VideoFrame.from_ndarray(np.ascontiguousarray(frames[i]), format="rgb24"), *size) for i in kept]
-    return Footage(
+    return VideoFrames(
         frames_THWC=np.stack(scaled),
         times_s=tuple(footage.times_s[i] for i in kept),
         duration_s=footage.duration_s,

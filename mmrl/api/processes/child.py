@@ -66,14 +66,14 @@ def take_pipes() -> tuple[BinaryIO, int]:
     return requests, replies
 
 
-def plain(error: BaseException) -> bool:
-    """Whether the message of an error is for people, and all there is to say: it has an attribute `plain`."""
+def is_user_error(error: BaseException) -> bool:
+    """Whether the message of an error is for people, and all there is to say: it has an attribute `is_user_error`."""
     return bool(getattr(error, "plain", False))
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`ValueError: message (file.py:12)`, in one line: the place is where it was raised."""
-    if plain(error):
+    if is_user_error(error):
         return short(error)
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     place = f" ({os.path.basename(frame.f_code.co_filename)}:{line})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import torch
 
-    from mmrl.api.simulators.types import Track
+    from mmrl.api.simulators.types import TrajectoryData
 
 Ratio = Literal["token", "action", "chunk"]
 """What has a log-probability of its own in a loss; see the stage key `ratio`."""
@@ -35,14 +35,14 @@ def values_per_target(values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: 
     return values_SK[..., None].expand(-1, -1, choices if ratio == "token" else 1)[valid_SK].flatten()
 
 
-def num_targets(track: Track, ratio: Ratio) -> int:
+def num_targets(track: TrajectoryData, ratio: Ratio) -> int:
     """L of an episode."""
     if ratio == "chunk":
         return len(track.valid_TK)
     return int(track.valid_TK.sum()) * (track.logprobs_TKC.shape[-1] if ratio == "token" else 1)
 
 
-def target_rewards(track: Track, ratio: Ratio) -> torch.Tensor:
+def target_rewards(track: TrajectoryData, ratio: Ratio) -> torch.Tensor:
     """float32 [L]: each action's reward at its last target; of a chunk the sum."""
     if ratio != "token":
         return per_target(track.rewards_TK[..., None], track.valid_TK, ratio)
@@ -51,7 +51,7 @@ def target_rewards(track: Track, ratio: Ratio) -> torch.Tensor:
     return per_target(paid_TKC, track.valid_TK, ratio)
 
 
-def call_ends(track: Track, ratio: Ratio) -> torch.Tensor:
+def call_ends(track: TrajectoryData, ratio: Ratio) -> torch.Tensor:
     """int64 [T]: the last target of each call."""
     import torch
 
@@ -61,7 +61,7 @@ def call_ends(track: Track, ratio: Ratio) -> torch.Tensor:
     return (track.valid_TK.sum(1).cumsum(0) * each - 1).cpu()
 
 
-def credit_units(track: Track, ratio: Ratio, credit: Credited) -> torch.Tensor:
+def credit_units(track: TrajectoryData, ratio: Ratio, credit: Credited) -> torch.Tensor:
     """int64 [L]: the number of the unit of credit that each target belongs to: itself, its action, or its call."""
     import torch
 

@@ -65,7 +65,7 @@ class ActionSpec:
 
     dims: int
     """A."""
-    frame: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other"
+    control_mode: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other"
     """`end-effector-delta`: x, y, z, then rotations, then the gripper, as differences from the pose of now."""
     gripper: int | None = None
     """Which dim opens (below 0) and closes (above 0) a gripper, if one does."""
@@ -95,11 +95,11 @@ class Simulation:
     """Part -> what it is worth: the potential of a state is their weighted sum. `grasped & success` is the product of two."""
     reward: Literal["stages", "own", "none"] = "stages"
     """`stages`: the potential (of the state that each step reached); `own`: the simulator's; `none`: only verifiers pay."""
-    difference: bool = True
+    potential_based: bool = True
     """Pay the difference of the potential and not the potential itself (RL4VLA); it is 0 where an episode starts."""
-    until_success: bool = True
+    terminate_on_success: bool = True
     """An episode ends with its first success; otherwise it goes on to its limit, and success may be lost again."""
-    deadline: bool = False
+    time_limit_terminates: bool = False
     """The time limit is part of the task: what isn't done by then has failed, and nothing more is to come. Otherwise an episode
     that reaches it was merely cut off, and a critic's value of its last state still counts."""
 
@@ -115,11 +115,11 @@ class Demonstration:
     """float32 [T, S], of the same moments."""
     actions_MA: torch.Tensor
     """float32, M >= T: what was done in these moments, and then, for policies that choose chunks, what followed."""
-    physical: bool = False
+    physical_units: bool = False
     """The numbers of an action are metres, radians and so on, and not the simulator's [-1, 1]: for policies with statistics."""
 
 
-def parts_of(stage: str) -> list[str]:
+def split_parts(stage: str) -> list[str]:
     """The parts whose product a key of `Simulation.stages` names."""
     return [name.strip() for name in stage.split("&")]
 
@@ -128,12 +128,12 @@ def potential(stages: Mapping[str, float], parts: Mapping[str, torch.Tensor]) ->
     """float32 [N]: what states are worth, see `Simulation.stages`. parts: name -> float32 [N], `success` among them."""
     import torch
 
-    worth = [weight * math.prod(parts[name] for name in parts_of(key)) for key, weight in stages.items()]
+    worth = [weight * math.prod(parts[name] for name in split_parts(key)) for key, weight in stages.items()]
     return torch.stack([torch.as_tensor(w) for w in worth]).sum(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
+class TrajectoryData:
     """What happened in one episode: T calls of the policy, a chunk of K actions each, C choices in an action (tokens, or 1)."""
 
     instruction: str
@@ -151,7 +151,7 @@ class Track:
     """float32: what each action was paid; 0 where it was not carried out."""
     values_TU: torch.Tensor | None = None
     """float32: what a critic said before each call, of each action (U = K) or of the whole (U = 1)."""
-    advice_TA: torch.Tensor | None = None
+    expert_actions_TA: torch.Tensor | None = None
     """float32: what an expert would have done at each call, where one was asked."""
     bootstrap: float = 0.0
     """What it said of the state in which the episode was left; 0 where the episode ended by itself."""
@@ -159,7 +159,7 @@ class Track:
     """Simulated seconds of an action, for videos."""
 
     @property
-    def light(self) -> Track:
+    def stub(self) -> TrajectoryData:
         """Without what was seen and chosen: what algorithms count with, on the CPU."""
         import torch
 
@@ -169,10 +169,10 @@ class Track:
             if (value := getattr(self, name)) is not None
         }
         nothing = torch.zeros(len(self.valid_TK), 0)
-        return dataclasses.replace(self, images={}, state=None, choices=nothing, advice_TA=None, **plain)
+        return dataclasses.replace(self, images={}, state=None, choices=nothing, expert_actions_TA=None, **plain)
 
     @property
-    def portable(self) -> Track:
+    def portable(self) -> TrajectoryData:
         """With tensors of its own, in main memory: a part of a tensor would take the whole along to another process."""
         tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if hasattr(getattr(self, f.name), "clone")}
         images = {camera: shown.cpu().clone() for camera, shown in self.images.items()}

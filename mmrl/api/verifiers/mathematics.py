@@ -35,28 +35,28 @@ _SIGN = re.compile(r"[A-Za-z]")
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline
 
 
-def read(text: str) -> list[Any]:
+def parse_math(text: str) -> list[Any]:
     """What math-verify finds in a text; nothing where it would take too long."""
     # a timeout of 0 is none: math-verify's own use signals
-    return [] if explosive(text) else math_verify.parse(text, parsing_timeout=0)
+    return [] if is_too_expensive(text) else math_verify.parse(text, parsing_timeout=0)
 
 
-def same(gold: list[Any], target: list[Any]) -> bool:
+def verify_parsed(gold: list[Any], target: list[Any]) -> bool:
     """math-verify's comparison, in the order of its arguments; nothing equals nothing."""
     return bool(gold and target and math_verify.verify(gold, target, timeout_seconds=0))
 
 
-def equal(completion: str, answer: str) -> bool:
+def answers_match(completion: str, answer: str) -> bool:
     """Whether math-verify finds something in both and calls it equal; whatever it can't compare is unequal, as in all the
     published code that this serves."""
     try:
         wanted = math_verify.parse(answer, parsing_timeout=0)
-        return bool(wanted) and same(read(completion), wanted)
+        return bool(wanted) and verify_parsed(parse_math(completion), wanted)
     except Exception:  # noqa: BLE001  the published rule
         return False
 
 
-def explosive(text: str) -> bool:
+def is_too_expensive(text: str) -> bool:
     """Too long for math-verify, or what it would compute for minutes or hours: towers of powers, high powers of sums, factorials,
     brackets in brackets in brackets. Takes linear time."""
     if len(text) > MAX_MATH:

@@ -60,7 +60,7 @@ def short_answer(text: str, tags: bool, longest: int, searched: int) -> tuple[st
     return (None, "no answer") if found is not None and not found.strip() else (found, why)
 
 
-def spans(text: str, tag: str) -> Iterator[str]:
+def tag_contents(text: str, tag: str) -> Iterator[str]:
     """What stands in each `<tag>...</tag>`, in order: the matches of `<tag>(.*?)</tag>` with line breaks, in linear time."""
     opening, closing, at = f"<{tag}>", f"</{tag}>", 0
     while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
@@ -68,26 +68,26 @@ def spans(text: str, tag: str) -> Iterator[str]:
         at = end + len(closing)
 
 
-def first(text: str, tag: str = "answer") -> str | None:
+def first_tag(text: str, tag: str = "answer") -> str | None:
     """What the first `<tag>...</tag>` holds, line breaks included; None without one."""
-    return next(spans(text, tag), None)
+    return next(tag_contents(text, tag), None)
 
 
-def last(text: str, tag: str = "answer") -> str | None:
+def last_tag(text: str, tag: str = "answer") -> str | None:
     """What the last of the tags holds that `re.findall` with `<tag>(.*?)</tag>` finds; None without one."""
-    found = deque(spans(text, tag), maxlen=1)
+    found = deque(tag_contents(text, tag), maxlen=1)
     return found[0] if found else None
 
 
-def first_on_a_line(text: str, tag: str = "answer") -> str | None:
+def first_tag_on_line(text: str, tag: str = "answer") -> str | None:
     """What the first `<tag>(.*?)</tag>` holds that opens and closes on one line, as a pattern without DOTALL finds it."""
     for line in text.split("\n"):
-        if (found := first(line, tag)) is not None:
+        if (found := first_tag(line, tag)) is not None:
             return found
     return None
 
 
-def thinks_then_answers(text: str) -> bool:
+def has_think_answer_format(text: str) -> bool:
     """Whether `<think>.*?</think>\\s*<answer>.*?</answer>` matches the whole text, line breaks included: the format reward of
     VLM-R1, CLS-RL, UI-R1, GUI-R1 and Video-R1. Empty blocks and further tags inside pass, blanks around don't."""
     if not (text.startswith("<think>") and text.endswith("</answer>")):
@@ -112,12 +112,12 @@ def thinks_and_answers_once(text: str) -> bool:
 # -- JSON -------------------------------------------------------------------------------------------------------------------
 
 
-def json_in(text: str, kinds: type | tuple[type, ...] = (list, dict)) -> Any:
+def find_json(text: str, kinds: type | tuple[type, ...] = (list, dict)) -> Any:
     """The JSON value that a text holds: all of it, or in a ``` fence, or else the first list or object in its prose. None without
     one of these kinds. NaN and Infinity, nesting beyond `MAX_DEPTH` and numbers of thousands of digits are no JSON."""
     if len(text) > MAX_LENGTH:
         return None
-    for piece in (text, *fenced(text)):
+    for piece in (text, *fenced_blocks(text)):
         found = _json(piece.strip())
         if isinstance(found, kinds) and not isinstance(found, bool):
             return found
@@ -144,12 +144,12 @@ def only_json(text: str, *, spare: int | None = None, prose: int | None = None, 
     start = min((at for sign in "[{" if (at := plain.find(sign)) >= 0), default=-1)
     if start < 0:
         return None
-    blocks = [block.strip() for block in fenced(plain)] if fence and plain.count("```") == 2 else []
+    blocks = [block.strip() for block in fenced_blocks(plain)] if fence and plain.count("```") == 2 else []
     piece = blocks[0] if blocks else plain[start : max(plain.rfind("]"), plain.rfind("}")) + 1]
     around = plain.replace(piece, " ", 1) if piece else plain
     if (spare is not None and len(_DIGITS.findall(around)) > spare) or (prose is not None and len(around) > prose):
         return None
-    found = json_in(piece)
+    found = find_json(piece)
     try:  # json_in also takes the first of two
         return found if found is not None and json.loads(piece) == found else None
     except (ValueError, RecursionError):
@@ -159,7 +159,7 @@ def only_json(text: str, *, spare: int | None = None, prose: int | None = None, 
 _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
-def fenced(text: str) -> Iterator[str]:
+def fenced_blocks(text: str) -> Iterator[str]:
     """What stands between ``` fences, without the language's name."""
     parts = text.split("```")
     for inside in parts[1::2] if len(parts) % 2 else parts[1:-1:2]:
@@ -259,7 +259,7 @@ def _no_warnings() -> Iterator[None]:
 # -- numbers ----------------------------------------------------------------------------------------------------------------
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """The number that a text is: `12`, `-3.5`, `+.5`, `1,234`, `1e3`, with blanks around, one full stop at the end, a percent or
     currency sign. None for any other text: digits are 0 to 9, those of other scripts and full-width ones are none."""
     plain = text.strip().removesuffix(".").strip("$€£% \t\n") if len(text) < 200 else ""
@@ -267,7 +267,7 @@ def number(text: str) -> float | None:
     return _value(match[0]) if match else None
 
 
-def numbers(text: str, most: int = 10_000) -> list[float]:
+def parse_numbers(text: str, most: int = 10_000) -> list[float]:
     """The first numbers of a text, in order. Digits inside words (`x1`, `bbox_2d`) are none."""
     found = (_value(m[0]) for _, m in zip(range(most), NUMBER.finditer(text[:MAX_LENGTH]), strict=False))
     return [v for v in found if v is not None]

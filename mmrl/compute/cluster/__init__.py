@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl import __version__
 from mmrl.api.errors import UserError
-from mmrl.api.signals import asked_to_end
-from mmrl.compute.cluster.connect import connected
-from mmrl.compute.cluster.room import Wanted, check_room, lacking
+from mmrl.api.signals import on_termination
+from mmrl.compute.cluster.connect import connect_to_cluster
+from mmrl.compute.cluster.resources import ResourceRequest, check_resources, missing_resources
 from mmrl.compute.ray import switches
-from mmrl.config.load import as_data
+from mmrl.config.load import to_dict
 from mmrl.config.sections import RunConfig
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ def train_on_cluster(
     Raises UserError for what the run refuses, for what is wrong with the cluster, and where processes died more often than
     `compute.retries`; KeyboardInterrupt when the run was stopped, which it is after the step under way.
     """
-    wanted = Wanted.of(config.compute, config.judge.processes, config.simulate.lanes, len(config.tasks))
-    with connected(address, wanted) as ray:
-        use_gpu = check_room(ray, wanted, config.policy.device)
+    wanted = ResourceRequest.of(config.compute, config.judge.num_workers, config.simulate.lanes, len(config.tasks))
+    with connect_to_cluster(address, wanted) as ray:
+        use_gpu = check_resources(ray, wanted, config.policy.device)
         job = {
             "learn": learn,
             "report": report,
-            "config": as_data(config),
+            "config": to_dict(config),
             "folder": os.getcwd(),
             "environment": switches(),
             "versions": {"mmrl": __version__},
@@ -79,12 +79,14 @@ def train_on_cluster(
         head = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}, "max_concurrency": 32}
         relay = ray.remote(Relay).options(**head).remote()
         try:
-            with asked_to_stop(progress) as stop:
-                outcome = follow(ray, relay, relay.fit.remote(relay, job), progress, stop, partial(lacking, ray, wanted, use_gpu))
+            with stop_on_signal(progress) as stop:
+                outcome = follow(
+                    ray, relay, relay.fit.remote(relay, job), progress, stop, partial(missing_resources, ray, wanted, use_gpu)
+                )
         finally:
             with contextlib.suppress(Exception):  # the cluster may be gone, and its processes with it
                 ray.kill(relay)
-    conclude(*outcome, retries=config.compute.retries)
+    raise_outcome(*outcome, retries=config.compute.retries)
 
 
 def follow(
@@ -119,7 +121,7 @@ def follow(
             raise KeyboardInterrupt
 
 
-def conclude(how: str, why: str, retries: int) -> None:
+def raise_outcome(how: str, why: str, retries: int) -> None:
     """Raise what the end of a run means here."""
     if how == "stopped":
         raise KeyboardInterrupt
@@ -133,7 +135,7 @@ def conclude(how: str, why: str, retries: int) -> None:
 
 
 @contextlib.contextmanager
-def asked_to_stop(progress: Progress) -> Iterator[threading.Event]:
+def stop_on_signal(progress: Progress) -> Iterator[threading.Event]:
     """Set by Ctrl-C, by a termination signal and by the end of the terminal; a second Ctrl-C ends it at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -145,5 +147,5 @@ def asked_to_stop(progress: Progress) -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         progress.stopping()
 
-    with asked_to_end(ask):
+    with on_termination(ask):
         yield stop

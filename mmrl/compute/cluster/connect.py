@@ -8,9 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from mmrl.api.errors import UserError, one_line
-from mmrl.compute.cluster.room import Wanted
-from mmrl.compute.ray import imported, start_here
+from mmrl.api.errors import UserError, shorten
+from mmrl.compute.cluster.resources import ResourceRequest
+from mmrl.compute.ray import import_ray, start_local_ray
 
 FORMS = "ray://HOST:PORT, auto (the cluster that this machine is part of) or local (a fresh one)"
 TRIES = 3
@@ -19,28 +19,28 @@ PATIENCE_S = 10.0
 
 
 @contextlib.contextmanager
-def connected(address: str, wanted: Wanted) -> Iterator[Any]:
+def connect_to_cluster(address: str, wanted: ResourceRequest) -> Iterator[Any]:
     """The module `ray`, connected; see `mmrl.compute.cluster.train_on_cluster`. Raises UserError where it can't be."""
     where = re.fullmatch(r"ray://\[?([^/]+?)\]?:([0-9]{1,5})/?", address)
     if address not in ("auto", "local") and not where:
         raise UserError(f"--cluster {address!r} is no address of a cluster: give {FORMS}")
-    ray = imported("--cluster")
+    ray = import_ray("--cluster")
     if where:
         check_answers(address, where[1], int(where[2]))
     if ray.is_initialized():  # of whoever called; theirs to end
         yield ray
         return
     if address == "local":
-        start_here("--cluster local", wanted.most_cpus)
+        start_local_ray("--cluster local", wanted.most_cpus)
     else:
-        join(ray, address)
+        connect(ray, address)
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def join(ray: Any, address: str) -> None:
+def connect(ray: Any, address: str) -> None:
     """Connect to a cluster that is there. UserError where that can't be done."""
     for left in reversed(range(TRIES)):
         try:
@@ -50,7 +50,7 @@ def join(ray: Any, address: str) -> None:
         except Exception as error:
             if left and "Initialization failure from server" in str(error):  # which gives up after a while on a busy machine
                 continue
-            raise UserError(fault(address, error)) from error
+            raise UserError(describe_ray_error(address, error)) from error
 
 
 def check_answers(address: str, host: str, port: int) -> None:
@@ -59,7 +59,7 @@ def check_answers(address: str, host: str, port: int) -> None:
         socket.create_connection((host, port), PATIENCE_S).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"--cluster {address}: nobody answers there ({one_line(error)}): start the cluster (ray start --head "
+            f"--cluster {address}: nobody answers there ({shorten(error)}): start the cluster (ray start --head "
             "--ray-client-server-port=10001), or correct the address"
         ) from None
 
@@ -78,9 +78,9 @@ def quiet_client() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def fault(address: str, error: Exception) -> str:
+def describe_ray_error(address: str, error: Exception) -> str:
     """One line for what Ray says in many."""
-    said = one_line(error)
+    said = shorten(error)
     if "ersion" in said and ("mismatch" in said or "does not match" in said):
         return f"--cluster {address} runs other versions than are here: {said[:300]}: install the same Python and Ray on both"
     if address == "auto":

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from mmrl.api.errors import one_line
+from mmrl.api.errors import shorten
 
 
 class Relay:
@@ -37,7 +37,7 @@ class Relay:
             try:
                 trainer.fit()
             except Exception as error:  # noqa: BLE001  whatever it is, the person is told
-                return said_by(error)
+                return describe_failure(error)
         return ""
 
     def begin(self, mark: str) -> tuple[int, str]:
@@ -45,12 +45,12 @@ class Relay:
         self._began.append(mark)
         return len(self._began) - 1, self._began[0]
 
-    def tell(self, name: str, arguments: tuple[Any, ...]) -> bool:
+    def send(self, name: str, arguments: tuple[Any, ...]) -> bool:
         """Hand something on to the terminal; whether the person wants the run to end."""
         self._told.put((name, arguments))
         return self._stop.is_set()
 
-    def told(self, seconds: float) -> list[tuple[str, tuple[Any, ...]]]:
+    def receive(self, seconds: float) -> list[tuple[str, tuple[Any, ...]]]:
         """What was told since the last time; waits so long for the first of it."""
         found = []
         try:
@@ -64,7 +64,7 @@ class Relay:
         self._stop.set()
 
 
-def said_by(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Which learner a failure of Ray Train is from, and what it was, in one line."""
     failures = getattr(error, "worker_failures", None) or {}
     where = f"learner {min(failures)}: " if failures else ""
@@ -72,4 +72,4 @@ def said_by(error: BaseException) -> str:
     while inner is not None:  # to what was raised first, through what Ray wrapped it in
         error = inner
         inner = next((e for name in ("controller_failure", "_base_exc", "cause") if (e := getattr(error, name, None))), None)
-    return f"{where}{type(error).__name__}: {one_line(error)[:300]}"
+    return f"{where}{type(error).__name__}: {shorten(error)[:300]}"

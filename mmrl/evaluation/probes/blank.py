@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from mmrl.api.tasks.altered import blanked
+from mmrl.api.tasks.perturb import blanked
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.answers import Answering, Answers
-from mmrl.evaluation.figures import mean_of
 from mmrl.evaluation.probes.probe import Probe, Probed
+from mmrl.evaluation.results import mean_of
 from mmrl.rollout.generate.steering import Steering
 
 
 class Blank(Probe):
-    """`evaluate.blank`: the figure `blank`, where the task shows anything."""
+    """`evaluate.blank_images`: the figure `blank`, where the task shows anything."""
 
     @classmethod
     def of(cls, config: RunConfig) -> Blank | None:
-        return cls() if config.evaluate.blank else None
+        return cls() if config.evaluate.blank_images else None
 
     def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
         if not any(p.images or p.videos for p in plain.prompts):

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from mmrl.algorithms.labels import majority
 from mmrl.api.seeds import derive
-from mmrl.api.tasks.altered import with_frames
+from mmrl.api.tasks.perturb import subsample_frames
 from mmrl.api.types import Case, Prompt
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.answers import Answering, Answers
 from mmrl.evaluation.probes.probe import Probe, Probed
-from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.steering import Steering
 
 TEMPERATURE, WARMER = 0.8, 0.15
@@ -25,66 +25,67 @@ TOP_P = (0.7, 0.95)
 
 
 class SparseToDense(Probe):
-    """`evaluate.frames`: `sparse_to_dense`, the mean score of the answers that `climb` decides on, and its figures."""
+    """`evaluate.sparse_frames`: `sparse_to_dense`, the mean score of the answers that `answer_by_rungs` decides on, and its
+    figures."""
 
     def __init__(self, rungs: Sequence[int], agree: int) -> None:
         self.rungs, self.agree = rungs, agree
 
     @classmethod
     def of(cls, config: RunConfig) -> SparseToDense | None:
-        return cls(config.evaluate.frames, config.evaluate.agree) if config.evaluate.frames else None
+        return cls(config.evaluate.sparse_frames, config.evaluate.sparse_agreement) if config.evaluate.sparse_frames else None
 
     def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
         if not plain.have_videos:
             return Probed()
 
         def ask(prompts: Sequence[Prompt], frames: int, number: int) -> list[Case]:
-            return ranks.gathered(lambda: self._answered(asking, label, prompts, frames, number))
+            return ranks.gather_sharded(lambda: self._answered(asking, label, prompts, frames, number))
 
         posed = asking.heldout.prompts(asking.setup.entries[label])
-        decided = climb(posed, self.rungs, self.agree, ask, lambda case: asking.read(label, case.completion))
+        decided = answer_by_rungs(posed, self.rungs, self.agree, ask, lambda case: asking.read(label, case.completion))
         scores = asking.judge.run(asking.setup.metrics[label], [one.case for one in decided])
         asking.check_failures(scores, f"evaluation of {label!r} from sparse to dense")
         value = statistics.fmean(s.value for s in scores if s.value is not None)
-        return Probed({"sparse_to_dense": value} | figures(decided, self.rungs))
+        return Probed({"sparse_to_dense": value} | frame_metrics(decided, self.rungs))
 
     def _answered(self, asking: Answering, label: str, prompts: Sequence[Prompt], frames: int, number: int) -> dict[int, Case]:
         """The answer with this number to each of this rank's prompts, from so many frames."""
         seed = derive(asking.config.seed, "sparse", label, frames, number)
-        how = sampling(number, self.agree, asking.max_tokens(label), seed)
+        how = rung_sampling(number, self.agree, asking.max_tokens(label), seed)
         cases: dict[int, Case] = {}
-        own, at_once = [n for n in range(len(prompts)) if ranks.is_mine(n)], asking.collector.batch_size
+        own, at_once = [n for n in range(len(prompts)) if ranks.owns(n)], asking.collector.batch_size
         for start in range(0, len(own), at_once):
             some = own[start : start + at_once]
-            shown = [with_frames(asking.shown(prompts[n]), frames) for n in some]
+            shown = [subsample_frames(asking.shown(prompts[n]), frames) for n in some]
             rollouts = asking.collector.collect(shown, asking.collector.encode(shown), 1, how, numbers=some)
             answered = [replace(r, prompt=prompts[n]) for n, r in zip(some, rollouts, strict=True)]
-            cases |= zip(some, asking.light_cases(label, answered), strict=True)
+            cases |= zip(some, asking.cases_for(label, answered), strict=True)
         return cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class SparseAnswer:
     """What a prompt was answered in the end, and from how many frames."""
 
     case: Case
     frames: int
 
 
-def climb(
+def answer_by_rungs(
     prompts: Sequence[Prompt],
     rungs: Sequence[int],
     agree: int,
     ask: Callable[[Sequence[Prompt], int, int], Sequence[Case]],
     read: Callable[[Case], str],
-) -> list[Decided]:
+) -> list[SparseAnswer]:
     """Each prompt's answer: that of the first number of frames from which all answers are the same, else the majority's of the
     last.
 
     rungs: numbers of frames, rising. agree: answers to a prompt from each. ask: (prompts, frames, number of the answer) -> an
     answer to each prompt. read: what an answer says; blank where it says nothing, which agrees with nothing.
     """
-    found: dict[int, Decided] = {}
+    found: dict[int, SparseAnswer] = {}
     for frames in rungs:
         left = [i for i in range(len(prompts)) if i not in found]
         given = [ask([prompts[i] for i in left], frames, number) for number in range(agree)] if left else []
@@ -92,18 +93,18 @@ def climb(
             answers = [read(case) for case in cases]
             winner = majority(answers)
             if frames == rungs[-1] or (winner and set(answers) == {winner}):
-                found[i] = Decided(case=cases[answers.index(winner)], frames=frames)
+                found[i] = SparseAnswer(case=cases[answers.index(winner)], frames=frames)
     return [found[i] for i in range(len(prompts))]
 
 
-def sampling(number: int, agree: int, max_tokens: int, seed: int) -> Sampling:
+def rung_sampling(number: int, agree: int, max_tokens: int, seed: int) -> SamplingParams:
     """How the answer with this number is sampled, of so many."""
     low, high = TOP_P
     top_p = low + (high - low) * number / max(agree - 1, 1)
-    return Sampling(max_tokens=max_tokens, temperature=TEMPERATURE + WARMER * number, top_p=top_p, seed=seed)
+    return SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE + WARMER * number, top_p=top_p, seed=seed)
 
 
-def figures(decided: Sequence[Decided], rungs: Sequence[int]) -> dict[str, float]:
+def frame_metrics(decided: Sequence[SparseAnswer], rungs: Sequence[int]) -> dict[str, float]:
     """`frames/mean`, those of the last answers; `frames/all`, of all answers, as a share of the most frames for each;
     `frames/agreed_share`, the prompts that needed no more than the fewest."""
     looked_at = [sum(r for r in rungs if r <= one.frames) for one in decided]

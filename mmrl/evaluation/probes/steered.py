@@ -6,9 +6,9 @@ import math
 
 from mmrl.config.sections import RunConfig, SteeringConfig
 from mmrl.evaluation.answers import Answering, Answers
-from mmrl.evaluation.figures import figure_of
-from mmrl.evaluation.paired import compare
+from mmrl.evaluation.paired_tests import paired_difference
 from mmrl.evaluation.probes.probe import Probe, Probed
+from mmrl.evaluation.results import figure_of
 from mmrl.rollout.generate.steering import Steering
 
 
@@ -38,7 +38,7 @@ class Steered(Probe):
         pairs = zip(plain.items, items, strict=True)
         both = [(a.value, b.value) for a, b in pairs if a.value is not None and b.value is not None]
         if both:
-            gain = compare(*zip(*both, strict=True))
+            gain = paired_difference(*zip(*both, strict=True))
             extra["steered/gain"] = gain.difference
             if math.isfinite(gain.low):  # one graded value says nothing of their spread
                 intervals["steered/gain"] = gain.low, gain.high

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.randomness import CallRandomness
 
 Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: where each x is carried, whatever the other moments are."""
@@ -42,7 +42,7 @@ class Chains:
     """Demonstrations are looked at at times of the distribution Beta(emphasis, 1): above 1, nearer to noise."""
 
     def sample(
-        self, velocity: Velocity, draw: Draw, shape: tuple[int, ...], temperature: float
+        self, velocity: Velocity, draw: CallRandomness, shape: tuple[int, ...], temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(where the chain ends [n, *shape], choices, log-probability of each number [n, *shape]); temperature scales the noise,
         0 adds none on the way."""
@@ -86,7 +86,7 @@ class Chains:
         Generative Modeling, equation 14), a mean over one time in each part of the way; noise and times are functions of the
         actions."""
         seeds_n = (actions.double().flatten(1) * 1e6).round().long().sum(1)
-        draw = Draw(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))
+        draw = CallRandomness(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))
         start = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
         parts = torch.arange(PLACES, device=actions.device)
         times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES) ** (1 / self.emphasis)

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from mmrl.policies.acting.action_tokens import ActionTokens
-from mmrl.policies.acting.draw import Draw
 from mmrl.policies.acting.flow import Chains, Velocity, normal
+from mmrl.policies.acting.randomness import CallRandomness
 
 
 def categorical(logits: torch.Tensor, temperature: float, uniform: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,7 +48,7 @@ class Normal(nn.Module):
         self.mean = nn.Sequential(*layers, last)
         self.log_spread = nn.Parameter(torch.full((dims,), math.log(spread)))
 
-    def sample(self, features_nKF: torch.Tensor, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+    def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices_nKA, logprobs_nK1); temperature scales the spread, 0 takes the mean."""
         mean = self.mean(features_nKF.float())
         spread = self.log_spread.exp() * (temperature or 1.0)
@@ -74,7 +74,7 @@ class Tokens(nn.Module):
         super().__init__()
         self.tokens, self.slots = tokens, dims
 
-    def sample(self, logits_nKAB: torch.Tensor, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+    def sample(self, logits_nKAB: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices_nKA int64 bins, logprobs_nKA)."""
         uniform = draw.uniform(0, *logits_nKAB.shape[1:-1]) if temperature else None
         chosen, logprobs = categorical(logits_nKAB, temperature, uniform)
@@ -115,7 +115,7 @@ class Flow(nn.Module):
 
         return velocity
 
-    def sample(self, features_nKF: torch.Tensor, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+    def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices [n, K, steps + 1, A], logprobs_nK1); temperature 0 adds no noise on the way."""
         shape = (features_nKF.shape[1], self.dims)
         end, choices, logprob = self.chains.sample(self._seeing(features_nKF), draw, shape, temperature)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.simulators.types import Observation, TrajectoryData
 
 
-def picture_of(seen: Observation | Track, camera: str) -> torch.Tensor:
+def picture_of(seen: Observation | TrajectoryData, camera: str) -> torch.Tensor:
     """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
     if not seen.images:
         raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")

@@ -8,36 +8,36 @@ from typing import Any
 from mmrl.api.errors import UserError
 
 
-def whole(name: str, value: Any, least: int, most: int) -> None:
+def check_integer(name: str, value: Any, least: int, most: int) -> None:
     """Refuse what is no whole number from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a whole number from {least} to {most}")
 
 
-def number(name: str, value: Any, low: float, high: float) -> None:
+def check_number(name: str, value: Any, low: float, high: float) -> None:
     """Refuse what is no number above `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a number above {low:g} and at most {high:g}")
 
 
-def text(name: str, value: Any) -> None:
+def check_text(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a text")
 
 
-def texts(name: str, value: Any) -> None:
+def check_texts(name: str, value: Any) -> None:
     """Refuse what is no list of texts; a text alone would be read as its letters."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a list of texts")
 
 
-def prompt(value: Any) -> None:
+def check_prompt(value: Any) -> None:
     """Refuse a prompt without a place for the instruction."""
-    text("prompt", value)
+    check_text("prompt", value)
     if "{instruction}" not in value:
         raise UserError(f"policy.options.prompt = {value!r} must hold {{instruction}}, where the task's own goes")
 
 
-def crop(value: Any) -> None:
+def check_crop(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.1 <= value <= 1:
         raise UserError(f"policy.options.crop = {value!r:.60} must be a share of the area from 0.1 to 1")

@@ -33,7 +33,7 @@ ACTIONS, STATES = ("action", "actions"), ("proprio", "state", "observation.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Normalizer:
     """Statistics of D numbers.
 
     `quantiles` and `min-max`: -1 is `first`, 1 is `second` (OpenVLA: predict_action of its OpenVLAForActionPrediction).
@@ -51,15 +51,15 @@ class Numbers:
     def __len__(self) -> int:
         return len(self.first)
 
-    def physical(self, normalised: torch.Tensor) -> torch.Tensor:
+    def unnormalize(self, normalised: torch.Tensor) -> torch.Tensor:
         """float32 [..., D] -> float32 [..., D]."""
         first, second, mask = self._rows(normalised.device)
         n = normalised.double()
         x = n * second + first if self.kind == "mean-std" else (n + 1) / 2 * (second - first) + first
         return torch.where(mask, x, n).float()
 
-    def normalised(self, physical: torch.Tensor) -> torch.Tensor:
-        """The inverse of `physical`."""
+    def normalize(self, physical: torch.Tensor) -> torch.Tensor:
+        """The inverse of `unnormalize`."""
         first, second, mask = self._rows(physical.device)
         x = physical.double()
         n = (x - first) / second if self.kind == "mean-std" else (x - first) / (second - first) * 2 - 1
@@ -81,13 +81,13 @@ class Numbers:
 class Statistics:
     """Of the data set that a policy was trained on."""
 
-    action: Numbers
-    state: Numbers | None = None
+    action: Normalizer
+    state: Normalizer | None = None
     key: str = ""
     """Which data set's, where a file has several."""
 
     def plain(self) -> dict[str, Any]:
-        """What `read` reads again: a checkpoint keeps it, and needs no other file."""
+        """What `load_statistics` reads again: a checkpoint keeps it, and needs no other file."""
         found: dict[str, Any] = {"action": self.action.plain()}
         if self.state:
             found["state"] = self.state.plain()
@@ -123,7 +123,7 @@ class Units:
         return found
 
 
-def read(given: str | Mapping[str, Any], key: str = "", kind: str = "") -> Statistics:
+def load_statistics(given: str | Mapping[str, Any], key: str = "", kind: str = "") -> Statistics:
     """Statistics from a file, or from what `Statistics.plain` gave.
 
     given: a JSON file: OpenVLA's config.json or dataset_statistics.json, LeRobot's stats.json, openpi's norm_stats.json; or a
@@ -159,7 +159,7 @@ def check_gripper(convention: str) -> None:
         raise UserError(f"policy.options.gripper = {convention!r} is unknown: choose one of {', '.join(GRIPPERS)}")
 
 
-def check_range(action: Numbers, gripper: int, convention: str) -> None:
+def check_range(action: Normalizer, gripper: int, convention: str) -> None:
     """Refuse a convention whose numbers are not those of the data: 0 to 1, or -1 to 1. Means and deviations don't tell."""
     if action.kind == "mean-std":
         return
@@ -173,7 +173,7 @@ def check_range(action: Numbers, gripper: int, convention: str) -> None:
         )
 
 
-def units_of(where: str, action: ActionSpec, convention: str) -> Units:
+def simulator_units(where: str, action: ActionSpec, convention: str) -> Units:
     """The units of a simulator. where: how errors call it. Raises UserError where it doesn't say them."""
     if not action.units:
         raise UserError(
@@ -234,7 +234,7 @@ def _lists(value: Any) -> bool:
     return isinstance(value, Mapping) and any(all(value.get(end) for end in ends) for ends in ENDS.values())
 
 
-def _numbers(where: str, value: Any, kind: str, published: bool) -> Numbers:
+def _numbers(where: str, value: Any, kind: str, published: bool) -> Normalizer:
     """published: OpenVLA's layout, whose arithmetic is that of quantiles unless something else is asked for."""
     if not isinstance(value, Mapping):
         raise UserError(f"policy.options.statistics: {where} is no table of lists")
@@ -270,7 +270,7 @@ def _numbers(where: str, value: Any, kind: str, published: bool) -> Numbers:
                 f"policy.options.statistics: {where}: {what} of number {i} is {width:g} and must be above 0: "
                 "mask = false leaves alone what never changed"
             )
-    return Numbers(kind=kind, first=first, second=second, mask=mask)  # type: ignore[arg-type]
+    return Normalizer(kind=kind, first=first, second=second, mask=mask)  # type: ignore[arg-type]
 
 
 def _moving(state: Mapping[str, Any]) -> dict[str, Any]:

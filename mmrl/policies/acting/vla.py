@@ -16,22 +16,22 @@ from torch.nn.functional import linear
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, Track
-from mmrl.api.types import Prompt, user
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
-from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.acting.action_tokens import ActionTokens
-from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.heads import Flow, Normal, Tokens, categorical
 from mmrl.policies.acting.observed import picture_of
-from mmrl.policies.acting.saved import SETTINGS
-from mmrl.policies.batches import Calls
-from mmrl.policies.lora import layers_of
-from mmrl.policies.openvla.reading import statistics_of
-from mmrl.policies.scaling import cropped, scaled
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.saved_policy import SETTINGS
+from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.lora import adapter_chain
+from mmrl.policies.openvla.reading import statistics_file
+from mmrl.policies.resizing import center_crop, resize
 from mmrl.policies.vlm.families import OpenVLAFamily, PrefixFamily
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM, prefix_mask
 
 HEADS = ("tokens", "normal", "flow")
@@ -85,8 +85,8 @@ class VLA(ActingPolicy):
         text, with {instruction} in it. lower_case: of instructions. camera: the first one when empty. size: pixels that pictures
         are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept. flow_steps: of the flow.
         spread: what a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what its numbers mean, see
-        `units.read`; those that come with an OpenVLA checkpoint when statistics is empty, none of them with "none". None:
-        `DEFAULTS`, or what the model's family does."""
+        `units.load_statistics`; those that come with an OpenVLA checkpoint when statistics is empty, none of them with "none".
+        None: `DEFAULTS`, or what the model's family does."""
         asked = {"decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case, "size": size, "crop": crop}
         _check(head, prompt, dims, chunk, camera, flow_steps, spread, DEFAULTS | _given(asked))
         self.vlm = VLM(config, device=device, seed=seed, source=source)
@@ -125,7 +125,7 @@ class VLA(ActingPolicy):
         mine = config.model.startswith("tiny:") or (Path(config.model) / SETTINGS).is_file()  # it says so where it has any
         if given == NONE or given or mine or not isinstance(self.family, OpenVLAFamily):
             return "" if given == NONE else given
-        found = statistics_of(layers_of(config.model)[1])
+        found = statistics_file(adapter_chain(config.model)[1])
         if found is None:
             raise UserError(
                 f"{config.model!r} comes without statistics of its data (norm_stats, dataset_statistics.json): set "
@@ -152,7 +152,7 @@ class VLA(ActingPolicy):
         found |= {"prompt": self.text, "lower_case": self.lower_case}
         return found | {"camera": self.camera, "size": self.size, "crop": self.crop}
 
-    def tokens_per_call(self, tracks: Sequence[Track]) -> int:
+    def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = set()
         for track in tracks:
             height, width = picture_of(track, self.camera).shape[1:3]
@@ -166,11 +166,11 @@ class VLA(ActingPolicy):
         pictures = picture_of(seen, self.camera).to(self.device).permute(0, 3, 1, 2)
         if self.crop < 1:
             height, width = pictures.shape[2:]
-            pictures = cropped(pictures, self.crop)
+            pictures = center_crop(pictures, self.crop)
             if not self.size:
-                pictures = scaled(pictures, height, width)
+                pictures = resize(pictures, height, width)
         if self.size and pictures.shape[2:] != (self.size, self.size):
-            pictures = scaled(pictures, self.size, self.size)
+            pictures = resize(pictures, self.size, self.size)
         return list(pictures)
 
     def _prompt(self, instruction: str, width: int, height: int) -> PromptInputs:
@@ -180,7 +180,9 @@ class VLA(ActingPolicy):
             from PIL import Image
 
             text = self.text.replace("{instruction}", instruction.lower() if self.lower_case else instruction)
-            self._read[key] = self.vlm.encode(Prompt(messages=[user(text, Image.new("RGB", (width, height)))], id=instruction))
+            self._read[key] = self.vlm.encode(
+                Prompt(messages=[user_message(text, Image.new("RGB", (width, height)))], id=instruction)
+            )
         return self._read[key]
 
     def _media(self, pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -245,7 +247,7 @@ class VLA(ActingPolicy):
 
     # -- one token after the other ----------------------------------------------------------------------------------------
 
-    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         if self.decoding == "parallel":
             return super().choose(seen, draw, temperature)
         cache = DynamicCache(config=self.vlm.model.config)
@@ -281,7 +283,7 @@ class VLA(ActingPolicy):
     ) -> torch.Tensor:
         return self.family.hidden(ids, None if bool(padding.all()) else padding, positions, media, cache)[:, -1]
 
-    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.decoding == "parallel":
             return super().scored(calls, temperature)
         bins = calls.choices.flatten(1)
@@ -290,7 +292,7 @@ class VLA(ActingPolicy):
         logits = self._logits(hidden).view(*calls.choices.shape, -1)
         return (*self.head.score(logits, calls.choices, temperature), hidden[:, 0])
 
-    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+    def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         if self.decoding == "parallel":
             return self.features(seen)[1]
         nothing = self.action_ids[:1].expand(len(seen), -1)
@@ -333,12 +335,12 @@ def _check(
     ):
         if value not in known:
             raise UserError(f"policy.options.{name} = {value!r} is unknown: choose one of {', '.join(map(str, known))}")
-    options.prompt(prompt)
-    options.crop(way["crop"])
-    options.whole("dims", dims, 1, 256)
-    options.whole("chunk", chunk, 1, 256)
-    options.whole("bins", way["bins"], 2, 1024)
-    options.whole("size", way["size"], 0, 4096)
-    options.text("camera", camera)
-    options.whole("flow_steps", flow_steps, 1, 1000)
-    options.number("spread", spread, 0, 10)
+    options.check_prompt(prompt)
+    options.check_crop(way["crop"])
+    options.check_integer("dims", dims, 1, 256)
+    options.check_integer("chunk", chunk, 1, 256)
+    options.check_integer("bins", way["bins"], 2, 1024)
+    options.check_integer("size", way["size"], 0, 4096)
+    options.check_text("camera", camera)
+    options.check_integer("flow_steps", flow_steps, 1, 1000)
+    options.check_number("spread", spread, 0, 10)

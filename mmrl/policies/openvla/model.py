@@ -24,7 +24,7 @@ from transformers import (
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 
 TOWERS: dict[str, dict[str, Any]] = {
     "vit_large_patch14_reg4_dinov2.lvd142m": {
@@ -296,7 +296,7 @@ def load(name: str, dtype: torch.dtype, attention: str) -> OpenVLA:
             ignore_mismatched_sizes=True,
         )
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {one_line(error)[:300]}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}", key="policy.model") from error
     for key, there, here in sorted(found["mismatched_keys"]):
         raise UserError(
             f"{name!r}: {key} is {list(there)} in its files, and {list(here)} by its config.json: is that of another checkpoint?",

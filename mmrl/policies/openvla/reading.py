@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmrl.api.errors import UserError, one_line
-from mmrl.policies.scaling import scaled
+from mmrl.api.errors import UserError, shorten
+from mmrl.policies.resizing import resize
 
 SETTINGS = "preprocessor_config.json"
 EMPTY = "▁"
@@ -47,7 +47,7 @@ class Pictures:
 
     def __call__(self, images: Sequence[Any], return_tensors: str = "pt", **_: Any) -> dict[str, torch.Tensor]:
         """images: pictures, or tensors uint8 [3, H, W]."""
-        pixels = torch.cat([scaled(_tensor(picture)[None], self.side, self.side) for picture in images]).float() / 255
+        pixels = torch.cat([resize(_tensor(picture)[None], self.side, self.side) for picture in images]).float() / 255
         towers = len(self.mean) // 3
         mean, std = self.mean.to(pixels.device), self.std.to(pixels.device)
         return {"pixel_values": (pixels.repeat(1, towers, 1, 1) - mean) / std}
@@ -119,11 +119,11 @@ def load_processor(name: str, config: Any) -> Processor:
         file = cached_file(name, SETTINGS)
         pictures = Pictures(json.loads(Path(file).read_text(encoding="utf-8")))  # type: ignore[arg-type]
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {one_line(error)[:300]}", key="policy.model") from error
-    return made_processor(name, tokenizer, pictures, config)
+        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}", key="policy.model") from error
+    return make_processor(name, tokenizer, pictures, config)
 
 
-def made_processor(name: str, tokenizer: Any, pictures: Pictures, config: Any) -> Processor:
+def make_processor(name: str, tokenizer: Any, pictures: Pictures, config: Any) -> Processor:
     """Raises UserError where the parts don't belong to each other."""
     towers = config.shapes
     if len(pictures.mean) != 3 * len(towers) or any(tower["size"] != pictures.side for tower in towers):
@@ -141,7 +141,7 @@ def made_processor(name: str, tokenizer: Any, pictures: Pictures, config: Any) -
     return Processor(tokenizer, pictures, config.image_id, (pictures.side // towers[0]["patch"]) ** 2, layout)
 
 
-def statistics_of(name: str) -> str | None:
+def statistics_file(name: str) -> str | None:
     """The file with the statistics of a checkpoint's data, by folder or hub name; None where it has none."""
     from transformers.utils import cached_file
 

@@ -48,7 +48,7 @@ def config_of(hidden: int, layers: int) -> Any:
 def build(hidden: int, layers: int, seed: int, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     """A model and its processor. Same arguments, same weights."""
     from mmrl.policies.openvla.model import OpenVLA
-    from mmrl.policies.openvla.reading import Pictures, made_processor
+    from mmrl.policies.openvla.reading import Pictures, make_processor
 
     config = config_of(hidden, layers)
     with torch.random.fork_rng(devices=[]):
@@ -69,7 +69,7 @@ def build(hidden: int, layers: int, seed: int, dtype: torch.dtype, attention: st
         "tvf_normalize_params": [{"mean": m, "std": s, "inplace": False} for m, s in zip(MEANS, STDS, strict=True)],
         "use_fused_vision_backbone": True,
     }
-    return model, made_processor("tiny:openvla", tokenizer, Pictures(settings), config)
+    return model, make_processor("tiny:openvla", tokenizer, Pictures(settings), config)
 
 
 def tokenizer_of() -> Any:

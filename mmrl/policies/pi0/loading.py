@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.lora import layers_of
+from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
 from mmrl.policies.pi0 import tiny
 
@@ -29,35 +29,35 @@ def pi0_class() -> Any:
     return type("PI0ForConditionalGeneration", (PI0ForConditionalGeneration,), keep)
 
 
-def check(name: str) -> None:
+def check_model(name: str) -> None:
     """Refuse a `policy.model` that is no pi0, without loading it. What a hub name stands for is not looked up."""
     if name.startswith("tiny:"):
         tiny.parse(name, 0)
     elif Path(name).is_dir():
-        _, name = layers_of(name)
+        _, name = adapter_chain(name)
         if Path(name).is_dir():
             _settings(name)
     else:
         refuse_path(name, CURE)
 
 
-def loaded(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tuple[Any, Any]:
+def load_model(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tuple[Any, Any]:
     """(the model, its tokenizer). Raises UserError for what is no pi0, lacks weights or has no tokenizer."""
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
-        return tiny.build(pi0_class(), dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
+        return tiny.build(pi0_class(), dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
     settings = _settings(name)
     try:
         model, report = pi0_class().from_pretrained(
             name,
             config=settings,
             dtype=dtype,
-            attn_implementation=config.attention,
+            attn_implementation=config.attn_implementation,
             use_safetensors=True,
             output_loading_info=True,
         )
     except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {one_line(error)[:300]}: {CURE}", key="policy.model") from error
+        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
     missing = sorted(key for key in report["missing_keys"] if key != "model.dit.embed_tokens.weight")  # which is never used
     if missing:
         raise UserError(f"{name!r} lacks {len(missing)} of pi0's weights, such as {missing[0]}: {CURE}", key="policy.model")
@@ -95,7 +95,7 @@ def _settings(name: str) -> Any:
         return PI0Config(**{key: data[key] for key in ("chunk_size", "max_state_dim", "max_action_dim") if key in data})
     except Exception as error:
         raise UserError(
-            f"{name!r}: its config.json is not understood: {one_line(error)[:300]}: {CURE}", key="policy.model"
+            f"{name!r}: its config.json is not understood: {shorten(error)[:300]}: {CURE}", key="policy.model"
         ) from error
 
 

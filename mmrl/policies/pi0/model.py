@@ -18,20 +18,20 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
-from mmrl.policies.acting.acting import ActingPolicy
-from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Chains
 from mmrl.policies.acting.observed import state_of
-from mmrl.policies.acting.saved import SETTINGS
-from mmrl.policies.batches import Calls
-from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.saved_policy import SETTINGS
+from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
-from mmrl.policies.pi0.loading import check, loaded, skeleton
-from mmrl.policies.scaling import cropped, scaled
+from mmrl.policies.pi0.loading import check_model, load_model, skeleton
+from mmrl.policies.resizing import center_crop, resize
 
 NOISY = ("all", "one")
 EMPHASIS = 1.5
@@ -132,20 +132,20 @@ class Pi0(ActingPolicy):
         that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
         cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its middle that is kept.
         tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key, statistics_kind,
-        gripper: what its numbers mean, see `units.read`."""
+        gripper: what its numbers mean, see `units.load_statistics`."""
         _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
-        options.whole("state", state, 0, 100_000)
-        options.texts("cameras", cameras)
-        options.text("tokenizer", tokenizer)
+        options.check_integer("state", state, 0, 100_000)
+        options.check_texts("cameras", cameras)
+        options.check_text("tokenizer", tokenizer)
         self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
         self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
         self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
         self.base = base_name(config.model, seed, tiny.full_name)
-        adapters, name = layers_of(str(source) if source and not config.lora else config.model)
-        model, self.tokenizer = loaded(config, name, tokenizer, seed)
+        adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
+        model, self.tokenizer = load_model(config, name, tokenizer, seed)
         for folder in reversed(adapters):
-            merge_saved(model, folder)
+            merge_saved_adapters(model, folder)
         if config.lora:
             add_adapters(model, config.lora, seed)
             if source:
@@ -166,12 +166,12 @@ class Pi0(ActingPolicy):
     @staticmethod
     def check(config: PolicyConfig) -> None:
         """Refuse a `model` that can't be loaded, without loading it."""
-        check(config.model)
+        check_model(config.model)
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
         """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
-        return skeleton(layers_of(config.model)[1])
+        return skeleton(adapter_chain(config.model)[1])
 
     @property
     def ahead(self) -> int:
@@ -186,7 +186,7 @@ class Pi0(ActingPolicy):
         found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
         return found | {"prompt": self.text, "crop": self.crop}
 
-    def tokens_per_call(self, tracks: Sequence[Track]) -> int:
+    def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = {(track.instruction, len(self.cameras or track.images)) for track in tracks}
         moments = 1 if self.chains.noisy == "one" else self.chains.steps
         if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
@@ -230,7 +230,7 @@ class Pi0(ActingPolicy):
                     f"policy.options.statistics are of states of {len(self.statistics.state)} numbers, and "
                     f"policy.options.state = {self.state}: make them equal"
                 )
-            state = self.statistics.state.normalised(state)
+            state = self.statistics.state.normalize(state)
         return pad(state.float(), (0, most - self.state))
 
     def look(self, seen: Observation) -> Scene:
@@ -294,14 +294,14 @@ class Pi0(ActingPolicy):
 
     # -- acting and learning ----------------------------------------------------------------------------------------------
 
-    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         scene = self.look(seen)
         shape = (self.ahead, self.numbers)
         end, choices, logprob = self.chains.sample(lambda x, t: self.velocity(scene, x, t), draw, shape, temperature)
         assert scene.seen_nH is not None
         return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
 
-    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scene = self.look(calls.observation)
         found, entropy_n = self.chains.score(lambda x, t: self.velocity(scene, x, t), calls.choices, temperature)
         assert scene.seen_nH is not None
@@ -316,7 +316,7 @@ class Pi0(ActingPolicy):
     def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
         return x_nCD[:, : self.chunk, : self.dims]
 
-    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+    def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         scene = self.look(seen)
         nothing = torch.zeros(len(seen), 0, self.ahead, self.numbers, device=self.device)
         self.velocity(scene, nothing, nothing[:, :, 0, 0])
@@ -344,22 +344,22 @@ class Pi0(ActingPolicy):
 
 def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor:
     """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]."""
-    pictures = cropped(pictures_nHWC.permute(0, 3, 1, 2), crop)
+    pictures = center_crop(pictures_nHWC.permute(0, 3, 1, 2), crop)
     ratio = max(pictures.shape[2:]) / side
     high, wide = (min(side, max(1, int(s / ratio))) for s in pictures.shape[2:])
-    inner = scaled(pictures, high, wide, "bilinear")
+    inner = resize(pictures, high, wide, "bilinear")
     top, left = (side - high) // 2, (side - wide) // 2
     return pad(inner.float() / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
 
 
 def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
     for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
-        options.whole(name, value, 1, 256)
+        options.check_integer(name, value, 1, 256)
     if noisy not in NOISY:
         raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
-    options.number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
-    options.prompt(prompt)
-    options.crop(crop)
+    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
+    options.check_prompt(prompt)
+    options.check_crop(crop)
 
 
 def _check_sizes(chunk: int, dims: int, state: int, settings: Any) -> None:

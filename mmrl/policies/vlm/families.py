@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError
-from mmrl.api.frames import Frame
 from mmrl.policies.vlm.vision import speed_up
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
@@ -27,7 +27,7 @@ class Family:
     """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
     completion_type = 0
     """What `token_type_ids` and the like say of a completion's tokens."""
-    frame = Frame.PIXELS
+    frame = CoordinateFormat.PIXELS
     """The frame in which the family writes coordinates."""
 
     def __init__(self, model: Any, processor: Any) -> None:
@@ -132,7 +132,7 @@ class PaliGemma(Family):
 class InternVL(Family):
     """InternVL: coordinates in thousandths."""
 
-    frame = Frame.THOUSANDTHS
+    frame = CoordinateFormat.THOUSANDTHS
 
 
 class PrefixFamily(Family):
@@ -189,7 +189,7 @@ class PrefixFamily(Family):
 class Qwen25VL(PrefixFamily):
     """Qwen2.5-VL: coordinates in pixels of the resized image."""
 
-    frame = Frame.MODEL_PIXELS
+    frame = CoordinateFormat.MODEL_PIXELS
 
     def __init__(self, model: Any, processor: Any) -> None:
         super().__init__(model, processor)
@@ -229,13 +229,13 @@ def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
 class Qwen2VL(Qwen25VL):
     """Qwen2-VL: coordinates in thousandths."""
 
-    frame = Frame.THOUSANDTHS
+    frame = CoordinateFormat.THOUSANDTHS
 
 
 class Qwen3VL(Qwen25VL):
     """Qwen3-VL: coordinates in thousandths."""
 
-    frame = Frame.THOUSANDTHS
+    frame = CoordinateFormat.THOUSANDTHS
 
 
 class OpenVLAFamily(PrefixFamily):

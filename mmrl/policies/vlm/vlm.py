@@ -12,19 +12,19 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig
 
-from mmrl.api.errors import UserError, one_line
-from mmrl.api.frames import Eyes
-from mmrl.api.types import Message, Prompt, user
+from mmrl.api.coordinates import ImageProcessing
+from mmrl.api.errors import UserError, shorten
+from mmrl.api.types import Message, Prompt, user_message
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.batches import MicroBatch, Outputs
-from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
+from mmrl.policies.batches import ForwardOutputs, MicroBatch
+from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name, refuse_path
 from mmrl.policies.policy import Policy
-from mmrl.policies.shard import Sharded, shard, state_of, whole
+from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.families import Family, family_of
-from mmrl.policies.vlm.reading import PromptInputs, Reader, explained
+from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor, explained
 from mmrl.policies.vlm.vocabulary import check_teacher
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
@@ -42,7 +42,7 @@ class VLM(Policy):
     """
 
     collector = "mmrl.rollout.collector:turn_collector"
-    packer = "mmrl.train.update.pack_words:WordPacker"
+    packer = "mmrl.train.update.pack_conversations:ConversationPacker"
 
     def __init__(
         self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
@@ -64,7 +64,7 @@ class VLM(Policy):
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
         limits = self.family.pixel_limits(config.min_pixels, config.max_pixels)
-        self.reader = Reader(self.family, limits, self.eos, config.video)
+        self.reader = PromptProcessor(self.family, limits, self.eos, config.video)
         # the rest of a checkpoint's settings is ignored, and may be such that transformers refuses to write it again
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
         self.end_id: int = self.tokenizer.eos_token_id
@@ -80,7 +80,7 @@ class VLM(Policy):
         if name.startswith("tiny:"):
             tiny.parse(name, 0)
         elif Path(name).is_dir():
-            adapters, _ = layers_of(name)
+            adapters, _ = adapter_chain(name)
             if not adapters and not (Path(name) / "config.json").is_file():
                 kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
                 cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
@@ -98,7 +98,7 @@ class VLM(Policy):
         from PIL import Image
 
         try:
-            shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
+            shown = self.encode(Prompt(messages=[user_message("x", Image.new("RGB", (64, 64)))]))
         except UserError as error:
             why = explained(error.__cause__) if error.__cause__ else str(error)
             raise UserError(
@@ -112,8 +112,8 @@ class VLM(Policy):
     # -- prompts and text: the reader's ----------------------------------------------------------------------------------
 
     @property
-    def eyes(self) -> Eyes:
-        return self.reader.eyes
+    def image_processing(self) -> ImageProcessing:
+        return self.reader.image_processing
 
     def encode(self, prompt: Prompt) -> PromptInputs:
         return self.reader.encode(prompt)
@@ -139,12 +139,12 @@ class VLM(Policy):
         """Tokens that the model's positions were made for."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
-    def twin(self, frozen: bool = False, spread: bool = True) -> VLM:
+    def clone(self, frozen: bool = False, spread: bool = True) -> VLM:
         """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty. spread: where this
         one's weights are spread over ranks, so are the copy's."""
         other = copy.copy(self)
         other.root = None
-        with whole(self.root):
+        with unsharded(self.root):
             other.model = copy.deepcopy(self.model) if self.root is None else self._rebuilt()
         if frozen:
             other.model.requires_grad_(False)
@@ -163,7 +163,7 @@ class VLM(Policy):
             model = type(self.model)._from_config(settings, attn_implementation=attention, dtype=self.model.dtype)
             if self.lora:
                 add_adapters(model, self.lora, 0)
-        model.load_state_dict(state_of(self.model))
+        model.load_state_dict(model_state_dict(self.model))
         model.tie_weights()
         for (_, own), (_, theirs) in zip(self.model.named_parameters(), model.named_parameters(), strict=True):
             theirs.requires_grad_(own.requires_grad)
@@ -175,7 +175,9 @@ class VLM(Policy):
 
     # -- the model ----------------------------------------------------------------------------------------------------
 
-    def outputs(self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
+    def outputs(
+        self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
+    ) -> ForwardOutputs:
         """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""
 
         def passed() -> tuple[torch.Tensor, ...]:
@@ -184,7 +186,7 @@ class VLM(Policy):
             return scored if states_QH is None else (*scored, states_QH)
 
         logprobs_L, entropy_L, *seen = self._through(passed)
-        return Outputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=seen[0] if seen else None)
+        return ForwardOutputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=seen[0] if seen else None)
 
     def states(self, micro: MicroBatch) -> torch.Tensor:
         """The hidden states before each trained token and after each rollout, [L + R, H], without logits."""
@@ -266,7 +268,7 @@ class VLM(Policy):
         if self.lora:
             save_adapters(self.model, folder, self.base)
         else:
-            self.model.save_pretrained(folder, state_dict=state_of(self.model))
+            self.model.save_pretrained(folder, state_dict=model_state_dict(self.model))
         self.processor.save_pretrained(folder)
 
 
@@ -297,10 +299,10 @@ def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
 
 def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     prepare_torchvision()
-    adapters, name = layers_of(name)
+    adapters, name = adapter_chain(name)
     model, processor = _load_whole(config, name, seed)
     for folder in reversed(adapters):
-        merge_saved(model, folder)
+        merge_saved_adapters(model, folder)
     return model, processor
 
 
@@ -317,23 +319,23 @@ def model_type(name: str) -> str:
 def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
-        return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
+        return tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     if model_type(name) == "openvla":
         from mmrl.policies.openvla import model as openvla
         from mmrl.policies.openvla import reading
 
-        whole = openvla.load(name, dtype, config.attention)
+        whole = openvla.load(name, dtype, config.attn_implementation)
         return whole, reading.load_processor(name, whole.config)
     options = dict(trust_remote_code=config.trust_remote_code)
     try:
         model = AutoModelForImageTextToText.from_pretrained(
-            name, dtype=dtype, attn_implementation=config.attention, use_safetensors=True, **options
+            name, dtype=dtype, attn_implementation=config.attn_implementation, use_safetensors=True, **options
         )
         processor = AutoProcessor.from_pretrained(name, **options)
     except Exception as err:
-        raise UserError(f"{name!r} can't be loaded: {one_line(err)[:300]}: {MODEL_CURE}", key="policy.model") from err
+        raise UserError(f"{name!r} can't be loaded: {shorten(err)[:300]}: {MODEL_CURE}", key="policy.model") from err
     if processor.tokenizer.eos_token_id is None:
         raise UserError(
             f"{name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config", key="policy.model"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.lora import layers_of
+from mmrl.policies.lora import adapter_chain
 
 
 def check_teacher(config: PolicyConfig, teacher: str) -> None:
     """Refuse a teacher whose log-probabilities would be of other tokens, or that reads pictures otherwise. Loads no weights."""
-    kinds, vocabularies = zip(*(read(config, name) for name in (config.model, teacher)), strict=True)
+    kinds, vocabularies = zip(*(read_vocabulary(config, name) for name in (config.model, teacher)), strict=True)
     if kinds[0] != kinds[1]:
         raise UserError(f"teacher {teacher!r} is a {kinds[1]} model and the policy a {kinds[0]}: take one of the same family")
     if vocabularies[0] != vocabularies[1]:
@@ -24,9 +24,9 @@ def check_teacher(config: PolicyConfig, teacher: str) -> None:
         )
 
 
-def read(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
+def read_vocabulary(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
     """(family, vocabulary) of a `policy.model`."""
-    _, name = layers_of(name)
+    _, name = adapter_chain(name)
     if name.startswith("tiny:"):
         from mmrl.policies.vlm import tiny
 
@@ -41,5 +41,5 @@ def read(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
         return AutoConfig.from_pretrained(name, **options).model_type, AutoTokenizer.from_pretrained(name, **options).get_vocab()
     except Exception as error:
         raise UserError(
-            f"{name!r} can't be read: {one_line(error)[:300]}: give a folder with a checkpoint or a hub name"
+            f"{name!r} can't be read: {shorten(error)[:300]}: give a folder with a checkpoint or a hub name"
         ) from error

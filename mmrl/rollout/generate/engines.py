@@ -14,20 +14,20 @@ from typing import Any
 import numpy
 import torch
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.api.seeds import derive
 from mmrl.compute import ranks
-from mmrl.compute.ray import moved_in, ray_for, shares, switches
+from mmrl.compute.ray import adopt_environment, engines_per_rank, ray_for, switches
 from mmrl.config.sections import RunConfig
 from mmrl.policies.lora import is_adapter
-from mmrl.policies.shard import full
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.shard import full_tensor
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.generate.sampling import Generator, Sample, Sampling
-from mmrl.rollout.generate.twin import TwinGenerator
-from mmrl.rollout.generate.weights import versions
+from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
+from mmrl.rollout.generate.snapshot import SnapshotGenerator
+from mmrl.rollout.generate.weights import parameter_versions
 
 Packed = dict[str, tuple[str, tuple[int, ...], numpy.ndarray]]
 """Name of a weight -> (torch dtype, shape, its bytes): all processes of a node read it where it lies, in Ray's object store."""
@@ -59,7 +59,7 @@ class EngineActors:
         if self.engines:
             return
         compute = self.config.compute
-        own = shares(compute.engines, ranks.count(), ranks.rank())
+        own = engines_per_rank(compute.engines, ranks.world_size(), ranks.rank())
         on_gpu = self.policy.device.type == "cuda"
         self._started = ray_for(self.config, f'compute.placement = "{compute.placement}"', on_gpu)
         import ray
@@ -72,11 +72,11 @@ class EngineActors:
         self._answers([engine.ready.remote() for engine in self.engines])
 
     def generate(
-        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
-    ) -> list[list[Sample]]:
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
+    ) -> list[list[Completion]]:
         """group_size completions of each prompt, which every engine gets like many of; see `LocalGenerator.generate`."""
         if not self.awake:
-            self.wake()
+            self.wake_up()
         numbers = numbers or range(len(inputs))
         parts = len(self.engines) + (self.beside is not None)
         rows = [range(part, len(inputs), parts) for part in range(parts)]
@@ -87,13 +87,13 @@ class EngineActors:
             for engine, own in zip(self.engines, rows, strict=False)
             if own
         ]
-        answers: list[list[list[Sample]]] = []
+        answers: list[list[list[Completion]]] = []
         if self.beside and rows[-1]:  # while the engines sample theirs
             answers.append(
                 self.beside.generate([inputs[i] for i in rows[-1]], group_size, sampling, [numbers[i] for i in rows[-1]])
             )
         answers = self._answers(asked) + answers
-        found: list[list[Sample]] = [[] for _ in inputs]
+        found: list[list[Completion]] = [[] for _ in inputs]
         for own, groups in zip([own for own in rows if own], answers, strict=True):
             for i, group in zip(own, groups, strict=True):
                 found[i] = group
@@ -101,7 +101,7 @@ class EngineActors:
 
     def sync(self) -> None:
         """Hand the learner's weights out if any was written to since the last time: once for each node that has engines."""
-        now = versions(self.policy.model)
+        now = parameter_versions(self.policy.model)
         if now == self._known:
             return
         import ray
@@ -111,19 +111,19 @@ class EngineActors:
         self._weights = ray.put(packed)
         self._known, self.syncs = now, self.syncs + 1
 
-    def wake(self) -> None:
-        """From now on, and until `rest` or the next call, they sample with the learner's weights of this moment."""
+    def wake_up(self) -> None:
+        """From now on, and until `sleep` or the next call, they sample with the learner's weights of this moment."""
         self.ready()
         self.sync()
         self.awake = True
         if self.beside:
-            self.beside.wake()
+            self.beside.wake_up()
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """An engine's memory is its own; what samples in this process gives its back."""
         self.awake = False
         if self.beside:
-            self.beside.rest()
+            self.beside.sleep()
 
     def close(self) -> None:
         if self.beside:
@@ -152,7 +152,7 @@ class EngineActors:
         except ray.exceptions.RayActorError as error:
             raise UserError(
                 f"an engine died more often than compute.retries = {self.config.compute.retries} allows "
-                f"({one_line(error)[:200]}): give it more memory or lower generate.batch_size, then go on with --resume"
+                f"({shorten(error)[:200]}): give it more memory or lower generate.batch_size, then go on with --resume"
             ) from error
 
 
@@ -161,7 +161,7 @@ class Engine:
 
     def __init__(self, config: RunConfig, device: str, folder: str, environment: Mapping[str, str]) -> None:
         """device: where to sample. folder, environment: the learner's, by which a model and plugins are found."""
-        moved_in(folder, environment)
+        adopt_environment(folder, environment)
         self.config, self.device = config, device
         self.generator: Generator | None = None
         self.policy: VLM
@@ -179,7 +179,7 @@ class Engine:
         seed = derive(self.config.seed, "weights")
         self.policy = registry.target(spec)(settings, device=self.device, seed=seed, **{**spec.options, **settings.options})
         self.policy.model.requires_grad_(False)
-        made = sampler_of(self.config, self.policy)
+        made = make_sampler(self.config, self.policy)
         made.ready()
         self.generator = made
 
@@ -189,25 +189,25 @@ class Engine:
         weights: Sequence[Any],
         inputs: Sequence[PromptInputs],
         group_size: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
         numbers: Sequence[int],
-    ) -> list[list[Sample]]:
+    ) -> list[list[Completion]]:
         """version: of the weights to sample with. weights: where they lie, taken from there only when they are others."""
         self.ready()
         assert self.generator is not None
         if version != self.version:
             import ray
 
-            take(self.policy, ray.get(weights[0]))
-            self.generator.wake()  # what has weights of its own looks at the policy's only then
+            load_weights(self.policy, ray.get(weights[0]))
+            self.generator.wake_up()  # what has weights of its own looks at the policy's only then
             self.version = version
         return self.generator.generate(inputs, group_size, sampling, numbers)
 
 
-def sampler_of(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
+def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
     """What samples in this process. twin: with weights of its own, as the policy's change meanwhile."""
     if config.compute.sampler == "local":
-        return (TwinGenerator if twin else LocalGenerator)(policy, config.generate.batch_size)
+        return (SnapshotGenerator if twin else LocalGenerator)(policy, config.generate.batch_size)
     from mmrl.rollout.generate.vllm import VllmGenerator
 
     longest = config.generate.max_context or policy.longest
@@ -220,13 +220,13 @@ def packed_weights(policy: VLM) -> Packed:
     for name, parameter in policy.model.named_parameters():
         if policy.lora and not is_adapter(name):
             continue
-        value = full(parameter.detach())
+        value = full_tensor(parameter.detach())
         data_B = value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
         found[name] = (str(value.dtype).removeprefix("torch."), tuple(value.shape), data_B)
     return found
 
 
-def take(policy: VLM, packed: Packed) -> None:
+def load_weights(policy: VLM, packed: Packed) -> None:
     """Write these weights into a policy's, which count it."""
     own = dict(policy.model.named_parameters())
     with torch.no_grad():

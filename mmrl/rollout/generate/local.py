@@ -9,12 +9,12 @@ import torch
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.policies.shard import gather, release
-from mmrl.policies.vlm.reading import PromptInputs, concatenate
+from mmrl.policies.shard import reshard, unshard
+from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.cache import expand, select
 from mmrl.rollout.generate.processor import LogitsProcessor
-from mmrl.rollout.generate.sampling import Sample, Sampling, seed_of
+from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 
 LOOK_EVERY = 8
 """Tokens between two looks at which completions ended: a look waits for the device. What is decoded past an end is dropped."""
@@ -32,31 +32,31 @@ class LocalGenerator:
     def ready(self) -> None:
         """Nothing is missing."""
 
-    def wake(self) -> None:
+    def wake_up(self) -> None:
         """Gather the weights, where they are spread over ranks."""
         if self.policy.root is not None:
-            gather(self.policy.root)
+            unshard(self.policy.root)
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Keep this rank's share of them."""
         if self.policy.root is not None:
-            release(self.policy.root)
+            reshard(self.policy.root)
 
     def close(self) -> None:
         """Nothing is held."""
 
     def generate(
-        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
-    ) -> list[list[Sample]]:
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
+    ) -> list[list[Completion]]:
         """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
         numbers = numbers or range(len(inputs))
         at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
-        groups: list[list[Sample]] = [[] for _ in inputs]
+        groups: list[list[Completion]] = [[] for _ in inputs]
         with (sampling.logits_processor or LogitsProcessor()).decoding(self.policy.model):
             for start in range(0, len(order), at_once):
                 chosen = order[start : start + at_once]
-                seeds = [seed_of(sampling, numbers[i]) for i in chosen]
+                seeds = [prompt_seed(sampling, numbers[i]) for i in chosen]
                 for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, seeds), strict=True):
                     groups[i] = group
         return groups
@@ -74,9 +74,11 @@ class LocalGenerator:
                 found[i] = row
         return torch.stack([row for row in found if row is not None])
 
-    def _decode(self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, seeds: list[int]) -> list[list[Sample]]:
+    def _decode(
+        self, inputs: list[PromptInputs], group_size: int, sampling: SamplingParams, seeds: list[int]
+    ) -> list[list[Completion]]:
         policy, device = self.policy, self.policy.device
-        drawn_TN = uniforms(seeds, group_size, sampling.max_tokens).to(device) if sampling.temperature else None
+        drawn_TN = uniform_draws(seeds, group_size, sampling.max_tokens).to(device) if sampling.temperature else None
         cache = DynamicCache(config=policy.model.config)
         logits, mask = self._prefill(inputs, cache)
         if not torch.isfinite(logits).all():
@@ -133,19 +135,19 @@ class LocalGenerator:
         tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
         lengths, finished = length_N.tolist(), finished_N.tolist()
         samples = [
-            Sample(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n])
+            Completion(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n])
             for n in range(total)
         ]
         return [samples[i : i + group_size] for i in range(0, total, group_size)]
 
     def _choose(
-        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
+        self, logits_NV: torch.Tensor, sampling: SamplingParams, drawn_N: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs_NV = self.policy.distribution(logits_NV, sampling.temperature or 1.0)
         if drawn_N is None:
             token_N = logprobs_NV.argmax(-1)
         else:
-            token_N = chosen(likeliest(logprobs_NV.exp(), sampling.top_p, sampling.top_k), drawn_N)
+            token_N = sample_tokens(filter_top_p_top_k(logprobs_NV.exp(), sampling.top_p, sampling.top_k), drawn_N)
         return token_N, logprobs_NV.gather(1, token_N[:, None])[:, 0]
 
     def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -165,20 +167,20 @@ class LocalGenerator:
         return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
 
 
-def uniforms(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:
+def uniform_draws(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:
     """float64 [T, N] in [0, 1): what each token of each completion is drawn with. A prompt's own seed alone fixes its group's."""
     made = [torch.rand(group_size, length, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     return torch.cat(made).T
 
 
-def chosen(probabilities_NV: torch.Tensor, drawn_N: torch.Tensor) -> torch.Tensor:
+def sample_tokens(probabilities_NV: torch.Tensor, drawn_N: torch.Tensor) -> torch.Tensor:
     """int64 [N]: the first id at which the probabilities, added up in float64, exceed that share of their sum. An id whose
     probability is 0 is never chosen."""
     sums_NV = probabilities_NV.double().cumsum(-1)
     return torch.searchsorted(sums_NV, (drawn_N * sums_NV[:, -1])[:, None], right=True)[:, 0]
 
 
-def likeliest(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
+def filter_top_p_top_k(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
     """The probabilities with those of unlikely tokens set to 0: all but the top_k likeliest, and of these all but the fewest that
     reach top_p of what is left (Holtzman et al., The Curious Case of Neural Text Degeneration, section 3.1)."""
     if top_p == 1 and not top_k:

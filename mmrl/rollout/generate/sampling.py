@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mmrl.api.seeds import derive
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.rollout.generate.processor import LogitsProcessor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Completion:
     """One sampled completion."""
 
     token_ids: tuple[int, ...]
@@ -23,7 +23,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """Effective sampling parameters; the checkpoint's generation_config is ignored."""
 
     max_tokens: int
@@ -34,12 +34,12 @@ class Sampling:
     top_k: int = 0
     """Only so many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
-    """Each completion draws from a generator of its own, made from this and `seed_of`'s numbers."""
+    """Each completion draws from a generator of its own, made from this and `prompt_seed`'s numbers."""
     logits_processor: LogitsProcessor | None = None
     """Changes the logits before tokens are chosen; of the embedded sampler alone."""
 
 
-def seed_of(sampling: Sampling, number: int) -> int:
+def prompt_seed(sampling: SamplingParams, number: int) -> int:
     """What a prompt's completions are drawn with."""
     return derive(sampling.seed, "prompt", number)
 
@@ -50,7 +50,7 @@ class Generator(Protocol):
     batch_size: int
     """Completions decoded at once."""
 
-    def wake(self) -> None:
+    def wake_up(self) -> None:
         """Completions are asked for next, of the learner's weights as they are now and not as they become meanwhile. Called on
         all ranks alike, and only while nothing is sampled."""
         ...
@@ -60,13 +60,13 @@ class Generator(Protocol):
         ...
 
     def generate(
-        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
-    ) -> list[list[Sample]]:
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
+    ) -> list[list[Completion]]:
         """group_size completions of each prompt. numbers: of the prompts, which with the seed fix what is drawn for each, whoever
         its neighbours are; by default they are counted."""
         ...
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """The learner learns now: give back what memory can be given until the next `generate`."""
         ...
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import ComputeConfig
-from mmrl.policies.shard import release
+from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.families import Qwen3VL, Qwen25VL
-from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.sampling import Sample, Sampling, seed_of
-from mmrl.rollout.generate.vllm_engine import apart, start, undisturbed
-from mmrl.rollout.generate.weights import Named, Shelf, changed, size, versions
+from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
+from mmrl.rollout.generate.vllm_engine import has_separate_workers, preserve_rng_state, start_engine
+from mmrl.rollout.generate.weights import Named, SharedWeights, changed_weights, num_bytes, parameter_versions
 
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
 """vLLM's name of a medium -> what says how many there are, and of how many patches each is."""
@@ -42,7 +42,7 @@ class VllmGenerator:
         self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context
         self.engine: Any = None
         """`vllm.LLMEngine`, from `ready` on."""
-        self.sleeps = settings.sleep and policy.device.type == "cuda"
+        self.sleeps = settings.sleep_mode and policy.device.type == "cuda"
         """Its memory can be given back: on a CPU vLLM can't."""
         self.resting = False
         """It was told that it isn't needed, and has not sampled since."""
@@ -51,7 +51,7 @@ class VllmGenerator:
         self.sent = 0
         """Bytes of the weights that were brought over the last time."""
         self._known: dict[str, int] = {}
-        """`versions` of the weights that vLLM has; empty where it has none."""
+        """`parameter_versions` of the weights that vLLM has; empty where it has none."""
         self._asked = 0
         self._apart = False
         """Its workers are processes of their own."""
@@ -61,19 +61,19 @@ class VllmGenerator:
         """Start vLLM, and let it rest. UserError where it isn't installed, or can't run the model."""
         if self.engine is not None:
             return
-        self._apart = apart(self.settings)
-        with contextlib.ExitStack() as made, undisturbed(self.policy.device):
+        self._apart = has_separate_workers(self.settings)
+        with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
-            self.engine = start(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            self.engine = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
             self._held = made.pop_all()  # what vLLM read the architecture from is there as long as it is
-        self.rest()
+        self.sleep()
 
-    def wake(self) -> None:
-        """From now on, and until `rest` or the next call, it samples with the learner's weights of this moment."""
+    def wake_up(self) -> None:
+        """From now on, and until `sleep` or the next call, it samples with the learner's weights of this moment."""
         self.ready()
         self.sync()
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Give vLLM's GPU memory to the learner until `sync`. Its weights are dropped, not kept on the host: the learner's are
         nearer, and other ones by then."""
         if self.engine is None or self.resting:
@@ -82,22 +82,22 @@ class VllmGenerator:
         if self.sleeps:
             self._known = {}
             with self._working():
-                self.engine.sleep(level=2)
+                self.engine.sleep_mode(level=2)
 
     def close(self) -> None:
         if self.engine is None:
             return
-        with undisturbed(self.policy.device):
+        with preserve_rng_state(self.policy.device):
             self.engine.engine_core.shutdown()
             self.engine, self._known, self.resting = None, {}, False
             self._held.close()
 
     def generate(
-        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
-    ) -> list[list[Sample]]:
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
+    ) -> list[list[Completion]]:
         """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
         if self.engine is None or self.resting:
-            self.wake()
+            self.wake_up()
         longest = max((len(one.ids) for one in inputs), default=0)
         if longest >= self.max_context:
             raise UserError(
@@ -106,7 +106,7 @@ class VllmGenerator:
             )
         alike = 1 if sampling.temperature else group_size  # greedy completions of a prompt, which are sampled once
         waiting: dict[str, int] = {}
-        found: list[list[Sample]] = [[] for _ in inputs]
+        found: list[list[Completion]] = [[] for _ in inputs]
         with self._working():
             try:
                 for n, one in enumerate(inputs):
@@ -129,15 +129,15 @@ class VllmGenerator:
         forget what came of the old ones."""
         asleep = self.resting and self.sleeps
         if self.policy.root is not None:
-            release(self.policy.root)  # what is gathered doesn't count what is written
-        known = versions(self.policy.model)
+            reshard(self.policy.root)  # what is gathered doesn't count what is written
+        known = parameter_versions(self.policy.model)
         with self._working():
             if asleep:
                 torch.cuda.empty_cache()  # what the learner keeps and doesn't use
                 self.engine.wake_up(["weights"])
             if known != self._known:
                 before, self._known = self._known, {}  # until all have arrived
-                self._bring(changed(self.policy.model, before, known))
+                self._bring(changed_weights(self.policy.model, before, known))
                 self._known = known
                 self.syncs += 1
             if asleep:
@@ -148,12 +148,12 @@ class VllmGenerator:
     def _working(self) -> Iterator[None]:
         """vLLM does something. UserError where a process of it died."""
         try:
-            with undisturbed(self.policy.device):
+            with preserve_rng_state(self.policy.device):
                 yield
         except Exception as error:
             if getattr(self.engine.model_executor, "is_failed", False):
                 raise UserError(
-                    f"a process of vLLM died ({one_line(error)[:200]}): VLLM_LOGGING_LEVEL=INFO says more; go on with --resume"
+                    f"a process of vLLM died ({shorten(error)[:200]}): VLLM_LOGGING_LEVEL=INFO says more; go on with --resume"
                 ) from error
             raise
 
@@ -163,7 +163,7 @@ class VllmGenerator:
         if not self._apart:
             self.engine.collective_rpc("mmrl_reload", args=(weights,))
         else:
-            shelf = Shelf(self.policy.device)
+            shelf = SharedWeights(self.policy.device)
             for places in shelf.loads(weights):
                 handles = shelf.handles(self.settings.tensor_parallel)
                 self.engine.collective_rpc("mmrl_fetch", args=(handles, places))
@@ -171,7 +171,7 @@ class VllmGenerator:
 
     def _counted(self, weights: Iterator[Named]) -> Iterator[Named]:
         for name, value in weights:
-            self.sent += size([value])
+            self.sent += num_bytes([value])
             yield name, value
 
     def forget(self) -> None:
@@ -212,7 +212,7 @@ class VllmGenerator:
                 first, last = first - 1, last + 1
             yield first, own_S[first : last + 1]
 
-    def _parameters(self, sampling: Sampling, group_size: int, number: int) -> Any:
+    def _parameters(self, sampling: SamplingParams, group_size: int, number: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -220,7 +220,7 @@ class VllmGenerator:
             n=group_size,
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
-            seed=seed_of(sampling, number),
+            seed=prompt_seed(sampling, number),
             logprobs=0,
             stop_token_ids=sorted(self.policy.eos),
             detokenize=False,
@@ -228,10 +228,10 @@ class VllmGenerator:
         )
 
 
-def _sample(output: Any) -> Sample:
+def _sample(output: Any) -> Completion:
     ids = tuple(output.token_ids)
     logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, ids, strict=True))
-    return Sample(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop")
+    return Completion(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop")
 
 
 def _digest(item: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import torch
 from packaging.version import InvalidVersion, Version
 from torch import distributed
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.vlm import VLM
@@ -27,7 +27,7 @@ CPU_CACHE = 2**30
 """Bytes that vLLM keeps of conversations where it runs on a CPU."""
 
 
-def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> Any:
+def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> Any:
     """A vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet.
 
     Its scheduler runs in this process. The model does too, unless it is spread over several devices, or this process is one of
@@ -43,11 +43,11 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
     try:
         from vllm import EngineArgs, LLMEngine
     except (ImportError, OSError) as error:  # of libraries that it was built for
-        raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({one_line(error)[:200]}): {CURE}') from error
-    spare_learners()
+        raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error)[:200]}): {CURE}') from error
+    keep_process_group()
     if policy.device.type == "cpu":
         check_heads(policy)
-    options = arguments(policy, settings, batch_size, max_context, folder)
+    options = engine_args(policy, settings, batch_size, max_context, folder)
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]  # of a model that was made here it says nothing
     config.save_pretrained(folder)
@@ -56,19 +56,19 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
         return LLMEngine.from_engine_args(EngineArgs(**options))
     except Exception as error:
         raise UserError(
-            f'compute.sampler = "vllm": vLLM can\'t start with this model: {one_line(error)[:300]}: use "local", or see what '
+            f'compute.sampler = "vllm": vLLM can\'t start with this model: {shorten(error)[:300]}: use "local", or see what '
             "VLLM_LOGGING_LEVEL=INFO prints"
         ) from error
 
 
-def arguments(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> dict[str, Any]:
+def engine_args(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> dict[str, Any]:
     """What `vllm.EngineArgs` is given. UserError where there are fewer GPUs than it is to be spread over."""
     on_cpu = policy.device.type == "cpu"
-    room: dict[str, Any] = {"gpu_memory_utilization": settings.memory, "enable_sleep_mode": settings.sleep}
+    room: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleep_mode}
     if on_cpu:  # where prompts in parts don't go with seeds of their own: its generators can't be wound back
         room = {"kv_cache_memory_bytes": CPU_CACHE, "enable_chunked_prefill": False}
         room["max_num_batched_tokens"] = max(max_context, 4096)
-    if apart(settings):
+    if has_separate_workers(settings):
         room |= {"tensor_parallel_size": settings.tensor_parallel, "distributed_executor_backend": "mp"}
         if not on_cpu:
             room["device_ids"] = devices(policy.device.index or 0, settings.tensor_parallel, torch.cuda.device_count())
@@ -93,7 +93,7 @@ def arguments(policy: VLM, settings: ComputeConfig, batch_size: int, max_context
     }
 
 
-def apart(settings: ComputeConfig) -> bool:
+def has_separate_workers(settings: ComputeConfig) -> bool:
     """Whether vLLM's workers are processes of their own."""
     return settings.tensor_parallel > 1 or distributed.is_initialized()
 
@@ -108,7 +108,7 @@ def devices(own: int, spread: int, present: int) -> list[int]:
     return list(range(own * spread, (own + 1) * spread))
 
 
-def spare_learners() -> None:
+def keep_process_group() -> None:
     """From now on vLLM, when it shuts down, destroys the default process group only if it made it in this process."""
     from vllm.distributed import parallel_state
 
@@ -125,7 +125,7 @@ def spare_learners() -> None:
 
 
 @contextlib.contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
+def preserve_rng_state(device: torch.device) -> Iterator[None]:
     """vLLM seeds all global generators and draws from them, and on a CPU takes `torch.set_num_threads` away: none of it stays."""
     drawn, threads, setter = random.getstate(), torch.get_num_threads(), torch.set_num_threads
     numbers = numpy.random.get_state()

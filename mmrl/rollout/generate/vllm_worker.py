@@ -9,7 +9,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from mmrl.compute.torchvision import prepare_torchvision
-from mmrl.rollout.generate.weights import Named, Place, taken
+from mmrl.rollout.generate.weights import Named, Place, open_shared
 
 prepare_torchvision()  # before models are imported
 
@@ -42,6 +42,6 @@ class Reloading:
 
     def mmrl_fetch(self, handles: Sequence[bytes], places: Sequence[Place]) -> None:
         """Take them from the learner's shelf, with this worker's own handle."""
-        self.mmrl_reload(taken(handles[self.rank], places))
+        self.mmrl_reload(open_shared(handles[self.rank], places))
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the learner may write there again

@@ -12,8 +12,8 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 
-from mmrl.policies.lora import is_adapter, plain_weights
-from mmrl.policies.shard import full
+from mmrl.policies.lora import is_adapter, merged_weights
+from mmrl.policies.shard import full_tensor
 
 Named = tuple[str, torch.Tensor]
 Place = tuple[str, torch.dtype, tuple[int, ...], int]
@@ -25,7 +25,7 @@ ALIGNED = 64
 """Weights begin at multiples of so many bytes."""
 
 
-def versions(model: torch.nn.Module) -> dict[str, int]:
+def parameter_versions(model: torch.nn.Module) -> dict[str, int]:
     """Name of a parameter -> how often torch has written to it. A tied one has all its names, as vLLM may hold it twice."""
     return {name: p._version for name, p in model.named_parameters(remove_duplicate=False)}
 
@@ -36,20 +36,20 @@ def block(name: str) -> str:
     return layer.rpartition(".")[0]
 
 
-def changed(model: torch.nn.Module, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
+def changed_weights(model: torch.nn.Module, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
     """The weights of all blocks of which any was written to, detached, with what adapters add worked in. Where they are spread
     over ranks each is gathered, so all ranks are to ask."""
     blocks = {block(name) for name, version in now.items() if before.get(name) != version}
-    for name, value in plain_weights(model, lambda name: block(name) in blocks):
-        yield name, full(value.detach())
+    for name, value in merged_weights(model, lambda name: block(name) in blocks):
+        yield name, full_tensor(value.detach())
 
 
-def size(values: Iterable[torch.Tensor]) -> int:
+def num_bytes(values: Iterable[torch.Tensor]) -> int:
     """Bytes."""
     return sum(v.numel() * v.element_size() for v in values)
 
 
-class Shelf:
+class SharedWeights:
     """A buffer on which weights lie while other processes of this machine read them: shared memory, or on a GPU CUDA's IPC."""
 
     def __init__(self, device: torch.device) -> None:
@@ -70,7 +70,7 @@ class Shelf:
             yield self._put(waiting, bytes_waiting)
 
     def handles(self, readers: int) -> list[bytes]:
-        """What `taken` reads the buffer from, one for each reader."""
+        """What `open_shared` reads the buffer from, one for each reader."""
         return [bytes(ForkingPickler.dumps(self.buffer_B)) for _ in range(readers)]
 
     def _put(self, weights: Sequence[Named], room: int) -> list[Place]:
@@ -87,7 +87,7 @@ class Shelf:
         return places
 
 
-def taken(handle: bytes, places: Sequence[Place]) -> Iterator[Named]:
+def open_shared(handle: bytes, places: Sequence[Place]) -> Iterator[Named]:
     """The weights on another process's shelf, as views of it."""
     buffer_B = pickle.loads(handle)
     return ((place[0], _view(buffer_B, place)) for place in places)
@@ -100,7 +100,7 @@ def _view(buffer_B: torch.Tensor, place: Place) -> torch.Tensor:
 
 
 def _room(value: torch.Tensor) -> int:
-    return -(-size([value]) // ALIGNED) * ALIGNED
+    return -(-num_bytes([value]) // ALIGNED) * ALIGNED
 
 
 def _blocks(weights: Iterable[Named]) -> Iterator[list[Named]]:

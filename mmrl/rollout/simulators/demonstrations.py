@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Expert, Task
-from mmrl.api.simulators.types import Demonstration, Observation, Track
+from mmrl.api.simulators.types import Demonstration, Observation, TrajectoryData
 from mmrl.api.types import Prompt
-from mmrl.policies.acting.acting import ActingPolicy, Chosen
+from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.rollout.simulators.lane import Lane
 
 BEYOND = 1e-5
@@ -22,11 +22,11 @@ BEYOND = 1e-5
 # -- a task's own -----------------------------------------------------------------------------------------------------------
 
 
-def demonstrated(task: Task, prompt: Prompt) -> Demonstration | None:
+def task_demonstration(task: Task, prompt: Prompt) -> Demonstration | None:
     """What the task itself shows for a prompt. Raises UserError where its data can't be used, and PluginError where what it gives
     is no demonstration."""
     where = f"task {prompt.task!r}: demonstration() of prompt {prompt.id!r}"
-    with calling(where):
+    with plugin_errors(where):
         shown = task.demonstration(prompt)
     if shown is None:
         return None
@@ -37,7 +37,7 @@ def demonstrated(task: Task, prompt: Prompt) -> Demonstration | None:
     if not torch.isfinite(shown.actions_MA).all() or (shown.state is not None and not torch.isfinite(shown.state).all()):
         raise UserError(f"{where} has numbers that are not finite: mend or remove its episode")
     worst = float(shown.actions_MA.abs().max())
-    if worst > 1 + BEYOND and not shown.physical:
+    if worst > 1 + BEYOND and not shown.physical_units:
         raise UserError(
             f"{where} has an action of {worst:.4g}, and a simulator's are in [-1, 1]: if they are metres or radians, "
             'say so (units = "physical") and give policy.options.statistics'
@@ -64,7 +64,7 @@ def _malformed(shown: Demonstration) -> str:
     return f"it has {len(actions)} actions for {T} moments: give each its own" if len(actions) < T else ""
 
 
-def track_of(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> Track:
+def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> TrajectoryData:
     """A demonstration as a track of the policy, a call for each of its moments. What came after the last is not known, and not
     learned from: it is shown once more."""
     if shown.actions_MA.shape[1] != policy.dims:
@@ -75,7 +75,7 @@ def track_of(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> Trac
     moments = len(next(iter(shown.images.values())) if shown.images else shown.state if shown.state is not None else ())
     done_MA = shown.actions_MA[: moments - 1 + policy.chunk]
     whole = policy.chunked(
-        Track(
+        TrajectoryData(
             instruction=shown.instruction,
             images={camera: _and_last(images) for camera, images in shown.images.items()},
             state=None if shown.state is None else _and_last(shown.state),
@@ -84,7 +84,7 @@ def track_of(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> Trac
             valid_TK=torch.ones(len(done_MA), 1, dtype=torch.bool),
             rewards_TK=torch.zeros(len(done_MA), 1),
         ),
-        shown.physical,
+        shown.physical_units,
     )
     return replace(
         whole,
@@ -95,7 +95,7 @@ def track_of(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> Trac
     )
 
 
-def seen_on(track: Track, device: torch.device) -> Track:
+def to_device(track: TrajectoryData, device: torch.device) -> TrajectoryData:
     """The track with what was seen on a device: tracks of several sources lie in one batch."""
     state = None if track.state is None else track.state.to(device)
     return replace(track, images={camera: rows.to(device) for camera, rows in track.images.items()}, state=state)
@@ -108,22 +108,22 @@ def _and_last(rows: torch.Tensor) -> torch.Tensor:
 # -- an expert's ------------------------------------------------------------------------------------------------------------
 
 
-def advice(lane: Lane, envs: Sequence[int]) -> torch.Tensor:
+def expert_actions(lane: Lane, envs: Sequence[int]) -> torch.Tensor:
     """What the simulator's expert would do in these environments now, float32 [n, A]."""
     if not isinstance(lane.simulator, Expert):
         raise UserError(f"simulator {lane.spec.id!r} has no expert that could be followed: take another teacher")
     return lane.simulator.expert()[torch.tensor(envs)]
 
 
-def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
+def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> ActionSample:
     """What the expert does, as a policy's choice."""
-    actions_nA = advice(lane, envs)
-    return Chosen(
+    actions_nA = expert_actions(lane, envs)
+    return ActionSample(
         actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
     )
 
 
-def moment(track: Track, call: int) -> Track:
+def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
     """One call of an episode, with what was seen then."""
     at = call % len(track.choices)
     return replace(
@@ -137,15 +137,15 @@ def moment(track: Track, call: int) -> Track:
     )
 
 
-class Played:
+class EpisodeCache:
     """An expert's episodes, the newest of them, in bounded memory: what was forgotten is played again, and is the same."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes = 0
         """Of all that may be forgotten."""
-        self._tracks: OrderedDict[Any, Track] = OrderedDict()
-        self._kept: dict[Any, Track] = {}
+        self._tracks: OrderedDict[Any, TrajectoryData] = OrderedDict()
+        self._kept: dict[Any, TrajectoryData] = {}
 
     def __contains__(self, key: Any) -> bool:
         return key in self._tracks or key in self._kept
@@ -153,25 +153,25 @@ class Played:
     def __len__(self) -> int:
         return len(self._tracks) + len(self._kept)
 
-    def __getitem__(self, key: Any) -> Track:
+    def __getitem__(self, key: Any) -> TrajectoryData:
         if key in self._kept:
             return self._kept[key]
         self._tracks.move_to_end(key)
         return self._tracks[key]
 
-    def add(self, tracks: Mapping[Any, Track], lasting: bool) -> None:
+    def add(self, tracks: Mapping[Any, TrajectoryData], lasting: bool) -> None:
         """lasting: never forget these, of a simulator whose episodes are no function of a seed."""
         if lasting:
             self._kept |= tracks
             return
         for key, track in tracks.items():
             self._tracks[key] = track
-            self.bytes += size_of(track)
+            self.bytes += num_bytes(track)
         while self.bytes > self.most_bytes:
-            self.bytes -= size_of(self._tracks.popitem(last=False)[1])
+            self.bytes -= num_bytes(self._tracks.popitem(last=False)[1])
 
 
-def size_of(track: Track) -> int:
+def num_bytes(track: TrajectoryData) -> int:
     """Bytes of its tensors."""
     held = [*track.images.values(), track.choices, track.logprobs_TKC, track.valid_TK, track.rewards_TK]
     return sum(t.numel() * t.element_size() for t in [*held, *([] if track.state is None else [track.state])])

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from mmrl.api.errors import UserError, calling
+from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
-from mmrl.api.simulators.types import ActionSpec, Demonstration, Track
+from mmrl.api.simulators.types import ActionSpec, Demonstration, TrajectoryData
 from mmrl.api.types import Prompt
-from mmrl.data.prompts import prompt_at, prompts_of
+from mmrl.data.prompts import load_prompts, prompt_at
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import as_expert
-from mmrl.rollout.simulators.lane import Job
-from mmrl.rollout.simulators.lockstep import made_lane
+from mmrl.rollout.simulators.lane import EpisodeJob
+from mmrl.rollout.simulators.lockstep import make_lane
 
 
 class Episodes:
@@ -32,16 +32,16 @@ class Episodes:
             raise UserError(
                 f"split {split!r} of task {id!r} has {len(self.starts)} episodes, and {count} are asked for: ask for fewer"
             )
-        self.lane = made_lane(task.simulation, min(environments, count), "cpu")
+        self.lane = make_lane(task.simulation, min(environments, count), "cpu")
         self.hz = self.lane.spec.control_hz
         """Steps in a second of the simulator's world; 0 where it doesn't say."""
         self.action: ActionSpec | None = getattr(self.lane.simulator, "action", None) or self.lane.spec.action
 
     def __iter__(self) -> Iterator[tuple[Demonstration, Mapping[str, float]]]:
-        for track, outcome in self.tracks():
+        for track, outcome in self.trajectories():
             yield _shown(track), outcome
 
-    def tracks(self) -> Iterator[tuple[Track, Mapping[str, float]]]:
+    def trajectories(self) -> Iterator[tuple[TrajectoryData, Mapping[str, float]]]:
         """The same with the state in which each episode was left."""
         at_once = 4 * self.lane.num_envs  # so many are in memory
         for first in range(0, len(self.starts), at_once):
@@ -53,9 +53,9 @@ class Episodes:
     def close(self) -> None:
         self.lane.simulator.close()
 
-    def _played(self, prompts: Sequence[Prompt]) -> list[Job]:
-        lane, jobs = self.lane, [Job(prompt=prompt, seed=0) for prompt in prompts]
-        with calling("a simulator"):
+    def _played(self, prompts: Sequence[Prompt]) -> list[EpisodeJob]:
+        lane, jobs = self.lane, [EpisodeJob(prompt=prompt, seed=0) for prompt in prompts]
+        with plugin_errors("a simulator"):
             lane.begin(list(jobs))
             while envs := lane.active:
                 lane.play(as_expert(lane, envs, lane.shown(envs)), envs)
@@ -66,7 +66,7 @@ class Episodes:
 def _starts(id: str, task: Task, split: str) -> Iterator[Prompt]:
     """One prompt for each episode, of those that share one."""
     seen: set[tuple[int, Any]] = set()
-    prompts = prompts_of(id, task, split, 0)
+    prompts = load_prompts(id, task, split, 0)
     for number in range(len(prompts)):
         prompt = prompt_at(prompts, number, id)
         key = (prompt.seed, prompt.meta.get("variant"))
@@ -75,7 +75,7 @@ def _starts(id: str, task: Task, split: str) -> Iterator[Prompt]:
             yield prompt
 
 
-def _shown(track: Track) -> Demonstration:
+def _shown(track: TrajectoryData) -> Demonstration:
     return Demonstration(
         instruction=track.instruction,
         images={camera: rows[:-1].cpu() for camera, rows in track.images.items()},

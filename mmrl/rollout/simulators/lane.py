@@ -13,10 +13,10 @@ import torch
 from mmrl.api.episodes import SAID
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
-from mmrl.api.simulators.types import Observation, Simulation, Track, potential
+from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData, potential
 from mmrl.api.specs import SimulatorSpec
 from mmrl.api.types import Prompt, Status
-from mmrl.policies.acting.acting import Chosen
+from mmrl.policies.acting.base import ActionSample
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
 
 TRIES = 3
@@ -24,16 +24,16 @@ TRIES = 3
 
 
 @dataclass(kw_only=True)
-class Job:
+class EpisodeJob:
     """An episode that is to be played, and then what came of it."""
 
     prompt: Prompt
     seed: int
     """What the policy draws in this episode is a function of it."""
     tries: int = 0
-    status: Status = Status.WORLD_ERROR
+    status: Status = Status.ENVIRONMENT_ERROR
     outcome: dict[str, float] = dataclasses.field(default_factory=dict)
-    track: Track | None = None
+    track: TrajectoryData | None = None
     env: int = 0
     start: int = 0
     """Its first call, among those of its lane."""
@@ -43,11 +43,11 @@ class Job:
 
 
 @dataclass(kw_only=True)
-class Call:
+class PolicyCall:
     """One call of the policy: what all N environments showed, what was chosen for those at `envs_n`, and what it was paid."""
 
     observation: Observation
-    chosen: Chosen
+    chosen: ActionSample
     envs_n: torch.Tensor
     valid_NK: torch.Tensor
     rewards_NK: torch.Tensor
@@ -61,10 +61,10 @@ class Lane:
         self.max_steps = simulation.max_steps or getattr(simulator, "max_steps", 0) or spec.max_steps
         if self.max_steps < 1:
             raise UserError(f"simulator {spec.id!r} says no max_steps: give the task's simulation one")
-        self.queue: deque[Job] = deque()
-        self.jobs: list[Job | None] = [None] * num_envs
-        self.calls: list[Call] = []
-        self.ended: list[Job] = []
+        self.queue: deque[EpisodeJob] = deque()
+        self.jobs: list[EpisodeJob | None] = [None] * num_envs
+        self.calls: list[PolicyCall] = []
+        self.ended: list[EpisodeJob] = []
         self.lost = self.steps = 0
         self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
@@ -86,7 +86,7 @@ class Lane:
 
     # -- episodes begin ---------------------------------------------------------------------------------------------------
 
-    def begin(self, jobs: list[Job]) -> None:
+    def begin(self, jobs: list[EpisodeJob]) -> None:
         """Takes these episodes on and starts as many as there is room for."""
         self.queue.extend(jobs)
         self.calls, self.ended = [], []
@@ -98,7 +98,7 @@ class Lane:
         together = "partial-reset" not in self.spec.capabilities
         if together and len(free) < self.num_envs:
             return
-        taken: dict[str | None, list[tuple[int, Job]]] = {}
+        taken: dict[str | None, list[tuple[int, EpisodeJob]]] = {}
         while free and self.queue:
             if together and taken and self.queue[0].prompt.meta.get("variant") not in taken:
                 break
@@ -110,7 +110,7 @@ class Lane:
         for variant, started in taken.items():
             self._start([env for env, _ in started], [job for _, job in started], variant)
 
-    def _start(self, envs: list[int], jobs: list[Job], variant: str | None) -> None:
+    def _start(self, envs: list[int], jobs: list[EpisodeJob], variant: str | None) -> None:
         """Puts environments into the starts of their episodes: equal ones for equal prompts."""
         if self.draws_for_all:
             keys = [(job.prompt.task, job.prompt.id, variant) for job in jobs]
@@ -181,11 +181,11 @@ class Lane:
         assert self._observation is not None
         return self._observation
 
-    def play(self, chosen: Chosen, envs: list[int]) -> None:
+    def play(self, chosen: ActionSample, envs: list[int]) -> None:
         """Carries out a chunk of actions, one after the other; where an episode ends, the rest of its chunk is dropped."""
         actions_nKA = chosen.actions_nKA.cpu()
         count = actions_nKA.shape[1]
-        call = Call(
+        call = PolicyCall(
             observation=self.observation,
             chosen=chosen,
             envs_n=self._ids(envs),
@@ -224,7 +224,9 @@ class Lane:
             best.copy_(torch.where(sound_N, torch.maximum(best, value), best))
         late_N = self._elapsed_N >= self.max_steps
         terminated_N = (
-            found.terminated_N.cpu() | (success_N & self.simulation.until_success) | (late_N & self.simulation.deadline)
+            found.terminated_N.cpu()
+            | (success_N & self.simulation.terminate_on_success)
+            | (late_N & self.simulation.time_limit_terminates)
         )
         truncated_N = found.truncated_N.cpu() | late_N
         ended_N = active_N & (terminated_N | truncated_N | lost_N)
@@ -244,7 +246,7 @@ class Lane:
             paid_N = own_N
         else:
             potential_N = potential(rule.stages, parts)
-            paid_N = potential_N - self._potential_N if rule.difference else potential_N
+            paid_N = potential_N - self._potential_N if rule.potential_based else potential_N
             self._potential_N = torch.where(active_N, potential_N, self._potential_N)
         check_reward(f"step() of {self.who}", paid_N, active_N)
         return torch.where(active_N, paid_N, 0.0)
@@ -290,14 +292,16 @@ class Lane:
         logprobs = torch.stack([self._spread(c.chosen.logprobs_nKC, c.envs_n) for c in self.calls])
         valued = [self._spread(c.chosen.values_nU, c.envs_n) for c in self.calls if c.chosen.values_nU is not None]
         values = torch.stack(valued) if valued else None
-        advised = [self._spread(c.chosen.advice_nA, c.envs_n) for c in self.calls if c.chosen.advice_nA is not None]
+        advised = [
+            self._spread(c.chosen.expert_actions_nA, c.envs_n) for c in self.calls if c.chosen.expert_actions_nA is not None
+        ]
         advice = torch.stack(advised) if advised else None
         valid, rewards = (torch.stack([getattr(c, name) for c in self.calls]).to(device) for name in ("valid_NK", "rewards_NK"))
         for job in self.ended:
             if job.last is None:
                 continue
             at = (slice(job.start, job.end), job.env)
-            job.track = Track(
+            job.track = TrajectoryData(
                 instruction=_told(self.calls[job.start].observation.instructions[job.env], job),
                 images={camera: torch.cat([shown[at], job.last.images[camera]]) for camera, shown in images.items()},
                 state=None if state is None or job.last.state is None else torch.cat([state[at], job.last.state]),
@@ -306,7 +310,7 @@ class Lane:
                 valid_TK=valid[at],
                 rewards_TK=rewards[at],
                 values_TU=None if values is None else values[at],
-                advice_TA=None if advice is None else advice[at],
+                expert_actions_TA=None if advice is None else advice[at],
                 **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
             )
 
@@ -315,7 +319,7 @@ class Lane:
         return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, envs_n.to(rows_n.device), rows_n)
 
 
-def _told(instruction: str, job: Job | None) -> str:
+def _told(instruction: str, job: EpisodeJob | None) -> str:
     """The instruction with what is said of the episode behind it."""
     said = job.prompt.meta.get(SAID, "") if job else ""
     return f"{instruction} {said}".strip()

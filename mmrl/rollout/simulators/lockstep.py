@@ -12,27 +12,35 @@ from typing import Any
 import torch
 
 from mmrl.api.episodes import Trajectory
-from mmrl.api.errors import UserError, calling
+from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
-from mmrl.api.simulators.types import Demonstration, Observation, Simulation, Track
+from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt, Status
 from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
-from mmrl.policies.acting.acting import ActingPolicy, Chosen
+from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.policies.critic import Critic
 from mmrl.registry import plugins
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.rollout.simulators.demonstrations import Played, advice, as_expert, demonstrated, moment, seen_on, track_of
-from mmrl.rollout.simulators.lane import Job, Lane
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.simulators.demonstrations import (
+    EpisodeCache,
+    as_expert,
+    expert_actions,
+    observation_at,
+    task_demonstration,
+    to_device,
+    to_trajectory,
+)
+from mmrl.rollout.simulators.lane import EpisodeJob, Lane
 from mmrl.rollout.simulators.remote import SimulatorActors
 
-Choose = Callable[[Lane, Sequence[int], Observation], Chosen]
+Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
 """(lane, its active environments, what they show) -> what is done in them."""
 
 
-class StepCollector:
-    """Plays the episodes of tasks that act in simulators; the counterpart of `TurnCollector`."""
+class SimulatorCollector:
+    """Plays the episodes of tasks that act in simulators; the counterpart of `ConversationCollector`."""
 
     reductions: Mapping[str, Reduction] = {}
 
@@ -49,20 +57,20 @@ class StepCollector:
         self.policy, self.tasks, self.config, self.device, self.elsewhere = policy, tasks, config, device, elsewhere
         self.critic: Critic | None = None
         """Values what is seen, where an algorithm has one."""
-        self.advised = False
+        self.with_expert = False
         """Ask the simulators' experts, at every call, what they would do."""
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
         """The policy's time, how long it waited for simulators, and the time that those took."""
         self._lanes: dict[str, list[Lane]] = {}
-        self._played = Played(config.demonstrations_mb * 2**20)
+        self._played = EpisodeCache(config.demonstration_cache_mb * 2**20)
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
     def batch_size(self) -> int:
         """How many episodes an evaluation should ask for at once."""
-        return 4 * self.config.environments
+        return 4 * self.config.num_envs
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics since they were last asked for."""
         lanes = self._every_lane()
         seconds, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
@@ -86,28 +94,28 @@ class StepCollector:
             if task.simulation and task.simulation.simulator and (lane := self.lanes(label)[0]) not in tried:
                 tried.append(lane)
                 if "per-env-seed" in lane.spec.capabilities:  # a reset of others would move their later draws
-                    with calling(lane.who):
+                    with plugin_errors(lane.who):
                         shown = lane.reset_all([0] * lane.num_envs)
                     nothing_n = torch.zeros(1, dtype=torch.int64)
                     self.policy.act(shown.rows(nothing_n), nothing_n, nothing_n, 0.0)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
         """What their tasks demonstrate of these prompts; nothing where the simulator is to show all."""
-        return [demonstrated(self.tasks[prompt.task], prompt) for prompt in prompts]
+        return [task_demonstration(self.tasks[prompt.task], prompt) for prompt in prompts]
 
     def collect(
         self,
         prompts: Sequence[Prompt],
         inputs: Sequence[Any],
         group_size: int,
-        sampling: Sampling,
+        sampling: SamplingParams,
         version: int = 0,
         numbers: Sequence[int] = (),
     ) -> list[Trajectory]:
         """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. What is
         drawn in an episode is fixed by its prompt's id, so that `numbers` say nothing."""
         jobs = [
-            Job(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
+            EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
             for prompt in prompts
             for g in range(group_size)
         ]
@@ -123,25 +131,25 @@ class StepCollector:
         counted round and round."""
         of_expert = self._expert([p for p, shown in zip(prompts, inputs, strict=True) if shown is None])
         tracks = [
-            of_expert[_episode(p)] if shown is None else track_of(shown, p, self.policy)
+            of_expert[_episode(p)] if shown is None else to_trajectory(shown, p, self.policy)
             for p, shown in zip(prompts, inputs, strict=True)
         ]
         moments = [
-            moment(track, p.meta["call"]) if shown is None and "call" in p.meta else track
+            observation_at(track, p.meta["call"]) if shown is None and "call" in p.meta else track
             for p, shown, track in zip(prompts, inputs, tracks, strict=True)
         ]
         device = self.policy.device
         return [
-            Trajectory(prompt=p, group=n, status=Status.FINISHED, track=seen_on(track, device))
+            Trajectory(prompt=p, group=n, status=Status.FINISHED, data=to_device(track, device))
             for n, (p, track) in enumerate(zip(prompts, moments, strict=True))
         ]
 
-    def _expert(self, prompts: Sequence[Prompt]) -> dict[Any, Track]:
+    def _expert(self, prompts: Sequence[Prompt]) -> dict[Any, TrajectoryData]:
         """The expert's episodes of these prompts, in the policy's terms; those that aren't kept any more are played again."""
         starts = {_episode(p): p for p in prompts}
         found = {key: self._played[key] for key in starts if key in self._played}
         missing = {key: p for key, p in starts.items() if key not in found}
-        jobs = [Job(prompt=prompt, seed=derive(prompt.seed, "expert")) for prompt in missing.values()]
+        jobs = [EpisodeJob(prompt=prompt, seed=derive(prompt.seed, "expert")) for prompt in missing.values()]
         self._play(jobs, as_expert)
         for key, job in zip(missing, jobs, strict=True):
             if job.track is None:
@@ -151,10 +159,10 @@ class StepCollector:
             self._played.add({key: found[key]}, lasting)
         return found
 
-    def wake(self) -> None:
+    def wake_up(self) -> None:
         """Policies that act are whole on every rank."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Simulators keep what they have: it is needed again at once."""
 
     def close(self) -> None:
@@ -168,9 +176,9 @@ class StepCollector:
 
     # -- playing ----------------------------------------------------------------------------------------------------------
 
-    def _play(self, jobs: Sequence[Job], choose: Choose) -> None:
+    def _play(self, jobs: Sequence[EpisodeJob], choose: Choose) -> None:
         """Plays all episodes."""
-        shared: dict[int, tuple[list[Lane], list[Job]]] = {}
+        shared: dict[int, tuple[list[Lane], list[EpisodeJob]]] = {}
         for job in jobs:
             made = self.lanes(job.prompt.task)
             shared.setdefault(id(made), (made, []))[1].append(job)
@@ -198,7 +206,7 @@ class StepCollector:
 
         def timed() -> None:
             started = time.perf_counter()
-            with calling(lane.who):
+            with plugin_errors(lane.who):
                 work(*arguments)
             self.seconds["stepping"] += time.perf_counter() - started
             if not self._pool:
@@ -209,20 +217,20 @@ class StepCollector:
         timed()
         return None
 
-    def _act(self, lane: Lane, envs: Sequence[int], seen: Observation, temperature: float) -> Chosen:
+    def _act(self, lane: Lane, envs: Sequence[int], seen: Observation, temperature: float) -> ActionSample:
         jobs = [lane.jobs[env] for env in envs]
         seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
         calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
         chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
-        return replace(chosen, advice_nA=advice(lane, envs)) if self.advised else chosen
+        return replace(chosen, expert_actions_nA=expert_actions(lane, envs)) if self.with_expert else chosen
 
-    def _value_ends(self, jobs: Sequence[Job]) -> None:
+    def _value_ends(self, jobs: Sequence[EpisodeJob]) -> None:
         """What the critic says of the states in which episodes were cut off."""
         cut = [job for job in jobs if job.status.is_truncated and job.last is not None and job.track is not None]
         if self.critic is None or not cut:
             return
-        for start in range(0, len(cut), self.config.environments):
-            some = cut[start : start + self.config.environments]
+        for start in range(0, len(cut), self.config.num_envs):
+            some = cut[start : start + self.config.num_envs]
             seeds_n = torch.tensor([job.seed for job in some], dtype=torch.int64)
             calls_n = torch.tensor([job.end - job.start for job in some], dtype=torch.int64)
             values_n = self.policy.values(_together([job.last for job in some if job.last]), seeds_n, calls_n, self.critic)[:, 0]
@@ -242,8 +250,8 @@ class StepCollector:
                 if self.tasks[other].simulation == simulation:
                     self._lanes[label] = lanes
                     return lanes
-            sizes = [self.config.environments // count + (i < self.config.environments % count) for i in range(count)]
-            self._lanes[label] = [made_lane(simulation, size, self.device, self.elsewhere) for size in sizes if size]
+            sizes = [self.config.num_envs // count + (i < self.config.num_envs % count) for i in range(count)]
+            self._lanes[label] = [make_lane(simulation, size, self.device, self.elsewhere) for size in sizes if size]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
         return self._lanes[label]
@@ -253,7 +261,7 @@ class StepCollector:
         return list({id(lane): lane for lanes in self._lanes.values() for lane in lanes}.values())
 
 
-def made_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
+def make_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
     """A lane with a simulator of its own, here on this device (see `Registry.make_simulator`), or elsewhere."""
     registry = plugins.registry()
     simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
@@ -265,19 +273,19 @@ def _episode(prompt: Prompt) -> tuple[str, str]:
     return prompt.task, f"{prompt.seed} {prompt.meta.get('variant')}" if "call" in prompt.meta else prompt.id
 
 
-def _dealt(jobs: Sequence[Job], count: int, whole: bool) -> list[list[Job]]:
+def _dealt(jobs: Sequence[EpisodeJob], count: int, whole: bool) -> list[list[EpisodeJob]]:
     """Episodes in turn to `count` lanes, in advance, so that who is quicker changes nothing. whole: all of a prompt to one lane,
     which alone knows the start that they share."""
     turns: dict[tuple[str, str], int] = {}
-    dealt: list[list[Job]] = [[] for _ in range(count)]
+    dealt: list[list[EpisodeJob]] = [[] for _ in range(count)]
     for n, job in enumerate(jobs):
         turn = turns.setdefault((job.prompt.task, job.prompt.id), len(turns)) if whole else n
         dealt[turn % count].append(job)
     return dealt
 
 
-def _rollout(job: Job, group: int) -> Trajectory:
-    return Trajectory(prompt=job.prompt, group=group, status=job.status, track=job.track, outcome=job.outcome)
+def _rollout(job: EpisodeJob, group: int) -> Trajectory:
+    return Trajectory(prompt=job.prompt, group=group, status=job.status, data=job.track, outcome=job.outcome)
 
 
 def _together(rows: Sequence[Observation]) -> Observation:

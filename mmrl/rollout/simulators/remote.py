@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
-from mmrl.api.errors import UserError, calling, one_line
+from mmrl.api.errors import UserError, plugin_errors, shorten
 from mmrl.api.interfaces import Expert
 from mmrl.api.simulators.types import Observation, Simulation, Transition
 from mmrl.compute.crossing import Answer, attempt
-from mmrl.compute.ray import ACTOR, moved_in, ray_for, switches, wait_for_room
+from mmrl.compute.ray import ACTOR, adopt_environment, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
 
@@ -47,7 +47,7 @@ class SimulatorActors:
         self._started |= ray_for(self.config, what, on_gpu=False)  # where a GPU would be wanted, there are no simulators
         import ray
 
-        wait_for_room(ray, f"a simulator of {what}", 1)
+        wait_for_cpus(ray, f"a simulator of {what}", 1)
         return ActorSimulator(simulation, num_envs, self.config.compute.retries)
 
     def close(self) -> None:
@@ -148,10 +148,10 @@ class ActorSimulator:
 
         while True:
             try:
-                answer, warned = ray.get(self._actor.call.remote(name, *map(packed, arguments)))
+                answer, warned = ray.get(self._actor.call.remote(name, *map(to_arrays, arguments)))
                 for text in warned:
                     warnings.warn(text, stacklevel=3)
-                return unpacked(answer.result(ACTOR))
+                return to_tensors(answer.result(ACTOR))
             except ray.exceptions.RayActorError as error:
                 self._count(error)
                 ray.kill(self._actor)  # one that merely can't be reached, too
@@ -159,7 +159,7 @@ class ActorSimulator:
                 self._gone_N[:] = True
                 # all stand somewhere then, as they do in one that has been used
                 with contextlib.suppress(ray.exceptions.RayActorError):
-                    start = packed(torch.zeros(self.num_envs, dtype=torch.int64))
+                    start = to_arrays(torch.zeros(self.num_envs, dtype=torch.int64))
                     ray.get(self._actor.call.remote("reset", start))[0].result(ACTOR)
 
     def _count(self, error: Exception) -> None:
@@ -168,10 +168,10 @@ class ActorSimulator:
         if self.deaths > self.retries:
             raise UserError(
                 f"{self.who}: its process died more often than compute.retries = {self.retries} allows "
-                f"({one_line(error)[:200]}): give it more memory or lower simulate.environments, then go on with --resume"
+                f"({shorten(error)[:200]}): give it more memory or lower simulate.num_envs, then go on with --resume"
             ) from error
         warnings.warn(
-            f"{self.who}: its process died, and what went on in it is begun again: {one_line(error)[:200]}", stacklevel=4
+            f"{self.who}: its process died, and what went on in it is begun again: {shorten(error)[:200]}", stacklevel=4
         )
 
     def _mend(self, env_ids_n: torch.Tensor | None) -> None:
@@ -183,7 +183,7 @@ class SimulatorActor:
 
     def __init__(self, simulation: Simulation, num_envs: int, folder: str, environment: Mapping[str, str]) -> None:
         """folder, environment: the learner's, by which plugins and files are found."""
-        moved_in(folder, environment)
+        adopt_environment(folder, environment)
         self._given = (simulation, num_envs, "cpu")
         self._made: Any = None
 
@@ -201,12 +201,12 @@ class SimulatorActor:
         """What a method of the simulator gives, and the warnings that it gave meanwhile."""
 
         def done() -> Any:
-            with calling(f"simulator {self._given[0].simulator!r}"):
-                given = [unpacked(one) for one in arguments]
+            with plugin_errors(f"simulator {self._given[0].simulator!r}"):
+                given = [to_tensors(one) for one in arguments]
                 if name == "restore":
                     given[1] = pickle.loads(given[1])
                 found = getattr(self._made, name)(*given)
-                return pickle.dumps(found) if name == "snapshot" else packed(found)
+                return pickle.dumps(found) if name == "snapshot" else to_arrays(found)
 
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -224,16 +224,16 @@ class Array(NamedTuple):
     data: numpy.ndarray
 
 
-def packed(value: Any) -> Any:
+def to_arrays(value: Any) -> Any:
     """The same with arrays in place of tensors, in mappings and dataclasses too."""
     if isinstance(value, torch.Tensor):
         return Array(value.detach().cpu().numpy())
-    return _inside(value, packed)
+    return _inside(value, to_arrays)
 
 
-def unpacked(value: Any) -> Any:
+def to_tensors(value: Any) -> Any:
     """The same with tensors in place of arrays, on the CPU and to be written to."""
-    return torch.from_numpy(value.data.copy()) if isinstance(value, Array) else _inside(value, unpacked)
+    return torch.from_numpy(value.data.copy()) if isinstance(value, Array) else _inside(value, to_tensors)
 
 
 def _inside(value: Any, change: Any) -> Any:

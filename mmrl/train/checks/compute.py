@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
-from mmrl.compute.ray import imported
+from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
 
 
@@ -60,9 +60,9 @@ def check_placement(config: RunConfig, acts: bool) -> None:
             raise UserError(f'{where}, and policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
         if config.simulate.device.startswith("cuda"):
             raise UserError(f'{where} simulates on CPUs, and simulate.device = "{config.simulate.device}": drop one of both')
-        imported(where)
+        import_ray(where)
     if compute.judges:
-        imported(f"compute.judges = {compute.judges}")
+        import_ray(f"compute.judges = {compute.judges}")
     if compute.placement == "colocated":
         return
     where = f'compute.placement = "{compute.placement}"'
@@ -74,7 +74,7 @@ def check_placement(config: RunConfig, acts: bool) -> None:
         raise UserError(
             f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
         )
-    imported(where)
+    import_ray(where)
 
 
 def check_learners(config: RunConfig, acts: bool) -> None:
@@ -103,9 +103,10 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
         if not k or not isinstance(stage, RlStage) or algorithm is None:
             continue
         cure = "leave one of them out"
-        if stage.importance == "off":
+        if stage.importance_sampling == "off":
             raise UserError(
-                f'stages.{number}.importance = "off" with compute.staleness = {k}: what older weights sampled must be weighed; '
+                f'stages.{number}.importance_sampling = "off" with compute.staleness = {k}: what older weights sampled '
+                "must be weighed; "
                 'use "truncate" or "mask"'
             )
         if "baselines_N" in algorithm.needs:

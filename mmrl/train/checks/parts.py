@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
 
 
 def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
-    """Refuse patterns of `policy.lora.match` and `stages.N.parts` that match nothing, and stages that train nothing.
+    """Refuse patterns of `policy.lora.target_modules` and `stages.N.parts` that match nothing, and stages that train nothing.
 
     critics: indices of the stages with a value function. build: makes the model from its configuration alone, without weights;
     `skeleton` does where it gives None. It is called only if there are such patterns.
@@ -21,22 +21,22 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
         return
-    from mmrl.policies.lora import targets
+    from mmrl.policies.lora import target_modules
 
     model = build(config.policy) if build else None
     model = skeleton(config.policy) if model is None else model
     names = [name for name, _ in model.named_parameters()]
     tied = not any(part_of(name) == "head" for name in names)
     if lora:
-        layers = targets(model, ["*"])
-        for pattern in lora.match:
+        layers = target_modules(model, ["*"])
+        for pattern in lora.target_modules:
             if not any(matches(pattern, name) for name in layers):
-                raise UserError(f"policy.lora.match: {_nothing(pattern, layers, 'linear layers', tied)}")
-        names = [f"{layer}.lora_{x}.default.weight" for layer in targets(model, lora.match) for x in "AB"]
+                raise UserError(f"policy.lora.target_modules: {_nothing(pattern, layers, 'linear layers', tied)}")
+        names = [f"{layer}.lora_{x}.default.weight" for layer in target_modules(model, lora.target_modules) for x in "AB"]
     for i, stage in enumerate(config.stages):
         if not stage.parts:
             continue
-        hidden = stage.critic.hidden if isinstance(stage, RlStage) and stage.critic else []
+        hidden = stage.critic.hidden_sizes if isinstance(stage, RlStage) and stage.critic else []
         own = [f"value.{2 * k}.{x}" for k in range(len(hidden) + 1) for x in ("weight", "bias")] if i in critics else []
         if isinstance(stage, RlStage) and stage.critic and stage.critic.backbone == "separate":
             own += [f"critic.{name}" for name in names]
@@ -61,9 +61,9 @@ def skeleton(config: PolicyConfig) -> Any:
     import torch
 
     from mmrl.compute.torchvision import prepare_torchvision
-    from mmrl.policies.lora import layers_of
+    from mmrl.policies.lora import adapter_chain
 
-    _, name = layers_of(config.model)
+    _, name = adapter_chain(config.model)
     if name.startswith("tiny:"):
         from mmrl.policies.vlm import tiny
 
@@ -81,7 +81,7 @@ def skeleton(config: PolicyConfig) -> Any:
             return AutoModelForImageTextToText.from_config(settings, trust_remote_code=trust)
     except Exception as error:
         raise UserError(
-            f"{name!r} can't be built from its config: {one_line(error)[:300]}: give a folder with a transformers "
+            f"{name!r} can't be built from its config: {shorten(error)[:300]}: give a folder with a transformers "
             "checkpoint or a hub name",
             key="policy.model",
         ) from error

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.algorithms.presets import Algorithm, check_bounds
-from mmrl.api.errors import UserError, suggest
+from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
-from mmrl.compute.devices import present
+from mmrl.compute.devices import check_device
 from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, RlStage, RunConfig, Training
 from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
 from mmrl.judge.rewards import Weights
@@ -63,7 +63,7 @@ def check_prompts(label: str, stage: Training, items: Indexable, simulator: Simu
 
 def check_evaluated(evaluate: EvaluateConfig, splits: Splits, simulators: Mapping[str, SimulatorSpec]) -> None:
     """Refuse held-out prompts that can't be evaluated."""
-    for label in splits.tasks if evaluate.n else ():
+    for label in splits.tasks if evaluate.num_prompts else ():
         check_variant(label, splits(label, evaluate.split), simulators.get(label))
 
 
@@ -109,7 +109,7 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
                 f"stages.{number}.{odd[0] if odd else 'overlong'} is about words, and {acted[0]!r} acts: leave it out"
             )
     if acted and config.simulate.device != "auto":
-        present("simulate.device", config.simulate.device)
+        check_device("simulate.device", config.simulate.device)
     return simulators
 
 
@@ -119,7 +119,9 @@ def check_variant(label: str, items: Indexable, spec: SimulatorSpec | None) -> N
         return
     variant = prompt_at(items, 0, label).meta.get("variant")
     if variant is not None and variant not in spec.variants:
-        known = f"it has {', '.join(spec.variants)}.{suggest(str(variant), spec.variants)}" if spec.variants else "it has none"
+        known = (
+            f"it has {', '.join(spec.variants)}.{did_you_mean(str(variant), spec.variants)}" if spec.variants else "it has none"
+        )
         raise UserError(f"task {label!r}: simulator {spec.id!r} has no variant {variant!r:.60}: {known}")
 
 
@@ -131,10 +133,10 @@ def check_imitated(config: RunConfig, label: str) -> None:
                 f'stages.{number}: task {label!r} has demonstrations and no simulator, so kind = "{stage.kind}" can\'t play it: '
                 "give it one, in its option simulator, or leave it out of the stage"
             )
-    if config.evaluate.n:
+    if config.evaluate.num_prompts:
         raise UserError(
             f"task {label!r} has demonstrations and no simulator that a policy could be evaluated in: give it one, in its option "
-            "simulator, or set evaluate.n = 0"
+            "simulator, or set evaluate.num_prompts = 0"
         )
 
 
@@ -190,8 +192,8 @@ def check_stage(
             f'{where}.credit = "{stage.credit}" is about a critic\'s values, and {stage.algorithm} has no critic: drop it'
         )
     for key in ("kl_target", "reference_every"):  # here, as the penalty may be the algorithm's
-        if getattr(stage, key) and not stage.kl:
-            raise UserError(f"{where}.{key} is set and kl = 0, so there is no penalty: set kl, or drop {key}")
+        if getattr(stage, key) and not stage.kl_coef:
+            raise UserError(f"{where}.{key} is set and kl_coef = 0, so there is no penalty: set kl, or drop {key}")
     if "teacher_logprobs_NT" in algorithm.needs:
         raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage hasn\'t: write kind = "distill"')
     if stage.reference == "adapter" and config.policy.lora is None:

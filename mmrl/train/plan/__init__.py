@@ -12,12 +12,12 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig, Stage
-from mmrl.train.plan.advice import Change, Offload, changes, listed, offload
+from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import FULL, Part, Trained, activations, local, peaks, resident, trained, update, usable, vllm
-from mmrl.train.plan.seconds import Clock, Seconds, beside, learning, moving, sampling
+from mmrl.train.plan.seconds import CostModel, Seconds, host_seconds, sampling_seconds, transfer_seconds, update_seconds
 from mmrl.train.plan.shapes import Shapes
-from mmrl.train.plan.sources import Found, found
+from mmrl.train.plan.sources import Found, find_shapes
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "predict", "sizes_of"]
@@ -92,14 +92,14 @@ class Plan:
             "sizes": asdict(self.sizes),
             "stages": [_stage_json(stage) for stage in self.stages],
             "engine_fits": self.engine_fits,
-            "changes": listed(self.changes),
+            "changes": to_json(self.changes),
             "offload": None if self.offload is None else asdict(self.offload),
         }
 
 
 def _stage_json(stage: StagePlan) -> dict[str, Any]:
     work = stage.work
-    shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "updates", "reference", "looked_at")
+    shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "optimizer_steps", "reference", "looked_at")
     return {
         "stage": stage.number,
         "kind": stage.kind,
@@ -140,12 +140,12 @@ def predict(
     """Predict memory and time of a run file. config: as `mmrl.train.resolve.with_algorithm_defaults` gives it. gpus: how many
     devices there are, in place of what `[compute]` says. online: the hub may be asked for a model's config. UserError for a model
     whose shapes can't be known, or too few devices."""
-    model = found(config.policy, online=online)
+    model = find_shapes(config.policy, online=online)
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
     stages = tuple(_stage(config, i, model.shapes, machine, sizes) for i in range(len(config.stages)))
     room, whole = usable(machine), (2 if config.policy.dtype == "bfloat16" else FULL) * model.shapes.parameters
-    share = config.compute.memory * machine.memory
+    share = config.compute.gpu_memory_utilization * machine.memory
     engine_fits = (
         config.compute.sampler == "local" or machine.kind == "cpu" or whole / config.compute.tensor_parallel < 0.9 * share
     )
@@ -165,7 +165,7 @@ def predict(
         usable=room,
         engine_fits=engine_fits,
         changes=tuple(suggested),
-        offload=offload(Clock(model.shapes, machine, config.policy.dtype), machine),
+        offload=offload(CostModel(model.shapes, machine, config.policy.dtype), machine),
     )
 
 
@@ -217,7 +217,7 @@ def _memory(
     weights = trained(shapes, config.policy.lora, stage)
     teacher = 0
     if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
-        teacher = found(config.policy, stage.teacher).shapes.parameters
+        teacher = find_shapes(config.policy, stage.teacher).shapes.parameters
     parts = resident(shapes, config, stage, weights, teacher, compute.learners)
     if work.sampled:
         alone = compute.placement == "separate"
@@ -232,16 +232,16 @@ def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> 
 def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes) -> StagePlan:
     stage, compute = config.stages[number], config.compute
     work, weights, parts = _memory(config, stage, shapes, machine, sizes)
-    clock = Clock(shapes, machine, config.policy.dtype)
+    clock = CostModel(shapes, machine, config.policy.dtype)
     split = compute.learners if compute.weights == "sharded" else 1
-    learn = learning(config.train, stage, work, clock, weights, split)
+    learn = update_seconds(config.train, stage, work, clock, weights, split)
     passes = sum(part.seconds for part in learn)
-    move = moving(compute, work, clock, weights, compute.learners, passes)
-    sample = sampling(config, work, clock)
+    move = transfer_seconds(compute, work, clock, weights, compute.learners, passes)
+    sample = sampling_seconds(config, work, clock)
     if compute.placement != "colocated":  # all completions come from the engines, or from them and the learners
         helpers = compute.engines + (compute.learners if compute.placement == "hybrid" else 0)
         sample = [_scaled(part, compute.learners / helpers) for part in sample]
-    host = beside(config.judge, work, machine)
+    host = host_seconds(config.judge, work, machine)
     sampled, rest = sum(part.seconds for part in (*sample, *host)), passes + sum(part.seconds for part in move)
     step = max(sampled, rest) if compute.staleness and compute.placement != "colocated" else sampled + rest
     flops = sum(part.flops for part in (*sample, *learn))

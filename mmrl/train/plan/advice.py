@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mmrl.config.sections import LoraConfig, RunConfig
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import text_layer
-from mmrl.train.plan.seconds import Clock
+from mmrl.train.plan.seconds import CostModel
 
 COPIED = 0.8
 """Share of the link to the host that copies from pinned memory reach: some 26 of 32 GB/s, 52 of 64."""
@@ -58,7 +58,7 @@ class Offload:
         )
 
 
-def offload(clock: Clock, machine: Machine) -> Offload | None:
+def offload(clock: CostModel, machine: Machine) -> Offload | None:
     """None on a CPU, which has nowhere to move them."""
     if machine.kind == "cpu":
         return None
@@ -76,7 +76,7 @@ def changes(config: RunConfig, peak: Peak, smallest: int) -> list[Change]:
     tried = []
     for settings, cost in _tries(config, smallest):
         try:
-            need, there = peak(changed(config, settings))
+            need, there = peak(with_settings(config, settings))
         except ValueError:  # a combination that the schema refuses
             continue
         if need < needed:
@@ -92,8 +92,8 @@ def changes(config: RunConfig, peak: Peak, smallest: int) -> list[Change]:
 
 def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object], str]]:
     single: list[tuple[dict[str, object], str]] = []
-    if config.compute.sampler == "vllm" and not config.compute.sleep:
-        single.append(({"compute.sleep": True}, "some seconds a step to wake up"))
+    if config.compute.sampler == "vllm" and not config.compute.sleep_mode:
+        single.append(({"compute.sleep_mode": True}, "some seconds a step to wake up"))
     tokens = config.train.micro_batch_tokens
     budgets = []
     while tokens // 2 >= smallest:
@@ -104,7 +104,9 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
         single += [({"generate.batch_size": size // k}, "more rounds of decoding") for k in (2, 4, 8, 16) if size // k]
     small: list[tuple[dict[str, object], str]] = [({"train.micro_batch_tokens": n}, "more, smaller passes") for n in budgets]
     again: list[tuple[dict[str, object], str]] = (
-        [] if config.train.checkpointing else [({"train.checkpointing": True}, "about a third more time of the update")]
+        []
+        if config.train.gradient_checkpointing
+        else [({"train.gradient_checkpointing": True}, "about a third more time of the update")]
     )
     single += small + again
     if config.policy.dtype == "float32":
@@ -121,7 +123,7 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
             yield from (({**more, **a}, f"{n} devices; {x}") for a, x in again)
 
 
-def changed(config: RunConfig, settings: dict[str, object]) -> RunConfig:
+def with_settings(config: RunConfig, settings: dict[str, object]) -> RunConfig:
     """The run file with other settings."""
     found = config
     for key, value in settings.items():
@@ -138,6 +140,6 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def listed(changes: Sequence[Change]) -> list[dict[str, object]]:
+def to_json(changes: Sequence[Change]) -> list[dict[str, object]]:
     """As JSON has them."""
     return [{"settings": c.settings, "bytes": c.bytes, "fits": c.fits, "cost": c.cost} for c in changes]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmrl.api.errors import UserError, suggest
+from mmrl.api.errors import UserError, did_you_mean
 
 MIB, GB, TERA = 2**20, 1e9, 1e12
 
@@ -94,18 +94,18 @@ PARTS_OF_NAMES = {
 """What is in a device's name -> `--machine`; the first that fits holds."""
 
 
-def named(name: str) -> Machine:
+def machine_by_name(name: str) -> Machine:
     """A GPU of the table, or `cpu`, which is measured. UserError for others."""
     key = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     if key == "cpu":
         return cpu()
     key = {"a100-80gb": "a100", "h100-80gb": "h100", "4090": "rtx-4090", "5090": "rtx-5090"}.get(key, key)
     if key not in GPUS:
-        raise UserError(f"--machine {name!r} isn't known.{suggest(name, GPUS)} There are cpu, {', '.join(GPUS)}")
+        raise UserError(f"--machine {name!r} isn't known.{did_you_mean(name, GPUS)} There are cpu, {', '.join(GPUS)}")
     return GPUS[key]
 
 
-def at_hand(device: str, measured: bool = True) -> tuple[Machine, int]:
+def current_machine(device: str, measured: bool = True) -> tuple[Machine, int]:
     """(What this torch device is, how many of them there are). A GPU that the table lacks has its own memory, and speeds that are
     measured on it, if they are wanted."""
     import torch

@@ -72,7 +72,12 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     if lora:
         for name, shape in named.items():
             layer, _, kind = name.rpartition(".")
-            if kind == "weight" and len(shape) == 2 and "embed" not in name and any(matches(m, layer) for m in lora.match):
+            if (
+                kind == "weight"
+                and len(shape) == 2
+                and "embed" not in name
+                and any(matches(m, layer) for m in lora.target_modules)
+            ):
                 added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
                 added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
     mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
@@ -109,14 +114,18 @@ def resident(
     b = 2 if half else FULL
     masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
     rl = stage if isinstance(stage, RlStage) else None
-    copy = rl is not None and rl.kl and (config.policy.lora is None or rl.reference == "frozen")
+    copy = rl is not None and rl.kl_coef and (config.policy.lora is None or rl.reference == "frozen")
     moments = _moments(stage.optimizer, weights)
     found = [
         Part(name="weights", bytes=b * weights.whole // split, because=f"{weights.whole:,} in {config.policy.dtype}"),
         Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
         Part(name="float32 masters", bytes=FULL * masters // split, because="bfloat16 weights follow them"),
         Part(name="optimiser", bytes=FULL * moments // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
-        Part(name="mean weights", bytes=FULL * weights.moved // split if stage.ema else 0, because=f"ema = {stage.ema:g}"),
+        Part(
+            name="mean weights",
+            bytes=FULL * weights.moved // split if stage.ema_decay else 0,
+            because=f"ema = {stage.ema_decay:g}",
+        ),
         Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy for the KL penalty"),
         Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),
         Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
@@ -145,7 +154,7 @@ def _moments(optimizer: str, weights: Trained) -> int:
 
 def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> int:
     """A value function's weights, masters, moments and gradients."""
-    widths = [shapes.text.hidden, *config.hidden, 1]
+    widths = [shapes.text.hidden, *config.hidden_sizes, 1]
     head = sum((into + 1) * out for into, out in itertools.pairwise(widths))
     copy = weights.whole if config.backbone == "separate" else 0
     return 4 * FULL * head + copy * (b + (4 if b == 2 else 3) * FULL)
@@ -192,7 +201,7 @@ def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> tu
 
 def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None) -> int:
     """Bytes that a forward pass keeps for its backward pass, without logits. With checkpointing, of each layer what goes into it;
-    `again` comes on top. weights: those that are trained; all of them when None."""
+    `recompute_bytes` comes on top. weights: those that are trained; all of them when None."""
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
     layer, tower = _layers(shapes, micro, b, weights)
     found = 2 * b * t.head_dim * tokens  # cosines and sines
@@ -207,7 +216,7 @@ def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = Fals
     return found + fixed + v.layers * (b * v.hidden * micro.patches if checkpointing else tower)
 
 
-def again(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None) -> int:
+def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None) -> int:
     """Bytes of the one layer that is computed again at a time, with checkpointing."""
     return max(_layers(shapes, micro, b, weights))
 
@@ -221,8 +230,11 @@ def logits(shapes: Shapes, targets: int, b: int) -> int:
 def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) -> list[Part]:
     """What the largest micro-batch needs on top of what stays."""
     b = 2 if config.policy.dtype == "bfloat16" else FULL
-    on = config.train.checkpointing
-    sizes = [(activations(shapes, m, b, on, weights) + (again(shapes, m, b, weights) if on else 0), m) for m in set(work.micro)]
+    on = config.train.gradient_checkpointing
+    sizes = [
+        (activations(shapes, m, b, on, weights) + (recompute_bytes(shapes, m, b, weights) if on else 0), m)
+        for m in set(work.micro)
+    ]
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b)
     split = config.compute.learners if config.compute.weights == "sharded" else 1
@@ -254,7 +266,7 @@ def cache_token(shapes: Shapes, b: int) -> int:
     return 2 * b * shapes.text.k * shapes.text.layers
 
 
-def room(completion: int) -> int:
+def cache_capacity(completion: int) -> int:
     """Tokens that the cache has room for, where a completion has so many: `ROOM`, then twice as many, and so on."""
     found = ROOM
     while found < completion:
@@ -262,7 +274,7 @@ def room(completion: int) -> int:
     return found
 
 
-def at_once(generate: GenerateConfig, work: Workload) -> int:
+def concurrent_prompts(generate: GenerateConfig, work: Workload) -> int:
     """Prompts whose completions the local sampler decodes together."""
     return max(1, min(work.prompts, generate.batch_size // work.group))
 
@@ -271,10 +283,10 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What the embedded sampler needs on top of what stays."""
     t, v = shapes.text, shapes.vision
     b = 2 if config.policy.dtype == "bfloat16" else FULL
-    prompts = at_once(config.generate, work)
+    prompts = concurrent_prompts(config.generate, work)
     rows = prompts * work.group
-    held = rows * (work.prompt_tokens + room(work.completion))
-    growing = held // t.layers if room(work.completion) > ROOM else 0
+    held = rows * (work.prompt_tokens + cache_capacity(work.completion))
+    growing = held // t.layers if cache_capacity(work.completion) > ROOM else 0
     prefill = prompts * work.prompt_tokens * b * (3 * t.inner + 3 * t.hidden)
     tower = prompts * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
     generate = ("generate",)
@@ -283,7 +295,7 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
             name="key-value cache",
             bytes=(held + growing) * cache_token(shapes, b),
             phases=generate,
-            because=f"{rows:,} completions, {work.prompt_tokens:,} + {room(work.completion):,} tokens each",
+            because=f"{rows:,} completions, {work.prompt_tokens:,} + {cache_capacity(work.completion):,} tokens each",
         ),
         Part(
             name="prompts and next tokens",
@@ -298,11 +310,18 @@ def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:
     """What vLLM takes of a device that it shares with a learner. alone: it has devices of its own."""
     if alone:
         return []
-    share = int(compute.memory * machine.memory)
+    share = int(compute.gpu_memory_utilization * machine.memory)
     if machine.kind == "cpu":
         share = 2**30
-    phases = ("generate",) if compute.sleep and machine.kind == "gpu" else BOTH
-    return [Part(name="vLLM", bytes=share, phases=phases, because=f"compute.memory = {compute.memory:g}")]
+    phases = ("generate",) if compute.sleep_mode and machine.kind == "gpu" else BOTH
+    return [
+        Part(
+            name="vLLM",
+            bytes=share,
+            phases=phases,
+            because=f"compute.gpu_memory_utilization = {compute.gpu_memory_utilization:g}",
+        )
+    ]
 
 
 # -- together ---------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, at_once, cache_token
+from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.workload import Micro, Workload
 
@@ -92,7 +92,7 @@ class Seconds:
     """Of the model, on one device."""
 
 
-class Clock:
+class CostModel:
     """A model in one precision on one machine."""
 
     def __init__(self, shapes: Shapes, machine: Machine, dtype: str) -> None:
@@ -198,12 +198,12 @@ class Clock:
 # -- the parts of a step ----------------------------------------------------------------------------------------------------
 
 
-def sampling(config: RunConfig, work: Workload, clock: Clock) -> list[Seconds]:
+def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[Seconds]:
     """Prefill and decoding on one device, or on the `tensor_parallel` devices of one vLLM."""
     if not work.sampled:
         return []
     machine, vllm = clock.machine, config.compute.sampler == "vllm"
-    prompts = at_once(config.generate, work)
+    prompts = concurrent_prompts(config.generate, work)
     batches = math.ceil(work.prompts / prompts)
     rows, steps = min(prompts, work.prompts) * work.group, work.completion
     prefill = clock.text(prompts, work.prompt_tokens) + clock.tower(prompts * work.patches, work.picture_patches)
@@ -222,11 +222,13 @@ def sampling(config: RunConfig, work: Workload, clock: Clock) -> list[Seconds]:
     return found
 
 
-def learning(train: TrainConfig, stage: Stage, work: Workload, clock: Clock, weights: Trained, split: int) -> list[Seconds]:
+def update_seconds(
+    train: TrainConfig, stage: Stage, work: Workload, clock: CostModel, weights: Trained, split: int
+) -> list[Seconds]:
     """Forward, backward and optimiser of one learner, and passes that only look."""
     machine, picture = clock.machine, work.picture_patches
     forward = _sum(clock.forward(m, picture) for m in work.micro)
-    backward = _sum(clock.backward(m, picture, weights, train.checkpointing) for m in work.micro)
+    backward = _sum(clock.backward(m, picture, weights, train.gradient_checkpointing) for m in work.micro)
     looks = work.looked_at + work.epochs * work.reference
     separate = getattr(getattr(stage, "critic", None), "backbone", "") == "separate"
     passes = work.epochs * (2 if separate else 1)
@@ -244,18 +246,18 @@ def learning(train: TrainConfig, stage: Stage, work: Workload, clock: Clock, wei
     ]
 
 
-def beside(judge: JudgeConfig, work: Workload, machine: Machine) -> list[Seconds]:
+def host_seconds(judge: JudgeConfig, work: Workload, machine: Machine) -> list[Seconds]:
     """What the host does: prompts are made, completions are judged."""
     process = work.prompts * (PROMPT + work.pixels / PICTURES)
     found = [Seconds(name="process", seconds=process, limit="the host: image processing, one process")]
     if work.kind == "rl":
-        judging = work.rollouts / (SCORES * judge.processes)
+        judging = work.rollouts / (SCORES * judge.num_workers)
         found.append(Seconds(name="judge", seconds=judging, limit="the host: verifiers, of which this knows nothing"))
     return found
 
 
-def moving(
-    compute: ComputeConfig, work: Workload, clock: Clock, weights: Trained, learners: int, computing: float
+def transfer_seconds(
+    compute: ComputeConfig, work: Workload, clock: CostModel, weights: Trained, learners: int, computing: float
 ) -> list[Seconds]:
     """Weights to the sampler, and what learners tell each other. computing: seconds of an update that gathering hides behind."""
     machine, b, found = clock.machine, clock.b, []

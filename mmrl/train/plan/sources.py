@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.names import refuse_path
 from mmrl.train.plan.published import LIMITS, PUBLISHED, published
@@ -26,7 +26,7 @@ class Found:
     """Pixels above which its processor shrinks a picture."""
 
 
-def found(config: PolicyConfig, model: str = "", online: bool = True) -> Found:
+def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> Found:
     """The shapes of `policy.model`, or of another in its place. online: the hub may be asked, not only its cache.
 
     UserError where they can't be known: for a policy that acts, a family that isn't known here, a hub name when the hub can't be
@@ -44,9 +44,9 @@ def _beneath(name: str) -> str:
     """What a folder of adapters belongs to, in the end."""
     if name.startswith("tiny:") or not Path(name).is_dir():
         return name
-    from mmrl.policies.lora import layers_of
+    from mmrl.policies.lora import adapter_chain
 
-    return layers_of(name)[1]
+    return adapter_chain(name)[1]
 
 
 def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
@@ -69,7 +69,7 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         config = PreTrainedConfig.get_config_dict(name, local_files_only=not online)[0]
     except Exception as error:
         raise UserError(
-            f"{name!r}: its config can't be had from the hub ({one_line(error)[:120]}): give a folder with its "
+            f"{name!r}: its config can't be had from the hub ({shorten(error)[:120]}): give a folder with its "
             f"config.json; known without the hub are {', '.join(PUBLISHED)}",
             key="policy.model",
         ) from error
@@ -82,9 +82,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} can't be read ({one_line(error)[:120]}): give a folder with a transformers checkpoint"
-        ) from error
+        raise UserError(f"{path} can't be read ({shorten(error)[:120]}): give a folder with a transformers checkpoint") from error
     if not isinstance(config, dict):
         raise UserError(f"{path} holds no table: give a folder with a transformers checkpoint")
     return config

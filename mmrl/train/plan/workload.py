@@ -1,5 +1,5 @@
 """What a step of a stage has to do, in tokens: what is sampled, and the update's micro-batches as
-`mmrl.train.update.pack_words` would fill them."""
+`mmrl.train.update.pack_conversations` would fill them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
         micro=tuple(micro),
         epochs=rl.epochs if rl else 1,
         updates=(rl.epochs if rl else 1) * len(groups),
-        reference=bool(rl and rl.kl),
+        reference=bool(rl and rl.kl_coef),
         looked_at=looked_at,
     )
 
@@ -132,8 +132,8 @@ def _counts(stage: Stage) -> tuple[int, int, bool]:
 def _packed(
     prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, train: TrainConfig
 ) -> Iterator[Micro]:
-    """As `mmrl.train.update.pack_words` fills micro-batches where all completions are as long as can be: a row is a prompt and
-    completions, and a
+    """As `mmrl.train.update.pack_conversations` fills micro-batches where all completions are as long as can be: a row is a
+    prompt and completions, and a
     micro-batch is rows of like length that fit the budget together."""
     budget = train.micro_batch_tokens
     at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1

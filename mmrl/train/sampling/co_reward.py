@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from mmrl.algorithms.labels import co_reward
-from mmrl.api.errors import UserError, calling
+from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
 from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import RlStage
@@ -34,7 +34,7 @@ class CoReward(SamplingRule):
 def rephrased(prompt: Prompt, sample: StepSampler) -> Prompt:
     """The prompt in its task's other words."""
     what = f"task {prompt.task!r}: rephrase()"
-    with calling(what):
+    with plugin_errors(what):
         found = sample.task(prompt.task).rephrase(prompt)
     if found is None:
         raise UserError(f'task {prompt.task!r} doesn\'t rephrase its prompts, which labels = "co-reward" needs')

@@ -15,7 +15,7 @@ from mmrl.config.sections import ConditionConfig, RlStage, Training
 from mmrl.policies.batches import Credit
 from mmrl.rollout.collector import Collector
 from mmrl.train.sampling.groups import Sampled
-from mmrl.train.sampling.prompts import with_text
+from mmrl.train.sampling.prompts import append_text
 
 
 class Prompts(Protocol):
@@ -24,20 +24,20 @@ class Prompts(Protocol):
     def __getitem__(self, place: tuple[str, int], /) -> Prompt: ...
 
 
-def shown_as(prompt: Prompt, condition: str) -> Prompt:
+def with_condition(prompt: Prompt, condition: str) -> Prompt:
     """The prompt with a condition at its end; without one, as it is. Where a simulator gives the instruction, it follows that."""
     if not prompt.messages:
         return replace(prompt, meta={**prompt.meta, SAID: condition}) if condition else prompt
-    return with_text(prompt, f"\n{condition}") if condition else prompt
+    return append_text(prompt, f"\n{condition}") if condition else prompt
 
 
-def shown_in(stage: Training) -> Callable[[Prompt], Prompt]:
+def stage_condition(stage: Training) -> Callable[[Prompt], Prompt]:
     """How a stage's prompts are shown where it samples or evaluates: as if the answer were going to be good, if it says so."""
     condition = stage.condition.positive if isinstance(stage, RlStage) and stage.condition else ""
-    return lambda prompt: shown_as(prompt, condition)
+    return lambda prompt: with_condition(prompt, condition)
 
 
-def relabelled(
+def relabel(
     sampled: Sampled, credit: Credit, config: ConditionConfig, collector: Collector, plain: Prompts, seed: int
 ) -> tuple[list[Rollout], Credit, float]:
     """The rollouts as answers to prompts that say how good each was, every one with the weight 1: to be imitated; and the share
@@ -48,7 +48,7 @@ def relabelled(
     """
     lengths_N = torch.tensor([max(r.length, 1) for r in sampled.rollouts])
     advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1) / lengths_N
-    labels = labels_of(advantages_N.tolist(), config, seed)
+    labels = condition_labels(advantages_N.tolist(), config, seed)
     answers: list[Rollout] = []
     shown: dict[tuple[int, str], tuple[Prompt, Any]] = {}
     for rollout, label in zip(sampled.rollouts, labels, strict=True):
@@ -57,14 +57,14 @@ def relabelled(
             continue
         key, group = (rollout.group, label), sampled.groups[rollout.group]
         if key not in shown:
-            prompt = shown_as(plain[group.place], label)
+            prompt = with_condition(plain[group.place], label)
             shown[key] = prompt, None if group.inputs is None else collector.encode([prompt])[0]
         answers.append(rollout.answering(*shown[key]))
     credit = Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
     return answers, credit, labels.count(config.positive) / len(labels)
 
 
-def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:
+def condition_labels(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:
     """The condition of each rollout, "" for none. What ties with the last of the `top` is positive too, and the worst never is:
     so nothing is in a step in which all failed."""
     chance = random.Random(seed)

@@ -28,7 +28,7 @@ class GroundTruth(SamplingRule):
     @classmethod
     def of(cls, stage: RlStage) -> GroundTruth | None:
         never, always = stage.ground_truth == "never", stage.ground_truth == "always"
-        return None if never else cls(always, stage.ground_truth_without, stage.success)
+        return None if never else cls(always, stage.ground_truth_without, stage.success_threshold)
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         chosen = [g for g in groups if self.always or not g.successes(self.success)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mmrl.api.sampling import Group
 from mmrl.api.types import Rollout, Score
-from mmrl.data.prompts import Outcome
+from mmrl.data.prompts import GroupOutcome
 
 
 @dataclass(kw_only=True)
@@ -45,16 +45,16 @@ def _others(group: Group) -> Iterator[Group]:
         yield from _others(other)
 
 
-def light_group(group: Group) -> Group:
+def group_stub(group: Group) -> Group:
     """The stub of a group that other ranks get: all but pictures and what the model reads of them."""
     prompt = group.prompt.without_media()
-    rollouts, others = [r.light(prompt) for r in group.rollouts], [light_group(g) for g in group.others]
-    return replace(group, prompt=prompt, inputs=None, rollouts=rollouts, others=others, elsewhere=True)
+    rollouts, others = [r.to_stub(prompt) for r in group.rollouts], [group_stub(g) for g in group.others]
+    return replace(group, prompt=prompt, inputs=None, rollouts=rollouts, others=others, is_stub=True)
 
 
-def outcomes(groups: Sequence[Group], success: float) -> list[Outcome]:
+def outcomes(groups: Sequence[Group], success: float) -> list[GroupOutcome]:
     """What came of the groups, for the source of prompts: a prompt that was only answered with help has failed."""
     return [
-        Outcome(g.place, tuple(g.unaided), spread=g.spread > 0, failed=bool(g.unaided) and max(g.unaided) < success)
+        GroupOutcome(g.place, tuple(g.unaided), spread=g.spread > 0, failed=bool(g.unaided) and max(g.unaided) < success)
         for g in groups
     ]

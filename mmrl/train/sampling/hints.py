@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from mmrl.api.errors import calling
+from mmrl.api.errors import plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
 from mmrl.api.types import Prompt
 from mmrl.config.sections import RlStage
-from mmrl.train.sampling.prompts import with_text
+from mmrl.train.sampling.prompts import append_text
 from mmrl.train.sampling.votes import check_kind
 
 HINT = "\n\nHint: "
@@ -31,7 +31,7 @@ class Hints(SamplingRule):
 
     @classmethod
     def of(cls, stage: RlStage) -> Hints | None:
-        return cls(stage.hints, stage.hint_shares, stage.success) if stage.hints != "none" else None
+        return cls(stage.hints, stage.hint_shares, stage.success_threshold) if stage.hints != "none" else None
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         failed = [g for g in groups if g.rewards and not g.successes(self.success)]
@@ -66,7 +66,7 @@ class Hints(SamplingRule):
 def hinted(group: Group, sample: StepSampler, share: float) -> Prompt:
     """The group's prompt with a hint of a share of its gold completion."""
     what = f"task {group.prompt.task!r}: hint()"
-    with calling(what):
+    with plugin_errors(what):
         hint = sample.task(group.prompt.task).hint(group.prompt, share)
     check_kind(hint, str, f"{what} must give text")
-    return with_text(group.prompt, HINT + hint)
+    return append_text(group.prompt, HINT + hint)

@@ -8,7 +8,7 @@ import torch
 
 from mmrl.algorithms.shaping import length_bonus
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import right
+from mmrl.api.types import verifier_value
 from mmrl.config.sections import LengthConfig, RlStage
 
 
@@ -25,11 +25,11 @@ class LengthBonus(SamplingRule):
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         rule = self.config
         for group in groups:
-            judged = [right(s, rule.verifier) for s in group.scores]
+            judged = [verifier_value(s, rule.verifier) for s in group.scores]
             accuracy_N = torch.tensor([math.nan if v is None else v for v in judged], dtype=torch.float64)
             lengths_N = torch.tensor([r.length for r in group.rollouts])
             paid_N = length_bonus(
-                accuracy_N, lengths_N, bonus=rule.bonus, low=rule.low, high=rule.high, threshold=rule.above
+                accuracy_N, lengths_N, bonus=rule.bonus, low=rule.min_tokens, high=rule.max_tokens, threshold=rule.correct_above
             ).nan_to_num(0.0)
             if not all(v is None for v in judged):
                 group.pay("length", paid_N.tolist())

@@ -8,7 +8,7 @@ from mmrl.api.errors import PluginError
 from mmrl.api.types import Prompt
 
 
-def with_text(prompt: Prompt, text: str) -> Prompt:
+def append_text(prompt: Prompt, text: str) -> Prompt:
     """The prompt with a text at the end of its last user message."""
     messages = list(prompt.messages)
     last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=-1)

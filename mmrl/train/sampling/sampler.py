@@ -14,27 +14,28 @@ from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage
-from mmrl.data.prompts import gold_of
-from mmrl.judge import cases_of
+from mmrl.data.prompts import gold_completion
+from mmrl.judge import build_cases
 from mmrl.judge.rewards import weights_at
 from mmrl.rollout.collector import Collector
-from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.metrics import Clock, collected_figures
-from mmrl.train.position import Moment
-from mmrl.train.sampling.groups import Sampled, light_group
-from mmrl.train.sampling.source import Prompts, PromptSource, Taken
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.train.metrics import StepTimer, collected_figures
+from mmrl.train.position import StepIndex
+from mmrl.train.sampling.groups import Sampled, group_stub
+from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
 BEHIND = 2**31
 """Numbers begin here of the groups that rules make besides those of the prompts."""
 
 
 class Sampler:
-    """Samples and scores for the steps of an `rl` stage. `mmrl.train.sampling.ahead.Ahead` is one that works ahead."""
+    """Samples and scores for the steps of an `rl` stage. `mmrl.train.sampling.async_sampling.AsyncSampler` is one that works
+    ahead."""
 
-    def __init__(self, run: Context, stage: RlStage, source: PromptSource, rules: Sequence[SamplingRule]) -> None:
+    def __init__(self, run: StageContext, stage: RlStage, source: PromptSource, rules: Sequence[SamplingRule]) -> None:
         """source: where rules that want more prompts get them. rules: in the order in which they are applied."""
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
         self.scoring = [rule for rule in rules if rule.phase == "score"]
@@ -50,7 +51,7 @@ class Sampler:
         prompts = math.ceil(groups / self.per_prompt)
         return math.ceil(round(prompts * math.prod(rule.oversample for rule in self.rules), 6))  # 10 x 1.1 is 11
 
-    def __call__(self, prompts: Prompts, at: Moment) -> Sampled:
+    def __call__(self, prompts: Prompts, at: StepIndex) -> Sampled:
         """The groups of a step, with the weights of now."""
         self.refresh()
         return self.sample(prompts, at)
@@ -58,32 +59,32 @@ class Sampler:
     def refresh(self) -> None:
         """The policy that samples takes the weights of now, and the source what came of its prompts."""
         self.source.settle()
-        self.run.collector.wake()
+        self.run.collector.wake_up()
 
-    def sample(self, prompts: Prompts, at: Moment) -> Sampled:
+    def sample(self, prompts: Prompts, at: StepIndex) -> Sampled:
         """The groups of a step, with the weights of the last `refresh`."""
-        step = SamplingStep(self, at, Clock())
+        step = SamplingStep(self, at, StepTimer())
         kept = step.passed(step.fresh(prompts), self.selecting)
         found = Sampled(groups=kept or step.sampled, sampled=step.sampled, seconds=step.clock.seconds, idle=not kept)
         for number, group in enumerate(found.groups):
             group.number, group.rollouts = number, [replace(r, group=number) for r in group.rollouts]
         if any(rule.leaves_out for rule in self.rules):
             left = 1 - len(kept) / len(step.sampled)
-            found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/left_out_share": left}
+            found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/filtered_share": left}
         for rule in self.rules:
             found.counts |= rule.counts(found.everything)
-        found.counts |= self.source.figures() | collected_figures(self.run.collector)
+        found.counts |= self.source.metrics() | collected_figures(self.run.collector)
         return found
 
-    def greedy(self, groups: Sequence[Group], at: Moment, clock: Clock) -> list[Group]:
+    def greedy(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer) -> list[Group]:
         """The likeliest completion of each group's prompt, scored as the sampled ones are."""
-        self.run.collector.wake()
-        own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
-        return ranks.gathered(lambda: SamplingStep(self, at, clock).greedy(own), light_group)
+        self.run.collector.wake_up()
+        own = {n: g for n, g in enumerate(groups) if not g.is_stub}
+        return ranks.gather_sharded(lambda: SamplingStep(self, at, clock).greedy(own), group_stub)
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Give the memory of the sampling policy to the learner."""
-        self.run.collector.rest()
+        self.run.collector.sleep()
 
     def state(self) -> dict[str, Any]:
         """What the source of prompts needs to go on behind this step."""
@@ -97,7 +98,7 @@ class Sampler:
 class SamplingStep:
     """The sampling of one step: what rules work with, see `mmrl.api.sampling.StepSampler`."""
 
-    def __init__(self, sampler: Sampler, at: Moment, clock: Clock) -> None:
+    def __init__(self, sampler: Sampler, at: StepIndex, clock: StepTimer) -> None:
         self.sampler, self.run, self.at, self.clock = sampler, sampler.run, at, clock
         self.calls = 0
         """How often the step has sampled."""
@@ -132,17 +133,17 @@ class SamplingStep:
         weights = [weights_at(self.run.setup.weights[r.prompt.task], share) for r in rollouts]
         asked = [{v: 0.0 if v in without else w for v, w in own.items()} for own in weights]
         with self.clock("judge"):
-            scores = iter(self.run.judge.score(cases_of(rollouts), asked))
+            scores = iter(self.run.judge.score(build_cases(rollouts), asked))
         for group in groups:
             group.scores = [next(scores) for _ in group.rollouts]
 
     # -- for rules that select --------------------------------------------------------------------------------------------
 
     def again(self, groups: Sequence[Group], prompt_of: Callable[[Group], Prompt]) -> list[Group]:
-        def read() -> dict[int, Taken | None]:
-            return {g.number: None if g.elsewhere else self._instead(g, prompt_of(g)) for g in groups}
+        def read() -> dict[int, EncodedPrompt | None]:
+            return {g.number: None if g.is_stub else self._instead(g, prompt_of(g)) for g in groups}
 
-        return self._scored(ranks.each(read))
+        return self._scored(ranks.run_on_all(read))
 
     def more(self, groups: int) -> list[Group]:
         before = self.before
@@ -151,12 +152,12 @@ class SamplingStep:
         return found
 
     def gold(self, groups: Sequence[Group], without: Collection[str] = ()) -> list[Group]:
-        own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
-        return ranks.gathered(partial(self._gold, own, without), light_group)
+        own = {n: g for n, g in enumerate(groups) if not g.is_stub}
+        return ranks.gather_sharded(partial(self._gold, own, without), group_stub)
 
     def _gold(self, groups: Mapping[int, Group], without: Collection[str]) -> dict[int, Group]:
         prompts, inputs = [g.prompt for g in groups.values()], [g.inputs for g in groups.values()]
-        gold = [gold_of(self.task(p.task), p) for p in prompts]
+        gold = [gold_completion(self.task(p.task), p) for p in prompts]
         shown = self.run.collector.demonstrate(prompts, inputs, gold)
         found = [_beside(g, [r]) for g, r in zip(groups.values(), shown, strict=True)]
         self.score(found, without)
@@ -182,18 +183,18 @@ class SamplingStep:
         taken = {n: (g.place, g.prompt, g.inputs) for n, g in groups.items()}
         how = {label: replace(self.run.sampling(label, self.seed), temperature=0.0) for label in self.run.tasks}
         with self.clock("generate"):
-            found = collected(self.run.collector, taken, dict.fromkeys(how, 1), how, self.at.version)
+            found = collect_groups(self.run.collector, taken, dict.fromkeys(how, 1), how, self.at.version)
         tried = [_beside(g, rollouts) for g, rollouts in zip(groups.values(), found, strict=True)]
         for rule in self.sampler.scoring:
             tried = rule(tried, self) if rule.per_rollout else tried
         return dict(zip(groups, tried, strict=True))
 
-    def _scored(self, taken: Mapping[int, Taken | None]) -> list[Group]:
+    def _scored(self, taken: Mapping[int, EncodedPrompt | None]) -> list[Group]:
         """Groups of scored completions of these prompts, of all ranks, in the order of their numbers. None: another rank samples
         it."""
 
         def work() -> dict[int, Group]:
-            groups = self._complete(own_of(taken))
+            groups = self._complete(own_shard(taken))
             for rule in self.sampler.scoring:
                 groups = rule(groups, self)
             numbered: dict[int, Group] = {}
@@ -202,9 +203,9 @@ class SamplingStep:
                 numbered[group.number + BEHIND * (group.number in numbered)] = group
             return numbered
 
-        return ranks.gathered(work, light_group)
+        return ranks.gather_sharded(work, group_stub)
 
-    def _complete(self, taken: Mapping[int, Taken], share: float = 1.0) -> list[Group]:
+    def _complete(self, taken: Mapping[int, EncodedPrompt], share: float = 1.0) -> list[Group]:
         """Groups of completions of this rank's prompts, not yet scored."""
         labels, stage = self.run.tasks, self.sampler.stage
         size = {label: self.run.setup.entries[label].group_size or stage.group_size for label in labels}
@@ -212,13 +213,13 @@ class SamplingStep:
         how = {label: self.run.sampling(label, self.seed) for label in labels}
         self.calls += 1
         with self.clock("generate"):
-            found = collected(self.run.collector, taken, size, how, self.at.version)
+            found = collect_groups(self.run.collector, taken, size, how, self.at.version)
         return [
             Group(number=number, place=place, prompt=prompt, inputs=inputs, rollouts=rollouts)
             for (number, (place, prompt, inputs)), rollouts in zip(taken.items(), found, strict=True)
         ]
 
-    def _instead(self, group: Group, prompt: Prompt) -> Taken:
+    def _instead(self, group: Group, prompt: Prompt) -> EncodedPrompt:
         return group.place, prompt, self.run.collector.encode([prompt])[0]
 
 
@@ -227,12 +228,16 @@ def _beside(group: Group, rollouts: list[Rollout]) -> Group:
     return Group(number=group.number, place=group.place, prompt=group.prompt, inputs=group.inputs, rollouts=rollouts)
 
 
-def collected(
-    collector: Collector, taken: Mapping[int, Taken], size: Mapping[str, int], sampling: Mapping[str, Sampling], version: int = 0
+def collect_groups(
+    collector: Collector,
+    taken: Mapping[int, EncodedPrompt],
+    size: Mapping[str, int],
+    sampling: Mapping[str, SamplingParams],
+    version: int = 0,
 ) -> list[list[Rollout]]:
     """The rollouts of each prompt, its number as their group. size, sampling: by task; prompts that are sampled alike go
     together."""
-    alike: dict[tuple[int, Sampling], list[int]] = {}
+    alike: dict[tuple[int, SamplingParams], list[int]] = {}
     for i, (_, prompt, _) in taken.items():
         alike.setdefault((size[prompt.task], sampling[prompt.task]), []).append(i)
     found: dict[int, list[Rollout]] = {}
@@ -244,6 +249,6 @@ def collected(
     return [found[i] for i in taken]
 
 
-def own_of(taken: Mapping[int, Taken | None]) -> dict[int, Taken]:
+def own_shard(taken: Mapping[int, EncodedPrompt | None]) -> dict[int, EncodedPrompt]:
     """What this rank has of them."""
     return {number: one for number, one in taken.items() if one is not None}

@@ -12,29 +12,29 @@ from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
-from mmrl.data.prompts import Outcome, Place, Source, tolerated
-from mmrl.policies.vlm.reading import PromptInputs
-from mmrl.train.position import Moment
-from mmrl.train.sampling.condition import shown_in
+from mmrl.data.prompts import GroupOutcome, PromptIndex, PromptStream, max_broken
+from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.train.position import StepIndex
+from mmrl.train.sampling.condition import stage_condition
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
-Taken = tuple[Place, Prompt, PromptInputs]
+EncodedPrompt = tuple[PromptIndex, Prompt, PromptInputs]
 """A prompt, where it stands in its task, and how the policy reads it."""
 Clock = Callable[[str], Any]
 """Makes context managers that time a part of the work."""
 
 
-class PromptSource(Source):
+class PromptSource(PromptStream):
     """A stage's prompts, as the policy reads them."""
 
-    def __init__(self, run: Context, stage: Training, *, history: bool = False) -> None:
-        """history: keep what `past` tells."""
-        self.run, self.shown = run, shown_in(stage)
-        self.quarantine: set[Place] = set()
+    def __init__(self, run: StageContext, stage: Training, *, history: bool = False) -> None:
+        """history: keep what `reward_history` tells."""
+        self.run, self.shown = run, stage_condition(stage)
+        self.quarantine: set[PromptIndex] = set()
         """The prompts whose pictures can't be used."""
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[GroupOutcome] = []
         """What `settle` will take into account."""
         rl, config = stage if isinstance(stage, RlStage) else None, run.config
         weights = config.weights(stage)
@@ -43,10 +43,10 @@ class PromptSource(Source):
             weights,
             derive(config.seed, "source", run.at.stage),
             order=stage.order,
-            adapt=rl.adapt if rl else "none",
-            replay=rl.replay if rl else 0.0,
-            replay_size=rl.replay_size if rl else 1,
-            templates={t.label: t.prompt for t in config.tasks if t.prompt},
+            adapt=rl.adapt_task_weights if rl else "none",
+            replay=rl.replay_share if rl else 0.0,
+            replay_size=rl.replay_buffer_size if rl else 1,
+            templates={t.label: t.prompt_template for t in config.tasks if t.prompt_template},
             history=history,
         )
 
@@ -54,42 +54,44 @@ class PromptSource(Source):
         """The next n prompts, which are drawn and read once a sampler reads them."""
         return Prompts(self, n)
 
-    def tell(self, outcomes: Sequence[Outcome]) -> None:
+    def tell(self, outcomes: Sequence[GroupOutcome]) -> None:
         """What came of groups that were learned from; it changes the draws that follow the next `settle`."""
         self.outcomes += outcomes
 
     def settle(self) -> None:
         """Take into account what was told. Nobody may be drawing meanwhile."""
         if self.outcomes:
-            self.learned(self.outcomes)
+            self.record_outcomes(self.outcomes)
             self.outcomes = []
 
-    def read(self, n: int, at: Moment, clock: Clock) -> list[Taken | None]:
+    def read(self, n: int, at: StepIndex, clock: Clock) -> list[EncodedPrompt | None]:
         """The next n prompts; None for those that another learner process reads. One whose picture is broken is named in
         errors.jsonl, quarantined and replaced. UserError when that befalls more than a tenth of the prompts."""
-        taken: list[Taken | None] = []
+        taken: list[EncodedPrompt | None] = []
         with clock("process"):
             while len(taken) < n:
                 drawn = self._draw(n - len(taken))
-                own = {k: place for k, (place, _) in enumerate(drawn) if ranks.is_mine(k)}
-                for (place, before), one in zip(drawn, ranks.gathered(functools.partial(self._read, own), _fault), strict=True):
+                own = {k: place for k, (place, _) in enumerate(drawn) if ranks.owns(k)}
+                for (place, before), one in zip(
+                    drawn, ranks.gather_sharded(functools.partial(self._read, own), _fault), strict=True
+                ):
                     if isinstance(one, _Broken):
                         self._leave_out(place, one, before, at)
                     else:
                         taken.append(one)
         return taken
 
-    def _draw(self, n: int) -> list[tuple[Place, int]]:
+    def _draw(self, n: int) -> list[tuple[PromptIndex, int]]:
         """Where the next n prompts are, and how many were drawn until then."""
-        drawn: list[tuple[Place, int]] = []
+        drawn: list[tuple[PromptIndex, int]] = []
         while len(drawn) < n:
             place = self.draw()
             if place not in self.quarantine:
                 drawn.append((place, sum(self.taken.values())))
         return drawn
 
-    def _read(self, places: Mapping[int, Place]) -> dict[int, Taken | _Broken | None]:
-        found: dict[int, Taken | _Broken | None] = {}
+    def _read(self, places: Mapping[int, PromptIndex]) -> dict[int, EncodedPrompt | _Broken | None]:
+        found: dict[int, EncodedPrompt | _Broken | None] = {}
         for number, place in places.items():
             name = f"item {place[1]}"
             try:
@@ -102,13 +104,13 @@ class PromptSource(Source):
                 found[number] = _Broken(name, str(error))
         return found
 
-    def _leave_out(self, place: Place, broken: _Broken, drawn: int, at: Moment) -> None:
+    def _leave_out(self, place: PromptIndex, broken: _Broken, drawn: int, at: StepIndex) -> None:
         if place in self.quarantine:  # it was drawn twice at once
             return
         self.quarantine.add(place)
         run = self.run
         run.warn(f"{place[0]} {broken.name}", f"left out {broken.name}: {broken.why}")
-        if len(self.quarantine) > tolerated(drawn, len(self)):
+        if len(self.quarantine) > max_broken(drawn, len(self)):
             raise UserError(
                 f"step {at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
                 f"see {run.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {broken.why}"
@@ -123,7 +125,7 @@ class Prompts:
     source: PromptSource
     n: int
 
-    def read(self, at: Moment, clock: Clock) -> list[Taken | None]:
+    def read(self, at: StepIndex, clock: Clock) -> list[EncodedPrompt | None]:
         """See `PromptSource.read`."""
         return self.source.read(self.n, at, clock)
 
@@ -135,6 +137,6 @@ class _Broken(NamedTuple):
     why: str
 
 
-def _fault(read: Taken | _Broken | None) -> _Broken | None:
+def _fault(read: EncodedPrompt | _Broken | None) -> _Broken | None:
     """What other ranks get of a prompt that one read."""
     return read if isinstance(read, _Broken) else None

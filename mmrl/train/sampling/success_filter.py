@@ -9,7 +9,7 @@ from mmrl.config.sections import RlStage
 
 
 class SuccessFilter(SamplingRule):
-    """`success_low` and `success_high`: the share of successes that a group may have, both bounds included."""
+    """`min_success_rate` and `max_success_rate`: the share of successes that a group may have, both bounds included."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
     leaves_out = True
@@ -19,8 +19,8 @@ class SuccessFilter(SamplingRule):
 
     @classmethod
     def of(cls, stage: RlStage) -> SuccessFilter | None:
-        low, high = stage.success_low, stage.success_high
-        return cls(low, high, stage.success) if low > 0 or high < 1 else None
+        low, high = stage.min_success_rate, stage.max_success_rate
+        return cls(low, high, stage.success_threshold) if low > 0 or high < 1 else None
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         return [g for g in groups if self.low <= g.successes(self.success) <= self.high]

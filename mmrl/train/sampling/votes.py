@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmrl.algorithms.labels import co_reward, frequency_entropy
-from mmrl.api.errors import PluginError, calling
+from mmrl.api.errors import PluginError, plugin_errors
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
 from mmrl.api.types import Score
 from mmrl.config.sections import RlStage
@@ -32,8 +32,8 @@ class Votes(SamplingRule):
 def answers_of(group: Group, sample: StepSampler) -> list[str]:
     """What the group's completions answer, as their task reads them."""
     what = f"task {group.prompt.task!r}: answer_of()"
-    with calling(what):
-        answers = [sample.task(group.prompt.task).answer_of(r.completion) for r in group.rollouts]
+    with plugin_errors(what):
+        answers = [sample.task(group.prompt.task).extract_answer(r.completion) for r in group.rollouts]
     for answer in answers:
         check_kind(answer, str, f"{what} must give text")
     return answers

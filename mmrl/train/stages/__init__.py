@@ -12,10 +12,10 @@ from mmrl.train.stages.rl import RlSteps
 from mmrl.train.stages.sft import SftSteps
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
 
-def steps_of(run: Context, stage: Training) -> Steps:
+def steps_of(run: StageContext, stage: Training) -> Steps:
     """What carries a stage out."""
     if isinstance(stage, SftStage):
         return SftSteps(run, stage)

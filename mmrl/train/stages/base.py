@@ -14,15 +14,15 @@ from mmrl.api.simulators.layout import Ratio
 from mmrl.api.types import Rollout
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
-from mmrl.data.prompts import gold_of
+from mmrl.data.prompts import gold_completion
 from mmrl.policies.batches import Batch, Credit, ones
-from mmrl.train.sampling.sampler import own_of
-from mmrl.train.sampling.source import PromptSource, Taken
+from mmrl.train.sampling.sampler import own_shard
+from mmrl.train.sampling.source import EncodedPrompt, PromptSource
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
 
 class Steps:
@@ -31,7 +31,7 @@ class Steps:
     learner: Learner
     stage: Training
 
-    def __init__(self, run: Context, stage: Training, history: bool = False) -> None:
+    def __init__(self, run: StageContext, stage: Training, history: bool = False) -> None:
         """history: the source of prompts keeps what its `past` tells."""
         self.run, self.config = run, run.config
         self.source = PromptSource(run, stage, history=history)
@@ -51,18 +51,20 @@ class Steps:
         """One step; returns its metrics."""
         raise NotImplementedError
 
-    def take(self, n: int) -> dict[int, Taken | None]:
+    def take(self, n: int) -> dict[int, EncodedPrompt | None]:
         """The next n prompts by number, read now; None for those of other ranks."""
         return dict(enumerate(self.source.read(n, self.run.at.moment, self.run.clock)))
 
     def demonstrated(self, n: int) -> list[Rollout]:
         """Gold completions of the next n prompts."""
-        found = ranks.gathered(functools.partial(self._demonstrate, own_of(self.take(n))), lambda rollout: rollout.light())
+        found = ranks.gather_sharded(
+            functools.partial(self._demonstrate, own_shard(self.take(n))), lambda rollout: rollout.to_stub()
+        )
         return [replace(r, group=number) for number, r in enumerate(found)]
 
-    def _demonstrate(self, taken: Mapping[int, Taken]) -> dict[int, Rollout]:
+    def _demonstrate(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Rollout]:
         some = taken.values()
-        gold = [gold_of(self.run.tasks[prompt.task], prompt) for _, prompt, _ in some]
+        gold = [gold_completion(self.run.tasks[prompt.task], prompt) for _, prompt, _ in some]
         shown = self.run.collector.demonstrate([p for _, p, _ in some], [i for _, _, i in some], gold)
         return dict(zip(taken, shown, strict=True))
 
@@ -81,7 +83,7 @@ class Steps:
         """Let the learner learn; the weights are those of no step meanwhile."""
         run = self.run
         with run.clock("update"):
-            self.rest()
+            self.sleep()
             run.consistent, before = False, self.learner.optimizer.steps
             try:
                 return self.learner.update(batches, run.at.stage_step, **options)
@@ -90,9 +92,9 @@ class Steps:
             finally:
                 run.consistent = self.learner.optimizer.steps == before  # `Run.step` makes it so again, once the step is counted
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """The sampler gives its memory to the learner."""
-        self.run.collector.rest()
+        self.run.collector.sleep()
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
         """See `mmrl.algorithms.signals.Measure`. What the critic said while episodes went on is not measured again."""
@@ -102,7 +104,7 @@ class Steps:
             return known
         (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
         with self.run.clock("update"):
-            self.rest()
+            self.sleep()
             return {**self.learner.measure(batch, missing), **known}
 
 

@@ -13,13 +13,13 @@ from mmrl.config.sections import EXPERT, DistillStage, RlStage
 from mmrl.policies.batches import ones
 from mmrl.rollout.collector import teacher_collector
 from mmrl.train.metrics import collected_figures
-from mmrl.train.sampling.sampler import collected, own_of
-from mmrl.train.sampling.source import Taken
+from mmrl.train.sampling.sampler import collect_groups, own_shard
+from mmrl.train.sampling.source import EncodedPrompt
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Learner
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
 
 class DistillSteps(Steps):
@@ -27,7 +27,7 @@ class DistillSteps(Steps):
 
     stage: DistillStage
 
-    def __init__(self, run: Context, stage: DistillStage) -> None:
+    def __init__(self, run: StageContext, stage: DistillStage) -> None:
         super().__init__(run, stage)
         self.stage, self.teacher = stage, run.teacher(run.at.stage)
         self.algorithm = run.setup.algorithms[run.at.stage]
@@ -37,21 +37,21 @@ class DistillSteps(Steps):
 
     def begin(self) -> None:
         config = self.config
-        self.run.collector.advised = self.stage.teacher == EXPERT
+        self.run.collector.with_expert = self.stage.teacher == EXPERT
         self.learner = Learner(
             self.run.policy,
             self.stage,
             self.algorithm,
             temperature=config.generate.temperature,
             teacher=self.teacher,
-            checkpointed=config.train.checkpointing,
+            checkpointed=config.train.gradient_checkpointing,
         )
 
     def __call__(self) -> dict[str, float]:
         run, taken = self.run, self.take(self.stage.prompts_per_step)
         with run.clock("generate"):
-            self.collector.wake()
-            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [r.light() for r in group])
+            self.collector.wake_up()
+            found = ranks.gather_sharded(lambda: self._collect(own_shard(taken)), lambda group: [r.to_stub() for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
         metrics = collected_figures(run.collector) | {"length/mean": sum(lengths) / len(rollouts)}
@@ -63,11 +63,11 @@ class DistillSteps(Steps):
             metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
         return metrics | self.update(self.pack(rollouts, credit))
 
-    def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
+    def _collect(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, list[Rollout]]:
         run, seed = self.run, derive(self.config.seed, "sample", self.run.at.step)
         size = {label: entry.group_size or self.stage.group_size for label, entry in run.setup.entries.items()}
         sampling = {label: run.sampling(label, seed) for label in run.tasks}
-        found = collected(self.collector, taken, size, sampling, run.at.step)
-        if self.collector.advised:
+        found = collect_groups(self.collector, taken, size, sampling, run.at.step)
+        if self.collector.with_expert:
             found = [[run.policy.following(r) for r in group if r.num_calls] for group in found]
         return dict(zip(taken, found, strict=True))

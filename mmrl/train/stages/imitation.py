@@ -29,7 +29,7 @@ class ImitatingSteps(RlSteps):
         """The gold completions of this step; None where it imitates nothing."""
         rule, memory, at = self.rule, self.run.at.memory, self.run.at
         if rule.rule == "mixed":
-            weight = rule.start + (rule.end - rule.start) * min(at.stage_step / rule.steps, 1.0)
+            weight = rule.start_weight + (rule.end_weight - rule.start_weight) * min(at.stage_step / rule.decay_steps, 1.0)
         else:
             first, last = memory.get("sasr_first"), memory.get("sasr_last")
             chance = 1.0 if first is None or last is None else last / max(last + rule.gamma * first, 1e-12)
@@ -38,7 +38,7 @@ class ImitatingSteps(RlSteps):
             return None
         rollouts = self.demonstrated(rule.batch_size)
         (batch,) = self.pack(rollouts, ones(rollouts))
-        return Demonstrations(batch=batch, weight=weight, uncertain=rule.uncertain)
+        return Demonstrations(batch=batch, weight=weight, uncertain=rule.uncertainty_weighting)
 
     def learn(self, batches: MiniBatches, beside: Demonstrations | None) -> dict[str, float]:
         metrics, memory = super().learn(batches, beside), self.run.at.memory

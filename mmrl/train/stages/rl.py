@@ -18,11 +18,11 @@ from mmrl.judge.rewards import weights_at
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
-from mmrl.run_folder.rollouts import as_seen, drawn, kept_of, marked, rollout_row
+from mmrl.run_folder.rollouts import draw_completion, overlays_of, rollout_row, select_rollouts, with_frames
 from mmrl.train.metrics import rl_metrics
-from mmrl.train.position import Moment
-from mmrl.train.sampling.ahead import Ahead
-from mmrl.train.sampling.condition import relabelled
+from mmrl.train.position import StepIndex
+from mmrl.train.sampling.async_sampling import AsyncSampler
+from mmrl.train.sampling.condition import relabel
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
@@ -31,7 +31,7 @@ from mmrl.train.update.learner import Demonstrations, Learner
 from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RlSteps(Steps):
 
     stage: RlStage
 
-    def __init__(self, run: Context, stage: RlStage) -> None:
+    def __init__(self, run: StageContext, stage: RlStage) -> None:
         config = run.config
         self.stage, self.rules = stage, rules_of(stage)
         algorithm = run.setup.algorithms[run.at.stage]
@@ -57,10 +57,10 @@ class RlSteps(Steps):
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
         """Samples now, whatever `sampler` does ahead."""
-        self.sampler: Sampler | Ahead = self.direct
+        self.sampler: Sampler | AsyncSampler = self.direct
         if config.compute.staleness:
             every = {"evaluate_every": config.evaluate.every, "save_every": config.checkpoint.every}
-            self.sampler = Ahead(self.direct, config.compute.staleness, steps=stage.steps, **every)
+            self.sampler = AsyncSampler(self.direct, config.compute.staleness, steps=stage.steps, **every)
 
     def begin(self) -> None:
         run, stage, config = self.run, self.stage, self.config
@@ -72,10 +72,10 @@ class RlSteps(Steps):
             stage,
             imitates if stage.condition else self.algorithm,
             temperature=config.generate.temperature,
-            reference=Reference(run.policy, adapters) if stage.kl else None,
+            reference=Reference(run.policy, adapters) if stage.kl_coef else None,
             critic=self.critic(stage.critic) if stage.critic else None,
             gap_limit=torch.inf if limit is None else limit,
-            checkpointed=config.train.checkpointing,
+            checkpointed=config.train.gradient_checkpointing,
             stale=config.compute.staleness > 0,
         )
         run.collector.critic = self.learner.critic
@@ -98,7 +98,7 @@ class RlSteps(Steps):
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
-    def credit(self, sampled: Sampled, at: Moment) -> Credit:
+    def credit(self, sampled: Sampled, at: StepIndex) -> Credit:
         """What each rollout, or each of its tokens, deserves. UserError where too many scores failed."""
         self.run.report_failures(sampled.everything)
         rollouts, groups = sampled.rollouts, sampled.groups
@@ -112,21 +112,21 @@ class RlSteps(Steps):
             kl=self.kl,
             measure=lambda names: self.measure(rollouts, names),
             greedy=lambda: self.greedy(sampled, at),
-            past=lambda r: self.source.past(groups[r.group].place),
+            past=lambda r: self.source.reward_history(groups[r.group].place),
         )
         credit = self.algorithm.credit(signals)
         for rule in self.rules:
             rule.credit(groups, credit.advantages)
         return credit
 
-    def greedy(self, sampled: Sampled, at: Moment) -> torch.Tensor:
+    def greedy(self, sampled: Sampled, at: StepIndex) -> torch.Tensor:
         """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN where its score failed."""
         tried = self.direct.greedy(sampled.groups, at, self.run.clock)
         self.run.report_failures(tried)
         rewards = [torch.nan if s.value is None else s.value for g in tried for s in g.scores]
         return torch.tensor([rewards[r.group] for r in sampled.rollouts])
 
-    def parts(self, task: str, at: Moment) -> dict[str, float]:
+    def parts(self, task: str, at: StepIndex) -> dict[str, float]:
         """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""
         share = at.stage_step / max(1, self.stage.steps - 1)
         own = weights_at(self.run.setup.weights[task], share) if self.stage.labels == "task" else {self.stage.labels: 1.0}
@@ -134,12 +134,12 @@ class RlSteps(Steps):
 
     # -- the update -------------------------------------------------------------------------------------------------------
 
-    def batches(self, sampled: Sampled, credit: Credit, at: Moment) -> MiniBatches:
+    def batches(self, sampled: Sampled, credit: Credit, at: StepIndex) -> MiniBatches:
         """The step's mini-batches."""
         rollouts, counts = sampled.rollouts, {}
         if condition := self.stage.condition:
             drops = derive(self.config.seed, "condition", at.step)
-            rollouts, credit, share = relabelled(sampled, credit, condition, self.run.collector, self.source, drops)
+            rollouts, credit, share = relabel(sampled, credit, condition, self.run.collector, self.source, drops)
             counts["condition/positive_share"] = share
         options = PackOptions(
             keep_zero=self.learner.needs_every_rollout,
@@ -155,49 +155,49 @@ class RlSteps(Steps):
         """Update the policy, and what the stage adapts to that; returns the metrics of both."""
         stage, memory = self.stage, self.run.at.memory
         metrics = self.update(batches.dealt, kl=self.kl, demonstrations=beside) | batches.counts
-        if stage.kl:
-            metrics |= {"kl_weight": self.kl}
+        if stage.kl_coef:
+            metrics |= {"kl_coef": self.kl}
         if stage.kl_target and "kl" in metrics:
             memory["kl"] = adapted(self.kl, metrics["kl"], stage.kl_target, stage.kl_horizon)
         if stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0 and self.learner.reference:
             self.learner.reference.reset()
         return metrics
 
-    def rest(self) -> None:
-        self.sampler.rest()
+    def sleep(self) -> None:
+        self.sampler.sleep()
 
     @property
     def kl(self) -> float:
         """Today's weight of the KL penalty."""
-        return self.run.at.memory.get("kl", self.stage.kl)
+        return self.run.at.memory.get("kl", self.stage.kl_coef)
 
     # -- what came of it --------------------------------------------------------------------------------------------------
 
     def metrics(self, sampled: Sampled, credit: Credit, update: dict[str, float]) -> dict[str, float]:
         """Metrics of the step; the source of prompts hears what came of its groups."""
         self.run.clock.add(sampled.seconds)
-        self.source.tell(outcomes(sampled.sampled, self.stage.success))
-        own = [n for n, r in enumerate(sampled.rollouts) if not r.demonstrated]
+        self.source.tell(outcomes(sampled.sampled, self.stage.success_threshold))
+        own = [n for n, r in enumerate(sampled.rollouts) if not r.is_demonstration]
         rollouts, scores = [sampled.rollouts[n] for n in own], [sampled.scores[n] for n in own]
         return rl_metrics(rollouts, scores, credit.advantages[own]) | sampled.counts | update
 
     def record(self, sampled: Sampled, credit: Credit) -> None:
-        """Record some rollouts, see `kept_of`."""
+        """Record some rollouts, see `select_rollouts`."""
         record, run = self.config.record, self.run
         every, step = record.rollouts_every, run.at.step + 1
         if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
             with run.clock("other"):
-                kept = kept_of(sampled.rollouts, credit.taught, record.rollouts)
+                kept = select_rollouts(sampled.rollouts, credit.taught, record.rollouts)
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
                 rows = list(zip(sampled.rollouts, sampled.scores, advantages.tolist(), strict=True))
-                own = [n for n in kept if not rows[n][0].elsewhere]
-                made = ranks.gathered(lambda: {n: self._row(*rows[n]) for n in own}, as_seen)
+                own = [n for n in kept if not rows[n][0].is_stub]
+                made = ranks.gather_sharded(lambda: {n: self._row(*rows[n]) for n in own}, with_frames)
                 run.folder.rollouts(step, made)
 
     def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
         """What is kept of a rollout, with what its task draws of it."""
         tasks = self.run.tasks
-        return rollout_row(rollout, score, advantage, drawn(tasks, rollout), marked(tasks, rollout))
+        return rollout_row(rollout, score, advantage, draw_completion(tasks, rollout), overlays_of(tasks, rollout))
 
     def state(self) -> dict[str, Any]:
         return self.sampler.state()

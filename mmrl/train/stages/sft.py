@@ -10,7 +10,7 @@ from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Learner
 
 if TYPE_CHECKING:
-    from mmrl.train.context import Context
+    from mmrl.train.context import StageContext
 
 
 class SftSteps(Steps):
@@ -18,12 +18,12 @@ class SftSteps(Steps):
 
     stage: SftStage
 
-    def __init__(self, run: Context, stage: SftStage) -> None:
+    def __init__(self, run: StageContext, stage: SftStage) -> None:
         super().__init__(run, stage)
         self.stage = stage
 
     def begin(self) -> None:
-        self.learner = Learner(self.run.policy, self.stage, checkpointed=self.config.train.checkpointing)
+        self.learner = Learner(self.run.policy, self.stage, checkpointed=self.config.train.gradient_checkpointing)
 
     def __call__(self) -> dict[str, float]:
         rollouts = self.demonstrated(self.stage.batch_size)

@@ -9,16 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mmrl.api.errors import PluginError, calling, one_line
+from mmrl.api.errors import PluginError, plugin_errors, shorten
 from mmrl.api.interfaces import Tracker
-from mmrl.config.load import as_data
+from mmrl.config.load import to_dict
 from mmrl.config.sections import RecordConfig, RunConfig
 from mmrl.registry import plugins
-from mmrl.registry.targets import explain_import
+from mmrl.registry.importing import explain_import
 from mmrl.run_folder.writer import RunFolder
 
 if TYPE_CHECKING:
-    from mmrl.evaluation.figures import Evaluation
+    from mmrl.evaluation.results import Evaluation
 
 PATIENCE = 3
 """A tracker that fails so many times in a row is called no more: each try may wait for a network that is gone."""
@@ -41,7 +41,7 @@ class Trackers:
     def start(self, step: int) -> None:
         """Begin, or go on after `step`. Call it once, when the run folder has been put back to that step."""
         self._step = step
-        config = as_data(self.config)
+        config = to_dict(self.config)
         for id in dict.fromkeys(self.ids):
             with self._surviving(id, "start"):
                 tracker = make_tracker(id)
@@ -83,7 +83,7 @@ class Trackers:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tracker must not end a run
             first = id not in self._failures
             self._failures[id] = self._failures.get(id, 0) + 1
-            what = f"{method} raised {type(error).__name__}: {one_line(error)[:300]}"
+            what = f"{method} raised {type(error).__name__}: {shorten(error)[:300]}"
             self.folder.error(self._step, f"tracker {id}", what)
             if first:
                 self.note(f"tracker {id}: {what}; the run goes on, and metrics.jsonl holds every figure")
@@ -104,13 +104,13 @@ def make_tracker(id: str) -> Tracker:
     spec = registry.get("trackers", id)
     what = f"tracker {spec.id!r}"
     dist = next(p.dist for p in registry.plugins if spec.id in p.specs.get("trackers", ()))
-    for module in spec.needs:
+    for module in spec.requires:
         if not _is_there(module.partition(".")[0]):
             missing = ModuleNotFoundError(f"No module named {module!r}", name=module)
             reason = explain_import(missing, spec.target.partition(":")[0], dist)
             raise PluginError(f"{what} {reason}, or take it out of record.trackers") from missing
     target = registry.target(spec)
-    with calling(f"{what}, made with {dict(spec.options)},"):
+    with plugin_errors(f"{what}, made with {dict(spec.options)},"):
         tracker = target(**spec.options)
     if not isinstance(tracker, Tracker):
         lacking = [name for name in ("start", "log", "finish") if not hasattr(tracker, name)]

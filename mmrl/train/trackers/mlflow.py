@@ -28,7 +28,7 @@ class MLflow:
             return
         run = mlflow.start_run(run_name=name)
         path.parent.mkdir(exist_ok=True)
-        files.replace(path, run.info.run_id.encode())
+        files.replace_file(path, run.info.run_id.encode())
         mlflow.log_params(dict(_flat(config)))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

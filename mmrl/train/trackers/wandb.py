@@ -19,7 +19,7 @@ class Wandb:
         path = folder / "wandb" / "run-id"
         path.parent.mkdir(exist_ok=True)
         if not step or not path.exists():
-            files.replace(path, uuid.uuid4().hex.encode())
+            files.replace_file(path, uuid.uuid4().hex.encode())
         self._run = wandb.init(
             project=project,
             name=name,

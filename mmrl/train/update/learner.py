@@ -14,15 +14,15 @@ from mmrl.algorithms.gae import value_loss
 from mmrl.algorithms.kl import ESTIMATES, k3
 from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood
 from mmrl.algorithms.presets import Algorithm, Normalise
-from mmrl.api.errors import LimitReached, PluginError, calling
-from mmrl.compute.ranks import total
+from mmrl.api.errors import LimitReached, PluginError, plugin_errors
+from mmrl.compute.ranks import all_reduce_sum
 from mmrl.config.sections import DistillStage, RlStage, Training
-from mmrl.policies.batches import Batch, Calls, MicroBatch
+from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
 from mmrl.policies.critic import Critic
+from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.policy import Policy
-from mmrl.policies.recompute import checkpointing
 from mmrl.policies.reference import Reference
-from mmrl.policies.shard import like
+from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
@@ -31,7 +31,7 @@ Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
 SUMS = (
     *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
-    *("value", "value_loss", "value_clip", "divergence", "moved"),
+    *("value", "value_loss", "value_clip_share", "divergence", "moved"),
 )
 """What is added up; most become means over tokens."""
 
@@ -73,7 +73,7 @@ class Learner:
         self.cure = (
             "with compute.staleness the weights have moved meanwhile: lower the learning rate, or raise that limit knowingly"
             if stale
-            else "check policy.dtype, policy.attention and the model family"
+            else "check policy.dtype, policy.attn_implementation and the model family"
         )
         self.rl = stage if isinstance(stage, RlStage) else None
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
@@ -88,7 +88,7 @@ class Learner:
     def needs_every_rollout(self) -> bool:
         """Rollouts whose advantage is zero have a gradient all the same."""
         kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
-        return kl or self.critic is not None or bool(self.rl and self.rl.entropy)
+        return kl or self.critic is not None or bool(self.rl and self.rl.entropy_coef)
 
     # -- the update -----------------------------------------------------------------------------------------------------------
 
@@ -124,24 +124,26 @@ class Learner:
                 figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), first)
                 if figures.pop("moved", 0.0) > (math.inf if limit is None else limit):
                     self.optimizer.clear()
-                    return metrics | _means(passed) | {"updates": float(self.optimizer.steps - before)}
+                    return metrics | _means(passed) | {"optimizer_steps": float(self.optimizer.steps - before)}
                 if demonstrations:
                     figures |= self._imitate(demonstrations)
                 if not batch.looks and not (demonstrations and demonstrations.batch.looks):
                     self.optimizer.forget_blank()
                 passed.append(figures | self.optimizer.step(step, only_critic=warming))
             metrics |= _means(passed)
-        return metrics | ({} if limit is None else {"updates": float(self.optimizer.steps - before)})
+        return metrics | ({} if limit is None else {"optimizer_steps": float(self.optimizer.steps - before)})
 
     def _counted(self, batch: Batch) -> Batch:
         """The batch with the counts of all ranks."""
-        counts = total(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
+        counts = all_reduce_sum(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
         return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), looks=bool(counts[2]))
 
     def _accumulate(self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool) -> dict[str, float]:
         """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
         sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # alike on every rank
-        targets = total(_sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device))
+        targets = all_reduce_sum(
+            _sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device)
+        )
         with self._checkpointing():
             for i, micro in enumerate(batch.micro):
                 if self.over_vocabulary:
@@ -150,7 +152,7 @@ class Learner:
                     loss_L, found = self._objective(micro, batch, old, i, kl)
                 loss = weight * average(loss_L, micro, batch, self.normalise, self.constant)
                 if "value_loss" in found and self.critic is not None:
-                    loss = loss + self.critic.config.weight * found["value_loss"] / targets.clamp_min(1)
+                    loss = loss + self.critic.config.value_coef * found["value_loss"] / targets.clamp_min(1)
                 loss.backward()
                 self.optimizer.gather()
                 found |= {"loss": loss, "tokens": torch.tensor(float(len(loss_L)))}
@@ -159,12 +161,12 @@ class Learner:
         return self._figures(sums, first, targets)
 
     def _objective(
-        self, micro: MicroBatch | Calls, batch: Batch, old: list[torch.Tensor], i: int, kl: float
+        self, micro: MicroBatch | ActionMicroBatch, batch: Batch, old: list[torch.Tensor], i: int, kl: float
     ) -> tuple[torch.Tensor, Sums]:
         """The algorithm's loss of each token with what is added to it, and sums for metrics."""
         stage, critic = self.rl, self.critic
         shared = critic is not None and critic.backbone is None
-        out = self.policy.outputs(micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy))
+        out = self.policy.outputs(micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy_coef))
         if len(old) == i:
             old.append(out.logprobs_L.detach())
         sampled_L = ~micro.sampler_logprobs_L.isnan()
@@ -175,14 +177,14 @@ class Learner:
             rollout_L=micro.rollout_L,
             lengths_N=batch.lengths_N,
         )
-        with calling(self.what):
+        with plugin_errors(self.what):
             computed = self.loss(inputs)
-        loss_L, clipped_L = pair(computed, out.logprobs_L, self.what)
+        loss_L, clipped_L = check_loss_output(computed, out.logprobs_L, self.what)
         own_L = sampled_L & ~micro.off_policy_L
         weighed = {}
-        if stage and stage.importance != "off":
-            weight_L, cut_L = importance(
-                old[i], micro.sampler_logprobs_L, own_L, stage.importance == "mask", stage.importance_cap
+        if stage and stage.importance_sampling != "off":
+            weight_L, cut_L = importance_weights(
+                old[i], micro.sampler_logprobs_L, own_L, stage.importance_sampling == "mask", stage.importance_sampling_cap
             )
             loss_L = loss_L * weight_L
             weighed = {"importance": weight_L.where(own_L, 0.0).sum(), "importance_cut": cut_L.sum()}
@@ -190,11 +192,11 @@ class Learner:
             reference_L = self.reference.logprobs(micro, self.temperature)
             kl_L = k3(out.logprobs_L.detach(), reference_L)
             if stage.kl_in == "loss":
-                loss_L = loss_L + kl * ESTIMATES[stage.kl_estimate](out.logprobs_L, reference_L)
+                loss_L = loss_L + kl * ESTIMATES[stage.kl_estimator](out.logprobs_L, reference_L)
         else:
             kl_L = k3(out.logprobs_L.detach(), old[i])
-        if stage and stage.entropy:
-            loss_L = loss_L - stage.entropy * out.entropy_L
+        if stage and stage.entropy_coef:
+            loss_L = loss_L - stage.entropy_coef * out.entropy_L
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
         sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
         if stage and stage.stop_kl is not None:
@@ -203,12 +205,12 @@ class Learner:
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
             values_L, _ = critic.values(micro, out.states_QH)
             value_L, cut_L = value_loss(
-                values_L, micro.values_L, micro.returns_L, clip=critic.config.clip or math.inf, huber=critic.config.huber
+                values_L, micro.values_L, micro.returns_L, clip=critic.config.clip_range or math.inf, huber=critic.config.huber
             )
-            sums |= {"value_loss": value_L.sum(), "value_clip": cut_L.sum(), "value": values_L.sum()}
+            sums |= {"value_loss": value_L.sum(), "value_clip_share": cut_L.sum(), "value": values_L.sum()}
         return loss_L, sums
 
-    def _diverge(self, micro: MicroBatch | Calls) -> tuple[torch.Tensor, Sums]:
+    def _diverge(self, micro: MicroBatch | ActionMicroBatch) -> tuple[torch.Tensor, Sums]:
         """The divergence from the teacher at each token, over the whole vocabulary."""
         assert isinstance(self.stage, DistillStage) and self.teacher is not None
         kind: Literal["forward", "reverse"] = "forward" if self.stage.divergence == "forward" else "reverse"
@@ -227,19 +229,19 @@ class Learner:
                 share.backward()
                 self.optimizer.gather()
                 loss += share.detach()
-        return {"imitation/loss": total(loss).item(), "imitation/weight": gold.weight}
+        return {"imitation/loss": all_reduce_sum(loss).item(), "imitation/weight": gold.weight}
 
     @contextlib.contextmanager
     def _checkpointing(self) -> Iterator[None]:
         """Passes inside save memory, if the run file asks for it."""
         backbone = self.critic.backbone if self.critic else None
-        with checkpointing(self.policy.model, self.checkpointed):
-            with checkpointing(backbone.model, self.checkpointed) if backbone else contextlib.nullcontext():
+        with gradient_checkpointing(self.policy.model, self.checkpointed):
+            with gradient_checkpointing(backbone.model, self.checkpointed) if backbone else contextlib.nullcontext():
                 yield
 
     def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
         """Means over the tokens of all ranks. Refuses an update whose samples aren't the learner's own."""
-        found = dict(zip(SUMS, total(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
+        found = dict(zip(SUMS, all_reduce_sum(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
         metrics = {"loss": found["loss"]}
         if not found["tokens"]:  # no group had spread: nothing was computed, so there is nothing else to report
             return metrics
@@ -250,13 +252,13 @@ class Learner:
             raise PluginError(f"{self.what}: clipped_L must be 1.0 where a bound cuts the gradient off and else 0.0")
         metrics["moved"] = found["moved"] / found["tokens"]
         if self.critic:
-            metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip")}
+            metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip_share")}
         if first and found["sampled"] and self.rl is not None:
             metrics["logprob_gap"] = found["logprob_gap"] / found["sampled"]
             self._check_gap(metrics["logprob_gap"])
-        if found["sampled"] and self.rl is not None and self.rl.importance != "off":
+        if found["sampled"] and self.rl is not None and self.rl.importance_sampling != "off":
             metrics |= {"importance/mean": found["importance"] / found["sampled"]}
-            metrics |= {"importance/cut_share": found["importance_cut"] / found["sampled"]}
+            metrics |= {"importance/capped_share": found["importance_cut"] / found["sampled"]}
         return metrics
 
     def _check_gap(self, gap: float) -> None:
@@ -299,7 +301,7 @@ class Learner:
                 found["values"][place], values_R = self.critic.values(micro, out.states_QH if out else None)
                 bootstrap_N[micro.final_rollout_R] = values_R
         found["bootstrap"] = bootstrap_N
-        return {name: total(found[name]) for name in sorted(found)}  # 0 where another rank has the rollout
+        return {name: all_reduce_sum(found[name]) for name in sorted(found)}  # 0 where another rank has the rollout
 
     # -- resume -----------------------------------------------------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class Learner:
         """Restore what `state` returned. ValueError or KeyError for the state of another model's learner."""
         with torch.no_grad():
             for name, parameter in self.critic.parameters() if self.critic else ():
-                parameter.copy_(like(tensors[f"critic/{name}"], parameter))
+                parameter.copy_(distribute_like(tensors[f"critic/{name}"], parameter))
         if self.reference:
             self.reference.load_state(Under(tensors, "reference/"))
         self.optimizer.load_state(Under(tensors, "optimizer/"))
@@ -323,7 +325,7 @@ class Learner:
         self.optimizer.release()
 
 
-def pair(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
+def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
     """What a loss gave, if it is two tensors [L], the first with a gradient; PluginError if not, as an average inside it would
     hide the split of a batch."""
     length = len(logprobs_L)
@@ -344,7 +346,7 @@ def pair(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor,
     return loss_L, clipped_L.detach().float()
 
 
-def importance(
+def importance_weights(
     old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(The weight of each token, float32 [L], where the cap had an effect, bool [L]). The weight is its probability under the

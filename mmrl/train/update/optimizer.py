@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
-from mmrl.policies.shard import full, like
+from mmrl.policies.shard import distribute_like, full_tensor
 
 
 class Optimizer:
@@ -61,7 +61,7 @@ class Optimizer:
             stage,
             *([{"params": p, "lr": r, "weight_decay": d} for (r, d, m, _), p in ordered if m == muon] for muon in (False, True)),
         )
-        self.averages = [m.detach().clone() for m in self.policy] if stage.ema else []
+        self.averages = [m.detach().clone() for m in self.policy] if stage.ema_decay else []
         self.averaging = False
         self.steps = 0
         """Steps taken since this was made."""
@@ -104,8 +104,8 @@ class Optimizer:
             for master in self.policy:
                 master.grad = None
         self._reduce()
-        norm = clip(self.policy, self.stage.max_grad_norm)
-        critic_norm = clip(self.critic, self.settings.max_grad_norm)
+        norm = clip_grad_norm(self.policy, self.stage.max_grad_norm)
+        critic_norm = clip_grad_norm(self.critic, self.settings.max_grad_norm)
         for whose, keys, value in (("the", "", norm), ("the critic's", "stages.critic.", critic_norm)):
             if not torch.isfinite(value):
                 self.clear()
@@ -124,7 +124,7 @@ class Optimizer:
                     p.copy_(master)
             if not only_critic:
                 for average, master in zip(self.averages, self.policy, strict=False):
-                    average.lerp_(master, 1 - self.stage.ema)
+                    average.lerp_(master, 1 - self.stage.ema_decay)
         self.clear()
         found = {"grad_norm": norm.item(), "learning_rate": learning_rate(self.stage, step)}
         return found | ({"grad_norm/critic": critic_norm.item()} if self.critic else {})
@@ -209,27 +209,29 @@ class Optimizer:
         for master, (name, p) in zip(self.masters, self.named, strict=True):
             state = {key: tensors[f"{name}/{key}"] for key in keys.get(name, ())}  # of one weight at a time
             if "master" in state:
-                master.copy_(like(state.pop("master"), master))
+                master.copy_(distribute_like(state.pop("master"), master))
                 if master is not p:
                     p.copy_(master)
             if "ema" in state and id(master) in means:
-                means[id(master)].copy_(like(state["ema"], master))
+                means[id(master)].copy_(distribute_like(state["ema"], master))
             state.pop("ema", None)
             if state:
                 placed = {k: v.to(self._place(k, p), copy=True) for k, v in state.items()}
-                self.rule.state[master] = {k: v if k == "step" else like(v, master, factor=True) for k, v in placed.items()}
+                self.rule.state[master] = {
+                    k: v if k == "step" else distribute_like(v, master, factor=True) for k, v in placed.items()
+                }
 
     def _place(self, key: str, p: Parameter) -> torch.device:
         """torch counts steps on the CPU unless the rule is fused."""
         return p.device if key != "step" or self.rule.defaults.get("fused") else torch.device("cpu")
 
 
-def clip(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
+def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
     """Scale the gradients down until their norm, over all ranks, is at most `limit`; what it was."""
     kinds = [[w for w in weights if isinstance(w, DTensor) == spread] for spread in (False, True)]
     if not all(kinds):
-        return full(torch.nn.utils.clip_grad_norm_(weights, limit))
-    norms = [full(torch.nn.utils.get_total_norm([w.grad for w in kind if w.grad is not None])) for kind in kinds]
+        return full_tensor(torch.nn.utils.clip_grad_norm_(weights, limit))
+    norms = [full_tensor(torch.nn.utils.get_total_norm([w.grad for w in kind if w.grad is not None])) for kind in kinds]
     norm = torch.stack(norms).norm()
     for kind in kinds:
         torch.nn.utils.clip_grads_with_norm_(kind, limit, norm)
@@ -247,7 +249,7 @@ def _factor(stage: Training, step: int) -> float:
         return (step + 1) / stage.warmup_steps
     done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
     left = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[stage.schedule]
-    return stage.final_share + (1 - stage.final_share) * left
+    return stage.min_lr_ratio + (1 - stage.min_lr_ratio) * left
 
 
 def _is_inner(name: str, weight: torch.Tensor) -> bool:

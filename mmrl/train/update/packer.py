@@ -1,5 +1,5 @@
-"""Rollouts and their credit -> the batches of an update. A policy names its packer: of words (`mmrl.train.update.pack_words`), of
-calls in simulators (`mmrl.train.update.pack_tracks`), or a plugin's own."""
+"""Rollouts and their credit -> the batches of an update. A policy names its packer: of words
+(`mmrl.train.update.pack_conversations`), of calls in simulators (`mmrl.train.update.pack_trajectories`), or a plugin's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrl.api.simulators.layout import Ratio
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.policy import Policy
-from mmrl.registry.targets import load_target
+from mmrl.registry.importing import load_target
 
 Dealt = Sequence[Batch] | Callable[[int], Sequence[Batch]]
 """An update's mini-batches: the same in each epoch, or epoch -> those of it."""

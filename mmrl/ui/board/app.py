@@ -16,12 +16,12 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainT
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mmrl.api.errors import UserError, one_line
-from mmrl.run_folder.validated import plain
-from mmrl.ui.board import facts, pages, rollouts, sections
-from mmrl.ui.board.guard import Guard
-from mmrl.ui.board.hub import Hub
-from mmrl.ui.board.places import NotThere, Places
+from mmrl.api.errors import UserError, shorten
+from mmrl.run_folder.validated import to_storable
+from mmrl.ui.board import pages, rollouts, run_queries, sections
+from mmrl.ui.board.access import AccessMiddleware
+from mmrl.ui.board.live_updates import UpdateHub
+from mmrl.ui.board.run_paths import NotFound, RunPaths
 from mmrl.ui.board.search import Wanted
 from mmrl.ui.board.state import State, state
 
@@ -38,8 +38,8 @@ FRAMES = 1024
 class Board:
     """State shared by all routes."""
 
-    def __init__(self, places: Places) -> None:
-        self.places, self.hub = places, Hub(places)
+    def __init__(self, places: RunPaths) -> None:
+        self.places, self.hub = places, UpdateHub(places)
 
     def run(self, request: Request, seconds: float = WAIT) -> tuple[str, Path, State]:
         """(name, folder, state) of the requested run, which is indexed from now on. seconds: to wait for its index. Raises
@@ -49,7 +49,7 @@ class Board:
         try:
             current = state(name, path)
         except FileNotFoundError:
-            raise NotThere(f"the folder of {name} has vanished") from None
+            raise NotFound(f"the folder of {name} has vanished") from None
         self.hub.ask(name, seconds)
         return name, path, current
 
@@ -60,7 +60,7 @@ class Board:
         return (name, self.places.run(name)) if name else ("", None)
 
 
-def app(places: Places, token: str = "") -> Starlette:
+def app(places: RunPaths, token: str = "") -> Starlette:
     """The application for a folder of runs. token: the secret that requests must have; empty: only requests from this machine are
     accepted."""
     board = Board(places)
@@ -93,7 +93,7 @@ def app(places: Places, token: str = "") -> Starlette:
         Route("/static/page.js", lambda request: FileResponse(SHARED / "page.js", media_type="text/javascript")),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]  # fmt: skip
-    application = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
+    application = Starlette(routes=routes, middleware=[Middleware(AccessMiddleware, token=token)], lifespan=lifespan)
     application.state.hub = board.hub
     return application
 
@@ -102,13 +102,13 @@ def answered(answer: Callable[[Board, Request], Response], board: Board, request
     """The response of `answer`, or a response with its error in one line. as_json: whether errors are JSON."""
     try:
         return answer(board, request)
-    except NotThere as error:
+    except NotFound as error:
         what, code = str(error), 404
     except (UserError, OSError) as error:
-        what, code = one_line(error), 422
+        what, code = shorten(error), 422
     except Exception as error:  # noqa: BLE001  the page shows the error, the board's terminal the traceback
         traceback.print_exc()
-        what, code = f"a bug in the board: {type(error).__name__}: {one_line(error)}", 500
+        what, code = f"a bug in the board: {type(error).__name__}: {shorten(error)}", 500
     if as_json:
         return JSONResponse({"error": what}, code)
     if request.url.path.startswith("/part/"):
@@ -122,7 +122,7 @@ def answered(answer: Callable[[Board, Request], Response], board: Board, request
 def _states(board: Board) -> list[State]:
     states = []
     for name in board.places.names():
-        with contextlib.suppress(FileNotFoundError, NotThere):  # the run was just removed
+        with contextlib.suppress(FileNotFoundError, NotFound):  # the run was just removed
             states.append(state(name, board.places.run(name)))
     return states
 
@@ -204,7 +204,7 @@ def _part_groups(board: Board, request: Request) -> Response:
 def _api_runs(board: Board, request: Request) -> Response:
     from dataclasses import asdict
 
-    return JSONResponse({"runs": plain([asdict(current) for current in _states(board)])})
+    return JSONResponse({"runs": to_storable([asdict(current) for current in _states(board)])})
 
 
 def _api_curves(board: Board, request: Request) -> Response:
@@ -212,20 +212,22 @@ def _api_curves(board: Board, request: Request) -> Response:
     for name in request.query_params.getlist("run")[:MOST_RUNS]:
         path = board.places.run(name)
         board.hub.ask(name, WAIT)
-        data = facts.curves(path, state(name, path))
+        data = run_queries.curves(path, state(name, path))
         runs.append(data["run"])
         keys.update(data["keys"])
         evals[name] = data["evals"]
-    return JSONResponse({"runs": runs, "sections": facts.sections(sorted(keys)), "evals": evals})
+    return JSONResponse({"runs": runs, "sections": run_queries.sections(sorted(keys)), "evals": evals})
 
 
 def _api_series(board: Board, request: Request) -> Response:
     name, query = request.query_params.get("run", ""), request.query_params
     path = board.places.run(name)
     board.hub.ask(name)
-    low, high, points = (_number(query.get(key), other) for key, other in (("from", 0.0), ("to", 1e15), ("points", facts.POINTS)))
+    low, high, points = (
+        _number(query.get(key), other) for key, other in (("from", 0.0), ("to", 1e15), ("points", run_queries.POINTS))
+    )
     points = int(min(max(points, 2), MOST_POINTS))
-    return JSONResponse({"run": name, **facts.series(path, query.getlist("key")[:MOST_KEYS], low, high, points)})
+    return JSONResponse({"run": name, **run_queries.series(path, query.getlist("key")[:MOST_KEYS], low, high, points)})
 
 
 def _number(text: str | None, other: float) -> float:
@@ -234,7 +236,7 @@ def _number(text: str | None, other: float) -> float:
     try:
         value = float(text) if text else other
     except ValueError:
-        raise NotThere(f"{text!r:.40} is not a number") from None
+        raise NotFound(f"{text!r:.40} is not a number") from None
     return value if math.isfinite(value) else other
 
 
@@ -247,7 +249,7 @@ def _live(board: Board, request: Request) -> Response:
     try:
         for name in names:
             board.places.run(name)
-    except NotThere as error:
+    except NotFound as error:
         return JSONResponse({"error": str(error)}, 404)
     if board.hub.is_full:
         return JSONResponse({"error": "too many pages of the board are open: close some"}, 503)
@@ -278,9 +280,9 @@ def _frame(board: Board, request: Request) -> Response:
 
     file = board.places.media(request.query_params.get("run", ""), request.query_params.get("path", ""))
     n = int(_number(request.query_params.get("n"), 0.0))
-    shown = webp.pictures(file.read_bytes(), file.name)
+    shown = webp.decode_webp(file.read_bytes(), file.name)
     if not 0 <= n < min(len(shown), FRAMES):
-        raise NotThere(f"{file.name} has no frame {n}")
+        raise NotFound(f"{file.name} has no frame {n}")
     shown[n][0].convert("RGB").save(out := io.BytesIO(), "PNG", compress_level=1)
     return Response(out.getvalue(), media_type="image/png", headers={"cache-control": "private, max-age=86400"})
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.evaluation import comparison
-from mmrl.evaluation.comparison import Comparison, Measured
+from mmrl.evaluation.comparison import Comparison, EvaluatedRun
 from mmrl.run_folder import validated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class PromptDifference:
     """A prompt that both runs answered."""
 
     task: str
@@ -32,11 +32,11 @@ class Item:
 class Pair:
     """Two runs, each at one evaluation."""
 
-    runs: tuple[Measured, Measured]
+    runs: tuple[EvaluatedRun, EvaluatedRun]
     tasks: Sequence[Comparison]
     notes: Sequence[str]
     """Remarks on the figures, one sentence each."""
-    items: Sequence[Item]
+    items: Sequence[PromptDifference]
     """Prompts by absolute difference, largest first; equal ones in the order of the first run's file."""
 
 
@@ -45,13 +45,13 @@ def pair(first: Path, second: Path, steps: tuple[str, str], names: tuple[str, st
     they have no evaluation in common."""
     measured = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
     runs = replace(measured[0], path=Path(names[0])), replace(measured[1], path=Path(names[1]))
-    tasks, missing = comparison.compared(runs)
+    tasks, missing = comparison.compare_runs(runs)
     notes = comparison.notes(runs, tasks, missing, steps[0] if steps[0] == steps[1] else "")
     known = {task.task for task in tasks}
-    first_rows, second_rows = ([validated.row(validated.plain(row)) or row for row in run.rows] for run in runs)
+    first_rows, second_rows = ([validated.row(validated.to_storable(row)) or row for row in run.rows] for run in runs)
     other = {(row["task"], row["id"]): row for row in second_rows}
     items = [
-        Item(task=row["task"], id=row["id"], first=row, second=other[row["task"], row["id"]])
+        PromptDifference(task=row["task"], id=row["id"], first=row, second=other[row["task"], row["id"]])
         for row in first_rows
         if row["task"] in known and (row["task"], row["id"]) in other
     ]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder.files import contents, opened
+from mmrl.run_folder.files import contents, open_regular_file
 from mmrl.run_folder.reader import step_entries
 from mmrl.run_folder.validated import parsed
-from mmrl.ui.board.columns import Columns, number
+from mmrl.ui.board.column_store import Columns, number
 
 VERSION = 3
 """Version of the tables below: an index of another version is rebuilt."""
@@ -262,7 +262,7 @@ def _words(row: Mapping[str, Any]) -> str:
 
 def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
     """(rows, number of unreadable lines, offset to go on at): the next complete rows of a JSONL file from byte `at` on."""
-    with opened(path) as file:
+    with open_regular_file(path) as file:
         file.seek(at)
         data = file.read(READ)
         while data and b"\n" not in data and (more := file.read(READ)) and len(data) < LONGEST:
@@ -282,7 +282,7 @@ def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
 
 def located(path: Path) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
     """Yields (byte offset, length in bytes, row) of each line of a file of rollouts; the row is None if it is unreadable."""
-    with opened(path) as file:
+    with open_regular_file(path) as file:
         at = 0
         for line in file:
             if line.strip():

@@ -10,12 +10,12 @@ from typing import Any
 
 from mmrl.run_folder.reader import step_entries
 from mmrl.ui.board import pages, search
-from mmrl.ui.board.facts import fact, reading
 from mmrl.ui.board.index import located
-from mmrl.ui.board.places import NotThere
+from mmrl.ui.board.run_paths import NotFound
+from mmrl.ui.board.run_queries import index_value, open_index
 from mmrl.ui.board.search import Wanted
 from mmrl.ui.report import cards, overlay
-from mmrl.ui.report.sources import Linked
+from mmrl.ui.report.media_sources import LinkedMedia
 from mmrl.ui.report.text import count
 
 PAGE = 12
@@ -28,7 +28,7 @@ Member = tuple[int, dict[str, Any]]
 
 def listed(name: str, run: Path, wanted: Wanted, why: str = "") -> str:
     """A page of matching groups as HTML. why: the error of the run's index, if any."""
-    with reading(run) as db:
+    with open_index(run) as db:
         newest = not wanted.narrow and not wanted.after and wanted.sort == "newest"
         if db is None or (newest and not _has_newest(db)):
             steps, after = recorded(run), ""
@@ -52,29 +52,29 @@ def card(name: str, run: Path, members: Sequence[Member], place: str = "") -> st
     return cards.group_card([row for _, row in members], linked(name, run, "rollouts"), links, place)
 
 
-def linked(name: str, run: Path, folder: str) -> Linked:
+def linked(name: str, run: Path, folder: str) -> LinkedMedia:
     """The images and videos of a run's subfolder, as links to the board. name: of the run. folder: the subfolder."""
 
     def link(of: str) -> Callable[[str], str]:
         return lambda path: pages.address(of, run=name, path=f"{folder}/{path}")
 
-    return Linked(run / folder, link("/media"), link("/media/frame"))
+    return LinkedMedia(run / folder, link("/media"), link("/media/frame"))
 
 
 def alone(name: str, run: Path, place: str) -> tuple[str, str]:
     """(title, HTML) of the page of one rollout. place: its `STEP.LINE`. Raises NotThere if it does not exist."""
     match = _PLACE.fullmatch(place)
     if not match:
-        raise NotThere(f"{place!r:.80} is not a rollout's id: write STEP.LINE, such as 120.5")
+        raise NotFound(f"{place!r:.80} is not a rollout's id: write STEP.LINE, such as 120.5")
     step, line = int(match[1]), int(match[2])
     file = run / "rollouts" / f"step-{step:06d}.jsonl"
     try:
         rows = [(number, row) for number, (_, _, row) in enumerate(located(file)) if row is not None]
     except OSError:
-        raise NotThere(f"step {step} of {name} has no recorded rollouts; the run may have resumed at an earlier step") from None
+        raise NotFound(f"step {step} of {name} has no recorded rollouts; the run may have resumed at an earlier step") from None
     row = next((row for number, row in rows if number == line), None)
     if row is None:
-        raise NotThere(f"step {step} of {name} has no rollout {line}")
+        raise NotFound(f"step {step} of {name} has no rollout {line}")
     members = [(n, other) for n, other in rows if (other.get("task"), other.get("group")) == (row.get("task"), row.get("group"))]
     body = cards.rollout_card(row, [other for _, other in members], linked(name, run, "rollouts"))
     numbers = [number for number, _ in rows]
@@ -106,7 +106,7 @@ def text(run: Path, place: str) -> str:
     except OSError:
         rows = []
     if not match or int(match[2]) >= len(rows) or (row := rows[int(match[2])][2]) is None:
-        raise NotThere(f"there is no rollout {place!r:.80}")
+        raise NotFound(f"there is no rollout {place!r:.80}")
     return str(row.get("completion") or "")
 
 
@@ -117,7 +117,7 @@ def recorded(run: Path) -> list[int]:
 
 def choices(run: Path) -> tuple[list[str], list[str], list[str]]:
     """(tasks, statuses, sources) of the indexed rollouts; empty without an index."""
-    with reading(run) as db:
+    with open_index(run) as db:
         if db is None:
             return [], [], []
         kinds = db.execute("SELECT name, value FROM kinds WHERE value != '' ORDER BY value").fetchall()
@@ -132,7 +132,7 @@ def _summary(db: sqlite3.Connection, wanted: Wanted) -> str:
         summary = f"{count(search.count(db, wanted), 'rollout')} of {rows:,}"
     else:
         summary = f"{count(rows, 'rollout')} of {count(steps, 'step')}"
-    if steps < (recorded := fact(db, "recorded")):
+    if steps < (recorded := index_value(db, "recorded")):
         summary += f"; {steps / recorded:.0%} of the steps are indexed so far"
     if broken:
         summary += f"; {count(broken, 'line')} could not be read"
@@ -141,7 +141,7 @@ def _summary(db: sqlite3.Connection, wanted: Wanted) -> str:
 
 def _has_newest(db: sqlite3.Connection) -> bool:
     """Whether the index contains the newest recorded step; False before the indexer's first pass."""
-    return db.execute("SELECT 1 FROM files WHERE step = ?", (fact(db, "newest"),)).fetchone() is not None
+    return db.execute("SELECT 1 FROM files WHERE step = ?", (index_value(db, "newest"),)).fetchone() is not None
 
 
 def _unindexed(run: Path, steps: Sequence[int]) -> list[list[Member]]:

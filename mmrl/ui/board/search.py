@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder.files import opened
+from mmrl.run_folder.files import open_regular_file
 from mmrl.run_folder.validated import parsed
 from mmrl.ui.report import alarms
 from mmrl.ui.report.alarms import Alarm
@@ -184,7 +184,7 @@ def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]]) -> lis
     """(line, row) of a step's file at these places: (line, byte offset, length in bytes). Unreadable rows are left out."""
     rows = []
     try:
-        with opened(run / "rollouts" / f"step-{step:06d}.jsonl") as file:
+        with open_regular_file(run / "rollouts" / f"step-{step:06d}.jsonl") as file:
             for line, offset, length in places:
                 file.seek(offset)
                 if (row := parsed(file.read(length))) is not None and row.get("step") == step:

@@ -14,13 +14,13 @@ from mmrl.run_folder import files, validated
 from mmrl.run_folder.files import contents
 from mmrl.run_folder.reader import item_files, step_entries
 from mmrl.ui.board import compare as comparing
-from mmrl.ui.board import facts, rollouts, search
+from mmrl.ui.board import rollouts, run_queries, search
 from mmrl.ui.board.pages import address, other_run, table
 from mmrl.ui.board.state import State, tail
 from mmrl.ui.report import alarms as alarming
 from mmrl.ui.report import cards
 from mmrl.ui.report import episodes as watched
-from mmrl.ui.report.sources import Pictures
+from mmrl.ui.report.media_sources import MediaSource
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc
 
@@ -52,7 +52,7 @@ def alarms(name: str, run: Path) -> str:
     listed = alarming.alarms(tail(run / "errors.jsonl", ERRORS))
     if not listed:
         return '<p class="hint" id="none">Nothing went wrong or looked wrong so far.</p>'
-    with facts.reading(run) as db:
+    with run_queries.open_index(run) as db:
         return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(listed))
 
 
@@ -113,7 +113,7 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
     return (
         f"{form}{ask}{figures}{notes}<h2>Prompt by prompt</h2>"
         f'<p class="hint">{count(len(pair.items), "prompt")} in common, largest difference first; the runs differ on {differ:,}. '
-        "A run records the messages of the first record.items prompts of each task.</p>"
+        "A run records the messages of the first record.evaluation_prompts prompts of each task.</p>"
         f'<ol class="pairs">{items}</ol>{more}'
     )
 
@@ -140,7 +140,7 @@ def _task(task: comparing.Comparison) -> list[str]:
     ]
 
 
-def _item(item: comparing.Item, pictures: Pictures, number: int) -> str:
+def _item(item: comparing.PromptDifference, pictures: MediaSource, number: int) -> str:
     """A prompt with both completions as a list item. pictures: the first run's media. number: makes element ids unique."""
     css = "up" if item.difference > 0 else "down" if item.difference < 0 else ""
     sides = "".join(_side(letter, row) for letter, row in (("A", item.first), ("B", item.second)))
@@ -166,7 +166,7 @@ def settings(name: str, run: Path, other: str, folder: Path | None, names: Seque
         text = ""
     difference = ""
     if folder is not None:
-        differences = files.differences(facts.config(run), facts.config(folder))
+        differences = files.differences(run_queries.config(run), run_queries.config(folder))
         rows = [[f"<code>{esc(key, 200)}</code>", *(_value(value) for value in pair)] for key, pair in differences.items()]
         difference = "<h2>Differences</h2>" + (
             table(("Key", esc(name, 80), esc(other, 80)), rows, "Settings that differ")

@@ -11,13 +11,13 @@ import click
 import uvicorn
 
 from mmrl.api.errors import UserError
+from mmrl.ui.board.access import is_loopback
 from mmrl.ui.board.app import app
-from mmrl.ui.board.guard import is_loopback
-from mmrl.ui.board.hub import Hub
-from mmrl.ui.board.places import Places
+from mmrl.ui.board.live_updates import UpdateHub
+from mmrl.ui.board.run_paths import RunPaths
 
 
-def serve(places: Places, host: str, port: int, token: str, show: bool) -> None:
+def serve(places: RunPaths, host: str, port: int, token: str, show: bool) -> None:
     """Serve the runs of a folder until Ctrl-C. show: open the browser. Raises UserError if the address is unavailable, or if
     other machines could reach it without a token."""
     if token and not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
@@ -39,7 +39,7 @@ def serve(places: Places, host: str, port: int, token: str, show: bool) -> None:
 class _Server(uvicorn.Server):
     """A server that ends the event streams of open pages first, since a shutdown waits for open connections."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: UpdateHub) -> None:
         super().__init__(config)
         self.hub = hub
 

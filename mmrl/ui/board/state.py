@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.run_folder import validated
-from mmrl.run_folder.files import contents, opened
+from mmrl.run_folder.files import contents, open_regular_file
 from mmrl.run_folder.validated import parsed
 from mmrl.run_folder.writer import ENDED
 
@@ -138,7 +138,7 @@ def _written(file: Path) -> bool:
 def tail(file: Path, size: int = TAIL) -> list[dict[str, Any]]:
     """The rows in the last `size` bytes of a JSONL file; unreadable ones are left out."""
     try:
-        with opened(file) as read:
+        with open_regular_file(file) as read:
             end = read.seek(0, os.SEEK_END)
             read.seek(max(0, end - size))
             data = read.read(size)

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from mmrl import __version__
-from mmrl.api.errors import PluginError, UserError, one_line, suggest
+from mmrl.api.errors import PluginError, UserError, did_you_mean, shorten
 from mmrl.compute.crossing import trace_of
 
 COMMANDS = {
@@ -54,7 +54,7 @@ class Main(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            raise UserError(f"no command {args[0]!r}.{suggest(args[0], self.list_commands(ctx))} `mmrl --help` lists them")
+            raise UserError(f"no command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))} `mmrl --help` lists them")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,7 +76,7 @@ class Main(click.Group):
                 try:
                     add(cli=group)
                 except (Exception, SystemExit) as error:  # noqa: BLE001  the other commands must keep working
-                    click.echo(f"mmrl: plugin {plugin!r} adds no commands: {type(error).__name__}: {one_line(error)}", err=True)
+                    click.echo(f"mmrl: plugin {plugin!r} adds no commands: {type(error).__name__}: {shorten(error)}", err=True)
                     continue
                 _add(commands, group.commands, plugin)
         return ctx.meta["commands"]
@@ -99,7 +99,7 @@ class Main(click.Group):
         except UserError as error:
             if isinstance(error, PluginError) and error.__cause__:
                 click.echo(trace_of(error.__cause__), err=True, nl=False)
-            click.echo(f"mmrl: {one_line(error)}", err=True)
+            click.echo(f"mmrl: {shorten(error)}", err=True)
             sys.exit(2)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
@@ -112,13 +112,11 @@ class Main(click.Group):
             sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"mmrl: {where}{error.strerror or one_line(error)}: fix that, or choose another path", err=True)
+            click.echo(f"mmrl: {where}{error.strerror or shorten(error)}: fix that, or choose another path", err=True)
             sys.exit(2)
         except Exception as error:  # noqa: BLE001  the last resort: the log of a bug must end with one line, too
             traceback.print_exc()
-            click.echo(
-                f"mmrl: {type(error).__name__}: {one_line(error)}: a bug in mmrl; report it with the lines above", err=True
-            )
+            click.echo(f"mmrl: {type(error).__name__}: {shorten(error)}: a bug in mmrl; report it with the lines above", err=True)
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 

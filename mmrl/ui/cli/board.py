@@ -31,8 +31,8 @@ def command(runs_dir: Path, host: str, port: int, token: str, show: bool) -> Non
         import uvicorn
     except ModuleNotFoundError as error:
         raise UserError(f'mmrl board needs {error.name}: pip install "multimodal-rl[board]"') from None
-    from mmrl.ui.board.places import Places
+    from mmrl.ui.board.run_paths import RunPaths
     from mmrl.ui.board.serving import serve
 
     del starlette, uvicorn
-    serve(Places.of(runs_dir), host, port, token, show)
+    serve(RunPaths.of(runs_dir), host, port, token, show)

@@ -7,8 +7,8 @@ import json
 import click
 
 from mmrl.api.settings import key_values
-from mmrl.ui.cli.apart import apart
 from mmrl.ui.cli.complete import ids
+from mmrl.ui.cli.subprocess_call import run_in_fork
 
 
 @click.command()
@@ -27,7 +27,7 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
     from mmrl.testing import check_id
 
     options = key_values(settings)
-    reports = apart(lambda: check_id(id, n=n, task=task, options=options), f"check of {id!r}")
+    reports = run_in_fork(lambda: check_id(id, n=n, task=task, options=options), f"check of {id!r}")
     if as_json:
         click.echo(json.dumps([r.as_json() for r in reports], indent=2))
     else:

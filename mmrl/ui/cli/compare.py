@@ -12,8 +12,8 @@ import click
 from mmrl.api.errors import UserError
 
 if TYPE_CHECKING:
-    from mmrl.evaluation.comparison import Comparison, Measured
-    from mmrl.evaluation.paired import Paired
+    from mmrl.evaluation.comparison import Comparison, EvaluatedRun
+    from mmrl.evaluation.paired_tests import PairedDifference
 
 SIGNIFICANCE = 0.05
 """Significance level: a difference with a smaller p is coloured and called better or worse."""
@@ -31,17 +31,19 @@ def command(runs: tuple[Path, ...], split: str | None, step: str, as_json: bool)
     better, and a p value. Among three or more runs, those that differ only in seed and name form a group.
     """
     from mmrl.evaluation import comparison
-    from mmrl.run_folder.files import plain
+    from mmrl.run_folder.files import to_json_value
 
     if len(runs) < 2 or len({path.resolve() for path in runs}) < len(runs):
         raise UserError(f"mmrl compare {' '.join(map(str, runs))}: give two or more different run folders")
     measured = [comparison.measured(path, step, split) for path in runs]
-    comparisons, missing = comparison.compared(measured)
+    comparisons, missing = comparison.compare_runs(measured)
     if as_json:
         import json
 
         click.echo(
-            json.dumps(plain({"runs": [_run_json(run) for run in measured], "tasks": [_task_json(c) for c in comparisons]}))
+            json.dumps(
+                to_json_value({"runs": [_run_json(run) for run in measured], "tasks": [_task_json(c) for c in comparisons]})
+            )
         )
         return
     if len(measured) == 2:
@@ -55,7 +57,7 @@ def command(runs: tuple[Path, ...], split: str | None, step: str, as_json: bool)
 # -- showing ------------------------------------------------------------------------------------------------------------
 
 
-def _print_pair(measured: Sequence[Measured], comparisons: Sequence[Comparison]) -> None:
+def _print_pair(measured: Sequence[EvaluatedRun], comparisons: Sequence[Comparison]) -> None:
     """Print two runs as A and B, and a paragraph for each task."""
     width = max(len(run.name) for run in measured)
     for letter, run in zip("AB", measured, strict=True):
@@ -73,17 +75,17 @@ def _print_pair(measured: Sequence[Measured], comparisons: Sequence[Comparison])
     click.echo()
 
 
-def _verdict(pair: Paired) -> str:
+def _verdict(pair: PairedDifference) -> str:
     if pair.p >= SIGNIFICANCE:
         return "no significant difference"
     return f"B is {'better' if pair.difference > 0 else 'worse'}"
 
 
-def _print_table(measured: Sequence[Measured], comparisons: Sequence[Comparison]) -> None:
+def _print_table(measured: Sequence[EvaluatedRun], comparisons: Sequence[Comparison]) -> None:
     """Print a table for each task: a row per run, then a row per group of seeds."""
     from mmrl.ui.cli.table import escape, print_table
 
-    columns = ("run", "seed", "step", "mean", "95% interval", "lowest to highest")
+    columns = ("run", "seed", "step", "mean", "95% interval", "range")
     for task in comparisons:
         rows: list[tuple[str, ...]] = [
             (escape(run.name), str(run.seed), str(run.step), f"{mean:.3f}", _interval(low, high, brackets=False), "")
@@ -115,7 +117,7 @@ def _p(p: float) -> str:
     return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def _run_json(run: Measured) -> dict[str, Any]:
+def _run_json(run: EvaluatedRun) -> dict[str, Any]:
     return {"path": run.name, "name": run.config.get("name"), "seed": run.seed, "step": run.step}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mmrl.ui import doctor
-from mmrl.ui.cli.terminal import tell
+from mmrl.ui.cli.terminal import status_line
 
 COLOURS = {"ok": "green", "note": "yellow", "missing": "dim", "broken": "bold red"}
 
@@ -21,7 +21,7 @@ def command(as_json: bool, runs: Path) -> None:
 
     The exit code is 1 when something is broken that the core or training needs.
     """
-    tell("checking the installation, for some seconds ...")
+    status_line("checking the installation, for some seconds ...")
     findings = doctor.diagnose(runs)
     if as_json:
         click.echo(json.dumps(doctor.as_json(findings), indent=2))

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from mmrl.api.errors import UserError
 
 if TYPE_CHECKING:
-    from mmrl.evaluation.figures import Evaluation
+    from mmrl.evaluation.results import Evaluation
 
 SHOWN = 8
 """Number of nearby run folders that the error for an unknown path lists."""
@@ -36,14 +36,29 @@ STEERED = {"entropy": "entropy, nats", "peak": "highest at token", "tokens": "to
 )
 @click.option("--split", help="Split to evaluate on; default: the run file's.")
 @click.option("-n", "n", type=click.IntRange(min=1), help="Prompts per task; default: the run file's.")
-@click.option("--samples", type=click.IntRange(min=1), metavar="K", help="Answers sampled per prompt, for pass@K and majority@K.")
+@click.option(
+    "--num-samples",
+    "samples",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Answers sampled per prompt, for pass@K and majority@K.",
+)
 @click.option("--temperature", type=click.FloatRange(min=0), metavar="T", help="Sampling temperature; 0 is greedy.")
-@click.option("--shuffled", is_flag=True, help="Evaluate also with the frames of videos shuffled.")
-@click.option("--frames", metavar="N,N,..", help="Evaluate also from N frames, and from more where the answers differ.")
-@click.option("--agree", type=click.IntRange(min=1), metavar="K", help="Number of answers that must agree, for --frames.")
+@click.option("--shuffle-frames", "shuffled", is_flag=True, help="Evaluate also with the frames of videos shuffled.")
+@click.option(
+    "--sparse-frames", "frames", metavar="N,N,..", help="Evaluate also from N frames, and from more where the answers differ."
+)
+@click.option(
+    "--sparse-agreement",
+    "agree",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Number of answers that must agree, for --sparse-frames.",
+)
 @click.option("--steer", is_flag=True, help="Evaluate also with answers to videos steered by entropy (V-Reason).")
 @click.option(
-    "--videos",
+    "--save-videos",
+    "videos",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Write videos of the first successes and failures of acting tasks here.",
@@ -72,7 +87,7 @@ def command(
     By default the policy gives one greedy answer to each prompt. All figures are printed with 95% intervals.
     """
     from mmrl.config.load import load_config
-    from mmrl.ui.cli.terminal import quiet, tell
+    from mmrl.ui.cli.terminal import silence_libraries, status_line
 
     _refuse_unknown(target)
     if videos:
@@ -81,14 +96,14 @@ def command(
     if folder is None and ctx.get_parameter_source("which") is ParameterSource.COMMANDLINE:
         raise UserError(f"--checkpoint {which} needs a run folder, and {target} is a run file: leave it out, or give runs/NAME")
     extra = [f"evaluate.split={json.dumps(split)}"] if split else []
-    given = {"n": n, "temperature": temperature, "samples": samples, "agree": agree}
-    extra += ["evaluate.shuffled=true"] if shuffled else []
-    extra += [f"evaluate.frames=[{frames}]"] if frames else []
+    given = {"num_prompts": n, "num_samples": samples, "sparse_agreement": agree, "temperature": temperature}
+    extra += ["evaluate.shuffle_frames=true"] if shuffled else []
+    extra += [f"evaluate.sparse_frames=[{frames}]"] if frames else []
     extra += ["evaluate.steer=true"] if steer else []
     extra += [f"evaluate.{key}={value}" for key, value in given.items() if value is not None]
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
-    tell(f"loading {config.policy.model} ...")
-    quiet()
+    status_line(f"loading {config.policy.model} ...")
+    silence_libraries()
     from mmrl.train.start import evaluate_only
 
     weights, step = _weights(config.policy.model, folder, which)
@@ -101,12 +116,12 @@ def command(
         return
     click.echo(weights)
     if (settings := config.evaluate).temperature:
-        click.echo(f"answers to each prompt: {settings.samples}, sampled at temperature {settings.temperature:g}")
+        click.echo(f"answers to each prompt: {settings.num_samples}, sampled at temperature {settings.temperature:g}")
     if len(figures) > 1 and any(f.intervals for f in figures):
         _table(figures)
     else:
         for f in figures:
-            _print(f, settings.n)
+            _print(f, settings.num_prompts)
             if settings.steer:
                 _print_steered(f)
 
@@ -114,7 +129,7 @@ def command(
 def _refuse_full(videos: Path) -> None:
     """Raise UserError unless the folder of videos is new or empty."""
     if videos.exists() and (not videos.is_dir() or any(videos.iterdir())):
-        raise UserError(f"--videos {videos} already exists and is not an empty folder: give another, or remove it")
+        raise UserError(f"--save-videos {videos} already exists and is not an empty folder: give another, or remove it")
 
 
 def _keep(videos: Path, figures: Sequence[Evaluation]) -> None:
@@ -123,7 +138,7 @@ def _keep(videos: Path, figures: Sequence[Evaluation]) -> None:
 
     rows = [{"step": None, **row} for f in figures for row in f.episodes]
     if rows:
-        episodes.write(videos, rows)
+        episodes.write_episodes(videos, rows)
         click.echo(f"{len(rows)} videos are in {videos}; {videos / episodes.ROWS} describes them", err=True)
     else:
         click.echo("no videos: no task acts in a simulator that renders images", err=True)
@@ -131,7 +146,7 @@ def _keep(videos: Path, figures: Sequence[Evaluation]) -> None:
 
 def _refuse_unknown(target: Path) -> None:
     """Raise UserError when the target is neither a run file nor a run folder; the message lists nearby run folders."""
-    from mmrl.api.errors import suggest
+    from mmrl.api.errors import did_you_mean
     from mmrl.run_folder.reader import is_run
 
     if target.is_file() or (target / "config.toml").is_file() or (target.suffix == ".toml" and not target.is_dir()):
@@ -141,7 +156,7 @@ def _refuse_unknown(target: Path) -> None:
     more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
     hint = f"Run folders here: {', '.join(runs[:SHOWN])}{more}" if runs else "Check the path; `mmrl train` writes run folders"
     what = "not a run folder: its config.toml does not exist" if target.is_dir() else "neither a run file nor a run folder"
-    raise UserError(f"{target} is {what}.{suggest(str(target), runs)} {hint}")
+    raise UserError(f"{target} is {what}.{did_you_mean(str(target), runs)} {hint}")
 
 
 def _weights(model: str, folder: Path | None, which: str) -> tuple[str, int | None]:

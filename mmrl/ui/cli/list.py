@@ -61,7 +61,7 @@ def command(kind: str | None, id: str | None, as_json: bool) -> None:
 
 def _print_one(registry: Any, kind: str, id: str, as_json: bool) -> None:
     """Print one spec in full."""
-    from mmrl.registry.targets import load_target
+    from mmrl.registry.importing import load_target
     from mmrl.ui.cli.options import first_line, options_of, settings_of, signals_of
 
     spec = registry.get(kind, id)
@@ -97,11 +97,11 @@ def _print_one(registry: Any, kind: str, id: str, as_json: bool) -> None:
         _table(title, ["name", "type", "default", "meaning"], cells)
     else:
         click.echo("It has no options.")
-    if isinstance(spec, AlgorithmSpec) and spec.stage:
+    if isinstance(spec, AlgorithmSpec) and spec.stage_defaults:
         from mmrl.config.sections import RlStage
 
         keys = {name: field.description or "" for name, field in RlStage.model_fields.items()}
-        cells = [[name, _text(value), keys.get(name, "not a key of an rl stage")] for name, value in spec.stage.items()]
+        cells = [[name, _text(value), keys.get(name, "not a key of an rl stage")] for name, value in spec.stage_defaults.items()]
         _table("defaults of its stage in the run file", ["key", "value", "meaning"], cells)
 
 
@@ -147,5 +147,5 @@ def _details(spec: Spec) -> str:
     if isinstance(spec, VerifierSpec):
         return f"{spec.low:g} to {spec.high:g}"
     if isinstance(spec, TrackerSpec):
-        return ", ".join(spec.needs)
+        return ", ".join(spec.requires)
     return spec.paper if isinstance(spec, AlgorithmSpec) else spec.target

@@ -45,20 +45,20 @@ def command(
     mixture at its maximum (MoDoMoDo, Liang et al. 2025). The same command resumes an interrupted search.
     """
     from mmrl.config.load import load_config
-    from mmrl.data.mixture import enough, pilot, recommend, searched, seed_mixtures
+    from mmrl.data.mixture import enough, mixture_stage, pilot_config, recommend, seed_mixtures
     from mmrl.run_folder.reader import is_run
-    from mmrl.ui.cli.terminal import quiet
+    from mmrl.ui.cli.terminal import silence_libraries
 
     config = load_config(run_file, overrides)
-    at, labels = searched(config)
+    at, labels = mixture_stage(config)
     seed = config.seed if seed is None else seed
     steps = steps or -(-config.stages[at].steps // 4)
-    out = out or Path(config.runs) / f"{config.name}-mix"
+    out = out or Path(config.runs_dir) / f"{config.name}-mix"
     if is_run(out):
         raise UserError(f"{out} is itself a run folder: give another --out for the pilots")
     mixtures = seed_mixtures(labels, pilots or enough(len(labels)), seed)
-    configs = [pilot(config, i, mixture, steps, str(out)) for i, mixture in enumerate(mixtures, 1)]
-    quiet()
+    configs = [pilot_config(config, i, mixture, steps, str(out)) for i, mixture in enumerate(mixtures, 1)]
+    silence_libraries()
     finished = [_finished(config) for config in configs]
     figures = list(_train(configs, mixtures, labels, finished))
     tasks = list(figures[0])
@@ -77,18 +77,18 @@ def command(
 
 def _finished(pilot: RunConfig) -> bool:
     """Whether an earlier call finished this pilot. Raises UserError when its folder holds something else or other settings."""
-    from mmrl.config.load import as_data
+    from mmrl.config.load import to_dict
     from mmrl.run_folder.reader import is_run
     from mmrl.run_folder.writer import RunFolder
 
-    path = Path(pilot.runs) / pilot.name
+    path = Path(pilot.runs_dir) / pilot.name
     if not path.exists():
         return False
     if not is_run(path):
         raise UserError(f"{path} is not a run folder, and a pilot needs its place: remove it, or give another --out")
     from mmrl.train.resolve import with_algorithm_defaults
 
-    settings = as_data(with_algorithm_defaults(pilot))
+    settings = to_dict(with_algorithm_defaults(pilot))
     try:
         RunFolder.open(path, settings)
     except UserError as error:
@@ -102,9 +102,9 @@ def _train(
     """Train the unfinished pilots; yields each pilot's last held-out figures by task and prints a line for each on stderr."""
     import gc
 
-    with Watch(len(configs)) as watch, interrupts() as interrupted:
+    with PilotProgress(len(configs)) as watch, interrupts() as interrupted:
         for number, (config, mixture, done) in enumerate(zip(configs, mixtures, finished, strict=True), 1):
-            path, started = Path(config.runs) / config.name, time.monotonic()
+            path, started = Path(config.runs_dir) / config.name, time.monotonic()
             if interrupted():
                 raise KeyboardInterrupt
             if not done:
@@ -157,7 +157,7 @@ def _figures(path: Path) -> dict[str, Any]:
     raise UserError(f"{path / 'summary.json'} has no held-out figures: remove that folder, and the pilot is trained again")
 
 
-class Watch:
+class PilotProgress:
     """Progress of the pilots on stderr: a live line in a terminal, a line for each finished pilot, and each note once."""
 
     def __init__(self, count: int) -> None:
@@ -172,7 +172,7 @@ class Watch:
         self.notes: set[str] = set()
         self.stopping = tell_stopping
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> PilotProgress:
         if self.live:
             self.live.start()
         return self
@@ -264,7 +264,7 @@ def _as_json(
 def _write(path: Path, data: Mapping[str, Any]) -> None:
     from mmrl.run_folder import files
 
-    files.replace(path, files.pretty(data))
+    files.replace_file(path, files.pretty(data))
 
 
 def _inline(shares: Mapping[str, float]) -> str:
@@ -323,7 +323,9 @@ def _show(data: Mapping[str, Any], run_file: Path, overrides: Sequence[str], out
     )
     click.echo(f"recommended  {_words(best['shares'])}\n             {value}{beside}")
     if not surrogate["used"]:
-        click.echo("             more or longer pilots (--pilots, --steps) or more held-out prompts (evaluate.n) may help")
+        click.echo(
+            "             more or longer pilots (--pilots, --steps) or more held-out prompts (evaluate.num_prompts) may help"
+        )
     where = f"stages.{data['stage']}"
     switches = sys.argv[1 : sys.argv.index("mix")] if "mix" in sys.argv else []  # such as --plugin ./my_task.py
     sets = [*overrides, f"{where}.{best['toml'].replace(' = ', '=', 1)}"]

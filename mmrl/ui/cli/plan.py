@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 @click.argument("run_file", type=click.Path(path_type=Path), metavar="RUN.toml")
 @click.option("--machine", metavar="NAME", help="A GPU such as h200 or rtx-4090, or cpu; default: policy.device here.")
 @click.option("--gpus", type=click.IntRange(min=1), help="Number of devices; default: that of [compute].")
-@click.option("--text", type=click.IntRange(min=0), default=128, show_default=True, help="Text tokens of a prompt.")
+@click.option(
+    "--prompt-tokens", "text", type=click.IntRange(min=0), default=128, show_default=True, help="Text tokens of a prompt."
+)
 @click.option("--images", type=click.IntRange(min=0), default=1, show_default=True, help="Images of a prompt.")
-@click.option("--pixels", type=click.IntRange(min=1), help="Pixels of an image; default: policy.max_pixels, or a megapixel.")
-@click.option("--completion", type=click.IntRange(min=1), help="Tokens of a completion; default: generate.max_tokens.")
+@click.option(
+    "--image-pixels", "pixels", type=click.IntRange(min=1), help="Pixels of an image; default: policy.max_pixels, or a megapixel."
+)
+@click.option(
+    "--completion-tokens", "completion", type=click.IntRange(min=1), help="Tokens of a completion; default: generate.max_tokens."
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the run file; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the plan, in bytes and seconds of one device.")
 def command(
@@ -38,20 +44,20 @@ def command(
 
     The prediction uses shapes alone: it loads no model and needs no GPU. The exit code is 1 when the run does not fit.
     """
-    from mmrl.compute.devices import device_of
+    from mmrl.compute.devices import resolve_device
     from mmrl.config.load import load_config
     from mmrl.train.plan import machines, predict, sizes_of
-    from mmrl.train.plan.sources import found
+    from mmrl.train.plan.sources import find_shapes
     from mmrl.train.resolve import with_algorithm_defaults
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every request
     config = with_algorithm_defaults(load_config(run_file, overrides))
-    sizes = sizes_of(config, found(config.policy), text, images, pixels, completion)
+    sizes = sizes_of(config, find_shapes(config.policy), text, images, pixels, completion)
     if machine is None:
-        device, count = machines.at_hand(device_of(config.policy))
+        device, count = machines.current_machine(resolve_device(config.policy))
         gpus = gpus if gpus is not None or config.compute.learners > 1 or config.compute.placement != "colocated" else count
     else:
-        device = machines.named(machine)
+        device = machines.machine_by_name(machine)
     plan = predict(config, device, gpus=gpus, sizes=sizes)
     if as_json:
         click.echo(json.dumps(plan.as_json()))
@@ -75,7 +81,7 @@ def _show(plan: Plan) -> None:
     for stage in plan.stages:
         _show_stage(plan, stage)
     if not plan.engine_fits:
-        click.echo("vLLM's share does not hold the model: raise compute.memory or compute.tensor_parallel")
+        click.echo("vLLM's share does not hold the model: raise compute.gpu_memory_utilization or compute.tensor_parallel")
     if plan.changes:
         click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nTo make it fit, change one of")
         from mmrl.train.plan import gib
@@ -98,7 +104,7 @@ def _show_stage(plan: Plan, stage: StagePlan) -> None:
     ]
     peaks = stage.peaks
     rows.append(["[bold]total[/]", *(f"[bold]{gib(peaks[phase])}[/]" for phase in ("generate", "update")), ""])
-    print_table(f"stages.{stage.number} ({stage.kind}): memory per device", ["part", "sampling", "learning", "because"], rows)
+    print_table(f"stages.{stage.number} ({stage.kind}): memory per device", ["part", "sampling", "learning", "reason"], rows)
     room = plan.usable - stage.peak
     limit = "learning" if peaks["update"] >= peaks["generate"] else "sampling"
     click.echo(

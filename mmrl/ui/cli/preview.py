@@ -20,11 +20,11 @@ from mmrl.ui.cli.complete import ids
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from mmrl.api.tasks.marks import Mark
+    from mmrl.api.tasks.overlays import Overlay
     from mmrl.api.types import Prompt
     from mmrl.policies.vlm.vlm import VLM
-    from mmrl.ui.report.figures import Figure
-    from mmrl.ui.survey import Looked, Seen, Survey, Surveyor
+    from mmrl.ui.report.survey_charts import Figure
+    from mmrl.ui.task_statistics import EncodedView, SampledPrompt, TaskStatistics, TaskStatisticsCollector
 
 AT_ONCE = 8
 """Prompts surveyed in one batch; their media are in memory together, in addition to those of the shown prompts."""
@@ -70,11 +70,11 @@ def command(
     give to a gold, an empty and a wrong completion.
     """
     from mmrl.registry import plugins
-    from mmrl.ui.cli.terminal import tell
-    from mmrl.ui.report.figures import figures, payments
+    from mmrl.ui.cli.terminal import status_line
+    from mmrl.ui.report.survey_charts import figures, payments
     from mmrl.ui.report.text import count as count_of
     from mmrl.ui.report.text import visible
-    from mmrl.ui.survey import Surveyor
+    from mmrl.ui.task_statistics import TaskStatisticsCollector
 
     registry = plugins.registry()
     spec = registry.get("tasks", task)
@@ -84,10 +84,10 @@ def command(
     name = f"preview-{task.replace('/', '-')}"
     paths = [_target(path) for path in ([out] if out else [Path(f"{name}.png"), Path(f"{name}.html")])]
     policy = _policy(model) if model else None
-    made.eyes = policy.eyes if policy else made.eyes
-    surveyor = Surveyor(made, spec, _reader(policy) if policy else None, policy.longest if policy else 0)
+    made.image_processing = policy.image_processing if policy else made.image_processing
+    surveyor = TaskStatisticsCollector(made, spec, _reader(policy) if policy else None, policy.longest if policy else 0)
     broken: list[str] = []
-    tell(f"surveying prompts of {task} ...")
+    status_line(f"surveying prompts of {task} ...")
     try:
         total, shown, cut = _look(surveyor, split, seed, count, sample, broken)
     finally:
@@ -105,7 +105,7 @@ def command(
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
     subtitle = f"{which} of split {split}, seed {seed}" + (f"; {options}" if options else "")
     statistics, scores = figures(survey), payments(survey, spec, surveyor.verifiers)
-    see = (lambda image: image.resize(made.eyes.size(image.size))) if model else None
+    see = (lambda image: image.resize(made.image_processing.model_size(image.size))) if model else None
     for path in paths:
         if path.suffix.lower() == ".html":
             text = _page(surveyor, survey, task, subtitle, sampled, see, shown, statistics, scores)
@@ -122,15 +122,15 @@ def command(
 
 
 def _look(
-    surveyor: Surveyor, split: str, seed: int, count: int, sample: int, broken: list[str]
-) -> tuple[int | None, list[Looked], bool]:
+    surveyor: TaskStatisticsCollector, split: str, seed: int, count: int, sample: int, broken: list[str]
+) -> tuple[int | None, list[SampledPrompt], bool]:
     """(number of prompts in the split, None if unknown; the prompts to show; whether the time limit left out others). The others
     are surveyed in random order, so that the time limit leaves a fair sample."""
-    from mmrl.api.errors import calling
+    from mmrl.api.errors import plugin_errors
     from mmrl.testing.sample import evenly, is_sequence
 
     task, start = surveyor.task, time.monotonic()
-    with calling(f"task {surveyor.spec.id!r}: prompts({split!r}, {seed})"):
+    with plugin_errors(f"task {surveyor.spec.id!r}: prompts({split!r}, {seed})"):
         rows: Any = task.prompts(split, seed)
     total = len(rows) if isinstance(rows, Sized) else None
     first, others = [*range(count)], [*range(max(0, sample - count))]
@@ -142,7 +142,7 @@ def _look(
         del others[max(0, sample - len(first)) :]
     else:
         rows = iter(rows)
-    shown: list[Looked] = []
+    shown: list[SampledPrompt] = []
     seen = 0
     prompts = _made(rows, first if task.simulation else [*first, *others], surveyor.spec.id, broken)
     while batch := list(islice(prompts, AT_ONCE)):
@@ -150,9 +150,9 @@ def _look(
             return total, shown, True
         seen += len(batch)
         if task.simulation is not None:
-            from mmrl.rollout.simulators.starts import starts
+            from mmrl.rollout.simulators.initial import initial_observations
 
-            batch = starts(task, batch)
+            batch = initial_observations(task, batch)
         surveyed = surveyor.look(batch, broken)
         shown += surveyed[: count - len(shown)]
     return total, shown, False
@@ -161,29 +161,29 @@ def _look(
 def _made(rows: Any, places: Iterable[int], task: str, broken: list[str]) -> Iterator[Prompt]:
     from dataclasses import replace
 
-    from mmrl.api.errors import calling
+    from mmrl.api.errors import plugin_errors
     from mmrl.testing.sample import rows_at
 
-    with calling(f"task {task!r}: its prompts"):
+    with plugin_errors(f"task {task!r}: its prompts"):
         for prompt in rows_at(rows, places, broken):
             yield replace(prompt, task=task)
 
 
-def _drawn(surveyor: Surveyor, looked: Looked, completion: str) -> tuple[Any, Sequence[Mark]]:
+def _drawn(surveyor: TaskStatisticsCollector, looked: SampledPrompt, completion: str) -> tuple[Any, Sequence[Overlay]]:
     """(image that the completion draws, or None; marks of the completion and of the gold answer)."""
-    from mmrl.api.errors import calling
+    from mmrl.api.errors import plugin_errors
 
-    with calling(f"task {surveyor.spec.id!r}: shows()"):
-        picture = surveyor.task.shows(looked.prompt, completion) if completion else None
+    with plugin_errors(f"task {surveyor.spec.id!r}: shows()"):
+        picture = surveyor.task.draw_completion(looked.prompt, completion) if completion else None
     return picture, surveyor.marks(looked.prompt, completion)
 
 
 def _png(
-    surveyor: Surveyor,
+    surveyor: TaskStatisticsCollector,
     task: str,
     subtitle: str,
     see: Callable[[Image], Image] | None,
-    shown: Sequence[Looked],
+    shown: Sequence[SampledPrompt],
     facts: Sequence[Figure],
     odd: Sequence[str],
 ) -> bytes:
@@ -193,7 +193,7 @@ def _png(
     from mmrl.ui.report.contact_sheet import contact_sheet
 
     prompts: list[Prompt] = []
-    marks: list[Sequence[Mark]] = []
+    marks: list[Sequence[Overlay]] = []
     for looked in shown:
         picture, of_prompt = _drawn(surveyor, looked, looked.gold or "")
         drawn = [] if picture is None else [{"role": "assistant", "content": [{"type": "image", "image": picture}]}]
@@ -204,13 +204,13 @@ def _png(
 
 
 def _page(
-    surveyor: Surveyor,
-    survey: Survey,
+    surveyor: TaskStatisticsCollector,
+    survey: TaskStatistics,
     task: str,
     subtitle: str,
     sampled: str,
     see: Callable[[Image], Image] | None,
-    shown: Sequence[Looked],
+    shown: Sequence[SampledPrompt],
     statistics: Sequence[Figure],
     scores: Sequence[Figure],
 ) -> str:
@@ -237,26 +237,26 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _policy(model: str) -> VLM:
-    from mmrl.ui.cli.terminal import quiet, tell
+    from mmrl.ui.cli.terminal import silence_libraries, status_line
 
-    tell(f"loading {model} ...")
-    quiet()
+    status_line(f"loading {model} ...")
+    silence_libraries()
     from mmrl.config.sections import PolicyConfig
     from mmrl.policies.vlm.vlm import VLM
 
     return VLM(PolicyConfig(model=model))
 
 
-def _reader(policy: VLM) -> Callable[[Prompt], Seen]:
+def _reader(policy: VLM) -> Callable[[Prompt], EncodedView]:
     """A function that encodes a prompt with the policy and keeps only its sizes and token counts."""
-    from mmrl.ui.survey import Seen
+    from mmrl.ui.task_statistics import EncodedView
 
-    def read(prompt: Prompt) -> Seen:
+    def read(prompt: Prompt) -> EncodedView:
         inputs = policy.encode(prompt)
-        return Seen(
+        return EncodedView(
             image_sizes=inputs.image_sizes,
             model_sizes=inputs.model_sizes,
-            frame=inputs.frame,
+            frame=inputs.coordinate_format,
             tokens=len(inputs.ids),
             pictured=sum(token in policy.banned for token in inputs.ids.tolist()),
         )

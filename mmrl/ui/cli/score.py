@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from mmrl.api.errors import UserError, suggest
+from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.settings import key_values
 from mmrl.api.types import Case, Status
 from mmrl.judge import local_judge
@@ -24,7 +24,12 @@ NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"
 @click.argument("verifier", shell_complete=ids("verifiers"))
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the verifier, with a TOML value.")
 @click.option(
-    "--processes", type=click.IntRange(min=1, max=1024), default=1, show_default=True, help="Number of worker processes."
+    "--num-workers",
+    "processes",
+    type=click.IntRange(min=1, max=1024),
+    default=1,
+    show_default=True,
+    help="Number of worker processes.",
 )
 def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
     """Score completions with VERIFIER: one JSON line out for each JSON line in, in the same order.
@@ -71,14 +76,14 @@ def _case(line: bytes, where: str) -> Case:
         raise UserError(f'{where} is not a JSON object: write {{"completion": ..., "answer": ...}}')
     for key, value in row.items():
         if key not in KEYS:
-            raise UserError(f"{where} has an unknown key {key!r}.{suggest(key, KEYS)} Known keys: {', '.join(KEYS)}")
+            raise UserError(f"{where} has an unknown key {key!r}.{did_you_mean(key, KEYS)} Known keys: {', '.join(KEYS)}")
         if not isinstance(value, KEYS[key]):
             raise UserError(f"{where}: {key!r} must be {NAMES[KEYS[key]]}, found {json.dumps(value)[:60]}")
     if "completion" not in row:
         raise UserError(f"{where} has no 'completion': add it")
     status, known = row.get("status", Status.FINISHED), [s.value for s in Status]
     if status not in known:
-        raise UserError(f"{where}: unknown status {status!r}.{suggest(status, known)} Known: {', '.join(known)}")
+        raise UserError(f"{where}: unknown status {status!r}.{did_you_mean(status, known)} Known: {', '.join(known)}")
     images = row.get("images", [])
     return Case(
         completion=row["completion"],

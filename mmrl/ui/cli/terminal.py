@@ -6,13 +6,13 @@ import os
 import sys
 
 
-def tell(text: str) -> None:
+def status_line(text: str) -> None:
     """Print a progress line on stderr, only if stderr is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
-def quiet() -> None:
+def silence_libraries() -> None:
     """Make torch share the cores and silence transformers, whose output breaks the live panel. Call before importing them."""
     import logging
 

@@ -48,8 +48,8 @@ def command(
 
     Writes the run folder runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
     """
-    from mmrl.compute.processes import is_rank, launch, speaks
-    from mmrl.compute.progress import Unheard
+    from mmrl.compute.processes import is_main_process, is_rank, launch
+    from mmrl.compute.progress import NullProgress
     from mmrl.config import load as configs
     from mmrl.train.smoke import smoke as smaller
     from mmrl.ui.cli import terminal
@@ -68,22 +68,22 @@ def command(
 
         resolve(config)  # a wrong run file is refused once here, not in every learner
         if not quiet:
-            terminal.tell(f"starting {config.compute.learners} learners ...")
+            terminal.status_line(f"starting {config.compute.learners} learners ...")
         raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))
-    if not speaks():
-        terminal.quiet()
+    if not is_main_process():
+        terminal.silence_libraries()
         try:
-            _train(config, Unheard(), None, resume, overwrite)
+            _train(config, NullProgress(), None, resume, overwrite)
         except KeyboardInterrupt:
             raise SystemExit(130) from None  # click would print an empty line into the first learner's panel
         return
     if not quiet:
-        terminal.tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
-    terminal.quiet()
+        terminal.status_line(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
+    terminal.silence_libraries()
     from mmrl.ui.report.progress import Show
     from mmrl.ui.report.report import write_report
 
-    path = Path(config.runs) / config.name
+    path = Path(config.runs_dir) / config.name
     with Show(config.name, config.stages, path, quiet=quiet) as show:
         if smoke:
             show.note("smoke run: a tiny model and a few steps test that the run works, not that it learns")
@@ -123,7 +123,7 @@ def _is_smoke(path: Path) -> bool:
 def _dry_run(config: Any) -> None:
     import tomli_w
 
-    from mmrl.config.load import as_data
+    from mmrl.config.load import to_dict
     from mmrl.train.checks.run_file import check_model
     from mmrl.train.remarks import remarks
     from mmrl.train.resolve import resolve
@@ -131,8 +131,10 @@ def _dry_run(config: Any) -> None:
     setup = resolve(config)
     config = setup.config
     check_model(config, setup.policy)
-    click.echo(tomli_w.dumps(as_data(config)), nl=False)
-    splits = dict.fromkeys([*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.n else [])])
+    click.echo(tomli_w.dumps(to_dict(config)), nl=False)
+    splits = dict.fromkeys(
+        [*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.num_prompts else [])]
+    )
     for name in setup.tasks:
         reward = " + ".join(_weighted(verifier, *w) for verifier, w in setup.weights[name].items())
         counts = ", ".join(f"{len(setup.splits(name, split))} {split}" for split in splits)

@@ -13,7 +13,7 @@ from typing import Any
 from mmrl.run_folder import validated
 from mmrl.run_folder.reader import RunData, step_of
 from mmrl.run_folder.writer import ENDED
-from mmrl.ui.report import films, overlay
+from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.gallery import fitting
 from mmrl.ui.report.text import count, esc
 
@@ -36,7 +36,7 @@ Rank = Callable[[Sequence[Row]], Callable[[Row], Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class AlarmGuide:
     """What an alarm means, and which rollouts show it."""
 
     title: str
@@ -96,31 +96,35 @@ def _most_alike(rows: Sequence[Row]) -> Callable[[Row], Any]:
     return lambda row: len(kinds[_group(row)]) / sizes[_group(row)]
 
 
-WAYS: Mapping[str, Way] = {
-    "answer_collapse": Way("Different prompts are answered alike", "what most prompts get as an answer", _most_said),
-    "length_growth": Way("Completions have grown", "the longest groups", _longest),
-    "entropy_fall": Way("The policy tries nothing else any more", "the least varied groups", _most_alike),
-    "clip_share": Way("Most of the update is clipped away", "the largest advantages", lambda rows: lambda row: -_advantage(row)),
-    "zero_spread": Way(
+ALARM_GUIDES: Mapping[str, AlarmGuide] = {
+    "answer_collapse": AlarmGuide("Different prompts are answered alike", "what most prompts get as an answer", _most_said),
+    "length_growth": AlarmGuide("Completions have grown", "the longest groups", _longest),
+    "entropy_fall": AlarmGuide("The policy tries nothing else any more", "the least varied groups", _most_alike),
+    "clip_share": AlarmGuide(
+        "Most of the update is clipped away", "the largest advantages", lambda rows: lambda row: -_advantage(row)
+    ),
+    "zero_std": AlarmGuide(
         "Groups teach nothing: all their completions earn the same",
         "groups without an advantage",
         lambda rows: lambda row: -_reward(row),
         lambda row: not _advantage(row),
     ),
-    "blind": Way(
+    "blind": AlarmGuide(
         "It answers as well without the picture",
         "what earned most: can it be said without the picture?",
         lambda rows: lambda row: -_reward(row),
         _paid,
     ),
-    "reward_hacking": Way(
+    "reward_hacking": AlarmGuide(
         "The reward rises while the held-out figure falls",
         "what earned most: is it what was asked for?",
         lambda rows: lambda row: -_reward(row),
         _paid,
     ),
-    "logprob_gap": Way("Sampler and learner disagree", "the largest advantages", lambda rows: lambda row: -_advantage(row)),
-    "failure_limit": Way("Scores failed", "what could not be scored", fits=_unscored),
+    "logprob_gap": AlarmGuide(
+        "Sampler and learner disagree", "the largest advantages", lambda rows: lambda row: -_advantage(row)
+    ),
+    "failure_limit": AlarmGuide("Scores failed", "what could not be scored", fits=_unscored),
 }
 """By the name of the limit."""
 
@@ -151,7 +155,7 @@ def alarms(rows: Iterable[Row]) -> list[Alarm]:
         place, what = str(row.get("where")), str(row.get("what"))
         name, task = str(row.get("alarm") or ""), str(row.get("task") or "")
         kind = "fault" if place == ENDED else "alarm" if name else "warning"
-        title = "What ended the run" if kind == "fault" else WAYS[name].title if name in WAYS else place
+        title = "What ended the run" if kind == "fault" else ALARM_GUIDES[name].title if name in ALARM_GUIDES else place
         key = (name, f"{place} {task}") if name else (re.sub(r"\d+", "0", what), "" if kind == "warning" else place)
         alarm = found.setdefault(key, Alarm(name, title, kind, place, what, task))
         alarm.times += 1
@@ -166,9 +170,9 @@ def witnesses(alarm: Alarm, steps: Iterable[int], rows_of: Callable[[int], Seque
 
     steps: those with rollouts. rows_of: the rollouts of one, as the run folder keeps them or as much of that as ranks them.
     """
-    if alarm.name not in WAYS or not alarm.steps:
+    if alarm.name not in ALARM_GUIDES or not alarm.steps:
         return []
-    way, at = WAYS[alarm.name], alarm.steps[0]
+    way, at = ALARM_GUIDES[alarm.name], alarm.steps[0]
     for step in sorted(steps, key=lambda step: (step > at, abs(step - at)))[:NEAR]:
         if fitting := [row for row in rows_of(step) if way.fits(row) and alarm.task in ("", row.get("task"))]:
             return list(dict.fromkeys(map(_group, sorted(fitting, key=way.rank(fitting)))))[:SHOWN]
@@ -187,7 +191,7 @@ def card(alarm: Alarm, groups: Sequence[str], step: int | None, address: str = "
         last = f", last at step {alarm.steps[-1]:,}" if alarm.steps[1:] else ""
         when = f"{alarm.times:,} times, first at {when}{last}"
     sub = f"h{level + 1}"
-    seen = f"Step {step:,}: {WAYS[alarm.name].shown}" if groups else ""
+    seen = f"Step {step:,}: {ALARM_GUIDES[alarm.name].shown}" if groups else ""
     shown = f'<{sub}>{seen}</{sub}><div class="groups">{"".join(groups)}</div>' if groups else ""
     limit = f" (limits.{esc(alarm.name)})" if alarm.name and alarm.name != "failure_limit" else ""
     return (
@@ -204,7 +208,7 @@ def section(run: RunData) -> str:
     rest = [alarm for alarm in found if alarm not in told]
     files = {step_of(path): path for path in run.rollout_files}
     cards = "".join(_card(alarm, n, files, BUDGET // len(told)) for n, alarm in enumerate(told))
-    pause = films.PAUSE if 'class="moving' in cards else ""
+    pause = videos.PAUSE if 'class="moving' in cards else ""
     shown = f'<section class="alarms"><h2>Alarms</h2>{pause}{cards}{overlay.legend(cards)}</section>' if cards else ""
     return f'<div id="errors">{shown}{_table(rest)}</div>' if found else ""
 

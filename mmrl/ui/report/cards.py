@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmrl.api.tasks import marks
-from mmrl.api.tasks.marks import Mark
-from mmrl.ui.report import films, overlay
+from mmrl.api.tasks import overlays
+from mmrl.api.tasks.overlays import Overlay
+from mmrl.ui.report import overlay, videos
+from mmrl.ui.report.media_sources import MediaSource
 from mmrl.ui.report.prompts import Placed, answer, asking, marked_picture, parts_of, picture, row_of, said_in, shown_of
-from mmrl.ui.report.sources import Pictures
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc, thought
 
@@ -71,23 +71,23 @@ class _Group:
     """The largest absolute advantage; 0 without any."""
     top: float
     """The largest absolute reward, at least 1."""
-    true: Sequence[Mark]
+    true: Sequence[Overlay]
     """Marks of the gold answer."""
     prompt: str
     """The prompt as HTML."""
     placed: Mapping[int, Placed]
     """Index of a marked image of the prompt -> its place on the page."""
-    pictures: Pictures
+    pictures: MediaSource
     longest: int
     """Maximal characters of an expanded completion; 0 for no limit."""
 
     @classmethod
-    def of(cls, members: Sequence[Mapping[str, Any]], pictures: Pictures, place: str = "", longest: int = LONGEST) -> _Group:
+    def of(cls, members: Sequence[Mapping[str, Any]], pictures: MediaSource, place: str = "", longest: int = LONGEST) -> _Group:
         """place: makes element ids unique when the group is on the page more than once."""
         first, asked = members[0], _asked(members)
         messages = (first.get("messages") or [])[:asked]
-        known = [mark for row in members for mark in marks.read(row.get("marks"))]
-        true = [mark for mark in marks.read(first.get("marks")) if mark.of == "true"]
+        known = [mark for row in members for mark in overlays.from_json(row.get("overlays"))]
+        true = [mark for mark in overlays.from_json(first.get("overlays")) if mark.source == "true"]
         marked = {mark.image for mark in known if mark.kind != "interval"}
         shown, placed = shown_of(messages, pictures, true, marked, f"{place}_{first.get('step')}_{first.get('group')}")
         return cls(
@@ -106,7 +106,11 @@ class _Group:
 
 
 def group_card(
-    members: Sequence[Mapping[str, Any]], pictures: Pictures, links: Sequence[str] = (), place: str = "", longest: int = LONGEST
+    members: Sequence[Mapping[str, Any]],
+    pictures: MediaSource,
+    links: Sequence[str] = (),
+    place: str = "",
+    longest: int = LONGEST,
 ) -> str:
     """A prompt with its best and worst completions as HTML.
 
@@ -125,7 +129,7 @@ def group_card(
     return _card(group, lines, _lesson(members), wide)
 
 
-def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], pictures: Pictures) -> str:
+def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], pictures: MediaSource) -> str:
     """One rollout as HTML, with all its turns and full texts. members: the rows of its group, which set the scale of its reward
     and advantage."""
     rollout, *others = _with_films([row, *members])
@@ -133,12 +137,12 @@ def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], p
     return _card(group, [_line(rollout, 1, group, 1)], _lesson(others), wide=True)
 
 
-def prompt_card(row: Mapping[str, Any], pictures: Pictures) -> str:
+def prompt_card(row: Mapping[str, Any], pictures: MediaSource) -> str:
     """A prompt as a card, with its answer if it has one."""
     return f'<article class="card">{prompt(row, pictures)}</article>'
 
 
-def prompt(row: Mapping[str, Any], pictures: Pictures, place: str = "") -> str:
+def prompt(row: Mapping[str, Any], pictures: MediaSource, place: str = "") -> str:
     """A prompt as HTML, with its answer if it has one. place: see `group_card`."""
     return f'<div class="prompt">{_Group.of([row], pictures, place).prompt}</div>'
 
@@ -219,38 +223,40 @@ def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
     return f'<details class="turns"{opened}><summary>{summary}</summary>{"".join(parts)}</details>' if parts else ""
 
 
-def _drawn(row: Mapping[str, Any], pictures: Pictures, among: int) -> str:
+def _drawn(row: Mapping[str, Any], pictures: MediaSource, among: int) -> str:
     """The image that a completion draws, or the video of its episode; empty without either. among: completions on the card."""
-    path, film = row.get("shows"), row.get("film")
+    path, film = row.get("drawing"), row.get("film")
     if isinstance(film, str):
-        return row_of([films.film(pictures, film, str(row.get("completion")))])
+        return row_of([videos.video_html(pictures, film, str(row.get("completion")))])
     return row_of([picture(pictures.still(path, 2 * among, large=True), "drawn", WIDE)]) if isinstance(path, str) else ""
 
 
 def _beside(row: Mapping[str, Any], group: _Group, area: int) -> str:
     """A completion's marks with the gold marks: on small copies of the prompt's images, and as bars for intervals. area: see
     `_copy`."""
-    all_marks = marks.read(row.get("marks"))
-    said = [mark for mark in all_marks if mark.of == "said"]
+    all_marks = overlays.from_json(row.get("overlays"))
+    said = [mark for mark in all_marks if mark.source == "said"]
     copies = []
     for n, placed in group.placed.items():
         here = [mark for mark in said if mark.image == n and mark.kind != "interval"]
         if here:
             copies.append(_copy(placed, [mark for mark in group.true if mark.image == n], here, area))
     times = [mark for mark in all_marks if mark.kind == "interval"] if any(mark.kind == "interval" for mark in said) else []
-    return row_of(copies) + overlay.bars(times)
+    return row_of(copies) + overlay.interval_bars(times)
 
 
-def _copy(placed: Placed, true: Sequence[Mark], said: Sequence[Mark], area: int) -> str:
+def _copy(placed: Placed, true: Sequence[Overlay], said: Sequence[Overlay], area: int) -> str:
     """A copy of an image with the completion's marks over the gold ones, which lose their labels and grids. area: side in pixels
     of a square with the area of the copy."""
     size = placed.still.width, placed.still.height
     shown = min(max(area * math.sqrt(size[0] / size[1]), area / 3), 2 * area)
     bare = [replace(mark, label="") for mark in true if mark.kind != "grid"]
-    inside = f'<use href="#{placed.id}"/>{overlay.over([*bare, *said], true, size, shown)}'
-    away = sum(map(overlay.off_picture, said))
+    inside = f'<use href="#{placed.id}"/>{overlay.overlay_svg([*bare, *said], true, size, shown)}'
+    away = sum(map(overlay.is_off_picture, said))
     note = f"<small>{count(away, 'mark')} outside the image</small>" if away else ""
-    return marked_picture(inside, placed.still, shown, f"with the completion's marks{overlay.told(said)}", "copy", note)
+    return marked_picture(
+        inside, placed.still, shown, f"with the completion's marks{overlay.describe_overlays(said)}", "copy", note
+    )
 
 
 def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: str = "") -> str:

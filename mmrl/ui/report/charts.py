@@ -56,7 +56,7 @@ def stages(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, An
 def arranged(keys: Collection[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
     """(section, (chart, its metrics)) of all charts with data; metrics outside the catalogue come last, each in a chart of its
     own."""
-    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in keys) == 1  # its metrics equal those of all tasks
+    one_task = sum(fnmatchcase(key, "task/*/zero_std_share") for key in keys) == 1  # its metrics equal those of all tasks
     left = [key for key in keys if key not in HIDDEN and not (one_task and key.startswith("task/"))]
     sections = []
     for title, charts in SECTIONS:
@@ -106,7 +106,7 @@ def evaluation_card(
     if many:  # bands would overlap; the table shows the intervals
         series = [replace(line, low=(), high=()) for line in series]
     svg = line_chart(series, unit=unit, height=240, boundaries=marks)
-    samples, temperature = settings.get("samples", 1), settings.get("temperature", 0.0)
+    samples, temperature = settings.get("num_samples", 1), settings.get("temperature", 0.0)
     sampling = f"{count(samples, 'answer')} each at temperature {temperature:g}" if temperature else "greedy"
     return _card(
         "Evaluation",

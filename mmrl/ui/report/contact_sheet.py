@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.interfaces import Task
-from mmrl.api.media.decoding import glimpse
+from mmrl.api.media.decoding import recent_frames
+from mmrl.api.media.filmstrip import TimeSpan, filmstrip
 from mmrl.api.media.images import load_image
-from mmrl.api.media.strips import Span, strip
-from mmrl.api.tasks.marks import Mark
+from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Prompt
 from mmrl.ui.report.image_marks import draw_marks
 from mmrl.ui.report.lettering import clip, draw_text, font, font_for, text_width, wrap
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
 
-    from mmrl.api.media.clips import Footage
-    from mmrl.ui.report.figures import Figure
+    from mmrl.api.media.clips import VideoFrames
+    from mmrl.ui.report.survey_charts import Figure
 
     See = Callable[[Image], Image]
 
@@ -55,23 +55,23 @@ def contact_sheet(
     title: str,
     subtitle: str = "",
     see: See | None = None,
-    marks: Sequence[Sequence[Mark]] | None = None,
+    marks: Sequence[Sequence[Overlay]] | None = None,
     facts: Sequence[Figure] = (),
     odd: Sequence[str] = (),
 ) -> Image:
     """The prompts as one RGB image, three or four in a row, each with its images, its text and its answer.
 
     see: resizes an image as the model's processor does; by default images are shown as decoded.
-    marks: of each prompt; only gold marks are drawn. By default those of `Task.marks`.
+    marks: of each prompt; only gold marks are drawn. By default those of `Task.overlays`.
     facts: small figures below the prompts. odd: warnings about the task, shown at the end.
 
     Raises UserError for an image that cannot be decoded.
     """
     from PIL import Image, ImageDraw
 
-    given = [Task().marks(prompt, "") for prompt in prompts] if marks is None else marks
+    given = [Task().overlays(prompt, "") for prompt in prompts] if marks is None else marks
     cards = [
-        _card(p, see, [mark for mark in of_prompt if mark.of == "true"]) for p, of_prompt in zip(prompts, given, strict=True)
+        _card(p, see, [mark for mark in of_prompt if mark.source == "true"]) for p, of_prompt in zip(prompts, given, strict=True)
     ]
     columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # fewest gaps in the last row
     across = max(columns, min(len(facts), FACTS))
@@ -196,12 +196,12 @@ class _Fact:
             y += 32
 
 
-def _card(prompt: Prompt, see: See | None, true: Sequence[Mark] = ()) -> _Card:
+def _card(prompt: Prompt, see: See | None, true: Sequence[Overlay] = ()) -> _Card:
     originals = [load_image(image) for image in prompt.images]
     seen = [see(image) if see else image for image in originals]
     drawn = _drawn(prompt)
     sizes = list(dict.fromkeys(f"{i.width} x {i.height}" for i, by_answer in zip(seen, drawn, strict=True) if not by_answer))
-    footage = [glimpse(video) for video in prompt.videos]
+    footage = [recent_frames(video) for video in prompt.videos]
     sizes += [f"{len(f.times_s)} frames, {f.duration_s:.1f} s" for f in footage]
     answer = str(prompt.answer) or "(empty)"
     return _Card(
@@ -213,13 +213,15 @@ def _card(prompt: Prompt, see: See | None, true: Sequence[Mark] = ()) -> _Card:
     )
 
 
-def _strip(footage: Footage, number: int, true: Sequence[Mark]) -> Image:
+def _strip(footage: VideoFrames, number: int, true: Sequence[Overlay]) -> Image:
     """Frames of a video with its intervals below them."""
-    intervals = [mark.at for mark in true if mark.kind == "interval" and mark.image == number][:INTERVALS]
-    return strip(footage, [Span(name="true", start_s=a, end_s=b) for a, b, _ in intervals], width=CARD - 8, most=9, across=3)
+    intervals = [mark.coordinates for mark in true if mark.kind == "interval" and mark.image == number][:INTERVALS]
+    return filmstrip(
+        footage, [TimeSpan(name="true", start_s=a, end_s=b) for a, b, _ in intervals], width=CARD - 8, most=9, across=3
+    )
 
 
-def _mount(prompt: Prompt, seen: Sequence[Image], films: Sequence[Image] = (), true: Sequence[Mark] = ()) -> Image:
+def _mount(prompt: Prompt, seen: Sequence[Image], films: Sequence[Image] = (), true: Sequence[Overlay] = ()) -> Image:
     """All images and videos of a prompt on one CARD x PICTURE image, with gold marks."""
     from PIL import Image, ImageDraw
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mmrl.run_folder import episodes, validated
 from mmrl.run_folder.reader import RunData, step_of
-from mmrl.ui.report import films
-from mmrl.ui.report.sources import Embedded, Pictures
+from mmrl.ui.report import videos
+from mmrl.ui.report.media_sources import EmbeddedMedia, MediaSource
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.tabs import tabs
 from mmrl.ui.report.text import count, esc
@@ -30,12 +30,12 @@ def section(run: RunData) -> str:
     panels = []
     for folder, (tab, title) in names.items():
         if rows := [row for row in validated.rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
-            panels.append((tab, title, panel(rows, Embedded(folder, BUDGET // len(names)))))
+            panels.append((tab, title, panel(rows, EmbeddedMedia(folder, BUDGET // len(names)))))
     if not panels:
         return ""
     return (
         '<section class="episodes"><h2>Episodes</h2><p class="hint">The first held-out episodes that succeeded and the first '
-        f"that failed, in prompt order. Click a video to enlarge it.</p>{films.PAUSE}"
+        f"that failed, in prompt order. Click a video to enlarge it.</p>{videos.PAUSE}"
         f"{tabs('e', 'Evaluation', panels, len(panels) - 1)}</section>"
     )
 
@@ -54,7 +54,7 @@ def _names(run: RunData) -> dict[Path, tuple[str, str]]:
     return names
 
 
-def panel(rows: Sequence[Row], pictures: Pictures) -> str:
+def panel(rows: Sequence[Row], pictures: MediaSource) -> str:
     """One evaluation as HTML: a card for each task. If the videos exceed the budget, every task keeps its first ones."""
     by_task: dict[str, list[Row]] = {}
     for row in rows:
@@ -82,10 +82,10 @@ def _card(task: str, rows: Sequence[Row], shown: Mapping[int, str], unfolded: bo
     )
 
 
-def _figure(row: Row, pictures: Pictures) -> str:
+def _figure(row: Row, pictures: MediaSource) -> str:
     """One episode as a list item: video, instruction, outcome, prompt id and seed."""
     instruction = str(row.get("instruction"))
-    shown = films.film(pictures, str(row.get("video")), f"{instruction}: {_outcome(row)}")
+    shown = videos.video_html(pictures, str(row.get("video")), f"{instruction}: {_outcome(row)}")
     return (
         f'<li>{shown}<p class="instruction">{esc(instruction, 300)}</p><p class="hint">{esc(_outcome(row))}</p>'
         f'<p class="id">{esc(row.get("prompt_id", ""), 80)}, seed {esc(row.get("seed"), 40)}</p></li>'

@@ -8,9 +8,9 @@ from typing import Any
 
 from mmrl.run_folder import validated
 from mmrl.run_folder.reader import RunData, step_of
-from mmrl.ui.report import films, overlay
+from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.cards import LONG, LONGEST, group_card
-from mmrl.ui.report.sources import Embedded
+from mmrl.ui.report.media_sources import EmbeddedMedia
 from mmrl.ui.report.tabs import tabs
 from mmrl.ui.report.text import count, esc
 
@@ -31,7 +31,7 @@ def gallery(run: RunData) -> str:
     if not panels:
         return ""
     shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # the last step is open first
-    pause = films.PAUSE if any('class="moving' in panel for _, panel in panels) else ""
+    pause = videos.PAUSE if any('class="moving' in panel for _, panel in panels) else ""
     legend = overlay.legend("".join(panel for _, panel in panels))
     return (
         f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">Completions with their rewards. Equal ones are counted '
@@ -67,7 +67,7 @@ def fitting(members: Sequence[Mapping[str, Any]], folder: Path, budget: int, sha
     """The card of a group in at most `budget` bytes, or empty. Expanded texts are dropped if the card without its media exceeds
     `share` bytes. folder: the folder of the rollouts. place: see `group_card`."""
     for longest in (LONGEST, LONG):
-        pictures = Embedded(folder, budget)
+        pictures = EmbeddedMedia(folder, budget)
         card = group_card(members, pictures, place=place, longest=longest)
         size = len(card.encode())
         if size <= budget and (size - (budget - pictures.left) <= share or longest == LONG):

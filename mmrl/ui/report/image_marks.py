@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from mmrl.api.tasks.marks import Mark
+from mmrl.api.tasks.overlays import Overlay
 from mmrl.ui.report.lettering import clip, font_for, text_width
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ AROUND = 3
 """Pixels between a box and its line."""
 
 
-def draw_marks(image: Image, marks: Iterable[Mark]) -> None:
+def draw_marks(image: Image, marks: Iterable[Overlay]) -> None:
     """Draw marks, whose coordinates are shares of the image's sides, on an image. Intervals are left out."""
     from PIL import ImageDraw
 
@@ -29,7 +29,7 @@ def draw_marks(image: Image, marks: Iterable[Mark]) -> None:
         if mark.kind == "grid":
             _draw_grid(draw, mark, image.size, colour)
         elif mark.kind != "interval":
-            places = [v * side for v, side in zip(mark.at, itertools.cycle(image.size), strict=False)]
+            places = [v * side for v, side in zip(mark.coordinates, itertools.cycle(image.size), strict=False)]
             {"box": _draw_box, "point": _draw_point, "path": _draw_path}[mark.kind](draw, places, image.size, colour)
             if mark.label:
                 _draw_label(draw, mark.label, places, image.size, colour)
@@ -59,9 +59,9 @@ def _draw_path(draw: ImageDraw, numbers: Sequence[float], size: tuple[int, int],
         draw.line([sides[0], ends[-1], sides[1]], fill=line, width=thick)
 
 
-def _draw_grid(draw: ImageDraw, mark: Mark, size: tuple[int, int], colour: str) -> None:
+def _draw_grid(draw: ImageDraw, mark: Overlay, size: tuple[int, int], colour: str) -> None:
     """Lines between the cells, and each cell's label in its corner."""
-    rows, columns = (int(v) for v in mark.at)
+    rows, columns = (int(v) for v in mark.coordinates)
     width, height = size[0] / columns, size[1] / rows
     lines = [(column * width, 0.0, column * width, float(size[1])) for column in range(1, columns)]
     lines += [(0.0, row * height, float(size[0]), row * height) for row in range(1, rows)]

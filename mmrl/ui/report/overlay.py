@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from mmrl.api.tasks.marks import Mark
+from mmrl.api.tasks.overlays import Overlay
 from mmrl.ui.report.text import esc
 
 NAMES = {"true": "gold", "said": "completion"}
-"""`Mark.of` -> its name on pages."""
+"""`Overlay.source` -> its name on pages."""
 LETTERS = 11
 """Height of a label in pixels on the page."""
 WIDE = 0.66
@@ -21,7 +21,7 @@ TOLD = 4
 """Up to this many marks of a kind are described one by one to screen readers; more are counted."""
 
 
-def over(marks: Sequence[Mark], true: Sequence[Mark], size: tuple[int, int], shown: float) -> str:
+def overlay_svg(marks: Sequence[Overlay], true: Sequence[Overlay], size: tuple[int, int], shown: float) -> str:
     """Marks as the content of an SVG in image pixels. true: gold marks, which grids are compared with. size: (width, height) of
     the image. shown: width of the image on the page in pixels, which sets the size of labels and points."""
     unit = size[0] / shown
@@ -29,20 +29,20 @@ def over(marks: Sequence[Mark], true: Sequence[Mark], size: tuple[int, int], sho
     return "".join([*(behind for behind, _ in drawn), *(front for _, front in drawn)])
 
 
-def _drawn(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float) -> tuple[str, str]:
+def _drawn(mark: Overlay, true: Sequence[Overlay], size: tuple[int, int], unit: float) -> tuple[str, str]:
     """(light lines behind all marks, for contrast on any background; the mark itself)."""
     solid, css = "", ""
     if mark.kind == "grid":
         lines, more = _grid(mark, true, size, unit)
     else:
-        xs, ys = ([v * side for v in mark.at[axis::2]] for axis, side in enumerate(size))
+        xs, ys = ([v * side for v in mark.coordinates[axis::2]] for axis, side in enumerate(size))
         lines, solid = _SHAPES[mark.kind](xs, ys, size, unit)
         more = _label(mark, xs, ys, size, unit) if mark.label else ""
         css = " spot" if mark.kind == "point" else ""
     paths = [(lines, ""), *([(solid, " solid")] if solid else [])]
     behind = "".join(f'<path class="behind{css}" d="{path}"/>' for path, _ in paths)
     front = "".join(f'<path class="line{css}{kind}" d="{path}"/>' for path, kind in paths)
-    return f'<g class="mark">{behind}</g>', f'<g class="mark {mark.of}">{front}{more}</g>'
+    return f'<g class="mark">{behind}</g>', f'<g class="mark {mark.source}">{front}{more}</g>'
 
 
 Shape = tuple[str, str]
@@ -83,7 +83,7 @@ def _within(value: float, side: int, unit: float) -> float:
     return min(max(value, unit), side - unit) if 0 <= value <= side else value
 
 
-def _label(mark: Mark, xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> str:
+def _label(mark: Overlay, xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> str:
     """The label beside its mark and inside the image: above a gold mark, below a completion's mark, if there is room."""
     height, gap = LETTERS * unit, 4 * unit
     text = _short(mark.label, int(size[0] / (WIDE * height)))
@@ -91,18 +91,20 @@ def _label(mark: Mark, xs: Sequence[float], ys: Sequence[float], size: tuple[int
     around = 8 * unit if mark.kind == "point" else 0.0
     above, below = min(ys) - around - gap, max(ys) + around + gap + 0.75 * height
     x = xs[0] - (wide / 2 if mark.kind == "point" else 0)
-    first, second = (above, below) if mark.of == "true" else (below, above)
+    first, second = (above, below) if mark.source == "true" else (below, above)
     y = first if height <= first <= size[1] - gap else second
     x, y = (max(low, min(v, high)) for v, low, high in ((x, gap, size[0] - wide - gap), (y, height, size[1] - gap)))
     return _text(text, x, y, height)
 
 
-def _grid(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float) -> tuple[str, str]:
+def _grid(mark: Overlay, true: Sequence[Overlay], size: tuple[int, int], unit: float) -> tuple[str, str]:
     """(the grid's lines, the labels of its cells with a shade on those that differ from the gold grid)."""
-    rows, columns = (int(v) for v in mark.at)
+    rows, columns = (int(v) for v in mark.coordinates)
     width, height = size[0] / columns, size[1] / rows
-    same = (gold.labels for gold in true if gold.kind == "grid" and (gold.at, gold.image) == (mark.at, mark.image))
-    right = next(same, mark.labels) if mark.of == "said" else mark.labels
+    same = (
+        gold.labels for gold in true if gold.kind == "grid" and (gold.coordinates, gold.image) == (mark.coordinates, mark.image)
+    )
+    right = next(same, mark.labels) if mark.source == "said" else mark.labels
     inner = [f"M{column * width:.2f} 0V{size[1]}" for column in range(1, columns)]
     inner += [f"M0 {row * height:.2f}H{size[0]}" for row in range(1, rows)]
     frame, _ = _box((0, size[0]), (0, size[1]), size, unit)
@@ -130,19 +132,19 @@ def _short(text: str, most: int) -> str:
 # -- videos -----------------------------------------------------------------------------------------------------------------
 
 
-def bars(marks: Sequence[Mark]) -> str:
+def interval_bars(marks: Sequence[Overlay]) -> str:
     """Intervals of a video as bars, one per line, clipped at the video's end."""
     return "".join(_bar(mark) for mark in marks if mark.kind == "interval")
 
 
-def _bar(mark: Mark) -> str:
-    start, end, length = mark.at
+def _bar(mark: Overlay) -> str:
+    start, end, length = mark.coordinates
     left = min(100 * start / length, 98.5)
     wide = max(1.5, min(100 * end / length, 100.0) - left)
     label = f", {esc(mark.label)}" if mark.label else ""
-    text = f"{NAMES[mark.of]} {start:.1f} to {end:.1f} s{label}"
+    text = f"{NAMES[mark.source]} {start:.1f} to {end:.1f} s{label}"
     return (
-        f'<div class="mark {mark.of} time"><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<div class="mark {mark.source} time"><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
         f'<path class="whole" d="M0 5H100"/><rect class="line" x="{left:.1f}" y="1" width="{wide:.1f}" height="8"/></svg>'
         f"<small>{text}</small></div>"
     )
@@ -151,26 +153,26 @@ def _bar(mark: Mark) -> str:
 # -- in words ---------------------------------------------------------------------------------------------------------------
 
 
-def told(marks: Sequence[Mark]) -> str:
+def describe_overlays(marks: Sequence[Overlay]) -> str:
     """Description of marks for screen readers, not escaped: `; gold box; completion's box, IoU 0.62`."""
     texts = []
     for of, name in NAMES.items():
-        some = [mark for mark in marks if mark.of == of]
+        some = [mark for mark in marks if mark.source == of]
         texts += [f"{name} {_words(mark)}" for mark in some] if len(some) <= TOLD else [f"{len(some)} marks of the {name}"]
     return "".join(f"; {text}" for text in texts)
 
 
-def _words(mark: Mark) -> str:
-    beyond = ", outside the image" if off_picture(mark) else ""
+def _words(mark: Overlay) -> str:
+    beyond = ", outside the image" if is_off_picture(mark) else ""
     cells = f" {' '.join(label or '-' for label in mark.labels)}" if mark.kind == "grid" else ""
     return f"{mark.kind}{cells}{f', {mark.label}' if mark.label else ''}{beyond}"
 
 
-def off_picture(mark: Mark) -> bool:
+def is_off_picture(mark: Overlay) -> bool:
     """Whether the mark lies completely outside its image."""
     if mark.kind in ("grid", "interval"):
         return False
-    return any(max(ends) < 0 or min(ends) > 1 for ends in (mark.at[::2], mark.at[1::2]))
+    return any(max(ends) < 0 or min(ends) > 1 for ends in (mark.coordinates[::2], mark.coordinates[1::2]))
 
 
 def legend(page: str) -> str:

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl import __version__
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks import marks
-from mmrl.api.tasks.marks import Mark
-from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
-from mmrl.run_folder.webp import of_clip
-from mmrl.ui.report import films, overlay
+from mmrl.api.tasks import overlays
+from mmrl.api.tasks.overlays import Overlay
+from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_png, view_webp
+from mmrl.run_folder.webp import clip_video
+from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.cards import group_card, prompt_card
 from mmrl.ui.report.document import document
-from mmrl.ui.report.figures import Figure, cards
 from mmrl.ui.report.gallery import BUDGET
-from mmrl.ui.report.sources import Embedded
+from mmrl.ui.report.media_sources import EmbeddedMedia
+from mmrl.ui.report.survey_charts import Figure, cards
 from mmrl.ui.report.text import esc
-from mmrl.ui.survey import Looked, Tried
+from mmrl.ui.task_statistics import SampledPrompt, ScoredCompletion
 
 if TYPE_CHECKING:
     from mmrl.ui.report.contact_sheet import See
 
-Drawn = Callable[[Looked, str], tuple[Any, Sequence[Mark]]]
+Drawn = Callable[[SampledPrompt, str], tuple[Any, Sequence[Overlay]]]
 """(prompt, completion) -> (image that the completion draws, or None; marks of the gold answer and of the completion)."""
 
 
 def page(
     title: str,
     subtitle: str,
-    shown: Sequence[Looked],
+    shown: Sequence[SampledPrompt],
     drawn: Drawn,
     sections: Sequence[tuple[str, str, Sequence[Figure]]],
     odd: Sequence[str] = (),
@@ -64,55 +64,57 @@ def _odd(odd: Sequence[str]) -> str:
     return f'<section><ul class="odd">{items}</ul></section>' if odd else ""
 
 
-def _prompts(shown: Sequence[Looked], drawn: Drawn, folder: Path, see: See | None) -> str:
+def _prompts(shown: Sequence[SampledPrompt], drawn: Drawn, folder: Path, see: See | None) -> str:
     """A card for each prompt. folder: a temporary folder for media."""
     (folder / "media").mkdir()
     prompts: list[str] = []
     for number, looked in enumerate(shown):
         asked = _asked(looked, number, folder, see)
         rows = [_row(asked, tried, *drawn(looked, tried.completion), folder) for tried in looked.tried if tried.score is not None]
-        pictures = Embedded(folder, BUDGET // len(shown))
+        pictures = EmbeddedMedia(folder, BUDGET // len(shown))
         if rows:
             prompts.append(group_card(rows, pictures))
         else:
             gold = looked.gold or ""
-            row = _row(asked, Tried(source="gold", completion=gold), *drawn(looked, gold), folder)
+            row = _row(asked, ScoredCompletion(source="gold", completion=gold), *drawn(looked, gold), folder)
             prompts.append(prompt_card({**row, "answer": looked.gold}, pictures))
     html, scored = "".join(prompts), any(tried.score is not None for looked in shown for tried in looked.tried)
     hint = "Each with the scores of a gold, an empty and a wrong completion. " if scored else ""
     width = "narrow" if not scored else "broad" if 'class="card group wide"' in html else ""
-    pause = films.PAUSE if 'class="moving' in html else ""
+    pause = videos.PAUSE if 'class="moving' in html else ""
     return (
         f'<section class="rollouts"><h2>Prompts</h2><p class="hint">{hint}Click an image to enlarge it.</p>{pause}'
         f'<div class="groups {width}">{html}</div>{overlay.legend(html)}</section>'
     )
 
 
-def _asked(looked: Looked, number: int, folder: Path, see: See | None) -> Mapping[str, Any]:
+def _asked(looked: SampledPrompt, number: int, folder: Path, see: See | None) -> Mapping[str, Any]:
     """The keys that all rows of a prompt's completions share; the prompt's media are written to `folder`."""
     prompt = looked.prompt
 
     def keep(image: Any, video: bool) -> str:
         return _kept(folder, see(load_image(image)) if see and not video else image, video)
 
-    messages = [placed(message, keep) for message in prompt.messages]
+    messages = [store_media(message, keep) for message in prompt.messages]
     return {"task": prompt.task, "prompt_id": prompt.id, "group": number, "messages": messages, "answer": prompt.answer}
 
 
-def _row(asked: Mapping[str, Any], tried: Tried, picture: Any, drawn: Sequence[Mark], folder: Path) -> Mapping[str, Any]:
+def _row(
+    asked: Mapping[str, Any], tried: ScoredCompletion, picture: Any, drawn: Sequence[Overlay], folder: Path
+) -> Mapping[str, Any]:
     """A completion in the format of a run folder's rows. picture: the image that it draws, or None. drawn: its marks."""
     return {
         **asked,
         "completion": tried.completion,
         "source": tried.source,
         "score": tried.score.as_json() if tried.score else {},
-        "marks": marks.as_json(drawn),
-        **({} if picture is None else {"shows": _kept(folder, picture, most=DRAWN_PIXELS)}),
+        "overlays": overlays.to_json(drawn),
+        **({} if picture is None else {"drawing": _kept(folder, picture, most=DRAWN_PIXELS)}),
     }
 
 
 def _kept(folder: Path, image: Any, video: bool = False, most: int = VIEW_PIXELS) -> str:
     """Write an image or a video to the folder and return its name. most: maximal pixels of an image."""
-    name, data = view_webp(of_clip(image)) if video else view_png(image, most)
+    name, data = view_webp(clip_video(image)) if video else view_png(image, most)
     (folder / name).write_bytes(data)
     return name

@@ -19,9 +19,9 @@ from rich.markup import escape
 from mmrl.api.errors import UserError
 from mmrl.api.signals import tell
 from mmrl.config.sections import Training
-from mmrl.run_folder.reader import read_rows
-from mmrl.ui.report.pace import Pace
-from mmrl.ui.report.panel import SHOWN, STOPPING, Sample, Seen, figure, panel
+from mmrl.run_folder.reader import read_jsonl
+from mmrl.ui.report.eta import TimeEstimator
+from mmrl.ui.report.terminal_panel import SHOWN, STOPPING, Sample, Seen, figure, panel
 from mmrl.ui.report.text import duration, visible
 
 DRAWINGS = 2
@@ -41,7 +41,7 @@ class Show:
         if not self.console.encoding.startswith("utf") and isinstance(self.console.file, io.TextIOWrapper):
             self.console.file.reconfigure(errors="replace")  # an unencodable character must not end a run
         self.folder, self.quiet = folder, quiet
-        self.seen = Seen(name, Pace(stages, time.monotonic()))
+        self.seen = Seen(name, TimeEstimator(stages, time.monotonic()))
         self.lock = threading.Lock()
         """Guards `seen` against the thread that draws the panel."""
         self.notes: list[str] = []
@@ -128,7 +128,7 @@ class Show:
     def _sample(self, step: int) -> Sample | None:
         """The first recorded rollout of this step that the policy sampled; None if the step recorded none."""
         with contextlib.suppress(OSError, UserError):  # unreadable files must not end the run
-            rows = read_rows(self.folder / "rollouts" / f"step-{step:06d}.jsonl")
+            rows = read_jsonl(self.folder / "rollouts" / f"step-{step:06d}.jsonl")
             sampled = [row for row in rows if row.get("source") == "policy"] or rows
             return Sample.of_row(sampled[0]) if sampled else None
         return None

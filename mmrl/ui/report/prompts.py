@@ -7,9 +7,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl.api.tasks.marks import Mark
-from mmrl.ui.report import films, overlay
-from mmrl.ui.report.sources import Pictures, Still
+from mmrl.api.tasks.overlays import Overlay
+from mmrl.ui.report import overlay, videos
+from mmrl.ui.report.media_sources import MediaSource, Still
 from mmrl.ui.report.text import esc, rounded
 
 SMALL, MARKED = 224, 180
@@ -26,7 +26,7 @@ class Placed:
 
 
 def shown_of(
-    messages: Sequence[Mapping[str, Any]], pictures: Pictures, true: Sequence[Mark], marked: Container[int], key: str
+    messages: Sequence[Mapping[str, Any]], pictures: MediaSource, true: Sequence[Overlay], marked: Container[int], key: str
 ) -> tuple[str, dict[int, Placed]]:
     """(the prompt's images and videos with gold marks as HTML, index of a marked image -> its place on the page).
 
@@ -46,13 +46,15 @@ def shown_of(
         here = [mark for mark in true if mark.image == n and mark.kind != "interval"]
         sizes = f'width="{still.width}" height="{still.height}" preserveAspectRatio="none"'
         image = f'<image id="{id}" href="{esc(still.src)}" {sizes}/>'
-        drawn = image + overlay.over(here, true, (still.width, still.height), MARKED)
+        drawn = image + overlay.overlay_svg(here, true, (still.width, still.height), MARKED)
         shown.append(
-            marked_picture(drawn, still, MARKED, f"prompt, {size_of(still)}{overlay.told(here)}", "", "<small>prompt</small>")
+            marked_picture(
+                drawn, still, MARKED, f"prompt, {size_of(still)}{overlay.describe_overlays(here)}", "", "<small>prompt</small>"
+            )
         )
     for n, path in enumerate(moving):
-        times = overlay.bars([mark for mark in true if mark.image == n])
-        shown.append(f'<div class="filmed">{films.film(pictures, path, "prompt")}{times}</div>')
+        times = overlay.interval_bars([mark for mark in true if mark.image == n])
+        shown.append(f'<div class="filmed">{videos.video_html(pictures, path, "prompt")}{times}</div>')
     return row_of(shown), placed
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from mmrl import Case
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first_on_a_line, thinks_then_answers
+from mmrl.api.verifiers.parse import first_tag_on_line, has_think_answer_format
 from mmrl_classification.verifiers import answer_of
 
 
@@ -22,7 +22,7 @@ def answer(case: Case, underscores: Literal["keep", "either"] = "keep") -> float
     and so does the right answer in the first of several tags.
     """
     label = answer_of(case)
-    if mathematics.equal(case.completion, label):
+    if mathematics.answers_match(case.completion, label):
         return 1.0
     given, wanted = first_answer(case.completion).lower(), first_answer(label)
     return float(given == wanted.lower() or (underscores == "either" and given == wanted.replace("_", " ").lower()))
@@ -41,10 +41,10 @@ def form(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass.
     """
-    return float(thinks_then_answers(case.completion))
+    return float(has_think_answer_format(case.completion))
 
 
 def first_answer(text: str) -> str:
     """The first `<answer>` that closes on its own line, else the whole text; without blanks around."""
-    found = first_on_a_line(text)
+    found = first_tag_on_line(text)
     return (text if found is None else found).strip()

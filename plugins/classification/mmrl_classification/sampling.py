@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mmrl import UserError
-from mmrl.api.tasks.pictures import rank
+from mmrl.api.tasks.image_sources import hash_rank
 
 
 class Item(NamedTuple):
@@ -36,7 +36,7 @@ def split(items: Sequence[Item], fractions: Mapping[str, float], seed: int) -> d
     """
     parts: dict[str, list[Item]] = {name: [] for name in fractions}
     for group in by_label(items).values():
-        drawn, start, share = sorted(group, key=lambda item: rank(seed, "split", item.id)), 0, 0.0
+        drawn, start, share = sorted(group, key=lambda item: hash_rank(seed, "split", item.id)), 0, 0.0
         for place, (name, fraction) in enumerate(fractions.items(), 1):
             share += fraction
             end = round(len(drawn) * share)
@@ -56,7 +56,7 @@ def few_shot(items: Sequence[Item], shots: int, seed: int, where: str) -> list[I
             raise UserError(
                 f"class {label!r} of {where} has {len(group)} images to train on and shots is {shots}: lower it, or add images"
             )
-        chosen += sorted(group, key=lambda item: rank(seed, "shots", item.id))[:shots]
+        chosen += sorted(group, key=lambda item: hash_rank(seed, "shots", item.id))[:shots]
     return chosen
 
 
@@ -74,9 +74,9 @@ def list_size(count: int) -> int:
 
 def offer(label: str, labels: Sequence[str], seed: int, id: str) -> tuple[str, ...]:
     """The labels offered with an item, its own always among them, in an order of its own."""
-    others = sorted((other for other in labels if other != label), key=lambda other: rank(seed, "offer", id, other))
+    others = sorted((other for other in labels if other != label), key=lambda other: hash_rank(seed, "offer", id, other))
     offered = [label, *others[: list_size(len(labels)) - 1]]
-    return tuple(sorted(offered, key=lambda one: rank(seed, "shuffle", id, one)))
+    return tuple(sorted(offered, key=lambda one: hash_rank(seed, "shuffle", id, one)))
 
 
 def harmonic_mean(base: float, new: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.pictures import SUFFIXES, rank
+from mmrl.api.tasks.image_sources import SUFFIXES, hash_rank
 from mmrl_classification.sampling import Item
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
@@ -95,7 +95,7 @@ def digits(size: int) -> Pictures:
     from PIL import Image
 
     data = load_digits()
-    order = sorted(range(len(data.target)), key=lambda i: rank(0, "digits", str(i)))
+    order = sorted(range(len(data.target)), key=lambda i: hash_rank(0, "digits", str(i)))
     cuts = {"warm": order[:100], "train": order[100:1400], "test": order[1400:]}
 
     def draw(item: Item) -> Image.Image:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mmrl import Prompt, Task, UserError, user
+from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.media.images import load_image
 from mmrl.api.statistics import wilson
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, suggest, whole
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
 from mmrl_classification import sources
-from mmrl_classification.sampling import Item, base_and_new, few_shot, harmonic_mean, offer, rank, split
+from mmrl_classification.sampling import Item, base_and_new, few_shot, harmonic_mean, hash_rank, offer, split
 from mmrl_classification.verifiers import normalise
 
 
@@ -45,12 +45,12 @@ class Digits(Task):
 
     def __init__(self, size: int = 56, style: str = "question") -> None:
         """size: pixels of a side, from 8. style: how the answer is asked for, see `Classification.style`."""
-        whole("size", size, 8, 4096, of="pixels")
+        check_integer("size", size, 8, 4096, of="pixels")
         self.style = style_named(style)
         self.pictures = sources.digits(size)
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        return Prompts(self.pictures.items[known_split(split, self.splits)], self._pose)
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        return LazyPrompts(self.pictures.items[check_split(split, self.splits)], self._pose)
 
     def gold(self, prompt: Prompt) -> str:
         return self.style.gold.format(prompt.answer)
@@ -58,7 +58,7 @@ class Digits(Task):
     def _pose(self, item: Item) -> Prompt:
         return Prompt(
             id=item.id,
-            messages=[user("What digit is shown?" + self.style.suffix, self.pictures.open(item))],
+            messages=[user_message("What digit is shown?" + self.style.suffix, self.pictures.open(item))],
             answer=item.label,
             meta={"labels": self.pictures.classes},
         )
@@ -98,12 +98,12 @@ class Classification(Task):
 
     def __post_init__(self) -> None:
         for option, kind in (("question", str), ("open_ended", bool), ("seed", int), ("quarantine", bool)):
-            of_kind(option, getattr(self, option), kind)
-        of_kind("names", self.names, Mapping, "{n01440764 = 'tench'}")
+            check_type(option, getattr(self, option), kind)
+        check_type("names", self.names, Mapping, "{n01440764 = 'tench'}")
         self._style = style_named(self.style)
-        one_of("classes", self.classes, ("all", "base", "new", "base-to-new"))
+        check_choice("classes", self.classes, ("all", "base", "new", "base-to-new"))
         if self.shots is not None:
-            whole("shots", self.shots, 1)
+            check_integer("shots", self.shots, 1)
         self.pictures = self.read()
         called = self._called()
         classes = tuple(dict.fromkeys(called.values()))
@@ -125,9 +125,9 @@ class Classification(Task):
         """List the source. Raises UserError when there is nothing to use."""
         raise NotImplementedError(f"{type(self).__name__} must define read()")
 
-    def prompts(self, split: str, seed: int) -> Prompts:
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
         """The seed draws only the labels that are offered with each picture, and their order."""
-        return Prompts(self._items[known_split(split, self.splits)], lambda item: self._pose(item, seed))
+        return LazyPrompts(self._items[check_split(split, self.splits)], lambda item: self._pose(item, seed))
 
     def gold(self, prompt: Prompt) -> str:
         return self._style.gold.format(prompt.answer)
@@ -153,7 +153,7 @@ class Classification(Task):
             labels = offer(item.label, rivals, seed, item.id)
             text += f"\n Please choose one from list [ {', '.join(labels)}]."
         meta = {"labels": labels, "group": group} if group else {"labels": labels}
-        question = user(text + self._style.suffix, self.pictures.open(item))
+        question = user_message(text + self._style.suffix, self.pictures.open(item))
         return Prompt(id=item.id, messages=[question], answer=item.label, meta=meta)
 
     def _called(self) -> dict[str, str]:
@@ -161,7 +161,7 @@ class Classification(Task):
         known = self.pictures.classes
         for name in self.names:
             if name not in known:
-                hint = suggest(name, known)
+                hint = did_you_mean(name, known)
                 raise UserError(f"names has {name!r}, which is no class of {self.pictures.name}: correct or remove it.{hint}")
         called = {c: str(self.names.get(c, c)).strip() for c in known}
         seen: dict[str, str] = {}
@@ -196,7 +196,7 @@ class Classification(Task):
             if label not in self.labels:
                 raise UserError(
                     f"labels does not contain {label!r}, the answer for some images of {self.pictures.name}: "
-                    f"add it, or leave labels out.{suggest(label, self.labels)}"
+                    f"add it, or leave labels out.{did_you_mean(label, self.labels)}"
                 )
         return tuple(dict.fromkeys(self.labels))
 
@@ -215,7 +215,7 @@ class Classification(Task):
                 part = few_shot(part, self.shots, self.seed, self.pictures.name)
             if not part:
                 raise UserError(f"split {name!r} of {self.pictures.name} is empty: add images, or change fractions or classes")
-            parts[name] = sorted(part, key=lambda item: rank(self.seed, "order", item.id))
+            parts[name] = sorted(part, key=lambda item: hash_rank(self.seed, "order", item.id))
         for needed, option, value in (("train", "shots", self.shots), ("test", "classes", self.classes == "base-to-new")):
             if value and needed not in parts:
                 raise UserError(
@@ -286,10 +286,10 @@ class Dataset(Classification):
     """Our split -> the data set's; by default its train, and its test or validation."""
 
     def read(self) -> sources.Pictures:
-        of_kind("split_names", self.split_names, Mapping, "{train = 'training'}")
+        check_type("split_names", self.split_names, Mapping, "{train = 'training'}")
         return sources.dataset(self.path, self.name, self.revision, self.image_column, self.label_column, self.split_names)
 
 
 def style_named(name: str) -> Style:
-    one_of("style", name, tuple(STYLES))
+    check_choice("style", name, tuple(STYLES))
     return STYLES[name]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl.api.frames import Frame
+from mmrl.api.coordinates import CoordinateFormat
 
 STYLES = ("short", "json", "tags")
 _SHORT = {
@@ -22,10 +22,10 @@ _WHAT = {
     "count": "the number",
 }
 _WHERE = {
-    Frame.PIXELS: "in pixels of the {0} x {1} picture",
-    Frame.MODEL_PIXELS: "in pixels of the {0} x {1} picture",
-    Frame.THOUSANDTHS: "in thousandths of its width and height",
-    Frame.UNIT: "in parts of its width and height, from 0 to 1",
+    CoordinateFormat.PIXELS: "in pixels of the {0} x {1} picture",
+    CoordinateFormat.MODEL_PIXELS: "in pixels of the {0} x {1} picture",
+    CoordinateFormat.THOUSANDTHS: "in thousandths of its width and height",
+    CoordinateFormat.UNIT: "in parts of its width and height, from 0 to 1",
 }
 _ENDS = (*".?!:", "\u3002", "\uff1f", "\uff01")
 """Signs after which a new sentence may begin."""
@@ -52,7 +52,7 @@ VISION_R1_BOXES = (
 )
 
 
-def ask(text: str, style: str, asks: str, frame: Frame, size: tuple[int, int]) -> str:
+def ask(text: str, style: str, asks: str, frame: CoordinateFormat, size: tuple[int, int]) -> str:
     """A question and how it is to be answered. asks: box, boxes, point or count. size: (width, height) in the pixels of
     `frame`."""
     where = _WHERE[frame].format(*size)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmrl import Prompt, UserError, user
+from mmrl import Prompt, UserError, user_message
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.options import known_split, of_kind, one_of, shares_of, whole
-from mmrl.api.tasks.pictures import chance, rank, split_of
-from mmrl.api.tasks.rows import Items
+from mmrl.api.tasks.image_sources import chance, hash_rank, split_of
+from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
+from mmrl.api.tasks.tables import LazyItems
 from mmrl_grounding import asking, sources
 from mmrl_grounding.task import Grounded
 
@@ -43,13 +43,13 @@ class Data(Grounded):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.boxes is not None:
-            one_of("boxes", self.boxes, ("xyxy", "xywh"))
-        whole("seed", self.seed, -(2**62), 2**62)
-        of_kind("whole", self.whole, bool)
+            check_choice("boxes", self.boxes, ("xyxy", "xywh"))
+        check_integer("seed", self.seed, -(2**62), 2**62)
+        check_type("whole", self.whole, bool)
         for option in ("path", "images", "test_path"):
             if (value := getattr(self, option)) is not None:
-                of_kind(option, value, str)
-        self._shares = shares_of("shares", self.shares, without="test" if self.test_path else None)
+                check_type(option, value, str)
+        self._shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
         self._rows = sources.source(self.path, self.images, self.boxes)
         self._chosen: dict[str, list[int]] = {name: [] for name in self._shares}
         for number, key in enumerate(self._rows.keys):
@@ -62,12 +62,12 @@ class Data(Grounded):
         for name, numbers in self._chosen.items():
             if not numbers:
                 raise UserError(f"split {name!r} of {self.path} is empty: add rows, or change shares")
-            numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+            numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """In an order in which neighbouring rows of the file are far apart."""
-        known_split(split, self.splits)
-        return Items(self._tables[split], lambda row, number: self._pose(split, row), self._chosen[split])
+        check_split(split, self.splits)
+        return LazyItems(self._tables[split], lambda row, number: self._pose(split, row), self._chosen[split])
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> tuple[str, Any, Sequence[Mapping[str, Any]], dict[str, Any]]:
         """(the question, the answer, the objects that it is about, further meta). Raises ValueError for a row that won't do."""
@@ -78,7 +78,7 @@ class Data(Grounded):
         row["objects"] = self.objects(row, size)
         text, answer, about, more = self.pose(row, size)
         meta = self.meta(self.asks, size, [one["bbox_2d"] for one in about], **more)
-        return Prompt(id=f"{split}-{row['id']}", messages=[user(text, row["image"])], answer=answer, meta=meta)
+        return Prompt(id=f"{split}-{row['id']}", messages=[user_message(text, row["image"])], answer=answer, meta=meta)
 
     def objects(self, row: Mapping[str, Any], size: tuple[int, int]) -> list[dict[str, Any]]:
         """The objects of a row, their boxes checked on a picture of `size`. Raises ValueError for a box that is not sound."""
@@ -191,9 +191,9 @@ class Labelled(Data):
 
     def __post_init__(self) -> None:
         if self.most is not None:
-            whole("most", self.most, 1, 100_000)
+            check_integer("most", self.most, 1, 100_000)
         if isinstance(self.labels, str):
-            one_of("labels", self.labels, ("present", "all"))
+            check_choice("labels", self.labels, ("present", "all"))
         elif not isinstance(self.labels, list | tuple) or not self.labels or not all(isinstance(v, str) for v in self.labels):
             raise UserError(f'labels = {self.labels!r:.60} must be "present", "all" or a list of names, such as ["cat", "dog"]')
         super().__post_init__()
@@ -269,7 +269,7 @@ class DetectData(Labelled):
     asks = "boxes"
 
     def __post_init__(self) -> None:
-        one_of("refinement", self.refinement, ("auto", "none", "first", "second"))
+        check_choice("refinement", self.refinement, ("auto", "none", "first", "second"))
         super().__post_init__()
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:

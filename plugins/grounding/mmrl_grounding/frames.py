@@ -9,38 +9,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmrl import Case
-from mmrl.api.frames import Frame, to_frame
+from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
 from mmrl_grounding.geometry import is_box
 
 Size = tuple[int, int]
 
 
-def written(numbers: Sequence[float], frame: Frame, image_size: Size, model_size: Size) -> tuple[float, ...]:
+def written(numbers: Sequence[float], frame: CoordinateFormat, image_size: Size, model_size: Size) -> tuple[float, ...]:
     """Pixels of the original, x, y pairs, as an answer writes them in `frame`: whole numbers, or three decimals of the unit
     square.
 
     Pixels of the original stay as they are. A box that rounding would leave without an area keeps more decimals.
     """
-    if frame is Frame.PIXELS:
+    if frame is CoordinateFormat.PIXELS:
         return tuple(numbers)
-    exact = to_frame(numbers, Frame.PIXELS, frame, image_size, model_size)
-    for digits in range(3 if frame is Frame.UNIT else 0, 9):
+    exact = convert_coordinates(numbers, CoordinateFormat.PIXELS, frame, image_size, model_size)
+    for digits in range(3 if frame is CoordinateFormat.UNIT else 0, 9):
         rounded = tuple(round(v, digits) for v in exact)
         if len(rounded) != 4 or is_box(rounded):
             break
-    return tuple(int(v) if v == int(v) and frame is not Frame.UNIT else v for v in rounded)
+    return tuple(int(v) if v == int(v) and frame is not CoordinateFormat.UNIT else v for v in rounded)
 
 
-def frame_of(case: Case) -> Frame:
+def frame_of(case: Case) -> CoordinateFormat:
     """The frame in which the completion's numbers are to be read."""
     forced = case.meta.get("answer_frame")
-    return Frame(forced) if forced else case.frame
+    return CoordinateFormat(forced) if forced else case.coordinate_format
 
 
 def truth_as_written(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
     """The truth in the completion's frame, as a gold completion would write it. Without the picture's size it stays in pixels."""
     frame = frame_of(case)
-    if frame is Frame.PIXELS or not case.image_sizes:
+    if frame is CoordinateFormat.PIXELS or not case.image_sizes:
         return tuple(numbers)
     return written(numbers, frame, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0])
 
@@ -57,6 +57,8 @@ def in_pixels(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
         scales = tuple(zip(case.meta["input_wh"], case.meta["image_wh"], strict=True))
         return tuple(v / scales[i % 2][0] * scales[i % 2][1] for i, v in enumerate(numbers))
     frame = frame_of(case)
-    if frame is Frame.PIXELS:
+    if frame is CoordinateFormat.PIXELS:
         return tuple(numbers)
-    return to_frame(numbers, frame, Frame.PIXELS, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0])
+    return convert_coordinates(
+        numbers, frame, CoordinateFormat.PIXELS, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0]
+    )

@@ -12,7 +12,7 @@ import re
 from typing import Any, NamedTuple
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, number, numbers, only_answer, only_json
+from mmrl.api.verifiers.parse import MAX_LENGTH, only_answer, only_json, parse_number, parse_numbers
 from mmrl_grounding.geometry import is_box
 
 MOST = 500
@@ -69,7 +69,7 @@ def box(text: str) -> tuple[float, ...] | None:
     if found is None and len(text) < PROSE and sum(map(text.count, "[{(")) <= 2 and not _ODD.search(text):
         if len(_DIGITS.findall(text)) > 5:  # also such as no number is read from, 12px
             return None
-        four = numbers(text, 5)  # in words: the box is 12, 34 to 56, 78
+        four = parse_numbers(text, 5)  # in words: the box is 12, 34 to 56, 78
         found = [_listed(four, "")] if len(four) == 4 else None
     return found[0].box if found is not None and len(found) == 1 else None
 
@@ -98,7 +98,7 @@ def count(text: str) -> float | None:
         value = only_json(text, spare=0)
         found = value.get("count") if isinstance(value, dict) else None
         return float(found) if isinstance(found, int | float) and _plain(found) else None
-    return number(text)
+    return parse_number(text)
 
 
 def fold(label: Any) -> str:

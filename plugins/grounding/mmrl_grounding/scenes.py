@@ -1,7 +1,7 @@
 """Composed scenes: shapes and small photographs laid on a piece of a photograph, so that every box is known exactly.
 
-Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.api.tasks.pictures` cuts
-them for
+Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.api.tasks.image_sources`
+cuts them for
 that split: the same scene on every machine, and no pixel of one split in another.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrl import UserError
-from mmrl.api.tasks.pictures import crop
+from mmrl.api.tasks.image_sources import random_crop
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -106,14 +106,14 @@ def paint(draw: random.Random, split: str, things: Sequence[Thing], size: int) -
     """The scene as an RGB picture. The photograph behind is pale, so that colours tell the things from it."""
     from PIL import Image
 
-    behind = crop(split, draw, size, size, BACKGROUNDS)
+    behind = random_crop(split, draw, size, size, BACKGROUNDS)
     picture = Image.blend(behind, Image.new("RGB", behind.size, (128, 128, 128)), 0.55)
     for thing in things:
         name, shape = thing.kind
         width, height = thing.box[2] - thing.box[0], thing.box[3] - thing.box[1]
         if shape == "tile":
             framed = Image.new("RGB", (width, height), "white")
-            framed.paste(crop(split, draw, width - 2, height - 2, (TILES[name],)), (1, 1))
+            framed.paste(random_crop(split, draw, width - 2, height - 2, (TILES[name],)), (1, 1))
             picture.paste(framed, thing.box[:2])
         else:
             picture.paste(COLOURS[name], thing.box, mask(shape, width, height))

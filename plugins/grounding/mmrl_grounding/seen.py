@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from mmrl import Case, Mark
-from mmrl.api.tasks.marks import box, point
+from mmrl import Case, Overlay
+from mmrl.api.tasks.overlays import box_overlay, point_overlay
 from mmrl_grounding import geometry, reading, verifiers
 from mmrl_grounding.frames import in_pixels, truth_as_written
 
 
-def true_marks(case: Case) -> list[Mark]:
+def true_marks(case: Case) -> list[Overlay]:
     """The true boxes, where several kinds of things are asked for with their labels."""
     size = case.image_sizes[0]
     if case.meta["asks"] == "boxes":
-        return [box(one["bbox_2d"], size, "true", str(one.get("label", ""))) for one in case.answer]
-    return [box(corners, size, "true") for corners in case.meta["boxes"]]
+        return [box_overlay(one["bbox_2d"], size, "true", str(one.get("label", ""))) for one in case.answer]
+    return [box_overlay(corners, size, "true") for corners in case.meta["boxes"]]
 
 
-def said_marks(case: Case) -> list[Mark]:
+def said_marks(case: Case) -> list[Overlay]:
     """What our verifiers read in a completion; nothing where they read nothing, and of a count, which has no place."""
     return {"box": _box, "boxes": _boxes, "point": _point, "count": lambda case: []}[case.meta["asks"]](case)
 
 
-def _box(case: Case) -> list[Mark]:
+def _box(case: Case) -> list[Overlay]:
     found, _ = verifiers.one_box(case)
     if found is None:
         return []
     value = geometry.iou(found, truth_as_written(case.answer, case))
-    return [box(in_pixels(found, case), case.image_sizes[0], "said", f"IoU {value:.2f}")]
+    return [box_overlay(in_pixels(found, case), case.image_sizes[0], "said", f"IoU {value:.2f}")]
 
 
-def _boxes(case: Case) -> list[Mark]:
+def _boxes(case: Case) -> list[Overlay]:
     """Each with the IoU of the true box of its label that it fits best."""
     found, _ = verifiers.listed(case)
     truth, marks = verifiers.truth_of(case), []
     for one in found or ():
         if one.box is not None:
             value = max((geometry.iou(one.box, true) for true, label in truth if label == one.label), default=0.0)
-            marks.append(box(in_pixels(one.box, case), case.image_sizes[0], "said", f"{one.label} {value:.2f}".strip()))
+            marks.append(box_overlay(in_pixels(one.box, case), case.image_sizes[0], "said", f"{one.label} {value:.2f}".strip()))
     return marks
 
 
-def _point(case: Case) -> list[Mark]:
+def _point(case: Case) -> list[Overlay]:
     text, _ = reading.said(case)
     at = None if text is None else reading.point(text)
     if at is None:
         return []
     hit = verifiers.point(case).value == 1.0
-    return [point(in_pixels(at, case), case.image_sizes[0], "said", "inside" if hit else "outside")]
+    return [point_overlay(in_pixels(at, case), case.image_sizes[0], "said", "inside" if hit else "outside")]

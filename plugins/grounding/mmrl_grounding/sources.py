@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.tasks.rows import Rows, beside, read_rows
-from mmrl.api.verifiers.parse import numbers, only_json
+from mmrl.api.tasks.tables import DataTable, read_table, resolve_image
+from mmrl.api.verifiers.parse import only_json, parse_numbers
 
 IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")
 TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "text", "caption", "sent", "refs")
@@ -27,18 +27,18 @@ XYXY_KEYS = ("bbox_2d", "solution")
 
 
 @dataclass(frozen=True)
-class Chosen(Rows):
+class Chosen(DataTable):
     """Some rows of several tables, each with one of its expressions."""
 
-    tables: tuple[Rows, ...] = ()
+    tables: tuple[DataTable, ...] = ()
     places: tuple[tuple[int, int, int], ...] = ()
     """(table, row, expression) of each row."""
     keys: tuple[str, ...] = ()
     """What decides a row's split: its picture as the row names it, so that none is in two, wherever the files are."""
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         table, row, _ = self.places[index]
-        return self.tables[table].where(row)
+        return self.tables[table].location(row)
 
 
 def source(path: str, images: str | None, box_format: str | None) -> Chosen:
@@ -112,7 +112,7 @@ def _named(one: Mapping[str, Any]) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------------
 
 
-def _table(path: str) -> Rows:
+def _table(path: str) -> DataTable:
     local = Path(path).expanduser()
     if local.suffix.lower() == ".json" and local.is_file():
         try:
@@ -122,12 +122,12 @@ def _table(path: str) -> Rows:
         if isinstance(found, dict) and {"images", "annotations"} <= found.keys():
             return coco(path, found)
         if isinstance(found, list):
-            return Rows(path, len(found), found.__getitem__, "item")
+            return DataTable(path, len(found), found.__getitem__, "item")
         raise UserError(f"{path} is neither COCO's JSON, with images and annotations, nor a list of rows: see the guide")
-    return read_rows(path)
+    return read_table(path)
 
 
-def _tolerant(table: Rows) -> Iterator[dict[str, Any] | None]:
+def _tolerant(table: DataTable) -> Iterator[dict[str, Any] | None]:
     """The rows; None for one that can't be read, which is told when it is asked for."""
     for row in range(len(table)):
         try:
@@ -154,7 +154,7 @@ def _plain(row: dict[str, Any], expression: int, path: str, folder: str | None, 
         image = image[0]
     if image is None:
         raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
-    plain: dict[str, Any] = {"image": beside(path, image, folder)}
+    plain: dict[str, Any] = {"image": resolve_image(path, image, folder)}
     if "conversations" in row:
         return plain | _conversation(row["conversations"])
     texts = _first(row, TEXT_KEYS)
@@ -202,7 +202,7 @@ def _conversation(said: Any) -> dict[str, Any]:
         text = value.replace("<answer>", "").replace("</answer>", "").strip()
         value = [] if text.lower() in ("none", "") else only_json(text)
         if value is None:
-            four = numbers(text, 5)
+            four = parse_numbers(text, 5)
             value = four if len(four) == 4 else text
     if isinstance(value, Mapping):
         value = [value]
@@ -214,7 +214,7 @@ def _conversation(said: Any) -> dict[str, Any]:
 # -- COCO -------------------------------------------------------------------------------------------------------------------
 
 
-def coco(path: str, found: Mapping[str, Any]) -> Rows:
+def coco(path: str, found: Mapping[str, Any]) -> DataTable:
     """One row for each picture of COCO's detection JSON, and one for each annotation that belongs to none. Annotations of crowds
     are left out."""
     images, annotations = found["images"], found["annotations"]
@@ -237,7 +237,7 @@ def coco(path: str, found: Mapping[str, Any]) -> Rows:
         objects = [_annotated(path, number, a, categories) for number, a in known[image["id"]] if not _crowd(a)]
         return {"id": image["id"], "image": image["file_name"], "objects": objects, "labels": None}
 
-    return Rows(path, len(images) + len(lost), read, "picture")
+    return DataTable(path, len(images) + len(lost), read, "picture")
 
 
 def _annotated(path: str, number: int, annotation: Any, categories: Mapping[Any, Any]) -> dict[str, Any]:

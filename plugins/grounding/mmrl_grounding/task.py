@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl import Case, Mark, Prompt, Task, UserError, user
-from mmrl.api.frames import Frame
-from mmrl.api.tasks.options import Prompts, known_split, one_of, whole
-from mmrl.api.tasks.pictures import chance
+from mmrl import Case, Overlay, Prompt, Task, UserError, user_message
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.tasks.image_sources import chance
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split
 from mmrl_grounding import asking, scenes, seen
 from mmrl_grounding.frames import written
 from mmrl_grounding.scenes import Kind, Thing
@@ -31,17 +31,17 @@ class Grounded(Task):
     styles: ClassVar[tuple[str, ...]] = asking.STYLES
 
     def __post_init__(self) -> None:
-        one_of("style", self.style, self.styles)
+        check_choice("style", self.style, self.styles)
         if self.frame is not None:
-            one_of("frame", self.frame, [f.value for f in Frame])
+            check_choice("frame", self.frame, [f.value for f in CoordinateFormat])
 
     @property
-    def answer_frame(self) -> Frame:
-        return Frame(self.frame) if self.frame else self.eyes.frame
+    def answer_frame(self) -> CoordinateFormat:
+        return CoordinateFormat(self.frame) if self.frame else self.image_processing.coordinate_format
 
     def as_written(self, numbers: Sequence[float], size: tuple[int, int]) -> tuple[float, ...]:
         """Pixels of a picture of `size`, as an answer writes them."""
-        return written(numbers, self.answer_frame, size, self.eyes.size(size))
+        return written(numbers, self.answer_frame, size, self.image_processing.model_size(size))
 
     def truth_as_written(self, prompt: Prompt) -> Any:
         """The prompt's answer as a gold completion writes it: a box, a point in its middle, a number, a list of boxes."""
@@ -60,7 +60,7 @@ class Grounded(Task):
         said = asking.answer(self.style, prompt.meta["asks"], self.truth_as_written(prompt))
         return said if self.style != "tags" else asking.thought(prompt.meta["thought"], said)
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true boxes, and the boxes or the point that a completion says."""
         size = prompt.meta["size"]
         case = Case(
@@ -68,15 +68,21 @@ class Grounded(Task):
             answer=prompt.answer,
             meta=prompt.meta,
             image_sizes=(size,),
-            model_sizes=(self.eyes.size(size),),
-            frame=self.eyes.frame,
+            model_sizes=(self.image_processing.model_size(size),),
+            coordinate_format=self.image_processing.coordinate_format,
         )
         return [*seen.true_marks(case), *seen.said_marks(case)]
 
     def asked(self, text: str, asks: str, size: tuple[int, int]) -> str:
         """A question with how to answer it."""
         frame = self.answer_frame
-        return asking.ask(text, self.style, asks, frame, self.eyes.size(size) if frame is Frame.MODEL_PIXELS else size)
+        return asking.ask(
+            text,
+            self.style,
+            asks,
+            frame,
+            self.image_processing.model_size(size) if frame is CoordinateFormat.MODEL_PIXELS else size,
+        )
 
     def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:
         """What verifiers and people need of a prompt."""
@@ -111,21 +117,21 @@ class Scenes(Grounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("size", self.size, 32, 2048)
-        whole("objects", self.objects, 1, 20)
+        check_integer("size", self.size, 32, 2048)
+        check_integer("objects", self.objects, 1, 20)
         if self.grid is not None:
-            whole("grid", self.grid, 1, self.size // 4)
+            check_integer("grid", self.grid, 1, self.size // 4)
         self._grid = self.grid or max(1, self.size // 14)
         for option in ("train", "test", "warm"):
-            whole(option, getattr(self, option), 1, 10_000_000)
-        whole("seed", self.seed, -(2**62), 2**62)
+            check_integer(option, getattr(self, option), 1, 10_000_000)
+        check_integer("seed", self.seed, -(2**62), 2**62)
         if not isinstance(self.similar, int | float) or isinstance(self.similar, bool) or not 0 <= self.similar <= 1:
             raise UserError(f"similar = {self.similar!r} must be a number from 0 to 1")
         scenes.arrange(random.Random(0), [scenes.KINDS[0]] * self.objects, self.size, self._grid)
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
     def question(
         self, draw: random.Random, things: list[Thing], wish: int
@@ -154,7 +160,7 @@ class Scenes(Grounded):
         picture = scenes.paint(draw, "test" if split == "test" else "train", draw.sample(things, len(things)), self.size)
         alike = sum(t.kind[0] == things[0].kind[0] or t.kind[1] == things[0].kind[1] for t in things[1:])
         meta = self.meta(self.asks, size, [t.box for t in about], difficulty=len(things) + alike, **more)
-        return Prompt(id=id, messages=[user(self.asked(text, self.asks, size), picture)], answer=answer, meta=meta)
+        return Prompt(id=id, messages=[user_message(self.asked(text, self.asks, size), picture)], answer=answer, meta=meta)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -196,7 +202,7 @@ class Detect(Scenes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("labels", self.labels, 1, 8)
+        check_integer("labels", self.labels, 1, 8)
 
     def question(self, draw: random.Random, things: list[Thing], wish: int) -> Any:
         there = list(dict.fromkeys(t.label for t in things))

@@ -12,8 +12,8 @@ import math
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.api.frames import Frame
-from mmrl.api.verifiers.parse import fenced, thinks_and_answers_once
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.verifiers.parse import fenced_blocks, thinks_and_answers_once
 from mmrl_grounding import geometry, reading
 from mmrl_grounding.coco import THRESHOLDS, average_precision
 from mmrl_grounding.frames import frame_of, in_pixels, truth_as_written
@@ -193,7 +193,7 @@ def _whole_json(text: str) -> str | None:
     """The text, without its ``` fence, when it begins and ends as JSON does, or is a number."""
     plain = text.strip()
     if plain.startswith("```") and plain.endswith("```") and plain.count("```") == 2:
-        plain = next(fenced(plain), "").strip()
+        plain = next(fenced_blocks(plain), "").strip()
     return plain if plain.isdecimal() or (plain[:1], plain[-1:]) in (("[", "]"), ("{", "}")) else None
 
 
@@ -231,7 +231,7 @@ def _leaves(box: tuple[float, ...], case: Case) -> bool:
         return False
     width, height = case.image_sizes[0]
     right, bottom = truth_as_written((0, 0, width, height), case)[2:]
-    step = 0.001 if frame_of(case) is Frame.UNIT else 1
+    step = 0.001 if frame_of(case) is CoordinateFormat.UNIT else 1
     x, y = max(step, right / width), max(step, bottom / height)
     return box[0] < -x or box[1] < -y or box[2] > right + x or box[3] > bottom + y
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format
 from mmrl_grounding.frames import truth_as_written
 from mmrl_grounding.geometry import inside, iou
 
@@ -67,7 +67,7 @@ def form(case: Case) -> float:
 
     Known exploits, as published: entries are counted and not read; further answers inside pass.
     """
-    total = float(thinks_then_answers(_bounded(case)))
+    total = float(has_think_answer_format(_bounded(case)))
     data = _answered(case)
     try:
         for item in data:
@@ -90,7 +90,7 @@ def non_repeat(case: Case) -> float:
 
 def _answered(case: Case) -> Any:
     """The JSON of the first answer tag; None when it is none."""
-    inside_tag = first(_bounded(case))
+    inside_tag = first_tag(_bounded(case))
     try:
         return None if inside_tag is None else json.loads(inside_tag.strip())
     except (ValueError, RecursionError):

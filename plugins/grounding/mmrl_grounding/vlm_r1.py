@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, first, last, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format, last_tag
 from mmrl_grounding.coco import THRESHOLDS, average_precision
 from mmrl_grounding.frames import in_pixels, truth_as_written
 from mmrl_grounding.geometry import Box, area, sides
@@ -42,7 +42,7 @@ def iou(case: Case, rescale: bool = True, convention: Literal["pixel", "continuo
     Known exploits, as published: any text around the box passes, and one box over the whole picture earns the object's share
     of it. Not read, as published: a box with decimals, a minus sign, or a blank next to its brackets.
     """
-    found = _BOX.search((first(_bounded(case)) or "").strip())
+    found = _BOX.search((first_tag(_bounded(case)) or "").strip())
     try:
         if found is None:
             return 0.0
@@ -108,7 +108,7 @@ def ap(case: Case, only_50: bool = False, length: bool = False) -> float:
     box with a NaN takes a true one at every IoU; where nothing is to be found, any answer without a block earns 1.
     -1, which the judge takes for a failure, where every true box is reversed, as pycocotools says it.
     """
-    said = last(_bounded(case))
+    said = last_tag(_bounded(case))
     if said is None:
         return 0.0
     wanted = _truth(case)
@@ -158,7 +158,7 @@ def turns(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass.
     """
-    return float(thinks_then_answers(_bounded(case)))
+    return float(has_think_answer_format(_bounded(case)))
 
 
 def _greedy(listed: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[float, int, int]]:
@@ -217,7 +217,7 @@ def _items(block: str | None) -> list[Any]:
 
 def clean(text: str) -> str:
     """The last answer tag's text, or all of it, on one line, without blanks around and full stops at the end, in lower case."""
-    found = last(text)
+    found = last_tag(text)
     text = text if found is None else found
     for sign, after_blank in _AFTER_BLANK.items():
         text = after_blank.sub("", text)

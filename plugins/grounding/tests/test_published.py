@@ -13,7 +13,7 @@ from mmrl_grounding import vision_r1, vision_reasoner, vlm_r1
 from mmrl_grounding.coco import RECALLS, THRESHOLDS, average_precision
 
 from mmrl import Case
-from mmrl.api.frames import Frame
+from mmrl.api.coordinates import CoordinateFormat
 
 
 def tagged(answer, thought="t"):
@@ -134,13 +134,27 @@ def test_boxes_are_scaled_from_the_picture_that_the_model_saw():
     text = tagged('{"bbox_2d": [50, 50, 150, 150]}')
     seen = {"image_sizes": ((1288, 952),), "model_sizes": ((644, 476),)}
     truth = [100, 100, 300, 300]
-    assert vlm_r1.iou(Case(completion=text, answer=truth, frame=Frame.MODEL_PIXELS, **seen)) == 1
+    assert vlm_r1.iou(Case(completion=text, answer=truth, coordinate_format=CoordinateFormat.MODEL_PIXELS, **seen)) == 1
     assert vlm_r1.iou(Case(completion=text, answer=truth, meta={"image_wh": [1288, 952], "input_wh": [644, 476]})) == 1
-    assert vlm_r1.iou(Case(completion=text, answer=truth, frame=Frame.PIXELS, **seen)) < 0.1
-    thousandths = Case(completion=tagged("[100, 200, 300, 400]"), answer=[50, 200, 150, 400], frame=Frame.THOUSANDTHS)
+    assert vlm_r1.iou(Case(completion=text, answer=truth, coordinate_format=CoordinateFormat.PIXELS, **seen)) < 0.1
+    thousandths = Case(
+        completion=tagged("[100, 200, 300, 400]"), answer=[50, 200, 150, 400], coordinate_format=CoordinateFormat.THOUSANDTHS
+    )
     sized = {"image_sizes": ((500, 1000),), "model_sizes": ((504, 1008),)}
-    assert vlm_r1.iou(Case(completion=thousandths.completion, answer=thousandths.answer, frame=thousandths.frame, **sized)) == 1
-    raw = Case(completion=thousandths.completion, answer=thousandths.answer, frame=Frame.THOUSANDTHS, **sized)
+    assert (
+        vlm_r1.iou(
+            Case(
+                completion=thousandths.completion,
+                answer=thousandths.answer,
+                coordinate_format=thousandths.coordinate_format,
+                **sized,
+            )
+        )
+        == 1
+    )
+    raw = Case(
+        completion=thousandths.completion, answer=thousandths.answer, coordinate_format=CoordinateFormat.THOUSANDTHS, **sized
+    )
     assert vlm_r1.iou(raw, rescale=False) == 1  # the truth in the numbers of the answer
 
 

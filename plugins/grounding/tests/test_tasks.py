@@ -7,13 +7,13 @@ import pytest
 from mmrl_grounding import scenes, verifiers
 from mmrl_grounding.task import Count, Detect, Point, Refer
 
-from mmrl import Case, Eyes, UserError
-from mmrl.api.frames import Frame
-from mmrl.api.tasks.pictures import chance
+from mmrl import Case, ImageProcessing, UserError
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.tasks.image_sources import chance
 from mmrl.config.load import parse_config
 from mmrl.registry import plugins
-from mmrl.testing.other_process import rows_elsewhere
-from mmrl.testing.sample import fingerprint, take
+from mmrl.testing.other_process import rows_in_subprocess
+from mmrl.testing.sample import fingerprint, sample_rows
 from mmrl.train.start import train
 
 ALL = (Refer, Detect, Count, Point)
@@ -86,14 +86,16 @@ def test_prompts_word_for_word():
 @pytest.mark.parametrize("frame", [None, "pixels", "model-pixels", "thousandths", "unit"])
 def test_gold_earns_the_most_in_every_style_and_frame(task, style, frame):
     made = task(style=style, frame=frame, objects=4)
-    made.eyes = Eyes(Frame.MODEL_PIXELS, lambda size: (size[0] * 3 // 4, size[1] * 2))
+    made.image_processing = ImageProcessing(CoordinateFormat.MODEL_PIXELS, lambda size: (size[0] * 3 // 4, size[1] * 2))
     verify = {"Refer": verifiers.iou, "Detect": verifiers.hungarian, "Count": verifiers.count, "Point": verifiers.point}[
         task.__name__
     ]
     for prompt in some(made, 12):
         gold = made.gold(prompt)
         sizes = {"image_sizes": ((112, 112),), "model_sizes": ((84, 224),)}
-        case = Case(completion=gold, answer=prompt.answer, meta=prompt.meta, frame=Frame.MODEL_PIXELS, **sizes)
+        case = Case(
+            completion=gold, answer=prompt.answer, meta=prompt.meta, coordinate_format=CoordinateFormat.MODEL_PIXELS, **sizes
+        )
         assert verify(case).value == pytest.approx(1) and verifiers.form(case).value == 1, gold
 
 
@@ -143,8 +145,8 @@ def test_splits_and_seeds_share_nothing_and_the_runs_seed_draws_nothing():
 
 def test_another_process_draws_the_same_scenes():
     task = Detect(objects=6)
-    here = {split: [fingerprint(p) for p in take(task, split, 2)] for split in task.splits}
-    assert rows_elsewhere("grounding/detect", {"objects": 6}, list(task.splits), 2) == here and here["train"]
+    here = {split: [fingerprint(p) for p in sample_rows(task, split, 2)] for split in task.splits}
+    assert rows_in_subprocess("grounding/detect", {"objects": 6}, list(task.splits), 2) == here and here["train"]
 
 
 def test_the_first_scenes_stay_what_they_are():
@@ -194,7 +196,7 @@ def test_a_tiny_model_is_trained_on_scenes(tmp_path):
     config = parse_config(
         {
             "name": "scenes",
-            "runs": str(tmp_path),
+            "runs_dir": str(tmp_path),
             "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
             "tasks": [{"id": "grounding/refer", "options": {"size": 56, "objects": 1}, "verifiers": {"grounding/giou": 1.0}}],
             "stages": [
@@ -202,7 +204,7 @@ def test_a_tiny_model_is_trained_on_scenes(tmp_path):
                 {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3},
             ],
             "generate": {"max_tokens": 16},
-            "evaluate": {"n": 4},
+            "evaluate": {"num_prompts": 4},
             "train": {"threads": 1},
         }
     )
@@ -222,15 +224,18 @@ def test_every_id_can_be_made():
 
 def seen(task, prompt, completion):
     """(kind, of, pixels of the picture, label) of each mark."""
-    return [(m.kind, m.of, tuple(round(v * task.size, 6) for v in m.at), m.label) for m in task.marks(prompt, completion)]
+    return [
+        (m.kind, m.source, tuple(round(v * task.size, 6) for v in m.coordinates), m.label)
+        for m in task.overlays(prompt, completion)
+    ]
 
 
-@pytest.mark.parametrize("frame", list(Frame))
+@pytest.mark.parametrize("frame", list(CoordinateFormat))
 @pytest.mark.parametrize("style", ["short", "json", "tags"])
 def test_gold_is_marked_where_the_truth_is(frame, style):
     for kind in ALL:
         task = kind(style=style, grid=1)
-        task.eyes = Eyes(frame, lambda size: (size[0] * 2, size[1] * 3))
+        task.image_processing = ImageProcessing(frame, lambda size: (size[0] * 2, size[1] * 3))
         for prompt in some(task, 8):
             marks = seen(task, prompt, task.gold(prompt))
             true, said = ([m for m in marks if m[1] == of] for of in ("true", "said"))

@@ -116,7 +116,7 @@ def _ours() -> list[VerifierSpec]:
             model=True,
             rollout=True,
             graded=True,
-            deadline_s=120.0,
+            timeout_s=120.0,
             summary="the steps that an instruction names, each paid when a vision-language model finds it done",
         ),
     ]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmrl import Prompt, UserError, user
-from mmrl.api.errors import brief
-from mmrl.api.simulators.screens import KINDS, Action, Box
-from mmrl.api.tasks.options import of_kind, one_of, whole
-from mmrl.api.tasks.rows import Rows
+from mmrl import Prompt, UserError, user_message
+from mmrl.api.errors import display_path
+from mmrl.api.simulators.gui import ACTION_KINDS, Action, Box
+from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
+from mmrl.api.tasks.tables import DataTable
 from mmrl_gui import asking, published
 from mmrl_gui.actions import as_data, of_data, write
 from mmrl_gui.data_task import means
@@ -29,7 +29,7 @@ UISHIFT_KINDS = ("click", "scroll", "type", "back", "open")
 class Acts(Data):
     """What the tasks share whose answer is an action."""
 
-    kinds: Sequence[str] = KINDS
+    kinds: Sequence[str] = ACTION_KINDS
     """The kinds of action that are asked about; steps with others are left out."""
     only: str = "all"
     """Of recorded episodes: all, or success, those alone that did what was to be done. Where a table doesn't say, all did."""
@@ -37,21 +37,21 @@ class Acts(Data):
     styles: ClassVar[tuple[str, ...]] = STYLES
 
     def __post_init__(self) -> None:
-        one_of("only", self.only, ONLY)
+        check_choice("only", self.only, ONLY)
         if not isinstance(self.kinds, list | tuple) or not self.kinds or not all(isinstance(k, str) for k in self.kinds):
             raise UserError(f'kinds = {self.kinds!r:.60} must be a list of actions, such as ["click", "type"]')
         for kind in self.kinds:
-            one_of("kinds", kind, KINDS)
+            check_choice("kinds", kind, ACTION_KINDS)
         super().__post_init__()
 
-    def rows(self, found: list[Table]) -> tuple[Rows, Sequence[str]]:
+    def rows(self, found: list[Table]) -> tuple[DataTable, Sequence[str]]:
         rows = steps(found)
         return rows, rows.keys
 
-    def wanted(self, rows: Rows) -> Sequence[int]:
+    def wanted(self, rows: DataTable) -> Sequence[int]:
         assert isinstance(rows, Steps)
         won = [n for n in range(len(rows)) if self.only == "all" or rows.won[n]]
-        return won if set(self.kinds) == set(KINDS) else [n for n in won if self._kind(rows, n) in (None, *self.kinds)]
+        return won if set(self.kinds) == set(ACTION_KINDS) else [n for n in won if self._kind(rows, n) in (None, *self.kinds)]
 
     @staticmethod
     def _kind(rows: Steps, number: int) -> str | None:
@@ -66,7 +66,7 @@ class Acts(Data):
         action, box = row["action"], checked(row["action"], row["box"], size)
         true = {"action": as_data(action), "box": list(box) if box else None}
         meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
-        return Prompt(id=row["id"], messages=[user(text, *images)], answer=self._answer(action, box), meta=meta)
+        return Prompt(id=row["id"], messages=[user_message(text, *images)], answer=self._answer(action, box), meta=meta)
 
     def gold(self, prompt: Prompt) -> str:
         action, box = of_data(prompt.meta["true"]["action"]), prompt.meta["true"]["box"]
@@ -116,8 +116,8 @@ class NextAction(Acts):
     styles = (*STYLES, "uishift", "gui-r1", "ui-r1")
 
     def __post_init__(self) -> None:
-        one_of("level", self.level, ("high", "low"))
-        whole("history", self.history, 0, 100)
+        check_choice("level", self.level, ("high", "low"))
+        check_integer("history", self.history, 0, 100)
         super().__post_init__()
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
@@ -133,7 +133,7 @@ class NextAction(Acts):
         numbers = self.numbers(size)
         if self.style == "uishift":
             form = published.UISHIFT_LOW if self.level == "low" else published.UISHIFT_HIGH
-            return form.format(said, *self.eyes.size(size), before + 1)
+            return form.format(said, *self.image_processing.model_size(size), before + 1)
         if self.style == "ui-r1":
             return published.UI_R1.format(said)
         told = [write(action, "brief", numbers) if action else "?" for action in done]
@@ -161,23 +161,25 @@ class Inverse(Acts):
 
     k: int = 1
     """Steps between the two screens."""
-    kinds: Sequence[str] = tuple(kind for kind in KINDS if kind != "wait")
+    kinds: Sequence[str] = tuple(kind for kind in ACTION_KINDS if kind != "wait")
     changed: bool = True
     """Leave out pairs of equal pictures, which nobody can tell anything by."""
 
     styles = (*STYLES, "uishift")
 
     def __post_init__(self) -> None:
-        whole("k", self.k, 1, 20)
-        of_kind("changed", self.changed, bool)
+        check_integer("k", self.k, 1, 20)
+        check_type("changed", self.changed, bool)
         super().__post_init__()
 
-    def wanted(self, rows: Rows) -> Sequence[int]:
+    def wanted(self, rows: DataTable) -> Sequence[int]:
         assert isinstance(rows, Steps)
         pairs = [n for n in super().wanted(rows) if self._pairs(rows, n)]
         changed = [n for n in pairs if not (self.changed and self._equal(rows, n))]
         if left := len(pairs) - len(changed):
-            warnings.warn(f"{brief(rows.name)}: {left} of {len(pairs)} pairs of screens are equal, and left out", stacklevel=2)
+            warnings.warn(
+                f"{display_path(rows.name)}: {left} of {len(pairs)} pairs of screens are equal, and left out", stacklevel=2
+            )
         return changed
 
     def _pairs(self, rows: Steps, number: int) -> bool:
@@ -211,7 +213,7 @@ class Inverse(Acts):
     def _text(self, size: tuple[int, int]) -> str:
         if self.style == "uishift":
             form = published.UISHIFT if self.k == 1 else published.UISHIFT_LATER
-            return form.format(*self.eyes.size(size), self.k + 1, self.k)
+            return form.format(*self.image_processing.model_size(size), self.k + 1, self.k)
         question = "Which action led from the first screen to the second?"
         if self.k > 1:
             question = f"{self.k} actions led from the first screen to the second. Which was the first of them?"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl.api.simulators.screens import DIRECTIONS, Action, Box, Element, Point
+from mmrl.api.simulators.gui import DIRECTIONS, Action, Box, Element, Point
 from mmrl_gui.frames import Numbers
 from mmrl_gui.geometry import is_number, middle
 from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, json_said, point_in, quoted, said
@@ -207,7 +207,7 @@ def _middle(number: int, elements: Sequence[Element]) -> Point:
     if not 1 <= number <= len(elements):
         raise NoAction(f"there is no element {number if abs(number) < 10**9 else 'of that number'}: there are {len(elements)}")
     found = elements[number - 1]
-    return found.spot or middle(found.box)
+    return found.click_point or middle(found.box)
 
 
 def key_of(text: str) -> str:

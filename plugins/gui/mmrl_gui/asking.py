@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from mmrl.api.simulators.screens import KINDS
+from mmrl.api.simulators.gui import ACTION_KINDS
 from mmrl_gui.frames import Numbers
 
 STYLES = ("short", "json", "tags", "brief")
@@ -51,8 +51,8 @@ _BRIEF = {
 }
 
 
-def language(style: str, kinds: Sequence[str] = KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
-    """What can be done and how it is said, for a prompt. kinds: of `mmrl.api.simulators.screens.KINDS`, in the order of the
+def language(style: str, kinds: Sequence[str] = ACTION_KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
+    """What can be done and how it is said, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in the order of the
     answer. elements:
     True where places are the numbers of listed elements, so that nothing can be dragged; `either` where they may be instead."""
     forms = dict(_BRIEF if style == "brief" else _JSON)
@@ -60,7 +60,7 @@ def language(style: str, kinds: Sequence[str] = KINDS, numbers: Numbers | None =
     if elements is True:
         kinds = [kind for kind in kinds if kind != "drag"]
         forms |= {kind: _by_number(kind, style, "n") for kind in pressed}
-    known = [forms[kind] for kind in KINDS if kind in kinds]
+    known = [forms[kind] for kind in ACTION_KINDS if kind in kinds]
     last = []
     if numbers and elements is not True and set(kinds) & {*_PLACED}:
         last.append(f"Places are in {numbers.says()}.")

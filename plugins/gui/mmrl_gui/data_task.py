@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, user
-from mmrl.api.simulators.screens import Box
-from mmrl.api.tasks.options import of_kind, one_of
-from mmrl.api.tasks.rows import Rows
+from mmrl import Prompt, user_message
+from mmrl.api.simulators.gui import Box
+from mmrl.api.tasks.option_checks import check_choice, check_type
+from mmrl.api.tasks.tables import DataTable
 from mmrl_gui import asking, published, sources
 from mmrl_gui.geometry import is_number, middle, sound
 from mmrl_gui.splits import Data, size_of
@@ -33,15 +33,15 @@ class GroundingData(Data):
     styles = (*asking.STYLES, "gui-g1", "ui-r1", "infigui-g1")
 
     def __post_init__(self) -> None:
-        one_of("form", self.form, ("point", "box"))
-        of_kind("whole", self.whole, bool)
+        check_choice("form", self.form, ("point", "box"))
+        check_type("whole", self.whole, bool)
         if self.boxes is not None:
-            one_of("boxes", self.boxes, sources.FORMS)
+            check_choice("boxes", self.boxes, sources.FORMS)
         if self.style == "brief":
-            one_of("form", self.form, ("point",))
+            check_choice("form", self.form, ("point",))
         super().__post_init__()
 
-    def rows(self, found: list[Table]) -> tuple[Rows, Sequence[str]]:
+    def rows(self, found: list[Table]) -> tuple[DataTable, Sequence[str]]:
         rows = sources.elements(found, self.boxes)
         return rows, rows.keys
 
@@ -58,7 +58,7 @@ class GroundingData(Data):
         asks = {"gui-g1": "box", "ui-r1": "point", "infigui-g1": "point"}.get(self.style, self.form)
         meta = self.meta(asks, size, boxes=[box], instruction=row["instruction"], **more)
         answer: Any = {"action": "click", "bbox": list(box)} if self.style == "ui-r1" else list(box)
-        messages = [user(self._text(row["instruction"], size), row["image"])]
+        messages = [user_message(self._text(row["instruction"], size), row["image"])]
         if self.style == "infigui-g1":
             messages.insert(0, {"role": "system", "content": published.INFIGUI_G1_SYSTEM})
         return Prompt(id=row["id"], messages=messages, answer=answer, meta=meta)
@@ -94,7 +94,7 @@ class GroundingData(Data):
         if self.style == "ui-r1":
             return published.UI_R1.format(instruction)
         if self.style == "infigui-g1":
-            return published.INFIGUI_G1.format(instruction, *self.eyes.size(size))
+            return published.INFIGUI_G1.format(instruction, *self.image_processing.model_size(size))
         return asking.ask(f"Where on this screen do you click to do this: {instruction}", self.style, self.form, numbers)
 
 

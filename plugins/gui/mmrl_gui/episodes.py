@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
-from mmrl import Conversation, NoGold, Prompt, Reply, Rollout, Task, UserError, WorldLost, user
+from mmrl import Conversation, EnvironmentFailed, NoGold, Prompt, Reply, Rollout, Task, UserError, user_message
 from mmrl.api.services import screens_of
-from mmrl.api.simulators.screens import Action, Screen, Screens, Shown
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, suggest, whole
+from mmrl.api.simulators.gui import Action, Screen, ScreenObservation, Screens
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
 from mmrl_gui import asking
 from mmrl_gui.actions import STYLES, NoAction, listed, read, write
 from mmrl_gui.examples import Examples
@@ -72,18 +72,18 @@ class Episodes(Task):
         demo, instead of an expert's. only: of these episodes success, those that did what was to be done, or all, such as a
         random walk's. demos: episodes of the split demo. starts: of the split train.
         held_out: of the split test."""
-        of_kind("simulator", simulator, str)
-        one_of("observe", observe, OBSERVE)
-        one_of("style", style, STYLES)
-        one_of("only", only, ONLY)
+        check_type("simulator", simulator, str)
+        check_choice("observe", observe, OBSERVE)
+        check_choice("style", style, STYLES)
+        check_choice("only", only, ONLY)
         for name, text in (("prompt", prompt), ("again", again), ("recording", recording)):
-            of_kind(name, text, str)
+            check_type(name, text, str)
         if prompt and "{instruction}" not in prompt:
             raise UserError(f"prompt = {prompt!r:.60} must have {{instruction}} in it: what is to be done")
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
-            whole(name, value, 1, APART)
-        whole("most", most, 0, 10_000)
-        whole("examples", examples, 0, 20)
+            check_integer(name, value, 1, APART)
+        check_integer("most", most, 0, 10_000)
+        check_integer("examples", examples, 0, 20)
         if most and observe == "picture":
             raise UserError(f'most = {most} is about a list of elements: set observe = "elements" or "both"')
         if examples and observe == "picture":
@@ -92,7 +92,7 @@ class Episodes(Task):
             if not isinstance(grid, Sequence) or isinstance(grid, str) or len(grid) != 2:
                 raise UserError(f"grid = {grid!r:.60} must be [columns, rows], such as [8, 10]")
             for value in grid:
-                whole("grid", value, 1, 1000)
+                check_integer("grid", value, 1, 1000)
         self.simulator, self.options, self.observe, self.style = simulator, dict(options or {}), observe, style
         self.grid = None if grid is None else [int(value) for value in grid]
         self.text, self.again, self.most = prompt, again, most
@@ -114,7 +114,9 @@ class Episodes(Task):
             self._screens = screens_of(self.simulator, self.options)
             for page in self._asked:
                 if page not in self._screens.pages:
-                    raise UserError(f"simulator {self.simulator!r} has no page {page!r:.60}.{suggest(page, self._screens.pages)}")
+                    raise UserError(
+                        f"simulator {self.simulator!r} has no page {page!r:.60}.{did_you_mean(page, self._screens.pages)}"
+                    )
         return self._screens
 
     @property
@@ -123,15 +125,15 @@ class Episodes(Task):
         return self.observe != "picture"
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        known_split(split, self.splits)
+        check_split(split, self.splits)
         if split == "demo" and (recorded := self.recording):
             recorded.of_size(self.screens.size)
-            return Prompts(range(self.sizes[split]), lambda number: self._recorded(recorded, number % len(recorded)))
+            return LazyPrompts(range(self.sizes[split]), lambda number: self._recorded(recorded, number % len(recorded)))
         known, first = self.screens.pages, APART * SPLITS.index(split)
         pages = self._asked or list(known)
         if not pages:
             raise UserError(f"simulator {self.simulator!r} names no pages: give the task some, pages = [...]")
-        return Prompts(range(self.sizes[split]), lambda number: self._prompt(pages[number % len(pages)], first + number))
+        return LazyPrompts(range(self.sizes[split]), lambda number: self._prompt(pages[number % len(pages)], first + number))
 
     def _prompt(self, page: str, seed: int) -> Prompt:
         shown, advice = self._looked(page, seed)
@@ -149,24 +151,24 @@ class Episodes(Task):
         meta |= {"gold": self.write(action)} | ({"grid": self.grid} if self.grid else {})
         return Prompt(id=f"recorded-{episode}", messages=[self.message(shown, first=True)], meta=meta)
 
-    def _looked(self, page: str, seed: int) -> tuple[Shown, Action | None]:
+    def _looked(self, page: str, seed: int) -> tuple[ScreenObservation, Action | None]:
         """The first screen of an episode, and what is right there. A screen that is lost is tried again."""
         for last in range(TRIES):
             screen = self.screens.open(elements=self.numbered)
             try:
-                return screen.start(page, seed), screen.advice()
-            except WorldLost as why:
+                return screen.start(page, seed), screen.expert_action()
+            except EnvironmentFailed as why:
                 if last + 1 == TRIES:
                     raise UserError(f"page {page!r} can't be shown, tried {TRIES} times: {why}") from why
             finally:
                 screen.close()
         raise AssertionError
 
-    def seen(self, shown: Shown, instruction: str) -> Shown:
+    def seen(self, shown: ScreenObservation, instruction: str) -> ScreenObservation:
         """With the elements alone that are listed, and counted."""
         return dataclasses.replace(shown, elements=kept(shown.elements, instruction, self.most)) if self.most else shown
 
-    def message(self, shown: Shown, first: bool, page: str = "") -> Mapping[str, Any]:
+    def message(self, shown: ScreenObservation, first: bool, page: str = "") -> Mapping[str, Any]:
         """What a turn shows. page: whose examples are told before the first; none where it isn't known."""
         if first:
             told = [self._examples.of(page), ""] if self._examples and page else []
@@ -175,8 +177,8 @@ class Episodes(Task):
             lines = [*shown.notes, *([self.again] if self.again else [])]
         if self.numbered:
             lines.append(listed(shown.elements))
-        pictures = [shown.picture] if self.observe != "elements" and shown.picture is not None else []
-        return showing(user("\n".join(lines), *pictures), shown.elements)
+        pictures = [shown.screenshot] if self.observe != "elements" and shown.screenshot is not None else []
+        return showing(user_message("\n".join(lines), *pictures), shown.elements)
 
     def _asks(self, instruction: str) -> str:
         if self.text:
@@ -186,14 +188,14 @@ class Episodes(Task):
         return f"{instruction}\n{asking.language(self.style, known, self.numbers(), elements)}"
 
     def numbers(self) -> Numbers:
-        return numbers_for(self.eyes, self.screens.size, grid=self.grid)
+        return numbers_for(self.image_processing, self.screens.size, grid=self.grid)
 
-    def _told(self, shown: Shown, step: Step, instruction: str) -> str:
+    def _told(self, shown: ScreenObservation, step: Step, instruction: str) -> str:
         """A turn of an example: a list, and what is done, by number, since nobody sees the screen."""
         shown = self.seen(shown, instruction)
         return "\n".join([listed(shown.elements), self.write(step.action, shown, told=True)])
 
-    def write(self, action: Action, shown: Shown | None = None, told: bool = False) -> str:
+    def write(self, action: Action, shown: ScreenObservation | None = None, told: bool = False) -> str:
         """As a completion says it. shown: what is seen then. told: to someone who doesn't see the picture, as where elements
         alone are shown: then one is named by its number."""
         style = "brief" if self.style == "brief" else "json"
@@ -208,18 +210,18 @@ class Episodes(Task):
             raise NoGold(f"nobody knows what to do on page {prompt.meta['page']!r}: give pages that have an expert, or data")
         return str(prompt.meta["gold"])
 
-    def shows(self, prompt: Prompt, completion: str) -> Any:
+    def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         """The first screen with what is said to it."""
         shown = seen_in(prompt.messages)
         return None if shown.picture is None else said_to(shown, completion, self.numbers(), self.style == "tags")
 
-    def shows_episode(self, rollout: Rollout) -> Any:
+    def draw_episode(self, rollout: Rollout) -> Any:
         """Its screens side by side, each with what was done."""
         assert isinstance(rollout, Conversation)
         turns = [(seen_in(t.messages if n else rollout.prompt.messages), t.text) for n, t in enumerate(rollout.turns)]
         return strip(turns, self.numbers(), self.style == "tags", rollout.outcome)
 
-    def world(self, prompt: Prompt) -> Play | Replay:
+    def environment(self, prompt: Prompt) -> Play | Replay:
         if self.recording and "episode" in prompt.meta:
             return Replay(self.recording, prompt.meta["episode"], lambda shown: self.message(shown, first=False), self.write)
         return Play(self, self.screens.open(elements=self.numbered), prompt)
@@ -235,8 +237,8 @@ class Play:
         self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
         self.steps = self.refused = 0
         self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # which is in the prompt
-        self._early: Future[Shown] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
-        self._shown: Shown | None = None
+        self._early: Future[ScreenObservation] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
+        self._shown: ScreenObservation | None = None
 
     def step(self, completion: str) -> Reply:
         before = self._shown or self._seen(self._early.result() if self._early else self._start())
@@ -260,7 +262,7 @@ class Play:
         said = replace(shown, notes=(*notes, *shown.notes))
         return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
 
-    def _said(self, completion: str, before: Shown) -> Action:
+    def _said(self, completion: str, before: ScreenObservation) -> Action:
         """Raises NoAction, in the numbers that the policy speaks."""
         numbers = self.task.numbers()
         action = read(completion, numbers, before.elements, tags=self.task.style == "tags")
@@ -271,10 +273,10 @@ class Play:
 
     def gold_turn(self) -> str | None:
         """What an expert would say now; None where there is none."""
-        advice = self.screen.advice()
+        advice = self.screen.expert_action()
         return None if advice is None else self.task.write(advice, self._shown)
 
-    def _seen(self, shown: Shown) -> Shown:
+    def _seen(self, shown: ScreenObservation) -> ScreenObservation:
         return self.task.seen(shown, self.instruction)
 
     def close(self) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from mmrl import UserError, WorldLost
-from mmrl.api.simulators.screens import Screens, Shown
-from mmrl.api.tasks.pictures import chance
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.simulators.gui import ScreenObservation, Screens
+from mmrl.api.tasks.image_sources import chance
 from mmrl_gui.exploring import Step, chooser
 
 STEPS = 10
@@ -21,7 +21,7 @@ TRIES = 100
 LOST = 5
 """Of these, those that may be lost with their browser."""
 
-Told = Callable[[Shown, Step, str], str]
+Told = Callable[[ScreenObservation, Step, str], str]
 """(what was shown, what was done, the instruction) -> a turn of an example as text."""
 
 
@@ -47,7 +47,7 @@ class Examples:
         for seed in range(self.first, self.first + TRIES * self.count):
             try:
                 example = self._played(page, seed)
-            except WorldLost as why:
+            except EnvironmentFailed as why:
                 lost += 1
                 if lost == LOST:
                     raise UserError(f"page {page!r:.60} was lost {lost} times while an example was looked for: {why}") from None
@@ -68,7 +68,7 @@ class Examples:
         try:
             shown = screen.start(page, seed)
             instruction = shown.instruction
-            policy = "random" if screen.advice() is None else "expert"
+            policy = "random" if screen.expert_action() is None else "expert"
             chooses = chooser(policy, chance(0, "example", page, str(seed)), screens.actions)
             turns: Sequence[str] = ()
             while not shown.terminated and len(turns) < STEPS and (step := chooses(screen, shown)) is not None:

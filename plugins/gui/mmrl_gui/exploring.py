@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mmrl import UserError
-from mmrl.api.simulators.screens import Action, Box, Element, Point, Screen, Shown
+from mmrl.api.simulators.gui import Action, Box, Element, Point, Screen, ScreenObservation
 from mmrl_gui.listing import meant, spot_of
 
-Chooses = Callable[[Screen, Shown], "Step | None"]
+Chooses = Callable[[Screen, ScreenObservation], "Step | None"]
 """What to do next on a screen that shows this; None where nothing is left to do."""
 FIELDS = ("textbox", "searchbox", "spinbutton")
 WORDS = ("tea", "north", "42", "blue", "hello", "maps", "2031", "river")
@@ -42,7 +42,7 @@ class Walk:
         self._typing: Box | None = None
         self._typed = False
 
-    def __call__(self, screen: Screen, shown: Shown) -> Step | None:
+    def __call__(self, screen: Screen, shown: ScreenObservation) -> Step | None:
         if self._typing is not None:
             box, self._typing, self._typed = self._typing, None, True
             return Step(action=Action(kind="type", text=self._text(shown.instruction)), box=box)
@@ -50,7 +50,7 @@ class Walk:
             self._typed = False
             if "key" in self.actions and self.draw.random() < _ENTERS:
                 return Step(action=Action(kind="key", text="Enter"))
-        there = [element for element in shown.elements if element.active]
+        there = [element for element in shown.elements if element.interactive]
         scrolls = "scroll" in self.actions and (not there or self.draw.random() < _SCROLLS)
         if scrolls:
             return Step(action=Action(kind="scroll", direction=self.draw.choice(("down", "down", "down", "up"))))
@@ -65,9 +65,9 @@ class Walk:
         return self.draw.choice(_QUOTED.findall(instruction) or WORDS)
 
 
-def expert(screen: Screen, shown: Shown) -> Step | None:
+def expert(screen: Screen, shown: ScreenObservation) -> Step | None:
     """What the screen's expert advises; None where it has none, or it has no more to say."""
-    advice = getattr(screen, "advice", None)
+    advice = getattr(screen, "expert_action", None)
     action = advice() if advice else None
     return None if action is None else Step(action=action, box=hit(shown.elements, action.at))
 

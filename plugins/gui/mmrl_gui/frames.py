@@ -1,4 +1,4 @@
-"""The numbers in which places on a screen are written: a frame of `mmrl.Frame`, or a grid whose cells are numbered.
+"""The numbers in which places on a screen are written: a frame of `mmrl.CoordinateFormat`, or a grid whose cells are numbered.
 
 Places are kept in pixels of the screen's own picture. Tasks write, verifiers and worlds read, through `Numbers`.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrl import Case, Eyes, Frame
-from mmrl.api.frames import to_frame
-from mmrl.api.simulators.screens import Box, Point
+from mmrl import Case, CoordinateFormat, ImageProcessing
+from mmrl.api.coordinates import convert_coordinates
+from mmrl.api.simulators.gui import Box, Point
 from mmrl_gui.geometry import inside, is_box, middle
 
 Size = tuple[int, int]
 _WHERE = {
-    Frame.PIXELS: "pixels of the {0} x {1} screen",
-    Frame.MODEL_PIXELS: "pixels of the {0} x {1} screen",
-    Frame.THOUSANDTHS: "thousandths of the screen's width and height",
-    Frame.UNIT: "parts of the screen's width and height, from 0 to 1",
+    CoordinateFormat.PIXELS: "pixels of the {0} x {1} screen",
+    CoordinateFormat.MODEL_PIXELS: "pixels of the {0} x {1} screen",
+    CoordinateFormat.THOUSANDTHS: "thousandths of the screen's width and height",
+    CoordinateFormat.UNIT: "parts of the screen's width and height, from 0 to 1",
 }
 
 
@@ -26,7 +26,7 @@ _WHERE = {
 class Numbers:
     """How x and y are written."""
 
-    frame: Frame = Frame.PIXELS
+    frame: CoordinateFormat = CoordinateFormat.PIXELS
     """Which numbers, where there is no grid."""
     image: Size | None = None
     """(width, height) of the screen's picture in pixels; None leaves all numbers as they stand."""
@@ -42,7 +42,7 @@ class Numbers:
         if self.grid:
             (width, height), (columns, rows) = self.image, self.grid
             return (int(point[0] // 1) + 0.5) * width / columns, (int(point[1] // 1) + 0.5) * height / rows
-        x, y = to_frame(point, self.frame, Frame.PIXELS, self.image, self.model or self.image)
+        x, y = convert_coordinates(point, self.frame, CoordinateFormat.PIXELS, self.image, self.model or self.image)
         return x, y
 
     def pixels_of_box(self, box: Sequence[float]) -> Box:
@@ -53,7 +53,7 @@ class Numbers:
             (width, height), (columns, rows) = self.image, self.grid
             x1, y1, x2, y2 = (int(v // 1) for v in box)
             return x1 * width / columns, y1 * height / rows, (x2 + 1) * width / columns, (y2 + 1) * height / rows
-        x1, y1, x2, y2 = to_frame(box, self.frame, Frame.PIXELS, self.image, self.model or self.image)
+        x1, y1, x2, y2 = convert_coordinates(box, self.frame, CoordinateFormat.PIXELS, self.image, self.model or self.image)
         return x1, y1, x2, y2
 
     def written(self, point: Sequence[float], within: Box | None = None) -> Point:
@@ -65,8 +65,8 @@ class Numbers:
             return float(point[0]), float(point[1])
         if self.grid:
             return self._cell(point)
-        exact = to_frame(point, Frame.PIXELS, self.frame, self.image, self.model or self.image)
-        unit = self.frame is Frame.UNIT
+        exact = convert_coordinates(point, CoordinateFormat.PIXELS, self.frame, self.image, self.model or self.image)
+        unit = self.frame is CoordinateFormat.UNIT
         for digits in range(3 if unit else 0, 9):
             rounded = _rounded(exact, digits, whole=not unit)
             if within is None or inside(self.pixels(rounded), within):
@@ -83,8 +83,8 @@ class Numbers:
             x1, y1 = self._cell(box[:2])
             x2, y2 = self._cell(box[2:], closed=True)
             return x1, y1, max(x1, x2), max(y1, y2)
-        exact = to_frame(box, Frame.PIXELS, self.frame, self.image, self.model or self.image)
-        unit = self.frame is Frame.UNIT
+        exact = convert_coordinates(box, CoordinateFormat.PIXELS, self.frame, self.image, self.model or self.image)
+        unit = self.frame is CoordinateFormat.UNIT
         for digits in range(3 if unit else 0, 9):
             rounded = _rounded(exact, digits, whole=not unit)
             if is_box(rounded):
@@ -107,7 +107,7 @@ class Numbers:
         if self.grid:
             columns, rows = self.grid
             return f"cells of a grid of {columns} x {rows}, counted from 0"
-        shown = self.model if self.frame is Frame.MODEL_PIXELS and self.model else self.image
+        shown = self.model if self.frame is CoordinateFormat.MODEL_PIXELS and self.model else self.image
         return _WHERE[self.frame].format(*(shown or ("?", "?")))
 
     def _cell(self, point: Sequence[float], closed: bool = False) -> tuple[int, int]:
@@ -116,10 +116,15 @@ class Numbers:
         return _cell(point[0], self.image[0], self.grid[0], closed), _cell(point[1], self.image[1], self.grid[1], closed)
 
 
-def numbers_for(eyes: Eyes, image: Size, frame: str | None = None, grid: Sequence[int] | None = None) -> Numbers:
-    """How a policy with these eyes writes places on a picture of a size. frame, grid: what a task forces."""
+def numbers_for(processing: ImageProcessing, image: Size, frame: str | None = None, grid: Sequence[int] | None = None) -> Numbers:
+    """How a policy with this image processing writes places on a picture of a size. frame, grid: what a task forces."""
     cells = (int(grid[0]), int(grid[1])) if grid else None
-    return Numbers(frame=Frame(frame) if frame else eyes.frame, image=image, model=eyes.size(image), grid=cells)
+    return Numbers(
+        frame=CoordinateFormat(frame) if frame else processing.coordinate_format,
+        image=image,
+        model=processing.model_size(image),
+        grid=cells,
+    )
 
 
 def numbers_of(case: Case, picture: int = 0) -> Numbers:
@@ -134,11 +139,11 @@ def numbers_of(case: Case, picture: int = 0) -> Numbers:
     if not case.image_sizes:
         image = _size(meta.get("image_wh") or meta.get("size"))
         if "input_wh" in meta and image:
-            return Numbers(frame=Frame.MODEL_PIXELS, image=image, model=_size(meta["input_wh"]), grid=grid)
-        return Numbers(frame=Frame.PIXELS, image=image, grid=grid)
+            return Numbers(frame=CoordinateFormat.MODEL_PIXELS, image=image, model=_size(meta["input_wh"]), grid=grid)
+        return Numbers(frame=CoordinateFormat.PIXELS, image=image, grid=grid)
     at = int(meta.get("picture", picture))
     forced = meta.get("answer_frame")
-    frame, sizes = Frame(forced) if forced else case.frame, case.model_sizes or case.image_sizes
+    frame, sizes = CoordinateFormat(forced) if forced else case.coordinate_format, case.model_sizes or case.image_sizes
     return Numbers(frame=frame, image=case.image_sizes[at], model=sizes[at], grid=grid)
 
 

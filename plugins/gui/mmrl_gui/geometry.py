@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mmrl.api.simulators.screens import Box, Point
+from mmrl.api.simulators.gui import Box, Point
 
 
 def inside(point: Sequence[float], box: Sequence[float]) -> bool:

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from mmrl import Case
-from mmrl.api.simulators.screens import Box
+from mmrl.api.simulators.gui import Box
 from mmrl.api.verifiers.parse import MAX_LENGTH, literal
 from mmrl_gui.frames import numbers_of
 from mmrl_gui.geometry import inside, middle

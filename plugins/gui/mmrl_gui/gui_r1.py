@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from mmrl import Case, Score
-from mmrl.api.verifiers.parse import MAX_LENGTH, first, literal, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format, literal
 from mmrl_gui.frames import Numbers, numbers_of
 
 REACH = 140
@@ -31,7 +31,7 @@ def action(case: Case) -> float:
     As published: only single quotes are read; without a point that of 0, 0 counts.
     """
     text = _bounded(case)
-    answer = (first(text) or "").strip()
+    answer = (first_tag(text) or "").strip()
     try:
         return float(_right(answer, case.answer, numbers_of(case)))
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
@@ -46,10 +46,10 @@ def form(case: Case) -> float:
     Known exploits, as published: an empty list passes. Other than there the answer isn't evaluated: only literals are read.
     """
     text = _bounded(case)
-    if not text or not thinks_then_answers(text):
+    if not text or not has_think_answer_format(text):
         return 0.0
     try:
-        listed: Any = literal((first(text) or "").strip())
+        listed: Any = literal((first_tag(text) or "").strip())
         return float(isinstance(listed, list) and all(map(_is_formed, listed)))
     except (ValueError, TypeError, KeyError, IndexError):
         return 0.0

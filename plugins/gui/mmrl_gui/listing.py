@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mmrl.api.simulators.screens import Action, Element, Point
+from mmrl.api.simulators.gui import Action, Element, Point
 from mmrl_gui.actions import write
 from mmrl_gui.frames import Numbers
 from mmrl_gui.geometry import inside, middle
@@ -27,8 +27,8 @@ def kept(elements: Sequence[Element], instruction: str, most: int) -> tuple[Elem
         return tuple(elements)
     wanted = words(instruction)
     shared = [len(wanted & words(f"{one.text} {one.value}")) for one in elements]
-    there = [n for n, one in enumerate(elements) if one.active or shared[n]]
-    there.sort(key=lambda n: (-shared[n], not elements[n].active, n))
+    there = [n for n, one in enumerate(elements) if one.interactive or shared[n]]
+    there.sort(key=lambda n: (-shared[n], not elements[n].interactive, n))
     return tuple(elements[n] for n in sorted(there[:most]))
 
 
@@ -58,16 +58,16 @@ def meant(elements: Sequence[Element], at: Point) -> int | None:
     boxes do."""
 
     def least(there: Sequence[int]) -> int | None:
-        there = [n for n in there if elements[n].active] or there
+        there = [n for n in there if elements[n].interactive] or there
         return min(there, key=lambda n: _area(elements[n]), default=None)
 
-    clicked = least([n for n, one in enumerate(elements) if one.spot and at in (one.spot, spot_of(one))])
+    clicked = least([n for n, one in enumerate(elements) if one.click_point and at in (one.click_point, spot_of(one))])
     return clicked if clicked is not None else least([n for n, one in enumerate(elements) if inside(at, one.box)])
 
 
 def spot_of(element: Element) -> Point:
     """Where to click on an element: whole pixels of a place that nothing covers."""
-    x, y = element.spot or middle(element.box)
+    x, y = element.click_point or middle(element.box)
     whole = float(round(x)), float(round(y))
     return whole if inside(whole, element.box) else (x, y)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.simulators.screens import Action
+from mmrl.api.simulators.gui import Action
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl.api.simulators.screens import Action, Box
+from mmrl.api.simulators.gui import Action, Box
 from mmrl_gui.asking import thought
 from mmrl_gui.frames import Numbers
 from mmrl_gui.geometry import middle

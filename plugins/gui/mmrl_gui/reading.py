@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from mmrl.api.simulators.screens import Box, Point
+from mmrl.api.simulators.gui import Box, Point
 from mmrl.api.verifiers.parse import MAX_LENGTH, literal, only_answer, only_json
 from mmrl_gui.geometry import is_box, is_number, middle
 

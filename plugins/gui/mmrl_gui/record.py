@@ -9,9 +9,9 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.api.services import screens_of
-from mmrl.api.simulators.screens import Screens
-from mmrl.api.tasks.options import one_of, suggest
-from mmrl.api.tasks.pictures import chance
+from mmrl.api.simulators.gui import Screens
+from mmrl.api.tasks.image_sources import chance
+from mmrl.api.tasks.option_checks import check_choice, did_you_mean
 from mmrl_gui import pages as drawn
 from mmrl_gui.exploring import WALKS
 from mmrl_gui.recording import Plan, Tally, record
@@ -41,7 +41,7 @@ def walked(
     screens = screens_of(id, dict(options))
     known = drawn.KINDS if id == DRAWN else screens.pages
     if unknown := [name for name in pages if name not in known]:
-        raise UserError(f"{id} has no page {unknown[0]!r:.60}.{suggest(unknown[0], known)}")
+        raise UserError(f"{id} has no page {unknown[0]!r:.60}.{did_you_mean(unknown[0], known)}")
     if not (pages or known):
         raise UserError(f"{id} lists no pages: name some with --pages")
     played = [(name, _address(id, screens, name, level)) for name in pages or known]
@@ -52,7 +52,7 @@ def walked(
 def _check_actions(actions: Sequence[str], policy: str) -> None:
     text = ",".join(actions)
     for name in actions:
-        one_of("--actions", name, WALKS)
+        check_choice("--actions", name, WALKS)
     if actions and policy != "random":
         raise UserError(f"--actions {text!r:.60} is about --policy random: leave it out")
     if actions and "click" not in actions:  # nothing is typed into what wasn't clicked

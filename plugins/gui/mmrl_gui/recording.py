@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmrl import UserError, WorldLost
-from mmrl.api.simulators.screens import Element, Screens
-from mmrl.api.tasks.pictures import chance
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.simulators.gui import Element, Screens
+from mmrl.api.tasks.image_sources import chance
 from mmrl_gui.actions import as_data
 from mmrl_gui.exploring import WALKS, chooser
 from mmrl_gui.stopping import Stop
@@ -113,7 +113,7 @@ def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Cal
             with stop.bearing(1):
                 episode = play(screens, name, address(seed), seed, plan, stop)
             in_a_row = 0
-        except WorldLost as why:
+        except EnvironmentFailed as why:
             tally.lost, tally.why = tally.lost + 1, str(why)
             in_a_row += 1
             if in_a_row >= LOST_IN_A_ROW:
@@ -133,7 +133,7 @@ def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Cal
 
 
 def play(screens: Screens, name: str, address: str, seed: int, plan: Plan, stop: Stop) -> Episode:
-    """One episode. name: of its page. address: what the screens start. Raises WorldLost, and KeyboardInterrupt where it is asked
+    """One episode. name: of its page. address: what the screens start. Raises EnvironmentFailed, and KeyboardInterrupt where it is asked
     to stop before the episode is over."""
     may = screens.actions & set(plan.actions or WALKS)
     chooses = chooser(plan.policy, chance(plan.seed, "walk", name, str(seed)), may)
@@ -150,12 +150,12 @@ def play(screens: Screens, name: str, address: str, seed: int, plan: Plan, stop:
         }
         episode = Episode({**row, "success": False, "raw_reward": 0.0, "final": None})
         steps = episode.row["steps"]
-        while not shown.terminated and len(steps) < plan.steps and shown.picture is not None:
+        while not shown.terminated and len(steps) < plan.steps and shown.screenshot is not None:
             step = chooses(screen, shown)
             if step is None:
                 break
             own = {
-                "picture": _held(episode, shown.picture),
+                "picture": _held(episode, shown.screenshot),
                 "action": as_data(step.action),
                 "box": list(step.box) if step.box else None,
             }
@@ -164,8 +164,8 @@ def play(screens: Screens, name: str, address: str, seed: int, plan: Plan, stop:
             if not shown.terminated:
                 stop.check()
         episode.row |= {"success": shown.success, "raw_reward": float(shown.raw_reward)}
-        if shown.picture is not None and steps:
-            episode.row["final"] = _held(episode, shown.picture)
+        if shown.screenshot is not None and steps:
+            episode.row["final"] = _held(episode, shown.screenshot)
         return episode
     finally:
         screen.close()
@@ -180,7 +180,7 @@ def _held(episode: Episode, picture: Image) -> str:
 
 
 def _plain(element: Element) -> dict[str, Any]:
-    return {**asdict(element), "box": list(element.box)} | ({"spot": list(element.spot)} if element.spot else {})
+    return {**asdict(element), "box": list(element.box)} | ({"spot": list(element.click_point)} if element.click_point else {})
 
 
 def _write(aside: Path, episode: Episode) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mmrl import UserError, WorldLost
+from mmrl import EnvironmentFailed, UserError
 from mmrl.api.services import screens_of
-from mmrl.api.simulators.screens import Box, Element, Screen, Screens, Shown
+from mmrl.api.simulators.gui import Box, Element, Screen, ScreenObservation, Screens
 from mmrl_gui.exploring import Step
 from mmrl_gui.phrases import fold
 from mmrl_gui.sheet import Page
@@ -48,7 +48,7 @@ class Rendered:
         return opened
 
 
-Does = Callable[[Screen, Shown], "Rendered | None"]
+Does = Callable[[Screen, ScreenObservation], "Rendered | None"]
 """What is made of a page that was just shown on a screen; None where it won't do."""
 
 
@@ -87,19 +87,19 @@ class Renderer:
             screen = screens.open(elements=True)
             try:
                 return does(screen, screen.start(page.html, 0))
-            except WorldLost as why:
+            except EnvironmentFailed as why:
                 lost = str(why)
             finally:
                 screen.close()
         raise UserError(f"the browser was lost {TRIES} times over a page ({lost}): see mmrl doctor")
 
 
-def png(shown: Shown) -> bytes:
+def png(shown: ScreenObservation) -> bytes:
     """The picture that a screen shows. Raises UserError where there is none."""
-    if shown.picture is None:
+    if shown.screenshot is None:
         raise UserError("the screens show no picture of a page: take browser/html")
     held = io.BytesIO()
-    shown.picture.convert("RGB").save(held, "PNG")
+    shown.screenshot.convert("RGB").save(held, "PNG")
     return held.getvalue()
 
 
@@ -115,7 +115,7 @@ def boxes_of(page: Page, elements: Sequence[Element], size: tuple[int, int]) -> 
     """
     named: defaultdict[tuple[str, str], list[Element]] = defaultdict(list)
     for element in elements:
-        if element.active:
+        if element.interactive:
             named[_family(element.role), fold(element.text)].append(element)
     taken: defaultdict[tuple[str, str], int] = defaultdict(int)
     found: dict[int, Box] = {}

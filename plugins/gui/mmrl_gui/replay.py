@@ -11,8 +11,8 @@ from typing import Any
 
 from mmrl import Reply, UserError
 from mmrl.api.media.images import load_image
-from mmrl.api.simulators.screens import Action, Shown
-from mmrl.api.tasks.rows import Items
+from mmrl.api.simulators.gui import Action, ScreenObservation
+from mmrl.api.tasks.tables import LazyItems
 from mmrl_gui.frames import Size
 from mmrl_gui.tables import tables
 from mmrl_gui.trajectories import checked, steps
@@ -37,7 +37,7 @@ class Recording:
         if not self.episodes:
             more = "" if only == "all" else ' that succeeded: take only = "all", or'
             raise UserError(f"recording {path!r:.120} has no episode{more or ':'} record others")
-        self.sizes = set(Items(self._steps, _usable, [number for own in self.episodes for number in own]))
+        self.sizes = set(LazyItems(self._steps, _usable, [number for own in self.episodes for number in own]))
         """(width, height) of the pictures."""
 
     def __len__(self) -> int:
@@ -56,10 +56,10 @@ class Recording:
         """Whether an episode did what was to be done."""
         return self._steps.won[self.episodes[episode][0]]
 
-    def at(self, episode: int, step: int) -> tuple[Shown, Action]:
+    def at(self, episode: int, step: int) -> tuple[ScreenObservation, Action]:
         """(what was shown before a step of an episode, what was done)."""
         row = self._steps[self.episodes[episode][step]]
-        return Shown(picture=row["image"], instruction=row["goal"]), row["action"]
+        return ScreenObservation(screenshot=row["image"], instruction=row["goal"]), row["action"]
 
 
 def _usable(row: dict[str, Any], number: int) -> Size:
@@ -88,7 +88,11 @@ class Replay:
     """A world that goes on as recorded."""
 
     def __init__(
-        self, recording: Recording, episode: int, message: Callable[[Shown], Mapping[str, Any]], write: Callable[[Action], str]
+        self,
+        recording: Recording,
+        episode: int,
+        message: Callable[[ScreenObservation], Mapping[str, Any]],
+        write: Callable[[Action], str],
     ) -> None:
         self.recording, self.episode, self.message, self.write = recording, episode, message, write
         self.steps = 0

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl import Frame, Mark, Prompt, Task, UserError
-from mmrl.api.frames import to_frame
-from mmrl.api.simulators.screens import Action
-from mmrl.api.tasks import marks
-from mmrl.api.tasks.options import one_of
+from mmrl import CoordinateFormat, Overlay, Prompt, Task, UserError
+from mmrl.api.coordinates import convert_coordinates
+from mmrl.api.simulators.gui import Action
+from mmrl.api.tasks import overlays
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_gui import asking, reading
 from mmrl_gui.actions import NoAction, of_data, read
 from mmrl_gui.frames import Numbers, Size, numbers_for
@@ -32,15 +32,15 @@ class Screened(Task):
     styles: ClassVar[tuple[str, ...]] = asking.STYLES
 
     def __post_init__(self) -> None:
-        one_of("style", self.style, self.styles)
+        check_choice("style", self.style, self.styles)
         if self.frame is not None:
-            one_of("frame", self.frame, [f.value for f in Frame])
+            check_choice("frame", self.frame, [f.value for f in CoordinateFormat])
         if self.grid is not None:
             check_grid(self.grid)
 
     def numbers(self, size: Size) -> Numbers:
         """How places are written on a screen of a size."""
-        return numbers_for(self.eyes, size, self.frame, self.grid)
+        return numbers_for(self.image_processing, size, self.frame, self.grid)
 
     def meta(self, asks: str, size: Size, **more: Any) -> dict[str, Any]:
         """What verifiers and people need of a prompt. asks: point, box or action."""
@@ -48,25 +48,25 @@ class Screened(Task):
         meta |= {"answer_frame": self.frame} if self.frame else {}
         return meta | ({"grid": [int(v) for v in self.grid]} if self.grid else {})
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """On the screen that it is about: the true box or place, and what a completion says."""
         size, on = prompt.meta["size"], prompt.meta.get("picture", 0)
         true, boxes = prompt.meta.get("true"), prompt.meta.get("boxes") or []
-        found = [marks.box(corners, size, "true", image=on) for corners in boxes]
+        found = [overlays.box_overlay(corners, size, "true", image=on) for corners in boxes]
         if true and ((done := of_data(true["action"])).to or done.kind == "scroll" or not boxes):
             found += _done(done, size, "true", on)
         action, point, box = _said(completion, self.numbers(size), prompt.meta["asks"], "<answer>" in completion)
         if action:
             found += _done(action, size, "said", on)
         if point:
-            found.append(marks.point(point, size, "said", image=on))
+            found.append(overlays.point_overlay(point, size, "said", image=on))
         if box:
             fits = max((iou(box, corners) for corners in boxes), default=0.0)
-            found.append(marks.box(box, size, "said", f"IoU {fits:.2f}", on))
+            found.append(overlays.box_overlay(box, size, "said", f"IoU {fits:.2f}", on))
         return found
 
 
-def _done(action: Action, size: Size, of: marks.Of, image: int) -> list[Mark]:
+def _done(action: Action, size: Size, of: overlays.OverlaySource, image: int) -> list[Overlay]:
     """An action as an arrow or a point; nothing where it has no place."""
     if action.kind == "scroll" and action.direction:
         screen = (0, 0, *size)
@@ -76,9 +76,9 @@ def _done(action: Action, size: Size, of: marks.Of, image: int) -> list[Mark]:
     elif action.at and action.to:
         way = (*action.at, *action.to)
     else:
-        return [marks.point(action.at, size, of, words(action), image)] if action.at else []
-    at = to_frame(way, Frame.PIXELS, Frame.UNIT, size)
-    return [Mark(kind="path", at=at, of=of, label=words(action), image=image)]
+        return [overlays.point_overlay(action.at, size, of, words(action), image)] if action.at else []
+    at = convert_coordinates(way, CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size)
+    return [Overlay(kind="path", coordinates=at, source=of, label=words(action), image=image)]
 
 
 def check_grid(grid: Any) -> None:

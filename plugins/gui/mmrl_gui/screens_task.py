@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from mmrl import Prompt, UserError, user
-from mmrl.api.tasks.options import Prompts, known_split, one_of, whole
-from mmrl.api.tasks.pictures import chance, rank
+from mmrl import Prompt, UserError, user_message
+from mmrl.api.tasks.image_sources import chance, hash_rank
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split
 from mmrl_gui import asking, pages
 from mmrl_gui.data_task import means
 from mmrl_gui.geometry import middle
@@ -52,24 +52,24 @@ class DrawnPages(Screened):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.size, str):
-            one_of("size", self.size, pages.SIZES)
+            check_choice("size", self.size, pages.SIZES)
             self.screen: tuple[int, int] = pages.SIZES[self.size]
         else:
             if not isinstance(self.size, list | tuple) or len(self.size) != 2:
                 raise UserError(f"size = {self.size!r:.60} must be one of {', '.join(pages.SIZES)}, or [width, height]")
             for value in self.size:
-                whole("size", value, 120, 4096, of="pixels")
+                check_integer("size", value, 120, 4096, of="pixels")
             self.screen = (self.size[0], self.size[1])
-        one_of("level", self.level, (*pages.LEVELS, "mixed"))
+        check_choice("level", self.level, (*pages.LEVELS, "mixed"))
         for option, known in (("kinds", pages.KINDS), ("themes", pages.THEMES), ("languages", pages.LANGUAGES)):
             value = getattr(self, option)
             if not isinstance(value, list | tuple) or not value:
                 raise UserError(f"{option} = {value!r:.60} must be a list of some of {', '.join(known)}")
             for one in value:
-                one_of(option, one, known)
+                check_choice(option, one, known)
         for split in self.splits:
-            whole(split, getattr(self, split), 1, 10_000_000)
-        whole("seed", self.seed, -(2**62), 2**62)
+            check_integer(split, getattr(self, split), 1, 10_000_000)
+        check_integer("seed", self.seed, -(2**62), 2**62)
         self._renderer = Renderer(self.screens, self.screen)
 
     def level_of(self, number: int) -> str:
@@ -80,7 +80,7 @@ class DrawnPages(Screened):
         for again in range(10 * ATTEMPTS):
             draw = chance(self.seed, "gui", split, str(number), str(attempt), str(again))
             drawn = pages.draw_page(draw, draw.choice(tuple(self.kinds)), self.screen, level, self.themes, self.languages)
-            if self.splits[rank(0, "split", drawn.html) % len(self.splits)] == split:
+            if self.splits[hash_rank(0, "split", drawn.html) % len(self.splits)] == split:
                 return drawn
         raise UserError(f"no page for split {split!r}: name more kinds, themes or languages")
 
@@ -95,15 +95,15 @@ class Grounding(DrawnPages):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("form", self.form, ("point", "box"))
+        check_choice("form", self.form, ("point", "box"))
         if self.style == "brief":
-            one_of("form", self.form, ("point",))
+            check_choice("form", self.form, ("point",))
         if self.form == "box" and self.grid:
             raise UserError("grid names cells, and no boxes: leave it out, or set form = 'point'")
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
     def gold(self, prompt: Prompt) -> str:
         numbers, box = self.numbers(self.screen), prompt.meta["boxes"][0]
@@ -145,7 +145,7 @@ class Grounding(DrawnPages):
         text = asking.ask(
             f"Where on this screen do you click to do this: {wish.text}", self.style, self.form, self.numbers(self.screen)
         )
-        return Prompt(id=id, messages=[user(text, *rendered.pictures)], answer=list(box), meta=meta)
+        return Prompt(id=id, messages=[user_message(text, *rendered.pictures)], answer=list(box), meta=meta)
 
 
 def _chosen(page: pages.Page, rendered: Rendered, draw: random.Random, level: str) -> Wish | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.tasks.rows import Rows, beside
+from mmrl.api.tasks.tables import DataTable, resolve_image
 from mmrl_gui.geometry import is_number
 from mmrl_gui.tables import Table, first, parsed, text_of
 
@@ -28,7 +28,7 @@ _PREFIXES = {"mobile": "mobile", "pc": "desktop", "desktop": "desktop", "web": "
 
 
 @dataclass(frozen=True)
-class Elements(Rows):
+class Elements(DataTable):
     """The rows of several tables."""
 
     tables: tuple[Table, ...] = ()
@@ -37,9 +37,9 @@ class Elements(Rows):
     keys: tuple[str, ...] = ()
     """What decides a row's split: its picture, so that none is in two."""
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         table, row = self.places[index]
-        return self.tables[table].rows.where(row)
+        return self.tables[table].rows.location(row)
 
 
 def elements(tables: list[Table], boxes: str | None) -> Elements:
@@ -56,7 +56,7 @@ def elements(tables: list[Table], boxes: str | None) -> Elements:
     return Elements(name, len(places), read, tables=tuple(tables), places=tuple(places), keys=tuple(keys))
 
 
-def _key(rows: Rows, row: int) -> str:
+def _key(rows: DataTable, row: int) -> str:
     """The picture of a row as it names it; its place for one that can't be read, which is told when it is asked for."""
     try:
         image = first(rows[row], IMAGE_KEYS)
@@ -77,7 +77,7 @@ def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str,
         raise ValueError(f"there is no box under any of {', '.join(BOX_KEYS)}")
     kind = str(row.get("ui_type") or row.get("data_type") or "")
     return {
-        "image": beside(table.path, image, table.folder),
+        "image": resolve_image(table.path, image, table.folder),
         "instruction": words,
         "box": (box := parsed(row[key])),
         "form": boxes or _form(row, key, box),

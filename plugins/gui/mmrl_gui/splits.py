@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmrl import Prompt, UserError
-from mmrl.api.errors import brief
+from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.options import known_split, of_kind, shares_of, whole
-from mmrl.api.tasks.pictures import rank, split_of
-from mmrl.api.tasks.rows import Items, Rows
+from mmrl.api.tasks.image_sources import hash_rank, split_of
+from mmrl.api.tasks.option_checks import check_integer, check_split, check_type, parse_split_shares
+from mmrl.api.tasks.tables import DataTable, LazyItems
 from mmrl_gui.screened import Screened
 from mmrl_gui.tables import Table, tables
 
@@ -34,11 +34,11 @@ class Data(Screened):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("seed", self.seed, -(2**62), 2**62)
+        check_integer("seed", self.seed, -(2**62), 2**62)
         for option in ("path", "images", "test_path"):
             if (value := getattr(self, option)) is not None:
-                of_kind(option, value, str)
-        shares = shares_of("shares", self.shares, without="test" if self.test_path else None)
+                check_type(option, value, str)
+        shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
         rows, keys = self.rows(tables(self.path, self.images))
         self._chosen: dict[str, list[int]] = {name: [] for name in shares}
         self._tables = dict.fromkeys(shares, rows)
@@ -51,27 +51,30 @@ class Data(Screened):
         for name, numbers in self._chosen.items():
             if not numbers:
                 raise UserError(self._empty(name))
-            numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+            numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
 
     def _empty(self, name: str) -> str:
         """What is said of a split without rows."""
         if name == "test" and self.test_path:
-            return f"split 'test' of {brief(self.test_path)} is empty: add rows, or leave test_path out"
+            return f"split 'test' of {display_path(self.test_path)} is empty: add rows, or leave test_path out"
         found = sum(len(numbers) for split, numbers in self._chosen.items() if not (split == "test" and self.test_path))
         if not found:
-            return f"split {name!r} of {brief(self.path)} is empty: none of its {len(self._tables[name])} rows is asked about"
+            return (
+                f"split {name!r} of {display_path(self.path)} is empty: none of its {len(self._tables[name])} rows is asked about"
+            )
         others = [split for split in self._chosen if split != name and not (split == "test" and self.test_path)]
         example = ", ".join(f"{split} = 1" for split in others)
         return (
-            f"split {name!r} of {brief(self.path)} is empty: all of the {found} rows are in {', '.join(others)}: add rows, or "
+            f"split {name!r} of {display_path(self.path)} is empty: all of the {found} rows are in {', '.join(others)}: "
+            "add rows, or "
             f"change shares, such as shares = {{{example}}}"
         )
 
-    def rows(self, found: list[Table]) -> tuple[Rows, Sequence[str]]:
+    def rows(self, found: list[Table]) -> tuple[DataTable, Sequence[str]]:
         """(the rows of some tables, what decides the split of each)."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(found)")
 
-    def wanted(self, rows: Rows) -> Sequence[int]:
+    def wanted(self, rows: DataTable) -> Sequence[int]:
         """The numbers of the rows that are asked about; by default all."""
         return range(len(rows))
 
@@ -81,9 +84,9 @@ class Data(Screened):
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """In an order in which neighbouring rows of the table are far apart."""
-        known_split(split, self.splits)
+        check_split(split, self.splits)
         rows = self._tables[split]
-        return Items(rows, lambda row, number: _of(split, self.pose(row, number, rows)), self._chosen[split])
+        return LazyItems(rows, lambda row, number: _of(split, self.pose(row, number, rows)), self._chosen[split])
 
 
 def size_of(image: Any) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from mmrl.api.signals import asked_to_end, tell
+from mmrl.api.signals import on_termination, tell
 
 
 class Stop:
@@ -22,7 +22,7 @@ class Stop:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Meanwhile signals come here. For the main thread alone."""
-        with asked_to_end(self._hear):
+        with on_termination(self._hear):
             yield
 
     @contextlib.contextmanager

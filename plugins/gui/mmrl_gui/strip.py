@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmrl import Message
 from mmrl.api.media.images import load_image
-from mmrl.api.simulators.screens import Element
+from mmrl.api.simulators.gui import Element
 from mmrl_gui.actions import NoAction, read
 from mmrl_gui.frames import Numbers, Size
 from mmrl_gui.marks import LEAST, SAID, TRUE, marked

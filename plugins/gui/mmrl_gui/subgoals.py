@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mmrl import Case, Conversation, Score, UserError, user
+from mmrl import Case, Conversation, Score, UserError, user_message
 from mmrl.api.services import check_vision_language, vision_language
 from mmrl_gui.actions import NoAction, read, write
 from mmrl_gui.frames import Numbers, numbers_of
@@ -80,12 +80,12 @@ class Subgoals:
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         plans = [(subgoals(instruction(case)), moves(case)) for case in cases]
         questions = [
-            [user(_asked(self.question, action, goal), before, after)]
+            [user_message(_asked(self.question, action, goal), before, after)]
             for goals, moved in plans
             for before, after, action in moved
             for goal in goals
         ]
-        chances = iter(self.model.chances(questions, ("yes", "no"))[:, 0].tolist() if questions else ())
+        chances = iter(self.model.answer_probabilities(questions, ("yes", "no"))[:, 0].tolist() if questions else ())
         scores = []
         for case, (goals, moved) in zip(cases, plans, strict=True):
             table = [[next(chances) > self.above for _ in goals] for _ in moved]

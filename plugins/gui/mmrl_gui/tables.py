@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.errors import brief
-from mmrl.api.tasks.rows import Rows, read_rows
+from mmrl.api.errors import display_path
+from mmrl.api.tasks.tables import DataTable, read_table
 
 EPISODES = "episodes.jsonl"
 """The file of a recording, see the guide."""
@@ -20,7 +20,7 @@ EPISODES = "episodes.jsonl"
 class Table:
     """One table and where its pictures are."""
 
-    rows: Rows
+    rows: DataTable
     path: str
     """Of the file."""
     folder: str
@@ -77,21 +77,21 @@ def _files(path: str) -> list[str]:
         return [str(local / EPISODES)]
     files = sorted(str(p) for p in local.iterdir() if p.suffix.lower() in (".json", ".jsonl") and not p.name.startswith("."))
     if not files:
-        raise UserError(f"folder {brief(path)} has no {EPISODES} and no other JSON file: give the path of a table")
+        raise UserError(f"folder {display_path(path)} has no {EPISODES} and no other JSON file: give the path of a table")
     return files
 
 
-def _rows(path: str) -> Rows:
+def _rows(path: str) -> DataTable:
     """A table; a JSON file that holds one object is a table of one row."""
     local = Path(path).expanduser()
     if local.suffix.lower() == ".json" and local.is_file():
         try:
             found = json.loads(local.read_bytes())
         except (ValueError, RecursionError, OSError) as error:
-            raise UserError(f"{brief(path)} is no JSON ({str(error)[:120]}): correct it") from error
+            raise UserError(f"{display_path(path)} is no JSON ({str(error)[:120]}): correct it") from error
         if isinstance(found, dict):
-            return Rows(path, 1, lambda _: found, "item")
-    return read_rows(path)
+            return DataTable(path, 1, lambda _: found, "item")
+    return read_table(path)
 
 
 def _there(path: str) -> bool:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmrl import UserError
-from mmrl.api.simulators.screens import Action, Box
-from mmrl.api.tasks.rows import Rows, beside
+from mmrl.api.simulators.gui import Action, Box
+from mmrl.api.tasks.tables import DataTable, resolve_image
 from mmrl_gui.actions import of_data
 from mmrl_gui.geometry import inside, is_number
 from mmrl_gui.tables import Table, first, parsed, text_of
@@ -35,7 +35,7 @@ Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Steps(Rows):
+class Steps(DataTable):
     """The steps of all episodes, in order."""
 
     tables: tuple[Table, ...] = ()
@@ -49,9 +49,9 @@ class Steps(Rows):
     won: tuple[bool, ...] = ()
     """Step -> whether its episode did what was to be done; where nothing says so, it did."""
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         table, row, step = self.places[index]
-        return self.tables[table].rows.where(row) + (f" step {step}" if step >= 0 else "")
+        return self.tables[table].rows.location(row) + (f" step {step}" if step >= 0 else "")
 
     def earlier(self, index: int) -> tuple[int, ...]:
         """The numbers of the steps before a step of the same episode, in order."""
@@ -69,7 +69,7 @@ class Steps(Rows):
 
 def steps(tables: list[Table]) -> Steps:
     """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box"}`, the action as
-    `mmrl.api.simulators.screens.Action`. A row that can't be read counts as an episode of one step, and is told when it is
+    `mmrl.api.simulators.gui.Action`. A row that can't be read counts as an episode of one step, and is told when it is
     asked for."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
@@ -227,7 +227,7 @@ def _android_name(row: Mapping[str, Any], index: Any) -> str:
 
 def _beside(table: Table, image: Any) -> Any:
     """A picture as a row names it; AndroidControl's may be in a folder for each episode."""
-    found = beside(table.path, image, table.folder)
+    found = resolve_image(table.path, image, table.folder)
     if isinstance(image, str) and image.startswith("epi_") and not Path(found).exists():
         nested = Path(table.folder).expanduser() / f"episode_{image.split('_')[1]}" / image
         return str(nested) if nested.exists() else found

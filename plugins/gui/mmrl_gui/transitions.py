@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, UserError, user
-from mmrl.api.simulators.screens import Action, Screen, Shown
-from mmrl.api.tasks.options import Prompts, known_split, one_of
-from mmrl.api.tasks.pictures import chance
+from mmrl import Prompt, UserError, user_message
+from mmrl.api.simulators.gui import Action, Screen, ScreenObservation
+from mmrl.api.tasks.image_sources import chance
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_split
 from mmrl_gui import asking, pages
 from mmrl_gui.action_task import STYLES, target
 from mmrl_gui.actions import as_data, of_data, write
@@ -47,11 +47,11 @@ class Transitions(DrawnPages):
         if not isinstance(self.kinds_of_action, list | tuple) or not self.kinds_of_action:
             raise UserError(f"kinds_of_action = {self.kinds_of_action!r:.60} must be a list of some of {', '.join(KINDS)}")
         for kind in self.kinds_of_action:
-            one_of("kinds_of_action", kind, KINDS)
+            check_choice("kinds_of_action", kind, KINDS)
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
     def gold(self, prompt: Prompt) -> str:
         action, box = target(of_data(prompt.meta["true"]["action"]), prompt.meta["true"]["box"])
@@ -94,13 +94,13 @@ class Transitions(DrawnPages):
         )
         how = asking.language(self.style, self.kinds_of_action, self.numbers(self.screen))
         text = f"Which action led from the first screen to the second? {how}"
-        return Prompt(id=id, messages=[user(text, *rendered.pictures)], answer=true, meta=meta)
+        return Prompt(id=id, messages=[user_message(text, *rendered.pictures)], answer=true, meta=meta)
 
 
 def _clicks(page: pages.Page, draw: random.Random) -> Any:
     """A click on a thing: one that can be switched as often as any other."""
 
-    def does(screen: Screen, shown: Shown) -> Rendered | None:
+    def does(screen: Screen, shown: ScreenObservation) -> Rendered | None:
         boxes = boxes_of(page, shown.elements, page.look.size)
         alike = Counter((thing.role, fold(thing.name), thing.inside) for thing in page.things)
         there = [t for t in page.things if t.number in boxes and alike[t.role, fold(t.name), t.inside] == 1]
@@ -117,7 +117,7 @@ def _clicks(page: pages.Page, draw: random.Random) -> Any:
 def _types(page: pages.Page, draw: random.Random) -> Any:
     """A text into an empty field that was clicked before."""
 
-    def does(screen: Screen, shown: Shown) -> Rendered | None:
+    def does(screen: Screen, shown: ScreenObservation) -> Rendered | None:
         boxes = boxes_of(page, shown.elements, page.look.size)
         full = {element.box for element in shown.elements if element.value}
         fields = [
@@ -134,7 +134,7 @@ def _types(page: pages.Page, draw: random.Random) -> Any:
 def _scrolls(page: pages.Page, draw: random.Random) -> Any:
     """A scroll down, or up again after one."""
 
-    def does(screen: Screen, shown: Shown) -> Rendered | None:
+    def does(screen: Screen, shown: ScreenObservation) -> Rendered | None:
         direction: Any = draw.choice(("down", "up"))
         if direction == "up":
             shown = screen.act(Action(kind="scroll", direction="down"))
@@ -143,7 +143,7 @@ def _scrolls(page: pages.Page, draw: random.Random) -> Any:
     return does
 
 
-def _done(screen: Screen, shown: Shown, step: Step) -> Rendered | None:
+def _done(screen: Screen, shown: ScreenObservation, step: Step) -> Rendered | None:
     """Two screens with a step between them; None where nothing is seen of it."""
     before, after = png(shown), png(screen.act(step.action))
     return Rendered(pngs=(before, after), boxes={}, step=step) if before != after else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format
 from mmrl_gui.frames import numbers_of
 
 _QUOTED = re.compile(r"'action':\s*'(\w+)'")
@@ -53,11 +53,11 @@ def coordinate(case: Case) -> float:
 
 def form(case: Case) -> float:
     """1 when a thought and an answer stand in their tags and nothing around them; what they hold is not read."""
-    return float(len(case.completion) <= MAX_LENGTH and thinks_then_answers(case.completion))
+    return float(len(case.completion) <= MAX_LENGTH and has_think_answer_format(case.completion))
 
 
 def _answer(case: Case) -> str:
-    return (first(case.completion) or "").strip() if len(case.completion) <= MAX_LENGTH else ""
+    return (first_tag(case.completion) or "").strip() if len(case.completion) <= MAX_LENGTH else ""
 
 
 def _type_in(text: str) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, first
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag
 from mmrl_gui.frames import Numbers, numbers_of
 
 _ARGUMENT = {"scroll": "direction", "open_app": "app_name", "input_text": "text"}
@@ -20,7 +20,7 @@ _ARGUMENT = {"scroll": "direction", "open_app": "app_name", "input_text": "text"
 
 def form(case: Case) -> float:
     """1 when there is an answer tag that is closed, anywhere; what it holds isn't read."""
-    return float(_bounded(case) != "" and first(case.completion) is not None)
+    return float(_bounded(case) != "" and first_tag(case.completion) is not None)
 
 
 def action(case: Case) -> float:
@@ -34,7 +34,7 @@ def action(case: Case) -> float:
     so are wait, long_press and navigate_home. Numbers may be written as texts.
     """
     text = _bounded(case)
-    answer = first(text)
+    answer = first_tag(text)
     try:
         said = json.loads(_unfenced((text if answer is None else answer).strip()).replace("\\n", "").strip())
     except (ValueError, RecursionError):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.api.simulators.screens import Action, Box
-from mmrl.api.verifiers.parse import fenced, thinks_and_answers_once
+from mmrl.api.simulators.gui import Action, Box
+from mmrl.api.verifiers.parse import fenced_blocks, thinks_and_answers_once
 from mmrl_gui import geometry, reading
 from mmrl_gui.actions import NoAction, of_data, read
 from mmrl_gui.frames import Numbers, numbers_of
@@ -278,7 +278,7 @@ def _whole_json(plain: str) -> bool:
     if plain.startswith("```"):
         if not plain.endswith("```") or plain.count("```") != 2:
             return False
-        plain = next(fenced(plain), "").strip()
+        plain = next(fenced_blocks(plain), "").strip()
     return (plain[:1], plain[-1:]) in (("[", "]"), ("{", "}"))
 
 

@@ -16,8 +16,8 @@ from mmrl_gui.actions import SAME, NoAction, as_data, key_of, listed, of_data, r
 from mmrl_gui.asking import _BRIEF, _JSON, language
 from mmrl_gui.frames import Numbers, numbers_for
 
-from mmrl import Eyes, Frame
-from mmrl.api.simulators.screens import DIRECTIONS, KINDS, Action, Element
+from mmrl import CoordinateFormat, ImageProcessing
+from mmrl.api.simulators.gui import ACTION_KINDS, DIRECTIONS, Action, Element
 from mmrl.api.verifiers import parse
 
 ELEMENTS = [Element(box=(0, 0, 10, 10), role="button", text="Save"), Element(box=(10, 20, 30, 40), role="link", icon=True)]
@@ -159,14 +159,14 @@ def test_what_is_written_is_read_back(action, style):
     PLACES,
     st.integers(1, 60),
     st.integers(1, 60),
-    st.sampled_from([*Frame, "grid"]),
+    st.sampled_from([*CoordinateFormat, "grid"]),
     st.sampled_from([1, 2, 3, 8]),
     st.booleans(),
 )
 def test_a_place_in_a_box_stays_in_it_whatever_the_numbers(corner, width, height, frame, shrunk, brief):
     size = (720, 560)
     box = (corner[0], corner[1], corner[0] + width, corner[1] + height)
-    eyes = Eyes(frame if frame != "grid" else Frame.PIXELS, lambda s: (s[0] // shrunk, s[1] // shrunk))
+    eyes = ImageProcessing(frame if frame != "grid" else CoordinateFormat.PIXELS, lambda s: (s[0] // shrunk, s[1] // shrunk))
     numbers = numbers_for(eyes, size, grid=(36, 28) if frame == "grid" else None)
     at = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
     said = write(Action(kind="click", at=at), "brief" if brief else "json", numbers, within=box)
@@ -192,7 +192,7 @@ def test_a_box_of_cells_is_the_cells_that_it_touches(corner, extent):
 
 def test_what_a_prompt_lists_can_be_read():
     """Each form that a prompt shows, with numbers and words in the place of its letters."""
-    for kind in KINDS:
+    for kind in ACTION_KINDS:
         said = _BRIEF[kind].replace("up, down, left or right", "up").replace("to_x to_y", "3 4").replace("x y", "1 2")
         assert read(said).kind == kind
         shown = _JSON[kind].replace("up, down, left or right", '"up"')
@@ -230,7 +230,7 @@ def test_names_of_keys():
 
 def test_no_name_means_two_things():
     names = [name for own in SAME.values() for name in own]
-    assert len(names) == len(set(names)) and set(SAME) == set(KINDS)
+    assert len(names) == len(set(names)) and set(SAME) == set(ACTION_KINDS)
 
 
 # -- hostile text -----------------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_any_text_is_an_action_or_none(parts):
         found = read("".join(parts), elements=ELEMENTS)
     except NoAction:
         return
-    assert found.kind in KINDS
+    assert found.kind in ACTION_KINDS
 
 
 @pytest.mark.parametrize("how", ["error", "always"])

@@ -12,9 +12,9 @@ from mmrl_gui.marks import SAID, marked
 from PIL import Image
 
 from broken_rows import faults_of
-from mmrl import Case, Eyes, Frame, UserError
+from mmrl import Case, CoordinateFormat, ImageProcessing, UserError
 from mmrl.algorithms.signals import weight_of
-from mmrl.api.simulators.screens import Action
+from mmrl.api.simulators.gui import Action
 from mmrl.registry import plugins
 from mmrl.testing import check_task, check_verifier
 
@@ -411,8 +411,8 @@ def test_gold_is_right_in_every_style_frame_and_grid(files, pictures, style, for
     ]
     for grid in (None, [12, 9]):
         task = GroundingData(path=files["spot"], images=str(pictures), style=style, form=form, grid=grid)
-        for frame in Frame:
-            task.eyes = Eyes(frame, lambda size: (size[0] * 3 // 4, size[1] // 2))
+        for frame in CoordinateFormat:
+            task.image_processing = ImageProcessing(frame, lambda size: (size[0] * 3 // 4, size[1] // 2))
             for p in every(task)[:6]:
                 case = Case(
                     completion=task.gold(p),
@@ -420,7 +420,7 @@ def test_gold_is_right_in_every_style_frame_and_grid(files, pictures, style, for
                     meta=p.meta,
                     image_sizes=(SIZE,),
                     model_sizes=((90, 45),),
-                    frame=frame,
+                    coordinate_format=frame,
                 )
                 assert [v(case).value for v in verify] == [1.0] * len(verify), (frame, case.completion)
 
@@ -432,8 +432,8 @@ def seen(task, prompt, completion):
     """(kind, of, pixels of the screen, label) of each mark."""
     scale = (*SIZE, *SIZE)
     return [
-        (m.kind, m.of, tuple(round(v * side, 6) for v, side in zip(m.at, scale, strict=False)), m.label)
-        for m in task.marks(prompt, completion)
+        (m.kind, m.source, tuple(round(v * side, 6) for v, side in zip(m.coordinates, scale, strict=False)), m.label)
+        for m in task.overlays(prompt, completion)
     ]
 
 
@@ -447,9 +447,9 @@ def test_a_place_that_is_said_is_marked_beside_the_true_box(files, pictures):
     assert box[:3] == ("box", "said", (10.0, 10.0, 30.0, 30.0))
     gold = seen(task, prompt, " ".join(map(str, prompt.meta["boxes"][0])))
     assert gold[1] == ("box", "said", true[2], "IoU 1.00")
-    task.eyes = Eyes(Frame.THOUSANDTHS)
+    task.image_processing = ImageProcessing(CoordinateFormat.THOUSANDTHS)
     assert seen(task, prompt, "500 500")[1] == ("point", "said", (60.0, 45.0), ""), "in the numbers that the policy writes"
-    assert task.shows(prompt, "10 10") is None, "and nothing else is drawn of it"
+    assert task.draw_completion(prompt, "10 10") is None, "and nothing else is drawn of it"
 
 
 @pytest.mark.parametrize("style", ["uishift", "gui-r1", "ui-r1", "json", "brief", "tags"])
@@ -483,7 +483,7 @@ def test_what_has_no_place_has_no_mark_and_a_drag_is_a_path(files, pictures):
 def test_marks_are_on_the_screen_that_the_question_is_about(files, pictures):
     task = Inverse(path=files["steps"], images=str(pictures), changed=False)
     prompt = every(task)[0]
-    assert len(prompt.images) == 2 and {m.image for m in task.marks(prompt, task.gold(prompt))} <= {0}
+    assert len(prompt.images) == 2 and {m.image for m in task.overlays(prompt, task.gold(prompt))} <= {0}
 
 
 def test_actions_of_every_kind_leave_the_screen_itself_alone():

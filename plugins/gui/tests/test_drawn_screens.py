@@ -21,9 +21,9 @@ from mmrl_gui.screens_task import Grounding
 from mmrl_gui.transitions import Transitions
 from PIL import Image
 
-from mmrl import Case, Eyes, UserError, WorldLost
-from mmrl.api.frames import Frame
-from mmrl.api.simulators.screens import Action, Element, Shown
+from mmrl import Case, EnvironmentFailed, ImageProcessing, UserError
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 from mmrl.ui.cli import main
 from processes import gone
 
@@ -63,7 +63,7 @@ class Listed(HTMLParser):
                 role=role,
                 text=" ".join(name.split()),
                 value="checked" if on else "",
-                active=True,
+                interactive=True,
             )
 
 
@@ -75,7 +75,7 @@ class FakeScreen:
         self.owner.started.append((page, seed))
         if self.owner.losses:
             self.owner.losses -= 1
-            raise WorldLost("the browser crashed")
+            raise EnvironmentFailed("the browser crashed")
         self.page, self.seed, self.clicked = page, seed, []
         return self._shown()
 
@@ -88,7 +88,7 @@ class FakeScreen:
         self.clicked.append((action.kind, action.at, action.text, action.direction))
         return self._shown()
 
-    def advice(self):
+    def expert_action(self):
         there = [e for e in self._elements() if e.text == "ONE"]
         return Action(kind="click", at=(there[0].box[0] + 2, there[0].box[1] + 2)) if there else None
 
@@ -101,7 +101,7 @@ class FakeScreen:
         place = 20 * (self.seed % 3)
         names = () if self.page == "empty" else ("TWO", "THREE") if self.page == "unknown" else ("ONE", "TWO")
         return tuple(
-            Element(box=(5 + 30 * i, 10 + place, 30 + 30 * i, 25 + place), role="button", text=name, active=True)
+            Element(box=(5 + 30 * i, 10 + place, 30 + 30 * i, 25 + place), role="button", text=name, interactive=True)
             for i, name in enumerate(names)
         )
 
@@ -114,8 +114,8 @@ class FakeScreen:
         picture = Image.new("RGB", self.owner.size, "white")
         picture.putpixel((0, 0), tuple(random.Random(repr((self.page, self.clicked))).randbytes(3)))
         said = "" if self.page.startswith("<!") else 'Click "ONE".'
-        return Shown(
-            picture=None if won else picture,
+        return ScreenObservation(
+            screenshot=None if won else picture,
             instruction=said,
             elements=() if won else self._elements(),
             raw_reward=float(won),
@@ -197,10 +197,12 @@ def test_what_is_cut_off_or_lies_over_another_thing_has_no_box():
     whole = rendered.boxes_of(drawn, elements := list(Listed(drawn.html, (360, 640)).elements()), (360, 640))
     moved = {0: (-2.0, 1, 50, 9), 1: (300.0, 1, 360.0, 9), 2: (20.0, 20.0, 24.0, 28.0)}
     for number, box in moved.items():
-        changed = [Element(box=box, role=e.role, text=e.text, active=True) if i == number else e for i, e in enumerate(elements)]
+        changed = [
+            Element(box=box, role=e.role, text=e.text, interactive=True) if i == number else e for i, e in enumerate(elements)
+        ]
         assert number in whole and number not in rendered.boxes_of(drawn, changed, (360, 640))
     x1, y1, x2, y2 = elements[3].box
-    over = Element(box=(x1 + 5, y1 + 2, x2 + 5, y2 + 2), role=elements[4].role, text=elements[4].text, active=True)
+    over = Element(box=(x1 + 5, y1 + 2, x2 + 5, y2 + 2), role=elements[4].role, text=elements[4].text, interactive=True)
     found = rendered.boxes_of(drawn, [*elements[:4], over, *elements[5:]], (360, 640))
     assert 3 not in found and 4 not in found and 0 in found
 
@@ -237,9 +239,9 @@ def case_of(task, prompt, gold):
         completion=gold,
         answer=prompt.answer,
         meta=prompt.meta,
-        frame=task.eyes.frame,
+        coordinate_format=task.image_processing.coordinate_format,
         image_sizes=(size,) * len(prompt.images),
-        model_sizes=(task.eyes.size(size),) * len(prompt.images),
+        model_sizes=(task.image_processing.model_size(size),) * len(prompt.images),
     )
 
 
@@ -252,7 +254,7 @@ def test_gold_of_grounding_earns_the_most(fake, form, frame, grid):
         return
     for style in ("short", "json", "tags"):
         task = Grounding(size="small", form=form, style=style, frame=frame, grid=grid)
-        task.eyes = Eyes(Frame.MODEL_PIXELS, lambda size: (size[0] * 3 // 4, size[1] * 2))
+        task.image_processing = ImageProcessing(CoordinateFormat.MODEL_PIXELS, lambda size: (size[0] * 3 // 4, size[1] * 2))
         for number in range(4):
             prompt = task.prompts("train", 0)[number]
             case = case_of(task, prompt, task.gold(prompt))
@@ -289,7 +291,7 @@ def test_splits_share_no_page_and_the_runs_seed_draws_nothing(fake):
 @pytest.mark.parametrize("style", ["json", "brief", "tags"])
 def test_gold_of_transitions_earns_the_most(fake, style):
     task = Transitions(style=style)
-    task.eyes = Eyes(Frame.THOUSANDTHS)
+    task.image_processing = ImageProcessing(CoordinateFormat.THOUSANDTHS)
     prompts = [task.prompts("train", 0)[i] for i in range(24)]
     assert {p.meta["kind"] for p in prompts} == {"click", "type", "scroll"}
     for prompt in prompts:
@@ -335,11 +337,11 @@ def test_screens_on_which_nothing_can_be_found_are_told(fake, monkeypatch):
 
 def test_a_walk_clicks_types_and_scrolls_and_says_what_it_hit():
     elements = (
-        Element(box=(10, 10, 40, 30), role="button", text="Go", active=True),
-        Element(box=(10, 40, 90, 60), role="textbox", text="Name", active=True, spot=(20.4, 50.2)),
+        Element(box=(10, 10, 40, 30), role="button", text="Go", interactive=True),
+        Element(box=(10, 40, 90, 60), role="textbox", text="Name", interactive=True, click_point=(20.4, 50.2)),
         Element(box=(0, 70, 90, 80), role="text", text="words"),
     )
-    shown = Shown(instruction='Type "Ada" and press Go.', elements=elements)
+    shown = ScreenObservation(instruction='Type "Ada" and press Go.', elements=elements)
     walk = Walk(random.Random(0), frozenset(("click", "type", "key", "scroll")))
     steps = [walk(None, shown) for _ in range(300)]
     kinds = [step.action.kind for step in steps]
@@ -351,14 +353,14 @@ def test_a_walk_clicks_types_and_scrolls_and_says_what_it_hit():
             assert before.action.at == (20.0, 50.0) and step.action.text == "Ada"
         if before.action.kind == "click" and before.box == elements[1].box:
             assert step.action.kind == "type"
-    assert Walk(random.Random(0), frozenset(("click",)))(None, Shown()) is None
+    assert Walk(random.Random(0), frozenset(("click",)))(None, ScreenObservation()) is None
     only = Walk(random.Random(0), frozenset(("click",)))
     assert {only(None, shown).box for _ in range(50)} == {elements[0].box, elements[1].box}, "each of them, and no text"
 
 
 def test_a_hit_is_the_smallest_thing_that_can_be_clicked():
-    big = Element(box=(0, 0, 100, 100), role="link", text="row", active=True)
-    small = Element(box=(10, 10, 20, 20), role="button", text="x", active=True)
+    big = Element(box=(0, 0, 100, 100), role="link", text="row", interactive=True)
+    small = Element(box=(10, 10, 20, 20), role="button", text="x", interactive=True)
     label = Element(box=(12, 12, 14, 14), role="text", text="x")
     assert hit((big, small, label), (13, 13)) == small.box and hit((big, small), (50, 50)) == big.box
     assert hit((label,), (13, 13)) == label.box and hit((), (1, 1)) is None and hit((big,), None) is None
@@ -655,10 +657,10 @@ def told_apart(drawn):
     screens = screens_of("browser/html", {"size": list(drawn.look.size)})
     screen = screens.open(elements=True)
     shown = screen.start(drawn.html, 0)
-    before, same = shown.picture.tobytes(), {}
+    before, same = shown.screenshot.tobytes(), {}
     for number, (x1, y1, x2, y2) in rendered.boxes_of(drawn, shown.elements, drawn.look.size).items():
         screen.start(drawn.html, 0)
-        after = screen.act(Action(kind="click", at=((x1 + x2) / 2, (y1 + y2) / 2))).picture.tobytes()
+        after = screen.act(Action(kind="click", at=((x1 + x2) / 2, (y1 + y2) / 2))).screenshot.tobytes()
         if after != before:
             same.setdefault(after, []).append(drawn.things[number].name)
     screen.close()

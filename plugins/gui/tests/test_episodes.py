@@ -6,9 +6,9 @@ import pytest
 from mmrl_gui.episodes import APART, Episodes
 from PIL import Image
 
-from mmrl import Eyes, Frame, NoGold, Reply, UserError, WorldLost
+from mmrl import CoordinateFormat, EnvironmentFailed, ImageProcessing, NoGold, Reply, UserError
 from mmrl.api.episodes import Conversation
-from mmrl.api.simulators.screens import Action, Element, Shown
+from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 
 
 class FakeScreen:
@@ -20,17 +20,20 @@ class FakeScreen:
     def start(self, page, seed, picture=True):
         if self.screens.lost:
             self.screens.lost -= 1
-            raise WorldLost("it hangs")
+            raise EnvironmentFailed("it hangs")
         self.page, self.left, self.quarter, self.actions = page, 2 if page == "two" else 1, seed % 4, []
         return self._shown()
 
     def _shown(self, **more):
         boxes = [(50.0 * (q % 2), 50.0 * (q // 2), 50.0 * (q % 2) + 50, 50.0 * (q // 2) + 50) for q in range(4)]
-        elements = tuple(Element(box=b, role="button", text=f"q{n}", active=True) for n, b in enumerate(boxes))
+        elements = tuple(Element(box=b, role="button", text=f"q{n}", interactive=True) for n, b in enumerate(boxes))
         over = more.get("terminated")
         picture = None if over else Image.new("RGB", (100, 100), (60 * self.quarter, 0, 0))
-        return Shown(
-            picture=picture, instruction=f"Click {self.quarter}.", elements=elements if self.elements and not over else (), **more
+        return ScreenObservation(
+            screenshot=picture,
+            instruction=f"Click {self.quarter}.",
+            elements=elements if self.elements and not over else (),
+            **more,
         )
 
     def act(self, action):
@@ -45,7 +48,7 @@ class FakeScreen:
         self.quarter = (self.quarter + 1) % 4
         return self._shown()
 
-    def advice(self):
+    def expert_action(self):
         x, y = 25 + 50 * (self.quarter % 2), 25 + 50 * (self.quarter // 2)
         return None if self.page == "unknown" else Action(kind="click", at=(x, y))
 
@@ -75,7 +78,7 @@ def screens(monkeypatch):
 
 
 def play(task, prompt, *completions):
-    world = task.world(prompt)
+    world = task.environment(prompt)
     replies = []
     for text in completions:
         replies.append(world.step(text))
@@ -170,7 +173,7 @@ def test_the_prompt_asks_in_one_language(screens):
 @pytest.mark.parametrize("grid", [None, [4, 4]])
 def test_a_place_off_the_screen_is_told_in_the_numbers_of_the_model(screens, grid):
     task = Episodes(simulator="fake/x", pages=["one"], style="brief", grid=grid)
-    task.eyes = Eyes(frame=Frame.THOUSANDTHS)
+    task.image_processing = ImageProcessing(coordinate_format=CoordinateFormat.THOUSANDTHS)
     prompt = task.prompts("train", 0)[0]
     far, on = ("click 4 1", "click 3 3") if grid else ("click 1200 90", "click 1000 1000")
     said = play(task, prompt, far)[0].messages[0]["content"][-1]["text"]
@@ -204,7 +207,7 @@ def test_tags_want_an_answer_tag(screens):
 def test_demonstrations_are_what_an_expert_says(screens):
     task = Episodes(simulator="fake/x", pages=["two"], style="brief")
     prompt = task.prompts("demo", 0)[0]
-    world = task.world(prompt)
+    world = task.environment(prompt)
     assert not world.step(task.gold(prompt)).terminated
     assert world.step(world.gold_turn()).outcome["success"] == 1.0
     world.close()
@@ -231,7 +234,7 @@ def test_recorded_episodes_are_shown_again(screens, tmp_path):
     task = Episodes(simulator="fake/x", pages=["two"], style="brief", recording=str(tmp_path), prompt="{instruction}", demos=4)
     prompts = task.prompts("demo", 0)
     assert [p.text for p in prompts] == ["Do 0.", "Do 2.", "Do 0.", "Do 2."], "failures are not imitated"
-    world = task.world(prompts[1])
+    world = task.environment(prompts[1])
     reply = world.step("whatever")
     assert task.gold(prompts[1]) == "click 25 25" and world.gold_turn() == "click 75 25"
     from mmrl.api.media.images import load_image
@@ -250,7 +253,7 @@ def test_all_recorded_episodes_may_be_imitated_failures_too(screens, tmp_path):
     prompts = task.prompts("demo", 0)
     assert [p.text for p in prompts] == ["Do 0.", "Do 1.", "Do 2.", "Do 0."]
     for prompt, success in zip(prompts, (1.0, 0.0, 1.0, 1.0), strict=True):
-        world = task.world(prompt)
+        world = task.environment(prompt)
         assert not world.step(task.gold(prompt)).terminated
         assert world.step(world.gold_turn()).outcome == {"success": success, "steps": 2.0}, "as it was"
     recorded(tmp_path, False, False)
@@ -322,7 +325,7 @@ def test_a_recording_without_an_instruction_is_refused(screens, tmp_path):
 def test_screens_are_given_back_whatever_happens(screens):
     task = Episodes(simulator="fake/x", pages=["one"])
     prompts = [task.prompts("train", 0)[n] for n in range(20)]
-    worlds = [task.world(p) for p in prompts]
+    worlds = [task.environment(p) for p in prompts]
     for world in worlds[::2]:
         world.step("click 1 1")
     for world in worlds:
@@ -343,8 +346,8 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
     task = Episodes(simulator="fake/x", pages=["one"])
     prompt = task.prompts("train", 0)[0]
     screens.lost = 1
-    world = task.world(prompt)
-    with pytest.raises(WorldLost, match="it hangs"):
+    world = task.environment(prompt)
+    with pytest.raises(EnvironmentFailed, match="it hangs"):
         world.step("click 1 1")
     world.close()
     assert screens.given_back == screens.opened
@@ -404,7 +407,7 @@ def drawn(task, prompt, *completions):
         for text, shown in zip(completions, messages, strict=True)
     )
     outcome = {"success": 1.0, "steps": 2.0, "reward": 0.9}
-    return task.shows_episode(Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome))
+    return task.draw_episode(Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome))
 
 
 def crosses(shown):
@@ -425,9 +428,9 @@ def test_an_episode_as_a_strip(screens):
         1 for x in range(shown.width) for y in range(shown.height - 24, shown.height) if shown.getpixel((x, y)) == (0, 158, 115)
     ]
     assert green, "what came of it"
-    assert task.shows(prompt, "no action at all").size[0] < shown.width
+    assert task.draw_completion(prompt, "no action at all").size[0] < shown.width
     listed = Episodes(simulator="fake/x", pages=["one"], observe="elements")
-    assert listed.shows(listed.prompts("train", 0)[0], "click [1]") is None
+    assert listed.draw_completion(listed.prompts("train", 0)[0], "click [1]") is None
 
 
 @pytest.mark.parametrize("most", [0, 4])
@@ -438,7 +441,7 @@ def test_what_is_clicked_by_its_number_is_marked_where_it_is(screens, most):
     by_number = drawn(task, prompt, "click [2]", "click [3]")
     by_place = drawn(placed, placed.prompts("train", 0)[1], "click 75 25", "click 25 75")
     assert crosses(by_number) == crosses(by_place)
-    assert task.shows(prompt, "click [2]").tobytes() == task.shows(prompt, "click 75 25").tobytes()
-    assert task.shows(prompt, "click [2]").tobytes() != task.shows(prompt, "click [9]").tobytes()
+    assert task.draw_completion(prompt, "click [2]").tobytes() == task.draw_completion(prompt, "click 75 25").tobytes()
+    assert task.draw_completion(prompt, "click [2]").tobytes() != task.draw_completion(prompt, "click [9]").tobytes()
     as_json = Episodes(simulator="fake/x", pages=["two"], observe="both")
     assert crosses(drawn(as_json, as_json.prompts("train", 0)[1], *(f'{{"action": "click", "element": {n}}}' for n in (2, 3))))

@@ -11,14 +11,14 @@ from mmrl_gui.frames import Numbers
 from mmrl_gui.listing import kept, named, spot_of, words
 from PIL import Image
 
-from mmrl import Frame, UserError, WorldLost
-from mmrl.api.simulators.screens import Action, Element, Shown
+from mmrl import CoordinateFormat, EnvironmentFailed, UserError
+from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 
-NUMBERS = Numbers(frame=Frame.PIXELS, image=(100, 100))
+NUMBERS = Numbers(frame=CoordinateFormat.PIXELS, image=(100, 100))
 
 
 def element(number, text="", active=False, role="button", box=None, **more):
-    return Element(box=box or (0, 10 * number, 50, 10 * number + 9), role=role, text=text, active=active, **more)
+    return Element(box=box or (0, 10 * number, 50, 10 * number + 9), role=role, text=text, interactive=active, **more)
 
 
 # -- lists ------------------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_what_is_kept_has_its_order_and_nothing_better_is_left_out():
         assert places == sorted(set(places)) and len(found) <= most
 
         def worth(e):
-            return (len(words(e.text) & {"red", "ball"}), e.active)
+            return (len(words(e.text) & {"red", "ball"}), e.interactive)
 
         left = [e for e in page if e not in found and worth(e) > (0, False)]
         assert not left or (len(found) == most and max(map(worth, left)) <= min(map(worth, found)))
@@ -61,7 +61,7 @@ def test_an_element_is_named_and_read_back():
     page = [
         element(0, "all", box=(0, 0, 100, 100)),
         element(1, "form", True, box=(10, 10, 60, 60)),
-        element(2, "ok", True, box=(20, 20, 30, 30), spot=(21, 22)),
+        element(2, "ok", True, box=(20, 20, 30, 30), click_point=(21, 22)),
         element(3, "label", box=(22, 22, 28, 28)),
     ]
     click = Action(kind="click", at=(25, 25))
@@ -78,9 +78,9 @@ def test_an_element_is_named_and_read_back():
 def test_the_element_that_is_clicked_is_named_and_not_a_smaller_one_under_it():
     """A click on the list's own place, where a small label lies that can be clicked too."""
     page = [
-        element(0, "list", True, box=(0, 0, 100, 100), spot=(50, 50)),
-        element(1, "label", True, box=(45, 45, 55, 55), spot=(46, 46)),
-        element(2, "row", box=(0, 0, 80, 100), spot=(50, 50)),
+        element(0, "list", True, box=(0, 0, 100, 100), click_point=(50, 50)),
+        element(1, "label", True, box=(45, 45, 55, 55), click_point=(46, 46)),
+        element(2, "row", box=(0, 0, 80, 100), click_point=(50, 50)),
     ]
     click = Action(kind="click", at=(50, 50))
     assert named(click, page, "brief", NUMBERS) == "click [1]" and hit(page, (50, 50)) == (0, 0, 100, 100)
@@ -93,11 +93,11 @@ def test_the_element_that_is_clicked_is_named_and_not_a_smaller_one_under_it():
             x, y = draw.randrange(60), draw.randrange(60)
             box = (x, y, x + draw.randrange(4, 40), y + draw.randrange(4, 40))
             spot = (draw.uniform(box[0], box[2]), draw.uniform(box[1], box[3]))
-            page.append(element(n, str(n), draw.random() < 0.7, box=box, spot=spot))
+            page.append(element(n, str(n), draw.random() < 0.7, box=box, click_point=spot))
         for n, one in enumerate(page, 1):
-            for at in (one.spot, spot_of(one)):
+            for at in (one.click_point, spot_of(one)):
                 said = named(Action(kind="click", at=at), page, "brief", NUMBERS)
-                same = [m for m, other in enumerate(page, 1) if at in (other.spot, spot_of(other))]
+                same = [m for m, other in enumerate(page, 1) if at in (other.click_point, spot_of(other))]
                 assert said in {f"click [{m}]" for m in same} and n in same
                 assert hit(page, at) in {page[m - 1].box for m in same}
 
@@ -126,16 +126,18 @@ class Line:
         self.screens.started.append((page, seed))
         if self.screens.lost:
             self.screens.lost -= 1
-            raise WorldLost("it hangs")
+            raise EnvironmentFailed("it hangs")
         self.page = page
         listed = tuple(element(n, "goal" if n == 5 else f"line {n}", n in (2, 4, 5)) for n in range(6)) if self.elements else ()
-        return Shown(picture=Image.new("RGB", (100, 100)), instruction=f"Click the goal of {seed}.", elements=listed)
+        return ScreenObservation(
+            screenshot=Image.new("RGB", (100, 100)), instruction=f"Click the goal of {seed}.", elements=listed
+        )
 
     def act(self, action):
         right = action.at is not None and 50 <= action.at[1] < 60 and self.page != "hard"
-        return Shown(terminated=True, success=right, raw_reward=1.0 if right else -1.0)
+        return ScreenObservation(terminated=True, success=right, raw_reward=1.0 if right else -1.0)
 
-    def advice(self):
+    def expert_action(self):
         return Action(kind="click", at=(25, 55)) if self.page == "known" else None
 
     def close(self):
@@ -157,7 +159,7 @@ def test_an_example_stands_before_the_instruction_and_is_of_no_split(screens):
     assert before == one.format(50) + "\n\n" + one.format(51), "the seeds after those of the split demo"
     assert after.endswith('[1] button "line 2"\n[2] button "line 4"\n[3] button "goal"') and again.text.startswith(before)
     assert task.gold(first) == "click [3]" and [seed for _, seed in screens.started] == [APART, 50, 51, 2 * APART + 1]
-    world = task.world(first)
+    world = task.environment(first)
     assert world.step("click [3]").outcome["success"] == 1.0, "numbers count what is listed"
     world.close()
     assert not screens.open_now

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_gui import gui_g1, gui_r1, infigui_g1, ui_r1, uishift
 
-from mmrl import Case, Frame
+from mmrl import Case, CoordinateFormat
 
 BOX = [100, 100, 300, 300]
 
@@ -74,7 +74,7 @@ def test_gui_g1_keeps_within_its_range_beyond_the_picture():
 
 def test_gui_g1_converts_what_is_written_in_another_frame():
     text = '[{"bbox_2d": [50, 50, 150, 150]}]'
-    seen = {"image_sizes": ((1000, 1000),), "model_sizes": ((500, 500),), "frame": Frame.MODEL_PIXELS}
+    seen = {"image_sizes": ((1000, 1000),), "model_sizes": ((500, 500),), "frame": CoordinateFormat.MODEL_PIXELS}
     assert gui_g1.iou(Case(completion=text, answer=BOX, **seen)) == 0.25
 
 
@@ -164,7 +164,7 @@ def test_ui_r1_scales_and_cuts_and_reads_a_box_of_whole_numbers_alone():
     case = Case(completion=text, answer={"action": "click", "bbox": [98, 98, 98, 98]}, meta={"scale": [2.99, 2.99]})
     assert ui_r1.coordinate(case) == 1  # 98.67 is cut to 98
     assert ui_r1.coordinate(Case(completion=text, answer={"action": "click", "bbox": [30.0, 30, 40, 40]}, meta={})) == 0
-    seen = {"image_sizes": ((100, 100),), "model_sizes": ((50, 50),), "frame": Frame.MODEL_PIXELS}
+    seen = {"image_sizes": ((100, 100),), "model_sizes": ((50, 50),), "frame": CoordinateFormat.MODEL_PIXELS}
     assert ui_r1.coordinate(Case(completion=text, answer={"action": "click", "bbox": [66, 66, 66, 66]}, **seen)) == 1
 
 

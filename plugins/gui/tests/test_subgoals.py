@@ -8,7 +8,7 @@ import torch
 from mmrl_gui.subgoals import MOST, Subgoals, first_reached, subgoals
 from PIL import Image
 
-from mmrl import Case, Prompt, Status, Turn, UserError, user
+from mmrl import Case, Prompt, Status, Turn, UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.registry import plugins
 
@@ -23,13 +23,19 @@ def case(levels, said=None, instruction="Click ONE, then click TWO.", success=0.
     """An episode whose screens are plain, each of a level. The screen after the last turn is seen only where it was cut off."""
     said = said or ["click 3 4"] * len(levels)
     turns = [
-        Turn(observed_ids=(1,), token_ids=(5,), logprobs=(-0.1,), text=text, messages=(user("", screen(level)),) if n else ())
+        Turn(
+            observed_ids=(1,),
+            token_ids=(5,),
+            logprobs=(-0.1,),
+            text=text,
+            messages=(user_message("", screen(level)),) if n else (),
+        )
         for n, (level, text) in enumerate(zip(levels, said, strict=False))
     ]
     if cut_off:
-        shown = (user("", screen(levels[-1])),)
+        shown = (user_message("", screen(levels[-1])),)
         turns[len(levels) - 1 :] = [Turn(observed_ids=(1,), token_ids=(), logprobs=(), text="", messages=shown)]
-    prompt = Prompt(messages=[user(instruction, screen(levels[0]))])
+    prompt = Prompt(messages=[user_message(instruction, screen(levels[0]))])
     rollout = Conversation(prompt=prompt, group=0, turns=tuple(turns), status=Status.FINISHED)
     meta, sizes = {"instruction": instruction}, ((64, 48),)
     return Case(
@@ -43,7 +49,7 @@ class Planted:
     def __init__(self):
         self.asked = []
 
-    def chances(self, questions, words):
+    def answer_probabilities(self, questions, words):
         assert words == ("yes", "no")
         self.asked += questions
         yes = []
@@ -110,7 +116,7 @@ def test_what_is_left_of_an_episode_that_succeeded_was_reached_by_its_last_turn(
 
 
 def test_one_turn_may_reach_several_and_nothing_is_paid_twice(planted, monkeypatch):
-    monkeypatch.setattr(planted, "chances", lambda questions, words: torch.tensor([[0.9, 0.1]] * len(questions)))
+    monkeypatch.setattr(planted, "answer_probabilities", lambda questions, words: torch.tensor([[0.9, 0.1]] * len(questions)))
     (score,) = Subgoals(model="tiny")([case([0, 1, 2, 1], cut_off=True)])
     assert score.steps == (1.0, 0, 0, 0) and score.value == 1.0
     (strict,) = Subgoals(model="tiny", above=0.95)([case([0, 1, 2, 1], cut_off=True)])
@@ -187,7 +193,7 @@ def test_options_that_cannot_be(options, said):
 def test_episodes_that_cannot_be_looked_at(planted):
     blind = case([0, 1])
     turns = tuple(Turn(observed_ids=(), token_ids=(1,), logprobs=(0.0,), text="") for _ in range(2))
-    rollout = Conversation(prompt=Prompt(messages=[user("words")]), group=0, turns=turns, status=Status.FINISHED)
+    rollout = Conversation(prompt=Prompt(messages=[user_message("words")]), group=0, turns=turns, status=Status.FINISHED)
     with pytest.raises(UserError, match="the episode has no pictures: set observe"):
         Subgoals(model="tiny")([Case(completion="", meta=blind.meta, rollout=rollout)])
     with pytest.raises(UserError, match="this verifier is for gui/episodes"):

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_gui import verifiers
 
-from mmrl import Case, Frame
-from mmrl.api.simulators.screens import Action
+from mmrl import Case, CoordinateFormat
+from mmrl.api.simulators.gui import Action
 
 BOX = [40, 30, 80, 50]
 SIZE = ((400, 300),)
@@ -75,7 +75,9 @@ def test_a_hit_is_what_screenspot_calls_one(x, y):
     x, y = round(x, 3), round(y, 3)
     inside = BOX[0] <= x <= BOX[2] and BOX[1] <= y <= BOX[3]
     assert verifiers.hit(case(f"{x} {y}")).value == inside
-    thousandths = case(f'{{"point_2d": [{x / 400 * 1000!r}, {y / 300 * 1000!r}]}}', frame=Frame.THOUSANDTHS)
+    thousandths = case(
+        f'{{"point_2d": [{x / 400 * 1000!r}, {y / 300 * 1000!r}]}}', coordinate_format=CoordinateFormat.THOUSANDTHS
+    )
     if abs(x - 40) > 1e-6 and abs(x - 80) > 1e-6 and abs(y - 30) > 1e-6 and abs(y - 50) > 1e-6:
         assert verifiers.hit(thousandths).value == inside
 
@@ -83,12 +85,12 @@ def test_a_hit_is_what_screenspot_calls_one(x, y):
 def test_the_numbers_are_those_of_the_frame():
     seen = {"model_sizes": ((200, 100),)}
     for text, frame in (
-        ("30 13", Frame.MODEL_PIXELS),
-        ("150 133", Frame.THOUSANDTHS),
-        ("0.15 0.133", Frame.UNIT),
-        ("60 40", Frame.PIXELS),
+        ("30 13", CoordinateFormat.MODEL_PIXELS),
+        ("150 133", CoordinateFormat.THOUSANDTHS),
+        ("0.15 0.133", CoordinateFormat.UNIT),
+        ("60 40", CoordinateFormat.PIXELS),
     ):
-        assert verifiers.hit(case(text, frame=frame, **seen)).value == 1
+        assert verifiers.hit(case(text, coordinate_format=frame, **seen)).value == 1
         assert verifiers.hit(case(text, meta={"answer_frame": frame.value}, **seen)).value == 1
     grid = {"meta": {"grid": [10, 10]}}
     assert [verifiers.hit(case(text, **grid)).value for text in ("1 1", "0 1", "1 0", "60 40")] == [1, 0, 0, 0]

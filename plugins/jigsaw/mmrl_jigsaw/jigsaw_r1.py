@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.api.frames import Frame, to_frame
-from mmrl.api.verifiers.parse import first
+from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
+from mmrl.api.verifiers.parse import first_tag
 
 _ANSWER_AFTER_THOUGHT = re.compile(r"</think>\s*<answer>")
 _BOX = re.compile(r"(?<!\d)(\d++),\s*+(\d++),\s*+(\d++),\s*+(\d+)")
@@ -183,7 +183,7 @@ def overlap(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _content(case: Case) -> str:
     """Where the answer is looked for: the first tag if tags were asked for, else everything; without blanks around."""
-    tagged = first(case.completion) if case.meta.get("think", True) else None
+    tagged = first_tag(case.completion) if case.meta.get("think", True) else None
     return (case.completion if tagged is None else tagged).strip()
 
 
@@ -230,4 +230,4 @@ def _seen(case: Case) -> Any:
     if not case.image_sizes:
         return tuple(box)
     sizes = (case.model_sizes or case.image_sizes)[0]
-    return to_frame(box, Frame.PIXELS, Frame.MODEL_PIXELS, case.image_sizes[0], sizes)
+    return convert_coordinates(box, CoordinateFormat.PIXELS, CoordinateFormat.MODEL_PIXELS, case.image_sizes[0], sizes)

@@ -6,7 +6,7 @@ Guo et al. 2025, "SSL4RL: Revisiting Self-supervised Learning as Intrinsic Rewar
 from __future__ import annotations
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import first
+from mmrl.api.verifiers.parse import first_tag
 
 MARKER = "assistant\n"
 
@@ -19,7 +19,7 @@ def inverse(case: Case) -> float:
     Known exploits, as published: repeats are allowed, so the same number everywhere always earns 1/n; a short answer earns what
     it has, and what is too much is not looked at; a piece that is no number is only wrong itself.
     """
-    given = first(case.completion.rpartition(MARKER)[2])
+    given = first_tag(case.completion.rpartition(MARKER)[2])
     if given is None:
         return 0.0
     wanted = case.answer.split(",") if isinstance(case.answer, str) else [str(place) for place in case.answer]

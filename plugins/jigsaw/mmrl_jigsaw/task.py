@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mmrl import Case, Mark, Prompt, Task, UserError, user
-from mmrl.api.tasks.marks import Of
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
-from mmrl.api.tasks.pictures import Folder, Photographs, Source, chance
+from mmrl import Case, Overlay, Prompt, Task, UserError, user_message
+from mmrl.api.tasks.image_sources import ImageFolder, ImageSource, PhotographCrops, chance
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
+from mmrl.api.tasks.overlays import OverlaySource
 from mmrl_jigsaw import puzzle, verifiers, words
 from mmrl_jigsaw.puzzle import Size
 
@@ -69,29 +69,29 @@ class Jigsaw(Task):
             ("seed", self.seed, -(2**63), 2**63),
             ("size", self.size, 0, 4096),
         ):
-            whole(name, value, low, high)
+            check_integer(name, value, low, high)
         if self.path is not None:
-            of_kind("path", self.path, str)
+            check_type("path", self.path, str)
         if not isinstance(self.photographs, list | tuple):
             raise UserError(f'photographs = {self.photographs!r:.200} must be a list, such as ["china", "coffee"]')
         for name, given, choices in (("style", self.style, words.STYLES), ("identity", self.identity, ("allowed", "excluded"))):
-            one_of(name, given, choices)
-        of_kind("turned", self.turned, bool)
+            check_choice(name, given, choices)
+        check_type("turned", self.turned, bool)
         if isinstance(self.mask, bool) or not isinstance(self.mask, int | float) or not 0 <= self.mask < 0.5:
             raise UserError(f"mask = {self.mask!r:.60} must be a number from 0 to below 0.5: a share of each patch")
         if isinstance(self.sizes, str) or not isinstance(self.sizes, Sequence):
             raise UserError(f'sizes = {self.sizes!r:.200} must be a list, such as ["2x1", "2x2"]')
         self.grids = [puzzle.size_of(text) for text in self.sizes or (f"{self.rows}x{self.columns}",)]
         self._check()
-        self.source: Source = (
-            Folder(self.path, self.size, self.each, self.seed)
+        self.source: ImageSource = (
+            ImageFolder(self.path, self.size, self.each, self.seed)
             if self.path is not None
-            else Photographs(self.size, {"train": self.train, "test": self.test}, self.seed, self.photographs)
+            else PhotographCrops(self.size, {"train": self.train, "test": self.test}, self.seed, self.photographs)
         )
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.source.ids)
-        return Prompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.source.ids)
+        return LazyPrompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
 
     def gold(self, prompt: Prompt) -> str:
         answer = self.written(prompt)
@@ -99,14 +99,14 @@ class Jigsaw(Task):
             return answer
         return f"<think>{self.thought(prompt)}</think>{' ' if self.style == 'ssl4rl' else chr(10)}<answer>{answer}</answer>"
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The grid over the shuffled picture, with where each patch belongs and where a completion says that it does."""
         if "boxes" not in prompt.meta:  # its patches are pictures of their own
             return []
-        texts: dict[Of, str] = {"true": self.gold(prompt), "said": completion}
+        texts: dict[OverlaySource, str] = {"true": self.gold(prompt), "said": completion}
         found = {of: self.cells(Case(completion=text, answer=prompt.answer, meta=prompt.meta)) for of, text in texts.items()}
         size = (prompt.meta["m"], prompt.meta["n"])
-        return [Mark(kind="grid", at=size, of=of, labels=cells) for of, cells in found.items() if cells]
+        return [Overlay(kind="grid", coordinates=size, source=of, labels=cells) for of, cells in found.items() if cells]
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each size apart, where there are several."""
@@ -160,7 +160,7 @@ class Jigsaw(Task):
         text, answer, meta = self.pose(order, size, draw)
         return Prompt(
             id=id,
-            messages=[user(text, *pictures)],
+            messages=[user_message(text, *pictures)],
             answer=answer,
             meta={
                 "m": size.rows,
@@ -227,8 +227,8 @@ class Full(Jigsaw):
         return [str(place) for place in (given if self.convention == "forward" else puzzle.inverse_of(given))]
 
     def _check(self) -> None:
-        one_of("convention", self.convention, ("forward", "inverse"))
-        one_of("layout", self.layout, ("picture", "patches"))
+        check_choice("convention", self.convention, ("forward", "inverse"))
+        check_choice("layout", self.layout, ("picture", "patches"))
         super()._check()
         if self.style == "ssl4rl" and (self.layout != "patches" or self.convention != "inverse"):
             raise UserError(
@@ -270,7 +270,7 @@ class Single(Jigsaw):
         return [str(place) if patch == slot else "" for patch in range(1, count + 1)]
 
     def _check(self) -> None:
-        one_of("convention", self.convention, ("forward", "inverse"))
+        check_choice("convention", self.convention, ("forward", "inverse"))
         super()._check()
 
 
@@ -298,12 +298,12 @@ class Pair(Jigsaw):
             text = words.ask("pair", words.pair_question(first, second, choices), size, False, self.mask, self.style)
         return text, chr(ord("A") + offered.index(right)), {"choices": choices, "pair": (first, second)}
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The two patches by their numbers; a relation has no place."""
         size = (prompt.meta["m"], prompt.meta["n"])
         named = [str(patch) if patch in prompt.meta["pair"] else "" for patch in range(1, size[0] * size[1] + 1)]
-        return [Mark(kind="grid", at=size, of="true", labels=named)]
+        return [Overlay(kind="grid", coordinates=size, source="true", labels=named)]
 
     def _check(self) -> None:
-        whole("choices", self.choices, 2, len(puzzle.RELATIONS))
+        check_integer("choices", self.choices, 2, len(puzzle.RELATIONS))
         super()._check()

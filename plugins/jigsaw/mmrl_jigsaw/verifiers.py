@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl.api.verifiers.parse import short_answer
 
 LONGEST = 4000
@@ -30,7 +30,7 @@ def placement(case: Case, chance: Literal["keep", "subtract"] = "keep") -> Score
     below. So the identity earns nothing but where it is right, and neither does one lucky patch; a perfect answer still earns 1.
     Known exploits: with "keep", any fixed permutation earns 1/n on average.
     """
-    one_of("chance", chance, ("keep", "subtract"))
+    check_choice("chance", chance, ("keep", "subtract"))
     wanted = truth(case)
     given, why = permutation(case, len(wanted))
     if given is None:

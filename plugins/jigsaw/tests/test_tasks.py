@@ -17,8 +17,8 @@ from mmrl import Case, UserError
 from mmrl.api.media.images import load_image
 from mmrl.registry import plugins
 from mmrl.testing import check_plugin
-from mmrl.testing.other_process import rows_elsewhere
-from mmrl.testing.sample import fingerprint, take
+from mmrl.testing.other_process import rows_in_subprocess
+from mmrl.testing.sample import fingerprint, sample_rows
 from mmrl.ui.cli import main
 
 SIZES = st.builds(Size, st.integers(1, 4), st.integers(1, 4)).filter(lambda size: size.patches > 1)
@@ -304,8 +304,8 @@ def test_broken_and_small_pictures_are_named_when_asked_for(folder):
 
 def test_another_process_makes_the_same_of_a_folder(folder):
     root = str(folder(20))
-    here = [fingerprint(p) for p in take(Pair(path=root), "test", 3)]
-    assert rows_elsewhere("jigsaw/pair", {"path": root}, ["test"], 3) == {"test": here} and here
+    here = [fingerprint(p) for p in sample_rows(Pair(path=root), "test", 3)]
+    assert rows_in_subprocess("jigsaw/pair", {"path": root}, ["test"], 3) == {"test": here} and here
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------------
@@ -382,13 +382,13 @@ def test_it_trains(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(f"""
 name = "puzzles"
-runs = "{tmp_path}"
+runs_dir = "{tmp_path}"
 policy = {{model = "tiny:qwen2_5_vl:hidden=32,layers=1"}}
 tasks = [{{id = "jigsaw/full", options = {{sizes = ["2x1", "2x2"], size = 56, train = 12, test = 4}}}}]
 stages = [{{kind = "sft", steps = 2, batch_size = 4}},
           {{kind = "rl", steps = 2, prompts_per_step = 2, group_size = 4, order = "easy-first"}}]
 generate = {{max_tokens = 8}}
-evaluate = {{n = 4}}
+evaluate = {{num_prompts = 4}}
 train = {{threads = 1}}
 """)
     done = CliRunner().invoke(main, ["train", str(path)])
@@ -401,7 +401,7 @@ train = {{threads = 1}}
 
 
 def seen(task, prompt, completion):
-    return [(m.kind, m.of, tuple(m.at), tuple(m.labels)) for m in task.marks(prompt, completion)]
+    return [(m.kind, m.source, tuple(m.coordinates), tuple(m.labels)) for m in task.overlays(prompt, completion)]
 
 
 @pytest.mark.parametrize("convention", ["forward", "inverse"])

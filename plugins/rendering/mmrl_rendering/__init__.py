@@ -58,7 +58,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             id="rendering/svg@rlrf",
             target=OURS + "rlrf",
             low=-1.0,
-            deadline_s=10.0,
+            timeout_s=10.0,
             graded=True,
             images=True,
             summary="RLRF's pixel, edge and length rewards, without those that need models",
@@ -67,6 +67,4 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 
 
 def _spec(name: str, function: str, summary: str) -> VerifierSpec:
-    return VerifierSpec(
-        id=f"rendering/{name}", target=OURS + function, graded=True, images=True, deadline_s=10.0, summary=summary
-    )
+    return VerifierSpec(id=f"rendering/{name}", target=OURS + function, graded=True, images=True, timeout_s=10.0, summary=summary)

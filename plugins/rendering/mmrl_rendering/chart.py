@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mmrl.api.verifiers.parse import json_in, only_answer
+from mmrl.api.verifiers.parse import find_json, only_answer
 from mmrl_rendering.svg import Refused
 
 KEYS = {
@@ -59,7 +59,7 @@ def find(completion: str) -> Any:
         text = found
     if len(text) > MAX_CHARS or text.count('"type"') > 1:
         raise Refused(f"one chart of at most {MAX_CHARS:,} characters is drawn")
-    value = json_in(text, dict)
+    value = find_json(text, dict)
     if value is None:
         raise Refused("no JSON object")
     return value

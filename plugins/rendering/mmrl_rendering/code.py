@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_rendering import chart, html, shapes, svg
 from mmrl_rendering.svg import Refused
 
@@ -16,7 +16,7 @@ SVG_SIZE = (112, 112)
 
 def known(code: str) -> str:
     """The name of a language, if it is one. Raises UserError."""
-    one_of("code", code, CODES)
+    check_choice("code", code, CODES)
     if code == "html":
         html.browser()
     return code

@@ -22,7 +22,7 @@ from PIL import Image
 
 from mmrl import UserError
 from mmrl.api.media.images import load_image
-from mmrl.api.verifiers.parse import fenced
+from mmrl.api.verifiers.parse import fenced_blocks
 from mmrl_rendering.svg import Refused
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -67,7 +67,7 @@ def find(completion: str) -> str:
     if 0 <= start < end:
         page = text[start : end + len("</html>")]
     else:
-        page = next(fenced(text), text).strip()
+        page = next(fenced_blocks(text), text).strip()
     check(page)
     return page
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmrl import Reply, user
+from mmrl import Reply, user_message
 from mmrl_rendering.code import Refused, render
 
 
@@ -20,8 +20,8 @@ class Redraw:
         try:
             drawn = render(completion, self.code, self.size)
         except Refused as error:
-            return Reply(messages=[user(f"That draws nothing: {error}. Write the code again.")])
-        return Reply(messages=[user("This is what your code draws. Write it again, closer to the picture.", drawn)])
+            return Reply(messages=[user_message(f"That draws nothing: {error}. Write the code again.")])
+        return Reply(messages=[user_message("This is what your code draws. Write it again, closer to the picture.", drawn)])
 
     def close(self) -> None:
         pass

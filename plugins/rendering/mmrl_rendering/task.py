@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mmrl import Prompt, Task, UserError, user
-from mmrl.api.errors import brief
+from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
-from mmrl.api.tasks.pictures import SHARES, chance, rank, split_of
-from mmrl.api.tasks.rows import Items, Rows, beside, read_rows
+from mmrl.api.tasks.image_sources import SPLIT_SHARES, chance, hash_rank, split_of
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
+from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
 from mmrl_rendering.compare import rendered
@@ -44,13 +44,13 @@ class Rendered(Task):
     turns: int = 1
     """Answers that the policy may give: it sees what its code draws, or why nothing, and writes it again. The last one counts."""
 
-    def shows(self, prompt: Prompt, completion: str) -> Any:
+    def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         try:
             return render(completion, prompt.meta["code"], rendered(load_image(prompt.images[0]).size))
         except Refused:
             return None
 
-    def world(self, prompt: Prompt) -> Redraw | None:
+    def environment(self, prompt: Prompt) -> Redraw | None:
         size = rendered(load_image(prompt.images[0]).size)
         return Redraw(prompt.meta["code"], self.turns, size) if self.turns > 1 else None
 
@@ -71,10 +71,10 @@ class Drawn(Rendered):
     splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
     def __post_init__(self) -> None:
-        whole("turns", self.turns, 1, 100)
-        of_kind("seed", self.seed, int)
-        one_of("level", self.level, (*LEVELS, "mixed"))
-        of_kind("think", self.think, bool)
+        check_integer("turns", self.turns, 1, 100)
+        check_type("seed", self.seed, int)
+        check_choice("level", self.level, (*LEVELS, "mixed"))
+        check_type("think", self.think, bool)
         if (
             not isinstance(self.items, Mapping)
             or not self.items
@@ -85,9 +85,9 @@ class Drawn(Rendered):
             )
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(range(self.items[split]), lambda number: self._prompt(split, number))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(range(self.items[split]), lambda number: self._prompt(split, number))
 
     def gold(self, prompt: Prompt) -> str:
         return gold(prompt, self.think)
@@ -97,7 +97,7 @@ class Drawn(Rendered):
 
     def _is_of(self, split: str, *parts: str) -> bool:
         """Whether a picture belongs to a split: by what it shows, so that no two splits show the same."""
-        return self.splits[rank(0, "split", *parts) % len(self.splits)] == split
+        return self.splits[hash_rank(0, "split", *parts) % len(self.splits)] == split
 
     def _prompt(self, split: str, number: int) -> Prompt:
         raise NotImplementedError(f"{type(self).__name__} must define _prompt(split, number)")
@@ -114,8 +114,8 @@ class Svg(Drawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("code", self.code, ("svg", "short"))
-        whole("size", self.size, 28, 512)
+        check_choice("code", self.code, ("svg", "short"))
+        check_integer("size", self.size, 28, 512)
 
     def _prompt(self, split: str, number: int) -> Prompt:
         level, draw = self._level(number), chance(self.seed, split, str(number), self.code)
@@ -134,7 +134,7 @@ class Charts(Drawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("size", self.size, 160, 512)
+        check_integer("size", self.size, 160, 512)
 
     def _prompt(self, split: str, number: int) -> Prompt:
         level, draw = self._level(number), chance(self.seed, split, str(number), "chart")
@@ -160,7 +160,7 @@ class Pages(Drawn):
     def __post_init__(self) -> None:
         super().__post_init__()
         known("html")
-        whole("size", self.size, 112, 512)
+        check_integer("size", self.size, 112, 512)
 
     def _prompt(self, split: str, number: int) -> Prompt:
         level, draw = self._level(number), chance(self.seed, split, str(number), "html")
@@ -195,26 +195,26 @@ class Own(Rendered):
     splits = ("train", "test")
 
     def __post_init__(self) -> None:
-        whole("turns", self.turns, 1, 100)
+        check_integer("turns", self.turns, 1, 100)
         known(self.code)
-        whole("size", self.size, 28, 512)
-        of_kind("seed", self.seed, int)
-        of_kind("think", self.think, bool)
+        check_integer("size", self.size, 28, 512)
+        check_type("seed", self.seed, int)
+        check_type("think", self.think, bool)
         for option in ("path", "code_column", "image_column", *(("test_path",) if self.test_path is not None else ())):
-            of_kind(option, getattr(self, option), str)
+            check_type(option, getattr(self, option), str)
         self._sources = {"train": opened(self.path, "train"), "test": opened(self.test_path or self.path, "test")}
 
-    def prompts(self, split: str, seed: int) -> Items[Prompt]:
-        known_split(split, self.splits)
+    def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
+        check_split(split, self.splits)
         rows, names = self._sources[split]
         one = self.test_path is None and self._sources["train"][0].name == self._sources["test"][0].name
-        chosen = [i for i in range(len(rows)) if not one or split_of(names[i], self.seed, SHARES) == split]
+        chosen = [i for i in range(len(rows)) if not one or split_of(names[i], self.seed, SPLIT_SHARES) == split]
         if not chosen:
-            raise UserError(f"split {split!r} of {brief(self.path)} is empty: give more pictures, or a test_path")
+            raise UserError(f"split {split!r} of {display_path(self.path)} is empty: give more pictures, or a test_path")
         if Path(rows.name).suffix == "":
-            chosen.sort(key=lambda i: rank(self.seed, "order", names[i]))
+            chosen.sort(key=lambda i: hash_rank(self.seed, "order", names[i]))
         path = self.test_path or self.path if split == "test" else self.path
-        return Items(rows, lambda row, number: self._prompt(f"{split}/{names[number]}", path, row), chosen)
+        return LazyItems(rows, lambda row, number: self._prompt(f"{split}/{names[number]}", path, row), chosen)
 
     def gold(self, prompt: Prompt) -> str:
         return gold(prompt, self.think)
@@ -231,7 +231,7 @@ class Own(Rendered):
             raise ValueError(f"its code can't be used: {error}") from None
         image = row.get(self.image_column)
         if image not in (None, ""):
-            shown = load_image(beside(path, image))
+            shown = load_image(resolve_image(path, image))
         meta["difficulty"] = len(text) / 1000
         return posed(id, self.code, text, shown, self.think, meta)
 
@@ -243,9 +243,9 @@ class Own(Rendered):
         if "\n" in value or len(value) > 200 or not value.strip().endswith((".svg", ".json", ".txt")):
             return value
         try:
-            return Path(str(beside(path, value.strip()))).read_text(encoding="utf-8", errors="replace")
+            return Path(str(resolve_image(path, value.strip()))).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise ValueError(f"the file {brief(value.strip())} can't be read: {error.strerror}") from None
+            raise ValueError(f"the file {display_path(value.strip())} can't be read: {error.strerror}") from None
 
     def _size(self, text: str) -> tuple[int, int]:
         """As large as `size` says, in the code's own proportions."""
@@ -267,7 +267,7 @@ def posed(id: str, code: str, text: str, shown: Any, think: bool, meta: Mapping[
     ask = ASK[code] if 'viewBox="0 0 100 100"' in text or code != "svg" else "Write this picture as SVG."
     return Prompt(
         id=id,
-        messages=[user(f"{ask}\n{first}{FORM[code]}", shown)],
+        messages=[user_message(f"{ask}\n{first}{FORM[code]}", shown)],
         answer=text,
         meta={"code": code, "length": len(source(text, code)), **meta},
     )
@@ -277,7 +277,7 @@ def gold(prompt: Prompt, think: bool) -> str:
     return f"<think>I write down what I see.</think>\n{prompt.answer}" if think else str(prompt.answer)
 
 
-def opened(path: str, split: str) -> tuple[Rows, list[str]]:
+def opened(path: str, split: str) -> tuple[DataTable, list[str]]:
     """(rows, the name of each) of a folder of SVG files or of a table."""
     folder = Path(path).expanduser()
     try:
@@ -285,11 +285,11 @@ def opened(path: str, split: str) -> tuple[Rows, list[str]]:
     except OSError:  # told by read_rows
         is_folder = False
     if not is_folder or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
-        rows = read_rows(path, split=split)
+        rows = read_table(path, split=split)
         return rows, [f"row-{i}" for i in range(len(rows))]
     files = sorted(p for p in folder.rglob("*.svg") if not p.name.startswith("."))
     if not files:
-        raise UserError(f"folder {brief(path)} has no .svg files: put some in, or give a table")
+        raise UserError(f"folder {display_path(path)} has no .svg files: put some in, or give a table")
     names = [p.relative_to(folder).as_posix() for p in files]
 
     def read(index: int) -> dict[str, str]:
@@ -298,12 +298,12 @@ def opened(path: str, split: str) -> tuple[Rows, list[str]]:
     return _Files(str(path), len(files), read, names=tuple(names)), names
 
 
-class _Files(Rows):
+class _Files(DataTable):
     """A folder's files as rows, told by their names."""
 
     def __init__(self, name: str, size: int, read: Callable[[int], Any], names: tuple[str, ...]) -> None:
         super().__init__(name, size, read)
         object.__setattr__(self, "names", names)
 
-    def where(self, index: int) -> str:
-        return brief(f"{self.name}/{self.names[index]}")  # type: ignore[attr-defined]  # the parent's fields are frozen
+    def location(self, index: int) -> str:
+        return display_path(f"{self.name}/{self.names[index]}")  # type: ignore[attr-defined]  # the parent's fields are frozen

@@ -27,19 +27,19 @@ TINY = [{"name": "", "values": [5e-324]}]
 def test_the_gold_completion_shows_the_picture_itself(kind):
     task = KINDS[kind]
     prompt = task.prompts("train", 0)[0]
-    shown = task.shows(prompt, task.gold(prompt))
+    shown = task.draw_completion(prompt, task.gold(prompt))
     assert shown.size == prompt.images[0].size and ImageChops.difference(shown, prompt.images[0]).getbbox() is None
-    assert task.shows(prompt, "no code at all") is None
+    assert task.draw_completion(prompt, "no code at all") is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_an_answer_draws_is_shown_until_the_tries_are_used_up(kind):
     task = KINDS[kind]
     prompt, other = task.prompts("train", 0)[0], task.prompts("train", 0)[1]
-    world = task.world(prompt)
+    world = task.environment(prompt)
     first, second, third = (world.step(text) for text in (task.gold(other), "nothing", task.gold(prompt)))
     picture, text = first.messages[0]["content"]
-    drawn = task.shows(prompt, task.gold(other))
+    drawn = task.draw_completion(prompt, task.gold(other))
     assert picture["image"].tobytes() == drawn.tobytes() and "closer to the picture" in text["text"] and not first.terminated
     (said,) = second.messages[0]["content"]
     assert said["text"].startswith("That draws nothing: ") and not second.terminated
@@ -58,15 +58,15 @@ def test_code_that_breaks_the_renderer_is_told_to_draw_nothing_and_the_episode_g
     task = KINDS[kind]
     prompt = task.prompts("train", 0)[0]
     for completion in BROKEN[kind]:
-        start, world = time.process_time(), task.world(prompt)
-        assert task.shows(prompt, completion) is None
+        start, world = time.process_time(), task.environment(prompt)
+        assert task.draw_completion(prompt, completion) is None
         (said,) = world.step(completion).messages[0]["content"]
         assert said["text"].startswith("That draws nothing: ") and len(said["text"]) < 400 and time.process_time() - start < 1
 
 
 def test_one_answer_is_the_end_unless_there_are_turns():
     task = Svg()
-    assert task.world(task.prompts("train", 0)[0]) is None
+    assert task.environment(task.prompts("train", 0)[0]) is None
     with pytest.raises(UserError, match="turns"):
         Svg(turns=0)
 

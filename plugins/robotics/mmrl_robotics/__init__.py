@@ -30,7 +30,7 @@ LOOKING = [
         model=True,
         rollout=True,
         graded=True,
-        deadline_s=60.0,
+        timeout_s=60.0,
         summary="How likely a vision-language model is to say that it was done",
     ),
     VerifierSpec(
@@ -41,7 +41,7 @@ LOOKING = [
         graded=True,
         low=-MOST,
         high=MOST,
-        deadline_s=120.0,
+        timeout_s=120.0,
         summary="What a vision-language model says of the progress from moment to moment",
     ),
     VerifierSpec(
@@ -52,7 +52,7 @@ LOOKING = [
         graded=True,
         low=-MOST,
         high=MOST,
-        deadline_s=60.0,
+        timeout_s=60.0,
         summary="How close CLIP finds each picture to a text",
     ),
 ]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmrl import UserError
-from mmrl.api.errors import brief
-from mmrl.api.tasks.rows import read_rows
+from mmrl.api.errors import display_path
+from mmrl.api.tasks.tables import read_table
 
 if TYPE_CHECKING:
     import numpy
@@ -23,15 +23,17 @@ def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -
         raise UserError('data sets of demonstrations need pyarrow: pip install "multimodal-rl[train]"') from None
 
     if not path.is_file():
-        raise UserError(f"{brief(path)} does not exist: download the data set whole")
+        raise UserError(f"{display_path(path)} does not exist: download the data set whole")
     try:
         there = pyarrow.parquet.read_schema(path).names
         if missing := [name for name in wanted or () if name not in there]:
-            raise UserError(f"{brief(path)} has no column {missing[0]!r}: it has {', '.join(there)[:300]}")
+            raise UserError(f"{display_path(path)} has no column {missing[0]!r}: it has {', '.join(there)[:300]}")
         only = None if episode is None else [("episode_index", "==", episode)]
         table = pyarrow.parquet.read_table(path, columns=None if wanted is None else list(wanted), filters=only)
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{brief(path)} is no Parquet table ({' '.join(str(error).split())[:120]}): download it again") from error
+        raise UserError(
+            f"{display_path(path)} is no Parquet table ({' '.join(str(error).split())[:120]}): download it again"
+        ) from error
     return {name: table.column(name) for name in table.column_names}
 
 
@@ -52,8 +54,8 @@ def numbers(column: Any, width: int, where: str) -> numpy.ndarray:
 def lines(path: Path) -> list[dict[str, Any]]:
     """All objects of a file of JSON lines."""
     if not path.is_file():
-        raise UserError(f"{brief(path)} does not exist: download the data set whole")
-    return list(read_rows(str(path)))
+        raise UserError(f"{display_path(path)} does not exist: download the data set whole")
+    return list(read_table(str(path)))
 
 
 def size_of(feature: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mmrl import Prompt, UserError
 from mmrl.api.simulators.types import Demonstration
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl_robotics.lerobot import DataSet
 from mmrl_robotics.task import Episodes
 
@@ -39,11 +39,11 @@ class Demos(Episodes):
         on, for a policy with statistics. cache_mb: memory for what was read last. simulator: its id; empty for none. options:
         those of robotics/episodes, and the simulator's own."""
         for name, value in (("folder", folder), ("state", state), ("action", action), ("simulator", simulator)):
-            of_kind(name, value, str)
+            check_type(name, value, str)
         if cameras is not None:
-            of_kind("cameras", cameras, Mapping, '{ front = "observation.images.top" }')
-        one_of("units", units, ("simulator", "physical"))
-        whole("cache_mb", cache_mb, 0, 2**30)
+            check_type("cameras", cameras, Mapping, '{ front = "observation.images.top" }')
+        check_choice("units", units, ("simulator", "physical"))
+        check_integer("cache_mb", cache_mb, 0, 2**30)
         if options and not simulator:
             raise UserError(
                 f"{next(iter(options))} is about a simulator, and none is named: give the option simulator, or drop it"
@@ -58,8 +58,8 @@ class Demos(Episodes):
         self._ends = list(accumulate(episode.length for episode in self.data.episodes))
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        known_split(split, self.splits)
-        return Prompts(range(self._ends[-1]), self._moment) if split == "demo" else super().prompts(split, seed)
+        check_split(split, self.splits)
+        return LazyPrompts(range(self._ends[-1]), self._moment) if split == "demo" else super().prompts(split, seed)
 
     def _moment(self, number: int) -> Prompt:
         place = bisect_right(self._ends, number)
@@ -79,5 +79,5 @@ class Demos(Episodes):
             images={name: self.data.picture(episode, step, key)[None] for name, key in cameras},
             state=None if steps.state_TS is None else steps.state_TS[step : step + 1],
             actions_MA=steps.actions_TA[step:],
-            physical=self.physical,
+            physical_units=self.physical,
         )

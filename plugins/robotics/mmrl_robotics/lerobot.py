@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mmrl import UserError
-from mmrl.api.errors import brief
+from mmrl.api.errors import display_path
 from mmrl_robotics import columns
 from mmrl_robotics.pictures import Pictures
 
@@ -149,10 +149,10 @@ class DataSet:
     def _has(self, option: str, key: str, known: list[str]) -> None:
         if key not in known:
             have = ", ".join(known) or "none of that kind"
-            raise UserError(f"{option} = {key!r} is no key of the data set {brief(self.folder)}: it has {have}")
+            raise UserError(f"{option} = {key!r} is no key of the data set {display_path(self.folder)}: it has {have}")
 
     def _named(self, path: str | Path) -> str:
-        return brief(self.folder / path)
+        return display_path(self.folder / path)
 
     def _tasks(self) -> dict[int, str]:
         """task_index -> the instruction."""
@@ -224,15 +224,15 @@ def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO
     if not path.is_file():
         raise UserError(
-            f"{brief(path)} does not exist: folder must hold a data set in LeRobot's format (RLDS must be converted first)"
+            f"{display_path(path)} does not exist: folder must hold a data set in LeRobot's format (RLDS must be converted first)"
         )
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{brief(path)} is no JSON ({str(error)[:100]}): download it again") from error
+        raise UserError(f"{display_path(path)} is no JSON ({str(error)[:100]}): download it again") from error
     features = found.get("features") if isinstance(found, dict) else None
     if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
-        raise UserError(f"{brief(path)} has no features: it is no data set in LeRobot's format")
+        raise UserError(f"{display_path(path)} has no features: it is no data set in LeRobot's format")
     return found
 
 
@@ -241,5 +241,7 @@ def _version(folder: Path, info: Mapping[str, Any]) -> int:
     said = str(info.get("codebase_version", ""))
     major = said.removeprefix("v").partition(".")[0]
     if major not in ("2", "3"):
-        raise UserError(f"{brief(folder / INFO)}: codebase_version {said!r:.40} can't be read, v2.0 to v3.0 can: convert it")
+        raise UserError(
+            f"{display_path(folder / INFO)}: codebase_version {said!r:.40} can't be read, v2.0 to v3.0 can: convert it"
+        )
     return int(major)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from mmrl import Case, Score, Trajectory, UserError, user
+from mmrl import Case, Score, Trajectory, UserError, user_message
 from mmrl.api.services import check_vision_language, vision_language
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 
 DONE = (
     "This is how a robot left its task. Its instruction was: {instruction}. Has the robot done what the instruction says? "
@@ -69,15 +69,19 @@ class Judge:
     ) -> None:
         check_vision_language(model, device=device, batch_size=batch_size)
         check_question(cameras, question, camera)
-        whole("frames", frames, 1, 64)
+        check_integer("frames", frames, 1, 64)
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         shown = [pictures(case, self.camera) for case in cases]
         questions = [
-            [user(self.question.format(instruction=instruction(case)), *(seen[i] for i in spread(len(seen), self.frames)))]
+            [
+                user_message(
+                    self.question.format(instruction=instruction(case)), *(seen[i] for i in spread(len(seen), self.frames))
+                )
+            ]
             for case, seen in zip(cases, shown, strict=True)
         ]
-        return [Score(chance) for chance in self.model.chances(questions, ("yes", "no"))[:, 0].tolist()]
+        return [Score(chance) for chance in self.model.answer_probabilities(questions, ("yes", "no"))[:, 0].tolist()]
 
 
 class Progress:
@@ -124,7 +128,7 @@ class Progress:
     ) -> None:
         check_vision_language(model, device=device, batch_size=batch_size)
         check_question(cameras, question, camera)
-        whole("every", every, 1, 1_000_000)
+        check_integer("every", every, 1, 1_000_000)
         if says not in ("number", "word"):
             raise UserError(f"says = {says!r} is unknown: choose number or word")
 
@@ -135,7 +139,7 @@ class Progress:
             moments = moments_of(len(seen) - 1, self.every)
             text = self.question.format(instruction=instruction(case))
             places.append((len(seen) - 1, moments))
-            questions += [[user(text, seen[a], seen[b])] for a, b in pairwise(moments)]
+            questions += [[user_message(text, seen[a], seen[b])] for a, b in pairwise(moments)]
         said = iter(self.deltas(questions))
         scores = []
         for calls, moments in places:
@@ -148,7 +152,7 @@ class Progress:
     def deltas(self, questions: Sequence[Any]) -> list[float]:
         """The progress between the two pictures of each question, -1 to 1."""
         if self.says == "word":
-            return [2 * chance - 1 for chance in self.model.chances(questions, ("yes", "no"))[:, 0].tolist()]
+            return [2 * chance - 1 for chance in self.model.answer_probabilities(questions, ("yes", "no"))[:, 0].tolist()]
         return [max(-1.0, min(1.0, number / 100)) for number in self.model.numbers(questions)]
 
 
@@ -169,7 +173,7 @@ def pictures(case: Case, camera: str = "") -> list[Any]:
     """The T + 1 pictures of an episode, as PIL images. Raises UserError where it has none of this camera."""
     from PIL import Image
 
-    track = case.rollout.track if isinstance(case.rollout, Trajectory) else None
+    track = case.rollout.data if isinstance(case.rollout, Trajectory) else None
     if track is None or not track.images:
         raise UserError("the episode has no pictures: it needs a simulator that renders, and not states alone")
     camera = camera or next(iter(track.images))
@@ -180,8 +184,8 @@ def pictures(case: Case, camera: str = "") -> list[Any]:
 
 def instruction(case: Case) -> str:
     """What was to be done, without the full stop, which the question has."""
-    assert isinstance(case.rollout, Trajectory) and case.rollout.track is not None
-    return case.rollout.track.instruction.rstrip(". ")
+    assert isinstance(case.rollout, Trajectory) and case.rollout.data is not None
+    return case.rollout.data.instruction.rstrip(". ")
 
 
 def check_question(cameras: Mapping[str, Sequence[str]], question: str, camera: str) -> None:

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mmrl import Prompt, Task, UserError, user
+from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.services import expert_episodes
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, whole
+from mmrl.api.tasks.option_checks import LazyPrompts, check_integer, check_split, check_type
 from mmrl_robotics.looking import PAIR
 
 SOURCES = {"train": "demo", "test": "test"}
@@ -44,16 +44,16 @@ class ProgressPairs(Task):
         """task: id of the task whose episodes are shown. episodes, held_out: how many are played for train and test. pairs: of
         each episode. camera: whose pictures; the first when empty. options: those of that task."""
         for name, value in (("episodes", episodes), ("held_out", held_out), ("pairs", pairs)):
-            whole(name, value, 1, 100_000)
+            check_integer(name, value, 1, 100_000)
         for name, text in (("task", task), ("camera", camera)):
-            of_kind(name, text, str)
+            check_type(name, text, str)
         self.task, self.options, self.camera, self.pairs = task, options, camera, pairs
         self.counts = {"train": episodes, "test": held_out}
         self._episodes: dict[str, list[Episode]] = {}
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        episodes = self._played(known_split(split, self.splits))
-        return Prompts(range(len(episodes) * self.pairs), lambda number: self._prompt(split, episodes, number))
+        episodes = self._played(check_split(split, self.splits))
+        return LazyPrompts(range(len(episodes) * self.pairs), lambda number: self._prompt(split, episodes, number))
 
     def _prompt(self, split: str, episodes: list[Episode], number: int) -> Prompt:
         from PIL import Image
@@ -65,7 +65,7 @@ class ProgressPairs(Task):
         shown = [Image.fromarray(episode.images[moment]) for moment in (first, second)]
         return Prompt(
             id=f"{split}-{which}-{pair}",
-            messages=[user(PAIR.format(instruction=episode.instruction), *shown)],
+            messages=[user_message(PAIR.format(instruction=episode.instruction), *shown)],
             answer=round(100 * (second - first) / (moments - 1)),
         )
 
@@ -73,7 +73,7 @@ class ProgressPairs(Task):
         if split not in self._episodes:
             played = expert_episodes(self.task, self.options, self.counts[split], split=SOURCES[split])
             try:
-                found = [self._kept(track) for track, outcome in played.tracks() if outcome["success"]]
+                found = [self._kept(track) for track, outcome in played.trajectories() if outcome["success"]]
             finally:
                 played.close()
             if not found:

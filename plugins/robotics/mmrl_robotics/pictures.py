@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mmrl import UserError
-from mmrl.api.errors import brief
+from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
 
 TOLERANCE_S = 1e-4
@@ -47,7 +47,7 @@ class Pictures:
             raise UserError('videos need av: pip install "multimodal-rl[train]"') from None
 
         if not path.is_file():
-            raise UserError(f"{brief(path)} does not exist: download the data set with its videos")
+            raise UserError(f"{display_path(path)} does not exist: download the data set with its videos")
         tolerance = TOLERANCE_S + abs(time_s) * 2**-22  # times are kept as float32
         best: Any = None
         try:
@@ -63,11 +63,11 @@ class Pictures:
                 shown = None if best is None else best.to_ndarray(format="rgb24")
         except (av.FFmpegError, IndexError) as error:
             raise UserError(
-                f"{brief(path)} can't be decoded ({' '.join(str(error).split())[:120]}): download it again"
+                f"{display_path(path)} can't be decoded ({' '.join(str(error).split())[:120]}): download it again"
             ) from error
         if shown is None or abs(best.time - time_s) > tolerance:
             nearest = "it has none there" if best is None else f"the nearest is at {best.time:.4f} s"
-            raise UserError(f"{brief(path)} has no frame at {time_s:.4f} s, for {self.where}: {nearest}; encode it again")
+            raise UserError(f"{display_path(path)} has no frame at {time_s:.4f} s, for {self.where}: {nearest}; encode it again")
         return self._fits(torch.from_numpy(shown))
 
     def _fits(self, shown_HW3: torch.Tensor) -> torch.Tensor:

@@ -201,4 +201,4 @@ def physical(shown: Demonstration, action: ActionSpec | None) -> Demonstration:
     units = torch.tensor(action.units)
     if action.gripper is not None:
         units[action.gripper] = 1.0
-    return replace(shown, actions_MA=shown.actions_MA * units, physical=True)
+    return replace(shown, actions_MA=shown.actions_MA * units, physical_units=True)

@@ -46,7 +46,7 @@ class Small(ActingPolicy):
         """dims: numbers of an action. state: of the state that is read, 0 for none. size: pixels of the camera's sides. camera:
         the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
         spread: the standard deviation that a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what
-        its numbers mean, see `units.read`."""
+        its numbers mean, see `units.load_statistics`."""
         options.whole("dims", dims, 1, 256)
         options.whole("chunk", chunk, 1, 256)
         options.whole("state", state, 0, 100_000)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from mmrl import Prompt, Task, UserError
 from mmrl.api.simulators.types import Simulation
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 
 APART = 100_000_000
 """Seeds of different splits are so far from each other."""
@@ -46,13 +46,13 @@ class Episodes(Task):
         options: the
         simulator's own. With reward = "stages" the difference is paid unless it is False."""
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
-            whole(name, value, 1, APART)
+            check_integer(name, value, 1, APART)
         if max_steps is not None:
-            whole("max_steps", max_steps, 1, 1_000_000)
+            check_integer("max_steps", max_steps, 1, 1_000_000)
         by_change = True if difference is None else difference
         for name, flag in (("difference", by_change), ("until_success", until_success), ("deadline", deadline)):
-            of_kind(name, flag, bool)
-        one_of("reward", reward, ("stages", "own", "none"))
+            check_type(name, flag, bool)
+        check_choice("reward", reward, ("stages", "own", "none"))
         if difference is not None and reward != "stages":
             said = f"difference = {str(difference).lower()}"
             raise UserError(f'{said} is about stages, and reward = "{reward}" pays none of them: drop one of the two')
@@ -66,15 +66,15 @@ class Episodes(Task):
             options=options,
             max_steps=max_steps,
             reward=reward,
-            difference=by_change,
-            until_success=until_success,
-            deadline=deadline,
+            potential_based=by_change,
+            terminate_on_success=until_success,
+            time_limit_terminates=deadline,
             **({"stages": dict(stages)} if stages else {}),
         )
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        known_split(split, self.splits)
-        return Prompts(range(self.sizes[split]), lambda number: self._prompt(split, number))
+        check_split(split, self.splits)
+        return LazyPrompts(range(self.sizes[split]), lambda number: self._prompt(split, number))
 
     def _prompt(self, split: str, number: int) -> Prompt:
         first = APART * SPLITS.index(split)

@@ -73,7 +73,7 @@ class Closeness:
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         seen = [pictures(case, self.camera)[1:] for case in cases]
-        states_MD = self.model.pictures([picture for shown in seen for picture in shown])
+        states_MD = self.model.encode_images([picture for shown in seen for picture in shown])
         scores, start = [], 0
         for case, shown in zip(cases, seen, strict=True):
             own_TD = states_MD[start : start + len(shown)]
@@ -86,7 +86,7 @@ class Closeness:
 
     def _embedding(self, texts: tuple[str, ...], said: str) -> torch.Tensor:
         """float32 [D]: the mean of the embeddings of these texts, each of length 1 (the mean is shorter)."""
-        return self.model.texts([formatted("goal", text, said) for text in texts]).mean(0)
+        return self.model.encode_texts([formatted("goal", text, said) for text in texts]).mean(0)
 
 
 def closeness(states_TD: torch.Tensor, goal_D: torch.Tensor, baseline_D: torch.Tensor | None, alpha: float) -> torch.Tensor:

@@ -20,8 +20,8 @@ from mmrl import UserError
 from mmrl.api.services import expert_episodes
 from mmrl.api.simulators.types import Demonstration
 from mmrl.registry import plugins
-from mmrl.rollout.simulators.demonstrations import demonstrated
-from mmrl.rollout.simulators.starts import starts
+from mmrl.rollout.simulators.demonstrations import task_demonstration
+from mmrl.rollout.simulators.initial import initial_observations
 from mmrl.testing import check_task
 from mmrl.ui.cli import main
 
@@ -179,7 +179,7 @@ def test_physical_actions_are_in_the_simulators_units(made, played):
     for prompt in Demos(folder=str(made["png"])).prompts("demo", 0):
         step = found(prompt)
         wanted = shown[prompt.meta["episode"]].actions_MA[prompt.meta["step"]]
-        assert step.physical
+        assert step.physical_units
         torch.testing.assert_close(step.actions_MA[0, :3] / torch.tensor(action.units[:3]), wanted[:3])
         assert step.actions_MA[0, 3] == wanted[3]
     with pytest.raises(UserError, match=r"doesn't say what 1 of an action is \(ActionSpec.units\): leave out --physical"):
@@ -235,7 +235,7 @@ def test_with_a_simulator_there_are_its_starts_too(made):
 
 def test_people_are_shown_what_is_demonstrated_and_what_is_played(made, played):
     task = Demos(folder=str(made["png"]), simulator="tabletop/table", **OPTIONS_OF)
-    demo, start = starts(task, [task.prompts("demo", 0)[1], task.prompts("test", 0)[0]])
+    demo, start = initial_observations(task, [task.prompts("demo", 0)[1], task.prompts("test", 0)[0]])
     assert demo.messages[0]["content"][-1]["text"] == played[0][0].instruction
     shown = [np.asarray(part["image"]) for part in demo.messages[0]["content"] if part["type"] == "image"]
     assert np.array_equal(shown[1], played[0][0].images["wrist"][1].numpy()) and len(shown) == 2
@@ -361,7 +361,7 @@ def test_a_broken_episode_is_named_and_the_others_can_be_used(made, tmp_path, ki
     broken = set()
     for prompt in task.prompts("demo", 0):
         try:
-            assert isinstance(demonstrated(task, prompt), Demonstration)
+            assert isinstance(task_demonstration(task, prompt), Demonstration)
         except UserError as error:
             broken.add(prompt.meta["episode"])
             said = str(error)

@@ -14,7 +14,7 @@ from mmrl_robotics.vlm_rm import Closeness, closeness
 
 from mmrl import Case, Prompt, Status, UserError
 from mmrl.api.episodes import Trajectory
-from mmrl.api.simulators.types import Track
+from mmrl.api.simulators.types import TrajectoryData
 from mmrl.judge.models import contrastive, vision_language
 from mmrl.registry import plugins
 
@@ -28,7 +28,7 @@ def case(levels, cameras=("front", "wrist"), instruction="take the red ball."):
     for channel, camera in zip((0, 2), cameras, strict=False):
         images[camera] = torch.zeros(calls + 1, 32, 32, 3, dtype=torch.uint8)
         images[camera][..., channel] = torch.tensor(levels, dtype=torch.uint8)[:, None, None]
-    track = Track(
+    track = TrajectoryData(
         instruction=instruction,
         images=images,
         state=None,
@@ -37,7 +37,7 @@ def case(levels, cameras=("front", "wrist"), instruction="take the red ball."):
         valid_TK=torch.ones(calls, 1, dtype=torch.bool),
         rewards_TK=torch.zeros(calls, 1),
     )
-    rollout = Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track)
+    rollout = Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, data=track)
     return Case(completion="", rollout=rollout)
 
 
@@ -54,7 +54,7 @@ class Planted:
     def numbers(self, questions):
         return [float(b - a) for a, b in self.levels(questions)]
 
-    def chances(self, questions, words):
+    def answer_probabilities(self, questions, words):
         assert words == ("yes", "no")
         yes = [seen[-1] / 100 if len(seen) != 2 else 0.5 + (seen[1] - seen[0]) / 200 for seen in self.levels(questions)]
         return torch.tensor([[y, 1 - y] for y in yes], dtype=torch.float64)
@@ -186,10 +186,10 @@ def test_clip_pays_for_what_each_call_led_to(alpha):
     found = verifier(episodes)
     clip = contrastive("tiny", device="cpu")
     for episode, score in zip(episodes, found, strict=True):
-        said = episode.rollout.track.instruction.rstrip(".")
-        g = clip.texts([t.format(instruction=said) for t in goal]).mean(0).double().numpy()
-        b = clip.texts([baseline])[0].double().numpy()
-        states = clip.pictures(mmrl_robotics.looking.pictures(episode)[1:]).double().numpy()
+        said = episode.rollout.data.instruction.rstrip(".")
+        g = clip.encode_texts([t.format(instruction=said) for t in goal]).mean(0).double().numpy()
+        b = clip.encode_texts([baseline])[0].double().numpy()
+        states = clip.encode_images(mmrl_robotics.looking.pictures(episode)[1:]).double().numpy()
         wanted = [slow(s, g, b, alpha) for s in states]
         if not alpha:
             assert wanted == pytest.approx([1 - 0.5 * float(((s - g) ** 2).sum()) for s in states])
@@ -271,7 +271,9 @@ def test_episodes_that_cannot_be_looked_at(make):
     verifier = make()
     with pytest.raises(UserError, match="the episode has no pictures: it needs a simulator that renders"):
         verifier([case([0, 1], cameras=())])
-    lost = Case(completion="", rollout=Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.WORLD_ERROR, track=None))
+    lost = Case(
+        completion="", rollout=Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.ENVIRONMENT_ERROR, data=None)
+    )
     with pytest.raises(UserError, match="the episode has no pictures"):
         verifier([lost])
     verifier.camera = "top"

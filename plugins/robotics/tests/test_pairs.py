@@ -31,7 +31,7 @@ def moment(picture, frames):
 def test_the_answer_is_how_far_the_pictures_are_apart(task):
     """Against the episodes as the expert plays them."""
     played = expert_episodes("robotics/pick", {"dims": 4, "size": 32}, 6)
-    shown = [track for track, outcome in played.tracks() if outcome["success"]]
+    shown = [track for track, outcome in played.trajectories() if outcome["success"]]
     played.close()
     prompts = task.prompts("train", 0)
     assert len(prompts) == 40 * len(shown)
@@ -60,7 +60,7 @@ def test_the_same_pairs_every_time_and_none_in_two_splits(task):
 def test_a_critic_that_learned_the_answers_pays_an_experts_way_one_in_all(task, monkeypatch):
     """It is asked the very same by the verifier: it looks the answer up."""
     (first, *_), played = task.prompts("train", 0), expert_episodes("robotics/pick", {"dims": 4, "size": 32}, 1)
-    ((track, _),) = played.tracks()
+    ((track, _),) = played.trajectories()
     played.close()
     frames = track.images["front"].numpy()
 
@@ -74,7 +74,7 @@ def test_a_critic_that_learned_the_answers_pays_an_experts_way_one_in_all(task, 
             return found
 
     monkeypatch.setattr(mmrl_robotics.looking, "vision_language", lambda *args, **options: Learned())
-    rollout = Trajectory(prompt=first, group=0, status=Status.FINISHED, track=track)
+    rollout = Trajectory(prompt=first, group=0, status=Status.FINISHED, data=track)
     (score,) = mmrl_robotics.looking.Progress(model="tiny", every=2)([Case(completion="", rollout=rollout)])
     assert score.value == pytest.approx(1.0, abs=0.03) and len(score.steps) == len(frames) - 1
 

@@ -7,8 +7,8 @@ from mmrl_robotics.small import Small
 
 from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import CriticConfig, PolicyConfig
-from mmrl.policies.acting.draw import Draw
-from mmrl.policies.batches import Calls
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
 
 STATE, DIMS = 3, 2
@@ -18,8 +18,8 @@ def seen(rows: torch.Tensor) -> Observation:
     return Observation(images={}, state=rows, instructions=["go"] * len(rows))
 
 
-def draw(seeds: list[int], calls: list[int]) -> Draw:
-    return Draw(seeds_n=torch.tensor(seeds), calls_n=torch.tensor(calls))
+def draw(seeds: list[int], calls: list[int]) -> CallRandomness:
+    return CallRandomness(seeds_n=torch.tensor(seeds), calls_n=torch.tensor(calls))
 
 
 @pytest.fixture(params=[1, 3])
@@ -66,7 +66,7 @@ def test_what_is_learned_from_is_what_was_drawn(residual):
     residual.choose(seen(rows.flip(0)), start, 1.0)
     later = draw([1, 2, 3, 4, 5], [1] * 5)  # in mid-chunk, where the base has chunks
     _, choices, logprobs, states = residual.choose(seen(rows), later, 0.7)
-    calls = Calls(
+    calls = ActionMicroBatch(
         observation=seen(rows),
         choices=choices,
         slots=1,
@@ -89,7 +89,7 @@ def test_what_is_learned_from_is_what_was_drawn(residual):
 
 def test_the_value_of_a_state_is_that_of_the_state_with_the_planned_action(residual):
     """As when the next call comes, so that a cut-off is bootstrapped with what `act` would have said there."""
-    critic = Critic(residual, CriticConfig(hidden=[8]), seed=0)
+    critic = Critic(residual, CriticConfig(hidden_sizes=[8]), seed=0)
     with torch.no_grad():
         for parameter in critic.head.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(6))
@@ -138,13 +138,13 @@ def test_a_correction_sees_through_its_own_camera_and_the_base_through_another(t
 @pytest.mark.parametrize("kind", ["pi0", "vla"])
 def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
     """A saved pi0 or VLA with chunks: at first its very actions, call by call."""
-    from mmrl.policies.load import made_policy
+    from mmrl.policies.load import make_policy
 
     model, options = {
         "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
         "vla": ("tiny:qwen3_vl:hidden=32,layers=1", {"chunk": 2, "camera": "wrist", "head": "normal"}),
     }[kind]
-    base = made_policy(PolicyConfig(model=model, kind=kind, options={"dims": DIMS, **options}), device="cpu", seed=3)
+    base = make_policy(PolicyConfig(model=model, kind=kind, options={"dims": DIMS, **options}), device="cpu", seed=3)
     base.save(tmp_path / "base")
     policy = Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "base"), state=STATE, hidden=[16], seed=7)
     seeds_n, calls_n = torch.arange(4), torch.zeros(4, dtype=torch.int64)

@@ -55,7 +55,7 @@ def test_options_that_cannot_be(options, message):
 
 def test_the_difference_is_what_stages_pay_unless_it_is_switched_off():
     paid = [Episodes(simulator="tabletop/table", **options).simulation for options in ({}, {"difference": False})]
-    assert [(s.reward, s.difference) for s in paid] == [("stages", True), ("stages", False)]
+    assert [(s.reward, s.potential_based) for s in paid] == [("stages", True), ("stages", False)]
     assert Episodes(simulator="tabletop/table", reward="own").simulation.reward == "own"
 
 

@@ -6,7 +6,7 @@ Guo et al. 2025, "SSL4RL: Revisiting Self-supervised Learning as Intrinsic Rewar
 from __future__ import annotations
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import first
+from mmrl.api.verifiers.parse import first_tag
 
 MARKER = "assistant\n"
 
@@ -18,5 +18,5 @@ def answer(case: Case) -> float:
     Known exploits, as published: further answer tags are not looked at, and neither is the thinking; a tag inside the thought
     counts. On the other hand "90.0", "Positive" and "top left" are wrong.
     """
-    given = first(case.completion.rpartition(MARKER)[2])
+    given = first_tag(case.completion.rpartition(MARKER)[2])
     return float(given is not None and given.strip() in [piece.strip() for piece in str(case.answer).split(",")])

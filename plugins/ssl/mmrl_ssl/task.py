@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from mmrl import Case, Mark, Prompt, Task, UserError, user
-from mmrl.api.tasks import marks
-from mmrl.api.tasks.marks import Of
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
-from mmrl.api.tasks.pictures import Folder, Photographs, Source, chance
+from mmrl import Case, Overlay, Prompt, Task, UserError, user_message
+from mmrl.api.tasks import overlays
+from mmrl.api.tasks.image_sources import ImageFolder, ImageSource, PhotographCrops, chance
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
+from mmrl.api.tasks.overlays import OverlaySource
 from mmrl_ssl import verifiers, words
 from mmrl_ssl.augment import STRENGTHS, recoloured, view
 
@@ -70,17 +70,17 @@ class Question(Task):
             ("each", self.each, 1, 10**4),
             ("seed", self.seed, -(2**63), 2**63),
         ):
-            whole(name, value, low, high)
+            check_integer(name, value, low, high)
         if self.path is not None:
-            of_kind("path", self.path, str)
+            check_type("path", self.path, str)
         if not isinstance(self.photographs, list | tuple):
             raise UserError(f'photographs = {self.photographs!r:.200} must be a list, such as ["china", "coffee"]')
-        one_of("style", self.style, ("plain", "tags", "ssl4rl"))
+        check_choice("style", self.style, ("plain", "tags", "ssl4rl"))
         self.check()
-        self.source: Source = (
-            Folder(self.path, self.size, self.each, self.seed)
+        self.source: ImageSource = (
+            ImageFolder(self.path, self.size, self.each, self.seed)
             if self.path is not None
-            else Photographs(
+            else PhotographCrops(
                 round(self.size * self.grown),
                 {"train": self.train, "test": self.test},
                 self.seed,
@@ -88,9 +88,9 @@ class Question(Task):
             )
         )
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.source.ids)
-        return Prompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.source.ids)
+        return LazyPrompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
 
     def gold(self, prompt: Prompt) -> str:
         if self.style == "plain":
@@ -98,14 +98,14 @@ class Question(Task):
         gap = " " if self.style == "ssl4rl" else "\n"
         return f"<think>Looking closely, it is {prompt.answer}.</think>{gap}<answer>{prompt.answer}</answer>"
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """Where the question is about a place: that of the answer, and that of the choice that a completion makes."""
         said, _ = verifiers.given(Case(completion=completion, answer=prompt.answer, meta=prompt.meta))
         choice = verifiers.normalise(said or "")
         chosen = [] if choice not in prompt.meta["choices"] else self.place(prompt, choice, "said")
         return [*self.place(prompt, str(prompt.answer), "true"), *chosen]
 
-    def place(self, prompt: Prompt, choice: str, of: Of) -> list[Mark]:
+    def place(self, prompt: Prompt, choice: str, of: OverlaySource) -> list[Overlay]:
         """Where one of the choices is."""
         return []
 
@@ -131,7 +131,7 @@ class Question(Task):
             raise UserError(f"image {id}: {error}") from error
         return Prompt(
             id=id,
-            messages=[user(asked.text, *asked.images)],
+            messages=[user_message(asked.text, *asked.images)],
             answer=asked.answer,
             meta={"tags": self.style != "plain", **asked.meta},
         )
@@ -149,7 +149,7 @@ class Rotation(Question):
     suited = UPRIGHT
 
     def check(self) -> None:
-        one_of("pictures", self.pictures, (1, 2))
+        check_choice("pictures", self.pictures, (1, 2))
         listed = list(self.angles) if isinstance(self.angles, Sequence) and not isinstance(self.angles, str) else []
         if len(listed) < 2 or len(set(listed)) < len(listed) or any(type(a) is not int or not 0 <= a < 360 for a in listed):
             raise UserError(f"angles = {self.angles!r:.200} must be a list of two or more whole numbers from 0 to 359, each once")
@@ -189,7 +189,7 @@ class Contrastive(Question):
     """How much the views are changed: crops, colours, blur, mirroring. simclr and strong are SSL4RL's."""
 
     def check(self) -> None:
-        one_of("strength", self.strength, tuple(STRENGTHS))
+        check_choice("strength", self.strength, tuple(STRENGTHS))
 
     def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
         same = draw.random() < 0.5
@@ -225,7 +225,7 @@ class Position(Question):
     """How much the piece's colours are changed."""
 
     def check(self) -> None:
-        one_of("strength", self.strength, ("none", *STRENGTHS))
+        check_choice("strength", self.strength, ("none", *STRENGTHS))
         if (
             not all(isinstance(v, int | float) and not isinstance(v, bool) for v in (self.smallest, self.largest))
             or not 0 < self.smallest <= self.largest <= 1
@@ -263,12 +263,12 @@ class Position(Question):
         }
         return Asked([picture, piece], text, QUADRANTS[2 * row + column], meta)
 
-    def place(self, prompt: Prompt, choice: str, of: Of) -> list[Mark]:
+    def place(self, prompt: Prompt, choice: str, of: OverlaySource) -> list[Overlay]:
         """Of what is true the piece itself, and of what is said the quarter."""
         if of == "true":
-            return [marks.box(prompt.meta["boxes"][0], prompt.images[0].size, of)]
+            return [overlays.box_overlay(prompt.meta["boxes"][0], prompt.images[0].size, of)]
         down, right = divmod(QUADRANTS.index(choice), 2)
-        return [Mark(kind="box", at=(right / 2, down / 2, (right + 1) / 2, (down + 1) / 2), of=of, label=choice)]
+        return [Overlay(kind="box", coordinates=(right / 2, down / 2, (right + 1) / 2, (down + 1) / 2), source=of, label=choice)]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -283,8 +283,8 @@ class Masked(Question):
     """The patches in a row below the picture, or each as a picture of its own."""
 
     def check(self) -> None:
-        whole("choices", self.choices, 2, 9)
-        one_of("layout", self.layout, ("picture", "patches"))
+        check_integer("choices", self.choices, 2, 9)
+        check_choice("layout", self.layout, ("picture", "patches"))
         if isinstance(self.hole, bool) or not isinstance(self.hole, int | float) or not 0.1 <= self.hole <= 0.4:
             raise UserError(f"hole = {self.hole!r:.60} must be a share from 0.1 to 0.4")
         if self.style == "ssl4rl":
@@ -311,11 +311,11 @@ class Masked(Question):
         meta = {"choices": choices, "boxes": [box, *boxes], "difficulty": len(patches)}
         return Asked(images, self.worded(f"{what} fills the grey hole: {listed}?", "number"), str(order.index(0) + 1), meta)
 
-    def place(self, prompt: Prompt, choice: str, of: Of) -> list[Mark]:
+    def place(self, prompt: Prompt, choice: str, of: OverlaySource) -> list[Overlay]:
         number, boxes = int(choice), prompt.meta["boxes"]
         if self.layout == "patches":
-            return [Mark(kind="box", at=(0, 0, 1, 1), of=of, image=number)]
-        return [marks.box(boxes[number], prompt.images[0].size, of)]
+            return [Overlay(kind="box", coordinates=(0, 0, 1, 1), source=of, image=number)]
+        return [overlays.box_overlay(boxes[number], prompt.images[0].size, of)]
 
 
 def square(picture: Image) -> Image:

@@ -310,13 +310,13 @@ def test_it_trains(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(f"""
 name = "turned"
-runs = "{tmp_path}"
+runs_dir = "{tmp_path}"
 policy = {{model = "tiny:qwen2_5_vl:hidden=32,layers=1"}}
 tasks = [{{id = "ssl/rotation", options = {{size = 56, train = 12, test = 4}}}},
          {{id = "ssl/masked", options = {{size = 84, train = 12, test = 4}}}}]
 stages = [{{kind = "sft", steps = 2, batch_size = 4}}, {{kind = "rl", steps = 2, prompts_per_step = 2, group_size = 4}}]
 generate = {{max_tokens = 6}}
-evaluate = {{n = 4}}
+evaluate = {{num_prompts = 4}}
 train = {{threads = 1}}
 """)
     done = CliRunner().invoke(main, ["train", str(path)])
@@ -329,7 +329,7 @@ train = {{threads = 1}}
 
 
 def seen(task, prompt, completion):
-    return [(m.kind, m.of, tuple(m.at), m.image) for m in task.marks(prompt, completion)]
+    return [(m.kind, m.source, tuple(m.coordinates), m.image) for m in task.overlays(prompt, completion)]
 
 
 @pytest.mark.parametrize("style", ["plain", "tags", "ssl4rl"])
@@ -363,4 +363,4 @@ def test_the_patch_that_is_said_is_marked_in_either_layout():
 def test_questions_without_a_place_have_no_marks():
     for task in (Rotation(test=2), Contrastive(test=2)):
         prompt = task.prompts("test", 0)[0]
-        assert task.marks(prompt, task.gold(prompt)) == []
+        assert task.overlays(prompt, task.gold(prompt)) == []

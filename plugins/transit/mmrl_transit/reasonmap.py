@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmrl import Prompt, Task, UserError, user
-from mmrl.api.errors import brief
-from mmrl.api.tasks.options import known_split, of_kind, one_of
-from mmrl.api.tasks.pictures import SHARES, split_of
-from mmrl.api.tasks.rows import Items, beside, read_rows
+from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.errors import display_path
+from mmrl.api.tasks.image_sources import SPLIT_SHARES, split_of
+from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
+from mmrl.api.tasks.tables import LazyItems, read_table, resolve_image
 from mmrl_transit.network import Lines, best_route, cost, fold
 from mmrl_transit.task import STYLES, asked, sections, thought, trip
 
@@ -44,36 +44,37 @@ class Rows(Task):
     splits = ("train", "test")
 
     def __post_init__(self) -> None:
-        one_of("style", self.style, STYLES)
-        of_kind("seed", self.seed, int)
+        check_choice("style", self.style, STYLES)
+        check_type("seed", self.seed, int)
         for option in ("path", "test_path", "images"):
             if option == "path" or getattr(self, option) is not None:
-                of_kind(option, getattr(self, option), str)
+                check_type(option, getattr(self, option), str)
         if not isinstance(self.kinds, list | tuple):
             raise UserError(f"kinds = {self.kinds!r:.200} must be a list such as ['TorF1', 'planning']")
         for kind in self.kinds:
-            one_of("kinds", kind, ORDER)
-        self._tables = {"train": read_rows(self.path), "test": read_rows(self.test_path or self.path, split="test")}
+            check_choice("kinds", kind, ORDER)
+        self._tables = {"train": read_table(self.path), "test": read_table(self.test_path or self.path, split="test")}
 
-    def prompts(self, split: str, seed: int) -> Items[Prompt]:
-        known_split(split, self.splits)
+    def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
+        check_split(split, self.splits)
         table = self._tables[split]
         path = self.test_path or self.path if split == "test" else self.path
         one = self.test_path is None and self._tables["train"].name == self._tables["test"].name
         maps = [_map(table, i) for i in range(len(table))] if one else []
-        chosen = [i for i in range(len(table)) if not one or split_of(maps[i], self.seed, SHARES) == split]
+        chosen = [i for i in range(len(table)) if not one or split_of(maps[i], self.seed, SPLIT_SHARES) == split]
         if not chosen and len(table):
             count = len(set(maps))
             why = f"all {len(table)} rows show one figure" if count == 1 else f"all its {count} figures fall to the other one"
             raise UserError(
-                f"split {split!r} of {brief(path)} is empty: a table is cut by figure, so that a map has its questions in one "
+                f"split {split!r} of {display_path(path)} is empty: a table is cut by figure, so that a map has its "
+                "questions in one "
                 f"split, and {why}: give more maps, another seed or a test_path"
             )
         if self.kinds:
             chosen = [i for i in chosen if table[i].get("type") in self.kinds]
         if not chosen:
-            raise UserError(f"split {split!r} of {brief(path)} is empty: give more rows, other kinds, or a test_path")
-        return Items(table, lambda row, number: self._prompt(f"{split}-{number}", path, row), chosen)
+            raise UserError(f"split {split!r} of {display_path(path)} is empty: give more rows, other kinds, or a test_path")
+        return LazyItems(table, lambda row, number: self._prompt(f"{split}-{number}", path, row), chosen)
 
     def gold(self, prompt: Prompt) -> str:
         answer = prompt.meta["solution"]
@@ -84,8 +85,8 @@ class Rows(Task):
 
     def _prompt(self, id: str, path: str, row: Mapping[str, Any]) -> Prompt:
         kind, city = row["type"], row["difficulty_city"]
-        one_of("type", kind, ORDER)
-        one_of("difficulty_city", city, CITIES)
+        check_choice("type", kind, ORDER)
+        check_choice("difficulty_city", city, CITIES)
         start, end = _text(row, "station_1", kind), _text(row, "station_2", kind)
         meta: dict[str, Any] = {
             **{"type": kind, "difficulty_city": city, "style": self.style, "station1": start, "station2": end},
@@ -107,7 +108,9 @@ class Rows(Task):
             answer = truth if self.style == "rewardmap" else meta["solution"]
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"question = {text!r:.60} must be a text")
-        return Prompt(id=id, messages=[user(text, beside(path, row["figure"], self.images))], answer=answer, meta=meta)
+        return Prompt(
+            id=id, messages=[user_message(text, resolve_image(path, row["figure"], self.images))], answer=answer, meta=meta
+        )
 
     def _solve(self, meta: dict[str, Any], start: str, end: str) -> None:
         """The best route, by the names that the network has."""
@@ -155,7 +158,7 @@ def _network(row: Mapping[str, Any], path: str, folder: str | None) -> dict[str,
     """The lines of a row: `metro_data` in the row, as an object or as JSON, or the file that `json` names."""
     found = row.get("metro_data")
     if found is None:
-        found = _file(str(beside(path, row["json"], folder)))
+        found = _file(str(resolve_image(path, row["json"], folder)))
     elif isinstance(found, str):
         found = json.loads(found)
     if (
@@ -175,9 +178,9 @@ def _file(path: str) -> Any:
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise ValueError(f"the network {brief(path)} can't be read: {error.strerror}") from None
+        raise ValueError(f"the network {display_path(path)} can't be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise ValueError(f"the network {brief(path)} is no JSON") from None
+        raise ValueError(f"the network {display_path(path)} is no JSON") from None
 
 
 def _unmarked(station: str) -> str:

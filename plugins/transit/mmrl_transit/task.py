@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from mmrl import Prompt, Task, UserError, user
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
-from mmrl.api.tasks.pictures import chance
+from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.tasks.image_sources import chance
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl_transit import draw
 from mmrl_transit.network import Lines, Ride, best_route, cost
 from mmrl_transit.questions import KINDS, Question, ask, trips
@@ -61,13 +61,13 @@ class Drawn(Task):
     splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
     def __post_init__(self) -> None:
-        one_of("level", self.level, (*LEVELS, "mixed"))
-        one_of("style", self.style, STYLES)
-        of_kind("seed", self.seed, int)
-        whole("size", self.size, 200, 2048)
+        check_choice("level", self.level, (*LEVELS, "mixed"))
+        check_choice("style", self.style, STYLES)
+        check_type("seed", self.seed, int)
+        check_integer("size", self.size, 200, 2048)
         for option, least in (("lines", 2), ("stations", 3)):
             if getattr(self, option) is not None:
-                whole(option, getattr(self, option), least, 8)
+                check_integer(option, getattr(self, option), least, 8)
         if (
             not isinstance(self.items, Mapping)
             or not self.items
@@ -80,9 +80,9 @@ class Drawn(Task):
             raise UserError(f"{self.lines} lines of {self.stations} stations need more names than there are: take fewer")
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(
             range(self.items[split]), lambda number: self._prompt(split, number), lambda number: self._difficulty(split, number)
         )
 
@@ -143,7 +143,7 @@ class Questions(Drawn):
         if self.kinds is not None and (not isinstance(self.kinds, list | tuple) or not self.kinds):
             raise UserError(f"kinds = {self.kinds!r:.200} must be a list such as ['on', 'stops']: leave it out for all")
         for kind in self.kinds or ():
-            one_of("kinds", kind, known)
+            check_choice("kinds", kind, known)
         self._kinds = tuple(self.kinds or known)
 
     def _difficulty(self, split: str, number: int) -> float:
@@ -177,7 +177,7 @@ class Questions(Drawn):
         )
         text = f"{question.text}\n{asked(question.choices, self.style)}"
         answer = as_number(question) if self.style == "rewardmap" else question.answer
-        return Prompt(id=f"{split}-{number}", messages=[user(text, drawn.picture)], answer=answer, meta=meta)
+        return Prompt(id=f"{split}-{number}", messages=[user_message(text, drawn.picture)], answer=answer, meta=meta)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -196,7 +196,7 @@ class Plans(Drawn):
                     f"transfers = {self.transfers!r:.200} must be a list such as [1, 2]: leave it out for the level's"
                 )
             for number in self.transfers:
-                whole("transfers", number, 0, 4)
+                check_integer("transfers", number, 0, 4)
         for number in range(len(LEVELS)):
             lines = self._lines(number)
             if max(self._transfers(number)) >= lines:
@@ -238,7 +238,7 @@ class Plans(Drawn):
         )
         return Prompt(
             id=f"{split}-{number}",
-            messages=[user(trip(start, end, self.style), drawn.picture)],
+            messages=[user_message(trip(start, end, self.style), drawn.picture)],
             answer=None if self.style == "rewardmap" else meta["solution"],
             meta=meta,
         )

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mmrl import Case, Score
-from mmrl.api.verifiers.parse import number, only_answer
+from mmrl.api.verifiers.parse import only_answer, parse_number
 from mmrl_transit.network import Lines, Ride, best_route, cost, fold
 
 MAX_ANSWER = 2_000
@@ -129,8 +129,8 @@ def same(text: str, truth: str) -> bool:
     text, truth = (fold(t).removesuffix(".").strip("()[]* ") for t in (text, truth))
     if not truth or not text:
         return False
-    count = number(truth)
-    return text == truth if count is None else number(text) == count and "%" not in text
+    count = parse_number(truth)
+    return text == truth if count is None else parse_number(text) == count and "%" not in text
 
 
 def rides(text: str, lines: Lines) -> list[Ride] | None:

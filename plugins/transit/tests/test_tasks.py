@@ -19,7 +19,7 @@ from mmrl_transit.verifiers import route
 from PIL import Image
 
 from mmrl import Case, UserError
-from mmrl.api.tasks.pictures import chance, split_of
+from mmrl.api.tasks.image_sources import chance, split_of
 from mmrl.testing import check_plugin
 
 LINES = {"Red": ["Oak", "Elm", "Bay", "Fir"], "Blue": ["Bay", "Hay", "Ivy"], "Green": ["Ivy", "Moor", "Elm", "Pier"]}

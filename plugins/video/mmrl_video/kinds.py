@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mmrl import Case, Score
-from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video import answers
 
 BY_KIND: dict[str, Callable[[Case], Score]] = {
@@ -25,5 +25,5 @@ def answer(case: Case) -> Score:
     Known exploits: theirs.
     """
     kind = case.meta.get("problem_type", "multiple choice")
-    one_of("problem_type", kind, BY_KIND)
+    check_choice("problem_type", kind, BY_KIND)
     return BY_KIND[kind](case)

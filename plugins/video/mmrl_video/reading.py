@@ -13,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_DEPTH, MAX_LENGTH, NUMBER, depth, fenced, nfc, number, numbers, only_answer
+from mmrl.api.verifiers.parse import (
+    MAX_DEPTH,
+    MAX_LENGTH,
+    NUMBER,
+    depth,
+    fenced_blocks,
+    nfc,
+    only_answer,
+    parse_number,
+    parse_numbers,
+)
 from mmrl_video.spans import Span
 
 LONGEST = 2_000
@@ -75,7 +85,7 @@ def only_json(text: str) -> Any:
     """The JSON list or object that a text is, in a fence or not; None for all else."""
     plain = text.strip()
     if plain.startswith("```") and plain.endswith("```") and plain.count("```") == 2:
-        plain = next(fenced(plain), "").strip()
+        plain = next(fenced_blocks(plain), "").strip()
     if len(plain) > MAX_LENGTH or (plain[:1], plain[-1:]) not in (("[", "]"), ("{", "}")):
         return None
     try:
@@ -242,9 +252,9 @@ def value(text: str) -> float | None:
     if len(text) > LONGEST:
         return None
     plain = " ".join(text.split())
-    if (whole := number(plain)) is not None:
+    if (whole := parse_number(plain)) is not None:
         return whole
-    found = numbers(plain, 2)
+    found = parse_numbers(plain, 2)
     if len(found) != 1 or len(NUMBER.findall(plain)) != 1 or any(sign.isdigit() for sign in NUMBER.sub(" ", plain)):
         return None
     return found[0] if len(plain.split()) <= WORDS and not re.search(r"[\[{<>=|\\]", plain) and math.isfinite(found[0]) else None

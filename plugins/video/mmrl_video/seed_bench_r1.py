@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mmrl import Case
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first
+from mmrl.api.verifiers.parse import first_tag
 
 
 def letter(case: Case) -> float:
@@ -19,8 +19,8 @@ def letter(case: Case) -> float:
     found.
     """
     text = "" if case.answer is None else str(case.answer)
-    if mathematics.equal(case.completion, text):
+    if mathematics.answers_match(case.completion, text):
         return 1.0
-    tagged, given = first(text), first(case.completion)
+    tagged, given = first_tag(text), first_tag(case.completion)
     wanted, found = (text if tagged is None else tagged).strip(), (given or "").strip()
     return float(bool(found and wanted) and found[0] == wanted[0])

@@ -6,36 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mmrl import Case, Mark, Prompt
-from mmrl.api.media.clips import Footage
-from mmrl.api.media.decoding import glimpse
-from mmrl.api.media.strips import SAID, TRUE, strip
-from mmrl.api.tasks.marks import Of
-from mmrl.api.verifiers.parse import first
+from mmrl import Case, Overlay, Prompt
+from mmrl.api.media.clips import VideoFrames
+from mmrl.api.media.decoding import recent_frames
+from mmrl.api.media.filmstrip import SAID, TRUE, filmstrip
+from mmrl.api.tasks.overlays import OverlaySource
+from mmrl.api.verifiers.parse import first_tag
 from mmrl_video import reading, spans, tracks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def time_marks(prompt: Prompt, completion: str) -> list[Mark]:
+def time_marks(prompt: Prompt, completion: str) -> list[Overlay]:
     """The true times of the prompt's first clip, `meta["spans"]`, and those that a completion says."""
     true = prompt.meta.get("spans")
     if not true or not prompt.videos:
         return []
-    length, unit = glimpse(prompt.videos[0]).duration_s, float(prompt.meta.get("unit_s", 1.0))
+    length, unit = recent_frames(prompt.videos[0]).duration_s, float(prompt.meta.get("unit_s", 1.0))
     said = [(start * unit, end * unit) for start, end in times_said(completion, prompt.meta)]
     fits = f"IoU {spans.iou(said, true):.2f}" if said else ""
-    listed: list[tuple[Of, spans.Span]] = [*(("true", span) for span in true), *(("said", span) for span in said)]
+    listed: list[tuple[OverlaySource, spans.Span]] = [*(("true", span) for span in true), *(("said", span) for span in said)]
     return [
-        Mark(kind="interval", at=(*span, length), of=of, label=fits if of == "said" and len(said) == 1 else "")
+        Overlay(kind="interval", coordinates=(*span, length), source=of, label=fits if of == "said" and len(said) == 1 else "")
         for of, span in listed
     ]
 
 
 def times_said(completion: str, meta: Mapping[str, Any]) -> list[tuple[float, float]]:
     """The spans that a completion names, in its `<glue>` or its answer, behind the letter of an option; empty without any."""
-    glue = first(completion, "glue")
+    glue = first_tag(completion, "glue")
     text = glue if glue is not None else reading.said(Case(completion=completion, meta=meta))[0]
     if text is None or len(text) > reading.LONGEST:
         return []
@@ -54,7 +54,7 @@ def shown(prompt: Prompt, completion: str) -> Image | None:
     said = tracks.placed(answer) if answer is not None else None
     if not said:
         return None
-    footage, times = glimpse(prompt.videos[0]), prompt.meta["times"]
+    footage, times = recent_frames(prompt.videos[0]), prompt.meta["times"]
     at = [min(range(len(footage.times_s)), key=lambda i, t=t: abs(footage.times_s[i] - t)) for t in times]  # type: ignore[misc]
     height, width = footage.frames_THWC.shape[1:3]
     true = [tracks.written(box, Case(completion="", meta=prompt.meta)) for box in _corners(prompt.answer)]
@@ -69,7 +69,7 @@ def shown(prompt: Prompt, completion: str) -> Image | None:
                 x1, x2, y1, y2 = box[0] * scale[0], box[2] * scale[0], box[1] * scale[1], box[3] * scale[1]
                 draw.rectangle((x1 * by, y1 * by, x2 * by, y2 * by), outline=colour, width=thick * max(2, picture.width // 200))
         frames.append(picture)
-    return strip(_footage(frames, times, footage.duration_s), most=len(frames))
+    return filmstrip(_footage(frames, times, footage.duration_s), most=len(frames))
 
 
 def _corners(answer: Sequence[Any]) -> list[tracks.Box]:
@@ -87,10 +87,10 @@ def _scale(meta: Mapping[str, Any], width: int, height: int) -> tuple[float, flo
     return width / size[0], height / size[1]
 
 
-def _footage(frames: Sequence[Image], times: Sequence[float], duration_s: float) -> Footage:
+def _footage(frames: Sequence[Image], times: Sequence[float], duration_s: float) -> VideoFrames:
     import numpy as np
 
     stacked = np.stack([np.asarray(one) for one in frames])
     return replace(
-        Footage(frames_THWC=stacked, times_s=tuple(times), duration_s=max(duration_s, times[-1])), name="what was said"
+        VideoFrames(frames_THWC=stacked, times_s=tuple(times), duration_s=max(duration_s, times[-1])), name="what was said"
     )

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mmrl import SamplingRule, Score, UserError
 from mmrl.api.sampling import Group, StepSampler
-from mmrl.api.tasks.altered import shuffled
-from mmrl.api.types import right
+from mmrl.api.tasks.perturb import shuffled
+from mmrl.api.types import verifier_value
 
 NOTE = "video/temporal-contrast"
 """Of a group: how right its answers are, those to shuffled frames, and whether the order matters."""
@@ -55,7 +55,7 @@ class TemporalContrast(SamplingRule):
 
     def known(self, scores: Sequence[Score]) -> list[float]:
         """How right the answers are whose score didn't fail."""
-        return [value for s in scores if (value := right(s, self.verifier)) is not None]
+        return [value for s in scores if (value := verifier_value(s, self.verifier)) is not None]
 
     def matters(self, ordered: Sequence[float], mixed: Sequence[float]) -> bool:
         """Whether the order of frames does; where nothing is known it doesn't."""
@@ -63,7 +63,7 @@ class TemporalContrast(SamplingRule):
 
     def paid(self, score: Score, matters: bool) -> float:
         """What an answer is paid."""
-        return self.bonus if matters and (right(score, self.verifier) or 0.0) > self.above else 0.0
+        return self.bonus if matters and (verifier_value(score, self.verifier) or 0.0) > self.above else 0.0
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """How right answers were with frames in order and shuffled, and the share of prompts whose order mattered."""

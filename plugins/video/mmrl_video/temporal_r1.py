@@ -9,7 +9,7 @@ import json
 import re
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, first
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag
 from mmrl_video.spans import hull_iou
 
 _TIMES = re.compile(r'</think>\s*<answer>\s*\{\s*"start_time"\s*:\s*"[\d.]+"\s*,\s*"end_time"\s*:\s*"[\d.]+"\s*\}\s*</answer>')
@@ -23,7 +23,7 @@ def tiou(case: Case) -> float:
     Known exploits, as published: the whole clip earns the event's share of it; other keys, and the last of a key that is there
     twice, are taken. Other than there an answer of more than `MAX_LENGTH` characters is 0.
     """
-    text, (start, end) = first(case.completion), case.answer
+    text, (start, end) = first_tag(case.completion), case.answer
     length = case.meta["video_length"] if "video_length" in case.meta else case.meta["duration"]
     share = 1.0 if "video_length" in case.meta else float(length)
     if text is None or len(text) > MAX_LENGTH:

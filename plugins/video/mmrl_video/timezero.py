@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import last, thinks_then_answers
+from mmrl.api.verifiers.parse import has_think_answer_format, last_tag
 from mmrl_video.spans import Span, hull_iou
 
 _SECOND = re.compile(r" (?:to|and) (\d+\.?\d*)", re.IGNORECASE)
@@ -32,13 +32,13 @@ def form(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass.
     """
-    return float(thinks_then_answers(case.completion.strip()))
+    return float(has_think_answer_format(case.completion.strip()))
 
 
 def times(completion: str) -> Span | None:
     r"""The last of the matches of `(\d+\.?\d*) (to|and) (\d+\.?\d*)` in the last `<answer>`, without regard to case; None
     without one. Takes linear time: each match of what follows the first number is looked at backwards."""
-    text, found, free = last(completion) or "", None, 0
+    text, found, free = last_tag(completion) or "", None, 0
     for match in _SECOND.finditer(text):
         start = _number_before(text, free, match.start())
         if start < match.start():

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mmrl import Case
-from mmrl.api.frames import Frame, to_frame
+from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
 from mmrl_video.reading import only_json, seconds
 
 Box = tuple[float, float, float, float]
@@ -97,13 +97,13 @@ def truth(entries: Sequence[Any], case: Case) -> list[Placed]:
 def written(box: Box, case: Case) -> Box:
     """Pixels of the clip as an answer to this case writes them: whole numbers, or three decimals of the unit square; pixels
     of the clip stay as they are. A box that rounding would leave without an area keeps more decimals."""
-    frame = Frame(case.meta["answer_frame"]) if case.meta.get("answer_frame") else case.frame
+    frame = CoordinateFormat(case.meta["answer_frame"]) if case.meta.get("answer_frame") else case.coordinate_format
     size = case.image_sizes[0] if case.image_sizes else tuple(case.meta.get("size", ()))
-    if frame is Frame.PIXELS or len(size) != 2:
+    if frame is CoordinateFormat.PIXELS or len(size) != 2:
         return box
     seen = case.model_sizes[0] if case.model_sizes else size
-    exact = to_frame(box, Frame.PIXELS, frame, (size[0], size[1]), (seen[0], seen[1]))
-    for digits in range(3 if frame is Frame.UNIT else 0, 9):
+    exact = convert_coordinates(box, CoordinateFormat.PIXELS, frame, (size[0], size[1]), (seen[0], seen[1]))
+    for digits in range(3 if frame is CoordinateFormat.UNIT else 0, 9):
         found = _box([round(v, digits) for v in exact])
         if found is not None:
             return found

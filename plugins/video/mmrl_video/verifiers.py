@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl.api.verifiers.parse import only_answer
 from mmrl_video import reading, spans, tracks
 from mmrl_video.answers import accepted, picked
@@ -121,7 +121,7 @@ def order(case: Case, credit: Literal["pairs", "places", "none"] = "pairs") -> S
 
     Known exploits: with three parts any permutation earns 0.28 by "pairs" and 0.33 by "places" on average.
     """
-    one_of("credit", credit, ("pairs", "places", "none"))
+    check_choice("credit", credit, ("pairs", "places", "none"))
     answer, why = reading.said(case)
     if answer is None:
         return Score(0.0, detail=why)
@@ -235,8 +235,8 @@ def form(case: Case) -> Score:
     Known exploits: whether it is right is not read; a reward for that must stand beside this one.
     """
     style, asks = case.meta.get("style", "tags"), case.meta.get("asks", "")
-    one_of("style", style, ("short", "json", "tags"))
-    one_of("asks", asks, ("", *HOLDS))
+    check_choice("style", style, ("short", "json", "tags"))
+    check_choice("asks", asks, ("", *HOLDS))
     answer, why = reading.said(case)
     if answer is None:
         return Score(0.0, detail=why)

@@ -7,7 +7,7 @@ is that of the batch's first row for the whole batch.
 from __future__ import annotations
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format
 from mmrl_video.rouge import mean_rouge
 from mmrl_video.words import rightness
 
@@ -25,8 +25,8 @@ def answer(case: Case) -> float:
     a right one of a single word earns 2/3; "B. left" is wrong for B, 1,000 for 1000, -6.0 for -6, and 0 for a regression of 0.
     Other than there, free-form answers of more than `MAX_LENGTH` characters are 0.
     """
-    given, text = first(case.completion), "" if case.answer is None else str(case.answer)
-    tagged = first(text)
+    given, text = first_tag(case.completion), "" if case.answer is None else str(case.answer)
+    tagged = first_tag(text)
     found, true = ("" if given is None else given).strip(), (text if tagged is None else tagged).strip()
     match case.meta.get("problem_type"):
         case "multiple choice":
@@ -47,7 +47,7 @@ def form(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass; a blank at either end doesn't.
     """
-    return float(thinks_then_answers(case.completion))
+    return float(has_think_answer_format(case.completion))
 
 
 def _has_decimal(text: str) -> bool:

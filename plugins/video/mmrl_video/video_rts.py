@@ -9,7 +9,7 @@ import re
 
 from mmrl import Case
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first
+from mmrl.api.verifiers.parse import first_tag
 
 _PHRASES = (re.compile("final answer", re.IGNORECASE), re.compile("correct answer", re.IGNORECASE))
 _COLON = re.compile(r":\s*([A-Za-z])", re.IGNORECASE)
@@ -25,9 +25,9 @@ def letter(case: Case) -> float:
     Known exploits, as published: prose that begins with the letter is right, "A person walks" and "Apple" for A.
     """
     text = "" if case.answer is None else str(case.answer)
-    if mathematics.equal(case.completion, text):
+    if mathematics.answers_match(case.completion, text):
         return 1.0
-    tagged = first(text)
+    tagged = first_tag(text)
     wanted = (text if tagged is None else tagged).strip()
     return float(_letter(_said(case.completion)) == _letter(wanted))
 
@@ -42,7 +42,7 @@ def form(case: Case) -> float:
 
 
 def _said(text: str) -> str:
-    given = first(text)
+    given = first_tag(text)
     if given is not None:
         return given.strip()
     return next((found for phrase in _PHRASES if (found := _behind(phrase, text))), None) or _letter(text)

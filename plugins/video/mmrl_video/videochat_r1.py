@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import first, literal, thinks_then_answers
+from mmrl.api.verifiers.parse import first_tag, has_think_answer_format, literal
 from mmrl_video import spans
 from mmrl_video.timezero import times
 
@@ -51,7 +51,7 @@ def form(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass.
     """
-    return float(thinks_then_answers(case.completion.strip()))
+    return float(has_think_answer_format(case.completion.strip()))
 
 
 # -- grounded questions -----------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def gqa_answer(case: Case) -> float:
 
     Known exploits, as published: "Not B, so C" is right for B; where neither has such a letter, everything in a tag is right.
     """
-    given = first(case.completion)
+    given = first_tag(case.completion)
     return float(given is not None and _capital(given) == _capital(str(case.answer["answer"])))
 
 
@@ -72,7 +72,7 @@ def gqa_iou(case: Case) -> float:
 
     Known exploits, as published: with neither covering anything it is 1. A reversed span makes it 0.
     """
-    found = _glued(first(case.completion, "glue"))
+    found = _glued(first_tag(case.completion, "glue"))
     if found is None:
         return 0.0
     true = spans.merged(case.answer["glue"])
@@ -92,7 +92,7 @@ def gqa_form(case: Case) -> float:
     answer = _ANSWER.search(text, thought.end()) if thought else None
     if answer is None or answer.end() > len(text) - len("</glue>"):
         return 0.0
-    return float(_glued(first(text, "glue")) is not None)
+    return float(_glued(first_tag(text, "glue")) is not None)
 
 
 # -- tracking ---------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def tracking_iou(case: Case) -> float:
     Known exploits, as published: eight times the first box, which the prompt shows, earns much where little moves. A reversed box
     is 0, as is everything where there are not eight on either side.
     """
-    found = _boxes(first(case.completion.replace("\n", "")) or "")
+    found = _boxes(first_tag(case.completion.replace("\n", "")) or "")
     true = case.answer["answer"] if isinstance(case.answer, Mapping) else case.answer
     if found is None or len(found) != len(true):
         return 0.0
@@ -123,9 +123,9 @@ def tracking_form(case: Case) -> float:
 
     Known exploits, as published: the four need not be numbers; a list in the thought's answer tag serves.
     """
-    if not thinks_then_answers(case.completion.strip()):
+    if not has_think_answer_format(case.completion.strip()):
         return 0.0
-    return float(_boxes(first(case.completion) or "") is not None)
+    return float(_boxes(first_tag(case.completion) or "") is not None)
 
 
 def _capital(text: str) -> str:

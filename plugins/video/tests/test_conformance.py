@@ -3,7 +3,7 @@
 import pytest
 from mmrl_video import reading, spans, verifiers
 
-from mmrl import Prompt, Task, user
+from mmrl import Prompt, Task, user_message
 from mmrl.registry import plugins
 from mmrl.testing import check_verifier
 
@@ -40,7 +40,7 @@ class Rows(Task):
     def prompts(self, split, seed):
         meta = {"style": self.style, "duration": 40.0, "options": ["left", "right", "up", "down"]}
         ask = "When, or which of A, B, C, D? Such as: 1, 2, 3."
-        return [Prompt(id=str(i), messages=[user(ask)], answer=row[0], meta=meta) for i, row in enumerate(self.rows)]
+        return [Prompt(id=str(i), messages=[user_message(ask)], answer=row[0], meta=meta) for i, row in enumerate(self.rows)]
 
     def gold(self, prompt):
         said = self.rows[int(prompt.id)][1]

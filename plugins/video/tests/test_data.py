@@ -18,8 +18,8 @@ from mmrl_video.data.tracking import TrackingData
 from mmrl_video.drawn.films import encode
 
 from mmrl import Case, UserError
-from mmrl.api.media.decoding import frames_of
-from mmrl.api.media.strips import SAID, TRUE
+from mmrl.api.media.decoding import cached_frames
+from mmrl.api.media.filmstrip import SAID, TRUE
 
 ALL = {"test": 1}
 CLIPS = [f"c{number}" for number in range(8)]
@@ -272,9 +272,9 @@ def test_options_are_checked(filmed, table):
         with pytest.raises(UserError, match=why):
             TemporalData(**({"path": path, "videos": str(filmed)} | options))
     (prompt, *_) = every(TemporalData(path=path, videos=str(filmed), shares=ALL, count=5))
-    assert prompt.videos[0].count == 5 and len(frames_of(prompt.videos[0]).times_s) == 5
+    assert prompt.videos[0].count == 5 and len(cached_frames(prompt.videos[0]).times_s) == 5
     (prompt, *_) = every(TemporalData(path=path, videos=str(filmed), shares=ALL, fps=1.0))
-    assert prompt.videos[0].fps == 1.0 and len(frames_of(prompt.videos[0]).times_s) == 6
+    assert prompt.videos[0].fps == 1.0 and len(cached_frames(prompt.videos[0]).times_s) == 6
 
 
 def test_figures_are_those_of_papers(filmed, table):
@@ -497,9 +497,9 @@ def reach(picture, colour):
 
 def times_of(task, prompt, completion):
     """(of, start, end, length) of each mark."""
-    marks = task.marks(prompt, completion)
+    marks = task.overlays(prompt, completion)
     assert {m.kind for m in marks} <= {"interval"} and {m.image for m in marks} <= {0}
-    return [(m.of, *m.at) for m in marks]
+    return [(m.source, *m.coordinates) for m in marks]
 
 
 def test_the_span_that_is_said_is_marked_beside_the_true_one(filmed, table):
@@ -513,8 +513,8 @@ def test_the_span_that_is_said_is_marked_beside_the_true_one(filmed, table):
         (prompt,) = every(task)
         true = ("true", 1.5, 3.0, 6.0)
         assert times_of(task, prompt, said) == [true, ("said", 3.0, 6.0, 6.0)]
-        assert task.marks(prompt, said)[1].label == "IoU 0.00" and task.shows(prompt, said) is None
-        assert task.marks(prompt, task.gold(prompt))[1].label == "IoU 1.00"
+        assert task.overlays(prompt, said)[1].label == "IoU 0.00" and task.draw_completion(prompt, said) is None
+        assert task.overlays(prompt, task.gold(prompt))[1].label == "IoU 1.00"
         assert times_of(task, prompt, "I can't say.") == times_of(task, prompt, "") == [true]
 
 
@@ -522,8 +522,10 @@ def test_the_strip_shows_boxes_and_glue_is_marked(filmed, table):
     path = table("t.json", [{"video": "c1", "object": "square", "boxes": [[2, 2, 12, 12]] * 4}])
     task = TrackingData(path=path, videos=str(filmed), shares=ALL)
     (prompt,) = every(task)
-    assert reach(task.shows(prompt, "[[20, 20, 30, 30]]"), SAID) and reach(task.shows(prompt, task.gold(prompt)), TRUE)
-    assert task.shows(prompt, "left") is None and task.marks(prompt, task.gold(prompt)) == []
+    assert reach(task.draw_completion(prompt, "[[20, 20, 30, 30]]"), SAID) and reach(
+        task.draw_completion(prompt, task.gold(prompt)), TRUE
+    )
+    assert task.draw_completion(prompt, "left") is None and task.overlays(prompt, task.gold(prompt)) == []
     row = {"video": "c1", "question": "Q?", "options": ["x", "y"], "answer": "x", "glue": [[0, 3]]}
     task = GroundedData(path=table("g.json", [row]), videos=str(filmed), shares=ALL, style="videochat-r1")
     (prompt,) = every(task)

@@ -11,7 +11,7 @@ from mmrl_video.drawn import films, moves, plots, story
 from mmrl_video.drawn.plots import Stage
 from mmrl_video.drawn.shapes import COLOURS
 
-from mmrl.api.tasks.pictures import chance
+from mmrl.api.tasks.image_sources import chance
 
 STAGES = {"small": Stage(), "middle": Stage(width=224, height=224, rate=4, shortest_s=6, longest_s=8, grid_s=0.5, objects=4)}
 

@@ -19,8 +19,8 @@ from mmrl_video.drawn.shapes import COLOURS
 from mmrl_video.drawn.temporal import Grounding
 from mmrl_video.drawn.tracking import Tracking
 
-from mmrl import Case, Eyes, Frame, UserError
-from mmrl.api.media.decoding import frames_of, probe
+from mmrl import Case, CoordinateFormat, ImageProcessing, UserError
+from mmrl.api.media.decoding import cached_frames, probe
 from mmrl.registry import plugins
 from mmrl.testing import check_task
 
@@ -91,7 +91,7 @@ def test_what_is_shown_is_the_file_that_was_drawn():
         clip, one = some(task, 3)[number].videos[0], task.story("train", number)
         facts = probe(clip.path)
         assert (facts.frames, facts.size, facts.duration_s) == (one.frames, (224, 224), one.duration_s)
-        assert len(frames_of(clip).frames_THWC) == 2 * one.duration_s
+        assert len(cached_frames(clip).frames_THWC) == 2 * one.duration_s
 
 
 def test_a_person_can_say_how_to_answer():
@@ -202,7 +202,7 @@ def test_frames_are_those_that_are_shown(fps):
     """The true frames of what is gone are those of which the policy's own frames show it gone."""
     task = Grounding(events=["hide"], units="frames", fps=fps, size="middle", seconds=[8, 9])
     for number, prompt in enumerate(some(task, 6)):
-        shown = frames_of(prompt.videos[0]).frames_THWC.astype(int)
+        shown = cached_frames(prompt.videos[0]).frames_THWC.astype(int)
         colour = task.story("train", number).actors[0].colour
         there = (np.abs(shown - np.array(COLOURS[colour])).max(-1) < 60).sum((1, 2)) > 20
         gone = np.nonzero(~there)[0]
@@ -345,10 +345,10 @@ def test_measures_are_those_of_the_pixels():
 
 
 @pytest.mark.parametrize("frame", [None, "pixels", "thousandths", "unit"])
-@pytest.mark.parametrize("eyes", [Frame.PIXELS, Frame.THOUSANDTHS, Frame.MODEL_PIXELS])
+@pytest.mark.parametrize("eyes", [CoordinateFormat.PIXELS, CoordinateFormat.THOUSANDTHS, CoordinateFormat.MODEL_PIXELS])
 def test_boxes_are_where_the_pixels_are(frame, eyes):
     task = Tracking(frame=frame, boxes=6)
-    task.eyes = Eyes(eyes, lambda size: (size[0] * 2, size[1] // 2))
+    task.image_processing = ImageProcessing(eyes, lambda size: (size[0] * 2, size[1] // 2))
     verify = plugins.registry().make_verifier("video/tracking")
     for number, prompt in enumerate(some(task, 4)):
         one = task.story("train", number)
@@ -358,10 +358,10 @@ def test_boxes_are_where_the_pixels_are(frame, eyes):
             seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             thin = one.actors[-1].shape in ("triangle", "diamond")  # at their corners
             assert np.abs(np.subtract(seen, box)).max() <= (5 if thin else 2)
-        case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, frame=eyes)
+        case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, coordinate_format=eyes)
         assert verify(case).value == pytest.approx(1)
         boxes = [[0, 0, 64, 64]] * 6
-        assert verify(Case(completion=str(boxes), answer=prompt.answer, meta=prompt.meta, frame=eyes)).value < 0.3
+        assert verify(Case(completion=str(boxes), answer=prompt.answer, meta=prompt.meta, coordinate_format=eyes)).value < 0.3
 
 
 def test_an_answer_with_its_time():
@@ -390,25 +390,25 @@ def test_times_that_are_said_are_marked(name, wrong):
     task = plugins.registry().make_task(f"video/{name}", {"train": 4})
     for prompt in task.prompts("train", 0):
         ((start, end),), length = prompt.meta["spans"], prompt.meta["duration"]
-        (true, said), (_, other) = (task.marks(prompt, text) for text in (task.gold(prompt), wrong))
-        assert (true.of, *true.at) == ("true", start, end, pytest.approx(length))
-        assert tuple(said.at[:2]) == (start, end) and said.label == "IoU 1.00"
-        assert tuple(other.at[:2]) == (0, 1) and other.of == "said" and other.label != said.label
-        assert task.marks(prompt, "hm") == [true] and task.shows(prompt, task.gold(prompt)) is None
+        (true, said), (_, other) = (task.overlays(prompt, text) for text in (task.gold(prompt), wrong))
+        assert (true.source, *true.coordinates) == ("true", start, end, pytest.approx(length))
+        assert tuple(said.coordinates[:2]) == (start, end) and said.label == "IoU 1.00"
+        assert tuple(other.coordinates[:2]) == (0, 1) and other.source == "said" and other.label != said.label
+        assert task.overlays(prompt, "hm") == [true] and task.draw_completion(prompt, task.gold(prompt)) is None
 
 
 def test_times_in_frames_are_marked_in_seconds():
     task = Grounding(train=4, units="frames", fps=2)
     prompt = task.prompts("train", 0)[0]
-    (true, said) = task.marks(prompt, task.gold(prompt))
-    assert tuple(said.at[:2]) == tuple(true.at[:2]) == prompt.meta["spans"][0]
+    (true, said) = task.overlays(prompt, task.gold(prompt))
+    assert tuple(said.coordinates[:2]) == tuple(true.coordinates[:2]) == prompt.meta["spans"][0]
 
 
 def test_boxes_over_time_are_shown_on_a_strip():
     """Other answers look otherwise, and what says nothing shows nothing."""
     task = plugins.registry().make_task("video/tracking", {"train": 4})
     prompt = task.prompts("train", 0)[2]
-    right = task.shows(prompt, task.gold(prompt))
-    other = task.shows(prompt, task.gold(task.prompts("train", 0)[3]))
+    right = task.draw_completion(prompt, task.gold(prompt))
+    other = task.draw_completion(prompt, task.gold(task.prompts("train", 0)[3]))
     assert right.size == other.size and right.tobytes() != other.tobytes()
-    assert task.shows(prompt, "hm") is None and task.marks(prompt, task.gold(prompt)) == []
+    assert task.draw_completion(prompt, "hm") is None and task.overlays(prompt, task.gold(prompt)) == []

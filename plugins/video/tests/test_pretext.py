@@ -17,8 +17,8 @@ from mmrl_video.pretext.task import Pretext
 from PIL import Image
 
 from mmrl import Case, UserError
-from mmrl.api.media.decoding import frames_of
-from mmrl.api.tasks.pictures import chance
+from mmrl.api.media.decoding import cached_frames
+from mmrl.api.tasks.image_sources import chance
 from mmrl.registry import plugins
 
 ALL = (Anomaly, Counting, Jigsaw)
@@ -58,7 +58,7 @@ def some(task, n=20, split="train"):
 
 def shown(prompt):
     """The frames of each clip of a prompt."""
-    return [frames_of(v).frames_THWC for v in prompt.videos]
+    return [cached_frames(v).frames_THWC for v in prompt.videos]
 
 
 # -- what all share ---------------------------------------------------------------------------------------------------------

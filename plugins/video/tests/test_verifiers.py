@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mmrl_video import answers, metrics, reading, spans, tracks, verifiers, words
 from mmrl_video.stems import stem
 
-from mmrl import Case, Frame, Score
+from mmrl import Case, CoordinateFormat, Score
 from mmrl.registry import plugins
 
 
@@ -413,13 +413,13 @@ def test_boxes_that_the_prompt_shows_earn_nothing():
     assert score(verifiers.tracking, json.dumps(TRACK[:1]), TRACK, {"shown": 1}) == 0
 
 
-@pytest.mark.parametrize("frame", list(Frame))
+@pytest.mark.parametrize("frame", list(CoordinateFormat))
 def test_tracks_in_every_frame(frame):
-    case = Case(completion="", answer=BARE, frame=frame, image_sizes=((64, 48),), model_sizes=((56, 28),))
+    case = Case(completion="", answer=BARE, coordinate_format=frame, image_sizes=((64, 48),), model_sizes=((56, 28),))
     said = json.dumps([tracks.written(tuple(box), case) for box in BARE])
     assert (
         verifiers.tracking(
-            Case(completion=said, answer=BARE, frame=frame, image_sizes=((64, 48),), model_sizes=((56, 28),))
+            Case(completion=said, answer=BARE, coordinate_format=frame, image_sizes=((64, 48),), model_sizes=((56, 28),))
         ).value
         == 1
     )

@@ -48,11 +48,11 @@ def mmrl_tasks() -> list[TaskSpec]:
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
         VerifierSpec(
-            id="vqa/answer", deadline_s=SLOW, target=OURS + "answer", summary="the answer, compared as the question's kind asks"
+            id="vqa/answer", timeout_s=SLOW, target=OURS + "answer", summary="the answer, compared as the question's kind asks"
         ),
         VerifierSpec(id="vqa/choice", target=OURS + "choice", summary="the letter of the right option"),
         VerifierSpec(id="vqa/number", target=OURS + "number_", summary="the number, within a tolerance"),
-        VerifierSpec(id="vqa/math", deadline_s=SLOW, target=OURS + "math", summary="a formula that is equal, by math-verify"),
+        VerifierSpec(id="vqa/math", timeout_s=SLOW, target=OURS + "math", summary="a formula that is equal, by math-verify"),
         VerifierSpec(id="vqa/yes-no", target=OURS + "yes_no", summary="yes or no"),
         VerifierSpec(id="vqa/text", target=OURS + "text", summary="one of the accepted short answers"),
         VerifierSpec(
@@ -71,7 +71,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 def _published() -> list[VerifierSpec]:
     return [
         VerifierSpec(
-            id="vqa/answer@vlm-r1", deadline_s=SLOW, target=VLM_R1 + "answer", graded=True, summary="VLM-R1's default accuracy"
+            id="vqa/answer@vlm-r1", timeout_s=SLOW, target=VLM_R1 + "answer", graded=True, summary="VLM-R1's default accuracy"
         ),
         VerifierSpec(id="vqa/choice@vlm-r1", target=VLM_R1 + "choice", summary="VLM-R1's mcq"),
         VerifierSpec(id="vqa/yes-no@vlm-r1", target=VLM_R1 + "yes_no", summary="VLM-R1's yes_no"),
@@ -96,17 +96,14 @@ def _published() -> list[VerifierSpec]:
         VerifierSpec(id="vqa/format@r1-reward", target=R1_REWARD + "form", summary="R1-Reward's format reward"),
         VerifierSpec(
             id="vqa/reward@r1-reward",
-            deadline_s=SLOW,
+            timeout_s=SLOW,
             target=R1_REWARD + "reward",
             high=1.5,
             graded=True,
             summary="R1-Reward's combination, without its judge model",
         ),
         VerifierSpec(
-            id="vqa/letter@seed-bench-r1",
-            deadline_s=SLOW,
-            target="mmrl_vqa.seed_bench:letter",
-            summary="SEED-Bench-R1's accuracy",
+            id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
         ),
         VerifierSpec(
             id="vqa/reflection@maye",

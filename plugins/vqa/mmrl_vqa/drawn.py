@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl import Prompt, Task, UserError, user
-from mmrl.api.tasks.options import Prompts, known_split, one_of, whole
-from mmrl.api.tasks.pictures import chance, rank, split_of
+from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.tasks.image_sources import chance, hash_rank, split_of
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split
 from mmrl_vqa import cards, generalpoints, points24
 from mmrl_vqa.asking import STYLES, ask, some_of, written
 from mmrl_vqa.questions import Question, choose, compare
@@ -37,14 +37,14 @@ class Drawn(Task):
     styles: ClassVar[tuple[str, ...]] = STYLES
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 56, 1024)
-        whole("items", self.items, 1, 10**7)
-        one_of("style", self.style, self.styles)
+        check_integer("size", self.size, 56, 1024)
+        check_integer("items", self.items, 1, 10**7)
+        check_choice("style", self.style, self.styles)
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
         count = self.items if split == "train" else max(50, self.items // 10)
-        return Prompts(range(count), lambda number: self.make(split, seed, number))
+        return LazyPrompts(range(count), lambda number: self.make(split, seed, number))
 
     def gold(self, prompt: Prompt) -> str:
         return written(str(prompt.answer), self.style)
@@ -96,7 +96,7 @@ class Compare(Drawn):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.kinds = some_of("kinds", self.kinds, ("choice", "number", "yes-no"))
-        whole("pictures", self.pictures, 2, 3)
+        check_integer("pictures", self.pictures, 2, 3)
         _range_of_shapes(self.fewest, self.most)
 
     def make(self, split: str, seed: int, number: int) -> Prompt:
@@ -153,10 +153,10 @@ class Points24(Drawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("faces", self.faces, points24.FACES)
-        one_of("suits", self.suits, tuple(cards.SUITS))
-        one_of("level", self.level, tuple(LEVELS))
-        whole("turns", self.turns, 1, 100)
+        check_choice("faces", self.faces, points24.FACES)
+        check_choice("suits", self.suits, tuple(cards.SUITS))
+        check_choice("level", self.level, tuple(LEVELS))
+        check_integer("turns", self.turns, 1, 100)
         if not isinstance(self.row, bool):
             raise UserError(f"row = {self.row!r} must be true or false")
 
@@ -179,7 +179,7 @@ class Points24(Drawn):
         }
         return Prompt(
             id=f"{split}-{seed}-{number}",
-            messages=[user(self._asked(faces), cards.hand(shown, self.size, self.row))],
+            messages=[user_message(self._asked(faces), cards.hand(shown, self.size, self.row))],
             answer=found[0],
             meta={**meta, "ways": len(found), "difficulty": round(1 / len(found), 4), "style": self.style},
         )
@@ -192,7 +192,7 @@ class Points24(Drawn):
             return written(points24.said_as_json(ranks, faces, formula), "short")
         return written(formula, self.style, f"The cards are {' '.join(ranks)}.")
 
-    def world(self, prompt: Prompt) -> Revisions | None:
+    def environment(self, prompt: Prompt) -> Revisions | None:
         return Revisions(prompt, self.turns, self.style == "generalpoints") if self.turns > 1 else None
 
     def _asked(self, faces: str) -> str:
@@ -230,7 +230,7 @@ def _hands(split: str, faces: str, faced: bool, fewest: int, most: int, seed: in
     rounds: dict[tuple[int, ...], int] = {}
     order = []
     hands = [h for h in itertools.combinations_with_replacement(points24.RANKS, 4) if _belongs(h, split, faced)]
-    for hand in sorted(hands, key=lambda hand: rank(seed, "hand", *hand)):
+    for hand in sorted(hands, key=lambda hand: hash_rank(seed, "hand", *hand)):
         if fewest <= len(_ways(hand, faces)) <= most:
             numbers = tuple(sorted(points24.points(card, faces) for card in hand))
             rounds[numbers] = rounds.get(numbers, 0) + 1
@@ -253,8 +253,8 @@ def _split_of(ranks: Sequence[str]) -> str:
 
 
 def _range_of_shapes(fewest: Any, most: Any) -> None:
-    whole("most", most, 1, MOST)
-    whole("fewest", fewest, 1, most)
+    check_integer("most", most, 1, MOST)
+    check_integer("fewest", fewest, 1, most)
 
 
 def _kinds_of(draw: random.Random, count: int) -> list[tuple[str, str]]:
@@ -275,4 +275,4 @@ def _posed(id: str, question: Question, shown: Sequence[Any], style: str, things
     if question.concerned:
         meta["boxes"] = tuple(thing.box(size) for thing in question.concerned)
     text = ask(question.text, question.kind, style, question.options)
-    return Prompt(id=id, messages=[user(text, *shown)], answer=question.answer, meta=meta)
+    return Prompt(id=id, messages=[user_message(text, *shown)], answer=question.answer, meta=meta)

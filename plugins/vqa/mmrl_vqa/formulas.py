@@ -30,7 +30,7 @@ def formula(text: str) -> list[Any]:
     commands = mathematics.COMMAND.findall(inside)
     names = _NAME.findall(mathematics.COMMAND.sub(" ", inside))
     if (
-        mathematics.explosive(f"${inside}$")
+        mathematics.is_too_expensive(f"${inside}$")
         or "!" in inside.replace("\\!", "")
         or not set(commands) <= _PLAIN
         or len(names) > 6
@@ -39,6 +39,6 @@ def formula(text: str) -> list[Any]:
     ):
         return []
     try:
-        return mathematics.read(f"${inside}$") or mathematics.read(inside)
+        return mathematics.parse_math(f"${inside}$") or mathematics.parse_math(inside)
     except Exception:  # noqa: BLE001  whatever it can't read is no formula
         return []

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from mmrl import Case, Score, UserError
-from mmrl.api.verifiers.parse import json_in
+from mmrl.api.verifiers.parse import find_json
 from mmrl_vqa.arithmetic import MAX_LENGTH, Illegal, evaluate
 from mmrl_vqa.verifiers import given
 
@@ -106,7 +106,7 @@ def read(text: str) -> Answer:
     """The answer in a text: JSON with a "formula", or the text itself."""
     if len(text) > 40 * MAX_LENGTH:
         return Answer("", None, None)
-    found = json_in(text, dict) if "{" in text else None
+    found = find_json(text, dict) if "{" in text else None
     if found is None:
         formula, cards = text, None
     else:

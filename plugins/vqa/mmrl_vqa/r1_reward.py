@@ -10,7 +10,7 @@ from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first
+from mmrl.api.verifiers.parse import first_tag
 
 PREFIXES = (
     *("The best answer is", "The correct answer is", "The answer is", "The answer: ", "Answer: "),
@@ -63,16 +63,16 @@ def _right(case: Case) -> float:
 
 
 def _agrees(completion: str, truth: Any) -> bool:
-    wanted = first(truth) if re.search("<answer>", truth) else None  # raises where the truth is no text, as published
+    wanted = first_tag(truth) if re.search("<answer>", truth) else None  # raises where the truth is no text, as published
     wanted = (truth if wanted is None else wanted).strip()
-    found = first(completion)
+    found = first_tag(completion)
     given = (completion if found is None else found).strip()
     for prefix in PREFIXES:
         given = given.replace(prefix, "")
     core = _plain(_core(given))
     if len(given) > MAX_GIVEN:
         return bool(core) and core == _plain(wanted)
-    return (bool(core) and core == _plain(wanted)) or mathematics.equal(given, wanted)
+    return (bool(core) and core == _plain(wanted)) or mathematics.answers_match(given, wanted)
 
 
 def _core(text: str) -> str:

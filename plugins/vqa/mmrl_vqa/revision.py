@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mmrl import Case, Prompt, Reply, Score, user
+from mmrl import Case, Prompt, Reply, Score, user_message
 from mmrl_vqa import generalpoints, points24
 
 
@@ -27,7 +27,7 @@ class Revisions:
         if not self.left:
             return Reply(terminated=True, reward=generalpoints.USED_UP if self.published else 0.0)
         said = score.detail.strip(". ") or "no formula was found"
-        return Reply(messages=[user(f"Not yet: {said}. Try again.")], reward=worth if self.published else 0.0)
+        return Reply(messages=[user_message(f"Not yet: {said}. Try again.")], reward=worth if self.published else 0.0)
 
     def close(self) -> None:
         pass

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from mmrl.api.tasks.pictures import PHOTOGRAPHS, crop
+from mmrl.api.tasks.image_sources import PHOTOGRAPHS, random_crop
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -73,7 +73,7 @@ def picture(split: str, draw: random.Random, things: Sequence[Thing], size: int)
     from PIL import Image as images
     from PIL import ImageDraw
 
-    ground = crop(split, draw, size, size, GROUNDS).convert("L").convert("RGB")
+    ground = random_crop(split, draw, size, size, GROUNDS).convert("L").convert("RGB")
     ground = images.blend(ground, images.new("RGB", ground.size, (205, 205, 205)), 0.55)
     big = size * SHARP
     layer, mask = images.new("RGB", (big, big)), images.new("L", (big, big))

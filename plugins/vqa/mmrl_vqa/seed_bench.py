@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmrl import Case
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first
+from mmrl.api.verifiers.parse import first_tag
 
 
 def letter(case: Case) -> float:
@@ -15,9 +15,9 @@ def letter(case: Case) -> float:
     found.
     """
     text = "" if case.answer is None else str(case.answer)
-    wanted, given = first(text), first(case.completion)
+    wanted, given = first_tag(text), first_tag(case.completion)
     wanted = (text if wanted is None else wanted).strip()
-    if mathematics.equal(case.completion, text):
+    if mathematics.answers_match(case.completion, text):
         return 1.0
     given = "" if given is None else given.strip()
     return float(bool(given and wanted) and given[0] == wanted[0])

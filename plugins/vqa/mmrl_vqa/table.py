@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrl import Prompt, Task, UserError, user
-from mmrl.api.errors import brief
+from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.options import known_split, of_kind, one_of
-from mmrl.api.tasks.pictures import chance, rank, split_of
-from mmrl.api.tasks.rows import Items, Rows, beside, read_rows
+from mmrl.api.tasks.image_sources import chance, hash_rank, split_of
+from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
+from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
 from mmrl_vqa.asking import STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
@@ -78,17 +78,17 @@ class Table(Task):
     tags), vlm-r1 (as think, in VLM-R1's words)."""
 
     def __post_init__(self) -> None:
-        one_of("style", self.style, STYLES)
-        one_of("kind", self.kind, ("auto", *KINDS))
-        one_of("answer_form", self.answer_form, FORMS)
-        one_of("cut_by", self.cut_by, ("row", "image"))
-        of_kind("shuffle", self.shuffle, bool)
-        of_kind("text_only", self.text_only, bool)
+        check_choice("style", self.style, STYLES)
+        check_choice("kind", self.kind, ("auto", *KINDS))
+        check_choice("answer_form", self.answer_form, FORMS)
+        check_choice("cut_by", self.cut_by, ("row", "image"))
+        check_type("shuffle", self.shuffle, bool)
+        check_type("text_only", self.text_only, bool)
         for option in ("path", "question_column", "answer_column"):
-            of_kind(option, getattr(self, option), str)
+            check_type(option, getattr(self, option), str)
         for option in ("test_path", "name", "revision", "folder", "id_column", "kind_column", "difficulty_column"):
             if getattr(self, option) is not None:
-                of_kind(option, getattr(self, option), str)
+                check_type(option, getattr(self, option), str)
         for option in ("image_column", "options_column"):
             value = getattr(self, option)
             if not isinstance(value, str | list | tuple) or not all(isinstance(v, str) for v in value) or value in ([], ()):
@@ -106,18 +106,18 @@ class Table(Task):
         self._rows, self._chosen = self._read()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
-    def prompts(self, split: str, seed: int) -> Items[Prompt]:
+    def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
         """The seed draws the order of the options, where it is drawn at all."""
-        known_split(split, self.splits)
+        check_split(split, self.splits)
         rows = self._rows[split]
-        return Items(rows, lambda row, number: self._prompt(row, f"{split}-{number}", seed), self._chosen[split])
+        return LazyItems(rows, lambda row, number: self._prompt(row, f"{split}-{number}", seed), self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
         return written(str(prompt.answer), self.style)
 
     # -- tables -------------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[dict[str, Rows], dict[str, Sequence[int]]]:
+    def _read(self) -> tuple[dict[str, DataTable], dict[str, Sequence[int]]]:
         """Split -> its table and the numbers of its rows."""
         train = self._table(self.path, "train")
         if self.test_path is not None:
@@ -130,18 +130,19 @@ class Table(Task):
             if "train" not in named:
                 what = "rows" if self.cut_by == "row" else "pictures' rows"
                 raise UserError(
-                    f"all {len(train)} {what} of {brief(train.name)} fall to 'test': add more, or set test_share or test_path"
+                    f"all {len(train)} {what} of {display_path(train.name)} fall to 'test': add more, or set test_share "
+                    "or test_path"
                 )
             return dict.fromkeys(named, train), named
         return {"train": train, "test": test}, {"train": range(len(train)), "test": range(len(test))}
 
-    def _table(self, path: str, split: str) -> Rows:
-        rows = read_rows(path, name=self.name, revision=self.revision, split=split)
+    def _table(self, path: str, split: str) -> DataTable:
+        rows = read_table(path, name=self.name, revision=self.revision, split=split)
         if not len(rows):
             raise UserError(f"{rows.name} has no rows: put some in, or correct path")
         return rows
 
-    def _own_test(self, train: Rows) -> Rows | None:
+    def _own_test(self, train: DataTable) -> DataTable | None:
         """The data set's own test split; None where it has none."""
         try:
             test = self._table(self.path, "test")
@@ -149,14 +150,14 @@ class Table(Task):
             return None
         return test if test.name != train.name else None
 
-    def _cut(self, rows: Rows) -> dict[str, list[int]]:
+    def _cut(self, rows: DataTable) -> dict[str, list[int]]:
         parts: dict[str, list[int]] = {"train": [], "test": []}
         shares = {"train": 1 - self.test_share, "test": self.test_share}
         for number in range(len(rows)):
             parts[split_of(self._key(rows, number), 0, shares)].append(number)
         return parts
 
-    def _key(self, rows: Rows, number: int) -> str:
+    def _key(self, rows: DataTable, number: int) -> str:
         """What a row goes into a split by."""
         if self.cut_by == "row":
             return str(number)
@@ -164,7 +165,7 @@ class Table(Task):
             pictures = self._pictures(rows[number])
         except (UserError, ValueError, KeyError, TypeError):
             return str(number)  # it is told when the row is asked for
-        return " ".join(str(rank(0, p.hex())) if isinstance(p, bytes) else str(p) for p in pictures[:1]) or str(number)
+        return " ".join(str(hash_rank(0, p.hex())) if isinstance(p, bytes) else str(p) for p in pictures[:1]) or str(number)
 
     # -- rows ---------------------------------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class Table(Task):
         id = str(row[self.id_column]) if self.id_column else place
         pictures = self._pictures(row)
         for n, one in enumerate(pictures, 1):  # so that a broken one is told by its row
-            load_image(one, name=brief(one) if isinstance(one, str) else f"{n} of {len(pictures)}")
+            load_image(one, name=display_path(one) if isinstance(one, str) else f"{n} of {len(pictures)}")
         if "conversations" in row and self.question_column not in row:
             question, answer = _turns(row["conversations"])
         else:
@@ -195,7 +196,7 @@ class Table(Task):
         else:
             answer = self._checked(kind, accepted, meta)
         text = ask(question.replace("<image>", "").strip(), kind, self.style, options if kind == "choice" else ())
-        return Prompt(id=id, messages=[user(text, *pictures)], answer=answer, meta=meta)
+        return Prompt(id=id, messages=[user_message(text, *pictures)], answer=answer, meta=meta)
 
     def _pictures(self, row: Mapping[str, Any]) -> list[Any]:
         """The pictures of a row, undecoded. Raises UserError where it has none and must have one."""
@@ -217,7 +218,7 @@ class Table(Task):
                 f"there is no picture under {', '.join(columns)}: mend or remove it, "
                 "or set text_only = true for questions without one"
             )
-        return [beside(self.path, one, self.folder) for one in found]
+        return [resolve_image(self.path, one, self.folder) for one in found]
 
     def _options(self, row: Mapping[str, Any]) -> list[str]:
         if not isinstance(self.options_column, str):

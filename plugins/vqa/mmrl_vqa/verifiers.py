@@ -13,7 +13,7 @@ from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import NUMBER, nfc, number, numbers, only_answer
+from mmrl.api.verifiers.parse import NUMBER, nfc, only_answer, parse_number, parse_numbers
 from mmrl_vqa.formulas import formula
 
 KINDS = ("choice", "number", "math", "yes-no", "text")
@@ -108,11 +108,11 @@ def value(text: str) -> float | None:
         return int(match[1].replace("\u2212", "-")) / below if below else None
     if plain.casefold().strip(". ") in UNITS:
         return float(UNITS.index(plain.casefold().strip(". ")))
-    if (whole := number(plain)) is not None:
+    if (whole := parse_number(plain)) is not None:
         return whole
     if {"yes", "no"} & {w.casefold() for w in _WORD.findall(plain)}:
         return None
-    found = numbers(plain)
+    found = parse_numbers(plain)
     # a number in a word (x1), in brackets, or too large for a float is one too, only it can't be read
     if len(found) != 1 or len(NUMBER.findall(plain)) != 1 or re.search(r"\d", NUMBER.sub(" ", plain)):
         return None
@@ -138,7 +138,7 @@ def math(case: Case) -> Score:
     if not found:
         return Score(0.0, detail=f"no formula that can be compared: {text[:60]!r}")
     try:
-        equal = mathematics.same(wanted, found)
+        equal = mathematics.verify_parsed(wanted, found)
     except Exception as error:  # noqa: BLE001  what it can't compare is not equal
         return Score(0.0, detail=f"math-verify can't compare it: {type(error).__name__}")
     return Score(float(equal), detail=f"answered {text.strip()[:60]!r}")

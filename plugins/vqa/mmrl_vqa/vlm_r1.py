@@ -17,7 +17,7 @@ import Levenshtein
 
 from mmrl import Case, Conversation
 from mmrl.api.verifiers import mathematics
-from mmrl.api.verifiers.parse import first, first_on_a_line, last, thinks_then_answers
+from mmrl.api.verifiers.parse import first_tag, first_tag_on_line, has_think_answer_format, last_tag
 
 WORDS = 6
 """Words of a run that `repetition` counts in prose."""
@@ -52,7 +52,7 @@ def answer(case: Case) -> float:
     if method == "all_match":
         return match(case)
     truth, given = _truth(case), _last(case.completion)
-    if mathematics.equal(given, truth):
+    if mathematics.answers_match(given, truth):
         return 1.0
     if re.search(r"\d", truth):
         value = _as_floats(given, truth)
@@ -94,7 +94,7 @@ def form(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass.
     """
-    return float(thinks_then_answers(case.completion))
+    return float(has_think_answer_format(case.completion))
 
 
 def length(case: Case) -> float:
@@ -144,7 +144,7 @@ def letter(text: str) -> str | None:
 
 def clean(text: str) -> str:
     """The last `<answer>`, or all of it, as VLM-R1 compares texts: on one line, in lower case, without full stops at the end."""
-    found = last(text)
+    found = last_tag(text)
     text = text if found is None else found
     for end in "\n\r":
         text = re.sub(rf"(?<!\s){end}", " ", re.sub(rf"(?<=\s){end}", "", text))
@@ -164,17 +164,17 @@ def _text(case: Case) -> str:
 def _truth(case: Case, lower: bool = False) -> str:
     """The truth without a tag around it, which must close on its line."""
     text = _text(case).lower() if lower else _text(case)
-    found = first_on_a_line(text)
+    found = first_tag_on_line(text)
     return (text if found is None else found).strip()
 
 
 def _first(text: str) -> str:
-    found = first(text)
+    found = first_tag(text)
     return (text if found is None else found).strip()
 
 
 def _last(text: str) -> str:
-    found = last(text)
+    found = last_tag(text)
     return (text if found is None else found).strip()
 
 

@@ -13,12 +13,12 @@ from mmrl.testing import check_task
 def game(**options):
     task = Points24(turns=3, **options)
     prompt = task.prompts("train", 0)[0]
-    return task, prompt, task.world(prompt)
+    return task, prompt, task.environment(prompt)
 
 
 def test_one_answer_ends_the_game_unless_there_are_turns():
     task = Points24()
-    assert task.world(task.prompts("train", 0)[0]) is None
+    assert task.environment(task.prompts("train", 0)[0]) is None
     with pytest.raises(UserError, match="turns"):
         Points24(turns=0)
 

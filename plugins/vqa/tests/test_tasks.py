@@ -14,7 +14,7 @@ from mmrl_vqa.scenes import COLOURS, SHAPES, Thing, picture
 from PIL import ImageChops
 
 from mmrl import Case, UserError
-from mmrl.api.tasks.pictures import chance
+from mmrl.api.tasks.image_sources import chance
 from mmrl.registry import plugins
 from mmrl.testing import check_plugin
 
@@ -281,7 +281,7 @@ def test_a_tiny_model_trains_on_it(task, tmp_path, monkeypatch):
             {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 2, "learning_rate": 1e-3},
         ],
         generate={"max_tokens": 24},
-        evaluate={"n": 2},
+        evaluate={"num_prompts": 2},
     )
     folder = runs.run(config)
     assert (folder.path / "summary.json").is_file() and any("eval" in row for row in runs.rows(folder))

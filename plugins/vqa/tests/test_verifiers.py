@@ -386,7 +386,7 @@ def test_formulas_that_would_take_hours_are_answered_in_time(text):
     for truth in ("3", "\\sqrt{2}"):
         start = time.monotonic()
         assert score("math", tagged(text), answer=truth) == 0
-        mathematics.equal(f"${text}$", truth)
+        mathematics.answers_match(f"${text}$", truth)
         assert time.monotonic() - start < 4
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mmrl.api.simulators.screens import Action, Point
+from mmrl.api.simulators.gui import Action, Point
 from mmrl_browser.page import CLOCK, Page
 
 ACTIONS = frozenset(("click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "open"))
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 async def perform(page: Page, action: Action) -> None:
-    """Does it, without waiting for what follows. Raises Refused; WorldLost where the page hangs."""
+    """Does it, without waiting for what follows. Raises Refused; EnvironmentFailed where the page hangs."""
     mouse, keyboard = page.page.mouse, page.page.keyboard
     kind = action.kind
     if kind in ("click", "double-click", "long-press"):

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Literal, TypeVar
 
-from mmrl import UserError, WorldLost
+from mmrl import EnvironmentFailed, UserError
 from mmrl_browser.chromium import arguments, executable
 from mmrl_browser.page import DEADLINE_S, Page, Shape
 from mmrl_browser.site import Site
@@ -69,18 +69,18 @@ class Driver:
             raise
 
     def run(self, work: Coroutine[Any, Any, T], patience_s: float | None = None) -> T:
-        """What this comes to, awaited by the browser's thread. Raises WorldLost where it takes longer than `patience_s`."""
+        """What this comes to, awaited by the browser's thread. Raises EnvironmentFailed where it takes longer than `patience_s`."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(patience_s)
         except TimeoutError:
             future.cancel()
-            raise WorldLost(f"the browser took more than {patience_s:g} s") from None
+            raise EnvironmentFailed(f"the browser took more than {patience_s:g} s") from None
 
     # -- pages ------------------------------------------------------------------------------------------------------------
 
     async def page(self, shape: Shape, wanted: tuple[str, int]) -> Page:
-        """A page that nobody else has, best one that shows what is wanted already. Raises WorldLost where none can be made."""
+        """A page that nobody else has, best one that shows what is wanted already. Raises EnvironmentFailed where none can be made."""
         async with self._prepared:
             idle = self._idle.setdefault(shape, [])
             while not idle and self._preparing.get(shape, 0) > SPARE:
@@ -98,7 +98,7 @@ class Driver:
             async with asyncio.timeout(PATIENCE_S):
                 return await Page.opened(await self._launched(), shape, self.site)
         except Exception as error:
-            raise WorldLost(f"no page could be opened: {first_line(error)}") from error
+            raise EnvironmentFailed(f"no page could be opened: {first_line(error)}") from error
 
     def give_back(self, page: Page, then: After = "nothing") -> None:
         """From the browser's thread. A page that is broken or worn is closed. then: `prepare` shows again what it showed, for the
@@ -122,7 +122,7 @@ class Driver:
         try:
             async with self.turn:
                 await ready()
-        except WorldLost:
+        except EnvironmentFailed:
             self._discard(page)
         else:
             self._idle.setdefault(page.shape, []).append(page)
@@ -195,7 +195,7 @@ class Driver:
         """Ends the browser and its thread."""
         if self._loop.is_closed():
             return
-        with contextlib.suppress(WorldLost):
+        with contextlib.suppress(EnvironmentFailed):
             self.run(self._ended(), DEADLINE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self.site.close()

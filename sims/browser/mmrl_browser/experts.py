@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from mmrl.api.simulators.screens import Action, Element
+from mmrl.api.simulators.gui import Action, Element
 
 Expert = Callable[[str, Sequence[Element], Sequence[Action]], Action | None]
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -17,7 +17,7 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 def click(element: Element) -> Action:
     """On its middle, or where it isn't covered."""
-    return Action(kind="click", at=element.spot)
+    return Action(kind="click", at=element.click_point)
 
 
 def named(elements: Sequence[Element], text: str, *roles: str) -> Element | None:
@@ -70,12 +70,12 @@ def _field(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Ac
 
 def _tab(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
     number = re.search(r"#(\d)", says)
-    return _press(next((e for e in elements if number and e.text.endswith(f"#{number[1]}") and e.active), None))
+    return _press(next((e for e in elements if number and e.text.endswith(f"#{number[1]}") and e.interactive), None))
 
 
 def _link(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
     quoted = _QUOTED.search(says)
-    return _press(next((e for e in elements if quoted and e.text.strip() == quoted[1] and e.active), None))
+    return _press(next((e for e in elements if quoted and e.text.strip() == quoted[1] and e.interactive), None))
 
 
 def _typed(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
@@ -111,7 +111,7 @@ def _point(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Ac
 
 def _unfolded(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
     """`Expand the section below and click submit.`"""
-    return _press(named(elements, "Submit", "button") if done else next((e for e in elements if e.active), None))
+    return _press(named(elements, "Submit", "button") if done else next((e for e in elements if e.interactive), None))
 
 
 EXPERTS: Mapping[str, Expert] = {

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from mmrl import UserError, WorldLost
-from mmrl.api.tasks.options import suggest
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.tasks.option_checks import did_you_mean
 from mmrl_browser.acting import ACTIONS
 from mmrl_browser.driver import After, Driver
 from mmrl_browser.page import Page
@@ -68,7 +68,7 @@ class Files:
 
     def address(self, page: str) -> str:
         if page not in self.goals:
-            raise UserError(f"{str(self.root)!r} has no page {page!r:.60}.{suggest(page, self.goals)}")
+            raise UserError(f"{str(self.root)!r} has no page {page!r:.60}.{did_you_mean(page, self.goals)}")
         return self._url + quote(self.goals[page].page)
 
     def expert(self, page: str) -> None:
@@ -108,7 +108,9 @@ class Files:
         match found:
             case [bool(holds), str(error)]:
                 return holds, error[:120]
-        raise WorldLost(f"the page answers {found!r:.60} where true or false is expected: it has replaced eval or its like")
+        raise EnvironmentFailed(
+            f"the page answers {found!r:.60} where true or false is expected: it has replaced eval or its like"
+        )
 
 
 def _goals(root: Path) -> dict[str, Goal]:
@@ -131,7 +133,7 @@ def _goals(root: Path) -> dict[str, Goal]:
         if not isinstance(row, dict) or not isinstance(row.get("page"), str):
             raise UserError(f"{where} must be a table with a page")
         if unknown := sorted(set(row) - KEYS):
-            raise UserError(f"{where} has {unknown[0]!r}, which is unknown.{suggest(unknown[0], KEYS)}")
+            raise UserError(f"{where} has {unknown[0]!r}, which is unknown.{did_you_mean(unknown[0], KEYS)}")
         for key in KEYS:
             if not isinstance(row.get(key, ""), str):
                 raise UserError(f"{where}: {key} must be a text, not {row[key]!r:.40}")

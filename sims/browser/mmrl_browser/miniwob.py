@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmrl import UserError, WorldLost
-from mmrl.api.tasks.options import suggest
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.tasks.option_checks import did_you_mean
 from mmrl_browser.acting import ACTIONS
 from mmrl_browser.driver import After, Driver
 from mmrl_browser.experts import EXPERTS, Expert
@@ -65,7 +65,7 @@ class Tasks:
 
     def address(self, page: str) -> str:
         if page not in self.pages:
-            raise UserError(f"MiniWoB++ has no page {page!r:.60}.{suggest(page, self.pages)}")
+            raise UserError(f"MiniWoB++ has no page {page!r:.60}.{did_you_mean(page, self.pages)}")
         return f"{self._url}miniwob/{page}.html"
 
     def expert(self, page: str) -> Expert | None:
@@ -82,14 +82,14 @@ class Tasks:
                 page.episode = str(said)
                 return State(instruction=page.episode)
             await page.wait(LOADING_MS)
-        raise WorldLost(f"MiniWoB++'s page {name!r} doesn't get ready")
+        raise EnvironmentFailed(f"MiniWoB++'s page {name!r} doesn't get ready")
 
     async def state(self, page: Page) -> State:
         try:
             done, reward, raw = await page.script(STATE)
             reward, raw = float(reward), float(raw)
         except (TypeError, ValueError) as error:  # the page has replaced what the episode counts on
-            raise WorldLost(f"the page doesn't say how its episode stands: {error}") from error
+            raise EnvironmentFailed(f"the page doesn't say how its episode stands: {error}") from error
         if not done:
             return State(instruction=page.episode)
         return State(instruction=page.episode, reward=reward, raw_reward=raw, terminated=True, success=raw == 1.0)

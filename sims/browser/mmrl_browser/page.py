@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from mmrl import WorldLost
+from mmrl import EnvironmentFailed
 from mmrl_browser.site import Site
 
 DEADLINE_S = 10.0
@@ -112,19 +112,19 @@ class Page:
         return not self.broken and self._episodes < WORN and self.browser.is_connected()
 
     async def within(self, what: str, work: Any) -> Any:
-        """What this comes to; one that fails or takes too long breaks the page: WorldLost."""
+        """What this comes to; one that fails or takes too long breaks the page: EnvironmentFailed."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 return await work
         except TimeoutError:
             self.broken = True
-            raise WorldLost(f"the page hangs: {what} took more than {DEADLINE_S:g} s") from None
-        except WorldLost:
+            raise EnvironmentFailed(f"the page hangs: {what} took more than {DEADLINE_S:g} s") from None
+        except EnvironmentFailed:
             raise
         except Exception as error:  # whatever Playwright raises
             self.broken = True
             line = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
-            raise WorldLost(f"the page broke: {what}: {line}") from error
+            raise EnvironmentFailed(f"the page broke: {what}: {line}") from error
 
     # -- what is shown ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Page:
         self._pending.clear()
         response = await self.page.goto(url, wait_until="load")
         if response is None or response.status != 200:
-            raise WorldLost(f"{url} can't be shown: {'nothing' if response is None else f'status {response.status}'}")
+            raise EnvironmentFailed(f"{url} can't be shown: {'nothing' if response is None else f'status {response.status}'}")
         await self.session.send("Page.resetNavigationHistory")
         await self._waited(LOADING_MS)
         self._went = False

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
-from mmrl import UserError, WorldLost
-from mmrl.api.simulators.screens import Action, Element, Shown
-from mmrl.api.tasks.options import whole
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.simulators.gui import Action, Element, ScreenObservation
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_browser.acting import ACTIONS, Refused, perform
 from mmrl_browser.driver import After, Driver, driver
 from mmrl_browser.experts import Expert
@@ -60,7 +60,7 @@ class Pages(Protocol):
 
 
 class Browser:
-    """Implements `mmrl.api.simulators.screens.Screens`; a plugin's target makes one with its pages."""
+    """Implements `mmrl.api.simulators.gui.Screens`; a plugin's target makes one with its pages."""
 
     def __init__(
         self, make: Callable[[Driver], Pages], size: Sequence[int], step_ms: int, window: tuple[int, int] | None = None
@@ -70,8 +70,8 @@ class Browser:
         if isinstance(size, str) or not isinstance(size, Sequence) or len(size) != 2:
             raise UserError(f"size = {size!r:.60} must be [width, height], such as [640, 480]")
         for value in size:
-            whole("size", value, 32, 4096, of="pixels")
-        whole("step_ms", step_ms, 1, 60_000)
+            check_integer("size", value, 32, 4096, of="pixels")
+        check_integer("step_ms", step_ms, 1, 60_000)
         self.size, self.step_ms = (size[0], size[1]), step_ms
         self.shape = Shape(self.size, window or self.size)
         self._driver = driver()
@@ -90,7 +90,7 @@ class Browser:
 
 
 class BrowserScreen:
-    """Implements `mmrl.api.simulators.screens.Screen`."""
+    """Implements `mmrl.api.simulators.gui.Screen`."""
 
     def __init__(self, browser: Browser, driver: Driver, elements: bool) -> None:
         self.browser, self.site, self.elements = browser, browser.site, elements
@@ -100,16 +100,16 @@ class BrowserScreen:
         self._name = ""
         self._done: list[Action] = []
 
-    def start(self, page: str, seed: int, picture: bool = True) -> Shown:
+    def start(self, page: str, seed: int, picture: bool = True) -> ScreenObservation:
         return self._driver.run(self._in_turn(self._start(page, self.site.address(page), seed, picture)))
 
-    def act(self, action: Action) -> Shown:
+    def act(self, action: Action) -> ScreenObservation:
         if self._page is None or self._page.broken or self._last.terminated:
-            raise WorldLost("the episode is over, or its page broke: start() another")
+            raise EnvironmentFailed("the episode is over, or its page broke: start() another")
         return self._driver.run(self._in_turn(self._act(action)))
 
-    def advice(self) -> Action | None:
-        """See `mmrl.api.simulators.screens.Screen.advice`."""
+    def expert_action(self) -> Action | None:
+        """See `mmrl.api.simulators.gui.Screen.expert_action`."""
         expert = self.site.expert(self._name)
         if expert is None or self._page is None or self._last.terminated:
             return None
@@ -121,14 +121,14 @@ class BrowserScreen:
             page, self._page = self._page, None
             self._driver.run(self._given_back(page))
 
-    async def _in_turn(self, work: Coroutine[Any, Any, Shown]) -> Shown:
+    async def _in_turn(self, work: Coroutine[Any, Any, ScreenObservation]) -> ScreenObservation:
         async with self._driver.turn:
             return await work
 
     async def _given_back(self, page: Page) -> None:
         self._driver.give_back(page, self.site.after)
 
-    async def _start(self, name: str, address: str, seed: int, picture: bool) -> Shown:
+    async def _start(self, name: str, address: str, seed: int, picture: bool) -> ScreenObservation:
         if self._page is not None and not self._page.usable:
             await self._given_back(self._page)
             self._page = None
@@ -139,7 +139,7 @@ class BrowserScreen:
         await self._page.show(*wanted)
         return await self._shown(await self.site.begin(self._page, name, seed), (), picture)
 
-    async def _act(self, action: Action) -> Shown:
+    async def _act(self, action: Action) -> ScreenObservation:
         assert self._page is not None
         page, refused = self._page, []
         self._done.append(action)
@@ -161,13 +161,13 @@ class BrowserScreen:
             raise Refused(f"{text[:60]!r} can't be opened: it is none of the pages that are here")
         await page.script("address => { location.href = address; }", address)
 
-    async def _shown(self, state: State, refused: Sequence[str], looked_at: bool = True) -> Shown:
+    async def _shown(self, state: State, refused: Sequence[str], looked_at: bool = True) -> ScreenObservation:
         assert self._page is not None
         page, self._last = self._page, state
         elements = await self._elements(page) if self.elements and not state.terminated else ()
         picture = await page.picture() if looked_at and not state.terminated else None
-        return Shown(
-            picture=picture,
+        return ScreenObservation(
+            screenshot=picture,
             instruction=state.instruction,
             elements=elements,
             reward=state.reward,
@@ -182,7 +182,7 @@ class BrowserScreen:
         try:
             elements = [Element(**{**each, "box": tuple(each["box"]), "spot": tuple(each["spot"])}) for each in found]
         except (TypeError, KeyError, AttributeError) as error:  # the page has replaced what lists them
-            raise WorldLost(f"the page's elements can't be listed: {error}") from error
+            raise EnvironmentFailed(f"the page's elements can't be listed: {error}") from error
         return tuple(sorted(elements, key=lambda e: (round(e.box[1]), e.box[0])))
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mmrl import UserError, WorldLost
-from mmrl.api.simulators.screens import Action, Screens
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.simulators.gui import Action, Screens
 
 COUNT = """<body style="margin:0"><button id=b style="position:absolute;left:100px;top:80px;width:80px;height:40px">go</button>
 <p id=out>0</p><input id=i style="position:absolute;left:10px;top:150px">
@@ -18,7 +18,7 @@ COUNT = """<body style="margin:0"><button id=b style="position:absolute;left:100
 
 
 def click(element):
-    return Action(kind="click", at=element.spot)
+    return Action(kind="click", at=element.click_point)
 
 
 def named(shown, text):
@@ -31,10 +31,10 @@ def text_of(shown):
 
 def test_elements_have_their_true_boxes(shown):
     _, page = shown(COUNT)
-    assert page.picture.size == (320, 240)
+    assert page.screenshot.size == (320, 240)
     button = named(page, "go")
-    assert (button.box, button.role, button.active, button.icon) == ((100, 80, 180, 120), "button", True, False)
-    assert button.spot == pytest.approx((140, 100))
+    assert (button.box, button.role, button.interactive, button.icon) == ((100, 80, 180, 120), "button", True, False)
+    assert button.click_point == pytest.approx((140, 100))
     assert [e.role for e in page.elements] == ["text", "button", "textbox"]
 
 
@@ -47,7 +47,7 @@ def test_what_is_covered_or_unseen_is_no_element(shown):
         '<div role=button style="position:absolute;left:120px;top:90px;width:60px;height:60px;background:blue">front</div>'
     )
     assert {e.text for e in page.elements} == {"over", "half", "front"}
-    assert named(page, "half").spot[0] < 120
+    assert named(page, "half").click_point[0] < 120
 
 
 def test_icons_fields_and_states(shown):
@@ -70,7 +70,7 @@ def test_actions_do_what_a_person_would(shown):
     screen, page = shown(COUNT)
     button = named(page, "go")
     assert text_of(screen.act(click(button))) == "1"
-    assert text_of(screen.act(Action(kind="double-click", at=button.spot))) == "double"
+    assert text_of(screen.act(Action(kind="double-click", at=button.click_point))) == "double"
     screen.act(Action(kind="click", at=(40, 160)))
     page = screen.act(Action(kind="type", text="Grüße, 世界"))
     assert next(e for e in page.elements if e.role == "textbox").value == "Grüße, 世界"
@@ -109,7 +109,7 @@ def test_animations_move_with_the_pages_time(shown):
         "requestAnimationFrame(f); }; requestAnimationFrame(f);</script>"
     )
     screen, _ = shown(page_text, elements=False)
-    left = [_left_of_red(screen.act(Action(kind="wait")).picture) for _ in range(3)]
+    left = [_left_of_red(screen.act(Action(kind="wait")).screenshot) for _ in range(3)]
     assert left == pytest.approx([100, 200, 200], abs=12)
 
 
@@ -133,8 +133,8 @@ def test_a_page_is_drawn_from_its_seed_whatever_was_shown_before(shown, html):
     screen.start(COUNT, 3)
     again, other = screen.start(DRAWN, 7), screen.start(DRAWN, 8)
     for same in (beside, again):
-        assert same.elements == first.elements and same.picture.tobytes() == first.picture.tobytes()
-    assert other.elements != first.elements and other.picture.tobytes() != first.picture.tobytes()
+        assert same.elements == first.elements and same.screenshot.tobytes() == first.screenshot.tobytes()
+    assert other.elements != first.elements and other.screenshot.tobytes() != first.screenshot.tobytes()
     assert text_of(first).split()[2:6] == ["1767225600000", "1", "string", "true"]
     assert len(text_of(first).split()) == 6, "nothing was stored"
 
@@ -144,7 +144,7 @@ def test_many_at_once_are_as_one_after_the_other(html):
         screen = html.open(elements=True)
         shown = [screen.start(DRAWN, seed), screen.act(Action(kind="wait"))]
         screen.close()
-        return [(s.elements, s.picture.tobytes()) for s in shown]
+        return [(s.elements, s.screenshot.tobytes()) for s in shown]
 
     alone = [play(seed) for seed in range(6)]
     with ThreadPoolExecutor(6) as pool:
@@ -225,16 +225,16 @@ def hasty(monkeypatch):
 def test_a_page_that_hangs_costs_its_episode(shown, html, hasty, code):
     screen, page = shown(f"<button onclick='{code}'>hang</button>")
     before = html._driver.lost
-    with pytest.raises(WorldLost, match="the page hangs"):
+    with pytest.raises(EnvironmentFailed, match="the page hangs"):
         screen.act(click(named(page, "hang")))
-    with pytest.raises(WorldLost, match="start\\(\\) another"):
+    with pytest.raises(EnvironmentFailed, match="start\\(\\) another"):
         screen.act(Action(kind="wait"))
     assert named(screen.start(COUNT, 0), "go"), "another page takes its place"
     assert html._driver.lost == before + 1
 
 
 def test_a_page_that_never_loads(shown, hasty):
-    with pytest.raises(WorldLost, match="hangs"):
+    with pytest.raises(EnvironmentFailed, match="hangs"):
         shown("<script>while (1);</script>")
 
 
@@ -242,7 +242,7 @@ def test_a_page_that_crashes_costs_its_episode(shown, html):
     screen, _ = shown(COUNT)
     _, beside = shown(COUNT)
     html._driver.run(_crash(screen._page))
-    with pytest.raises(WorldLost):
+    with pytest.raises(EnvironmentFailed):
         screen.act(Action(kind="wait"))
     assert named(screen.start(COUNT, 0), "go") and named(beside, "go")
 
@@ -277,14 +277,14 @@ def test_transitions_are_over_at_once(shown):
     move = "position:absolute;left:0;top:50px;width:20px;height:20px;background:red;transition:left 1s linear"
     screen, page = shown(f"<div id=d style='{move}'></div><button onclick=\"d.style.left = '200px'\">move</button>")
     after = screen.act(click(named(page, "move")))
-    assert _left_of_red(after.picture) == pytest.approx(200, abs=2)
+    assert _left_of_red(after.screenshot) == pytest.approx(200, abs=2)
 
 
 def test_a_browser_that_dies_is_started_again(shown, html):
     screen, _ = shown(COUNT)
     (pid,) = html._driver.run(html._driver.processes())["browser"]
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorldLost):
+    with pytest.raises(EnvironmentFailed):
         screen.act(Action(kind="wait"))
     assert named(screen.start(COUNT, 0), "go")
     assert html._driver.run(html._driver.processes())["browser"] != [pid]
@@ -342,7 +342,7 @@ def test_frames_that_never_answer_are_not_waited_for(shown):
         "<button>go</button><div style='height:3000px'></div><iframe loading=lazy src='about:blank?x'></iframe>"
         "<iframe sandbox srcdoc='<p>x'></iframe>"
     )
-    assert screen.act(click(named(page, "go"))).picture is not None and time.monotonic() - started < 9
+    assert screen.act(click(named(page, "go"))).screenshot is not None and time.monotonic() - started < 9
 
 
 def test_a_page_that_won_t_be_left_costs_nobody_else(html):
@@ -350,7 +350,7 @@ def test_a_page_that_won_t_be_left_costs_nobody_else(html):
     screen.start("<script>addEventListener('pagehide', () => { while (1); });</script>", 0)
     screen.close()
     other = html.open()
-    assert other.start("<p>well", 0).picture is not None
+    assert other.start("<p>well", 0).screenshot is not None
     other.close()
 
 
@@ -362,4 +362,4 @@ def test_notes_are_few(shown):
 
 def test_a_page_doesn_t_close_itself(shown):
     screen, page = shown("<button onclick='window.close(); document.title = 1'>close</button>")
-    assert screen.act(click(named(page, "close"))).picture is not None
+    assert screen.act(click(named(page, "close"))).screenshot is not None

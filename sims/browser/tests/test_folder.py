@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mmrl import UserError, WorldLost
-from mmrl.api.simulators.screens import Action
+from mmrl import EnvironmentFailed, UserError
+from mmrl.api.simulators.gui import Action
 
 FIRST = "<title>first</title><a href='second.html'>on</a> <button onclick='document.title = \"lost\"'>fail</button>"
 SECOND = "<title>second</title><p>two</p><button onclick='document.title = \"Sent\"'>send</button>"
@@ -50,17 +50,17 @@ def play(browser, root):
 
 
 def press(screen, shown, text):
-    return screen.act(Action(kind="click", at=next(e for e in shown.elements if e.text == text).spot))
+    return screen.act(Action(kind="click", at=next(e for e in shown.elements if e.text == text).click_point))
 
 
 def test_an_episode_over_two_pages(play, root):
     goals(root, SEND)
     folder, screen, shown = play("send")
-    assert (list(folder.pages), shown.instruction, shown.picture.size) == (["send"], "Send it.", (640, 480))
+    assert (list(folder.pages), shown.instruction, shown.screenshot.size) == (["send"], "Send it.", (640, 480))
     shown = press(screen, shown, "on")
     assert "two" in {e.text for e in shown.elements} and not shown.terminated
     shown = press(screen, shown, "send")
-    assert (shown.terminated, shown.success, shown.reward, shown.picture) == (True, True, 1.0, None)
+    assert (shown.terminated, shown.success, shown.reward, shown.screenshot) == (True, True, 1.0, None)
 
 
 def test_failure_ends_it_too(play, root):
@@ -146,5 +146,5 @@ def test_a_goal_that_is_reached_at_the_start_is_told(play, root, success):
 def test_a_page_that_replaces_eval_costs_its_episode(play, root):
     goals(root, SEND)
     (root / "first.html").write_text("<script>window.eval = () => ({get then() { return 1; }}); window.String = 1;</script>")
-    with pytest.raises(WorldLost, match="it has replaced eval"):
+    with pytest.raises(EnvironmentFailed, match="it has replaced eval"):
         play("send")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from mmrl import UserError
-from mmrl.api.simulators.screens import Action
+from mmrl.api.simulators.gui import Action
 
 AGREE = (
     *("click-test", "click-test-2", "click-test-transfer", "click-button", "click-button-sequence", "click-dialog"),
@@ -54,7 +54,7 @@ def played(miniwob, page, seed, actions):
 
 
 def advised(screen):
-    return screen.advice()
+    return screen.expert_action()
 
 
 def test_all_of_its_pages_are_there(miniwob):
@@ -87,9 +87,9 @@ def test_time_runs_out_after_twenty_actions(miniwob):
 
 def test_a_wrong_click_is_paid_as_the_page_pays(miniwob):
     screen = miniwob.open(elements=True)
-    first, right = screen.start("click-test-2", 3), screen.advice()
-    other = next(e for e in first.elements if e.role == "button" and e.spot != right.at)
-    last = screen.act(Action(kind="click", at=other.spot))
+    first, right = screen.start("click-test-2", 3), screen.expert_action()
+    other = next(e for e in first.elements if e.role == "button" and e.click_point != right.at)
+    last = screen.act(Action(kind="click", at=other.click_point))
     screen.close()
     assert (last.terminated, last.success, last.raw_reward, last.reward) == (True, False, -1.0, -1.0)
 
@@ -100,7 +100,7 @@ def test_a_page_starts_the_same_whatever_was_played_before(miniwob):
         played(miniwob, page, 12, [advised, lambda _: Action(kind="click", at=(80, 100))])
         again = played(miniwob, page, 11, [])[0]
         assert (again.instruction, again.elements) == (first.instruction, first.elements)
-        assert again.picture.tobytes() == first.picture.tobytes()
+        assert again.screenshot.tobytes() == first.screenshot.tobytes()
 
 
 def test_pages_that_are_kept_go_on_where_they_are(miniwob):
@@ -112,9 +112,11 @@ def test_pages_that_are_kept_go_on_where_they_are(miniwob):
         screen = kept.open()
         first = screen.start("focus-text-2", seed)
         again = played(miniwob, "focus-text-2", seed, [])[0]
-        assert first.instruction == again.instruction and first.picture.tobytes() == again.picture.tobytes()
+        assert first.instruction == again.instruction and first.screenshot.tobytes() == again.screenshot.tobytes()
         loaded.append(screen._driver.run(screen._page.script("() => window.loaded = (window.loaded || 0) + 1")))
-        last = screen.act(screen.advice() if seed % 3 else Action(kind="click", at=(1, 1)))  # some are left before their end
+        last = screen.act(
+            screen.expert_action() if seed % 3 else Action(kind="click", at=(1, 1))
+        )  # some are left before their end
         assert last.terminated == last.success == (seed % 3 > 0)
         screen.close()
     assert loaded == [1, 2, 3, 4, 5, 6]
@@ -180,9 +182,11 @@ def test_it_is_the_packages_own_environment(miniwob, theirs, page):
                 env.instance.driver.execute_script("document.activeElement.blur()")
             shown, (seen, _) = ours.start(page, seed), env.reset(seed=seed)
             assert shown.instruction == seen["utterance"]
-            _same_picture(shown.picture, seen["screenshot"])
+            _same_picture(shown.screenshot, seen["screenshot"])
             for _ in range(STEPS):
-                spots = [e.spot for e in shown.elements if e.active] or [(draw.uniform(5, 155), draw.uniform(55, 205))]
+                spots = [e.click_point for e in shown.elements if e.interactive] or [
+                    (draw.uniform(5, 155), draw.uniform(55, 205))
+                ]
                 at = tuple(float(round(v)) for v in draw.choice(spots))
                 shown = ours.act(Action(kind="click", at=at))
                 action = env.create_action(ActionTypes.CLICK_COORDS, coords=list(at))

@@ -37,7 +37,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             },
             summary="Meta-World's arm, 50 tasks by make.env_name; it wants numpy below 2, so give `python`",
             cameras=("camera",),
-            action=ActionSpec(dims=4, frame="end-effector-delta", gripper=3, units=(0.01, 0.01, 0.01, 1.0)),
+            action=ActionSpec(dims=4, control_mode="end-effector-delta", gripper=3, units=(0.01, 0.01, 0.01, 1.0)),
             control_hz=80.0,
             max_steps=500,
             doctor="mmrl_gym.diagnosis:findings",

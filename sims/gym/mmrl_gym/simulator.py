@@ -10,7 +10,7 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_count
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 
@@ -45,14 +45,14 @@ class Gym(ProcessSimulator):
         max_steps: int | None = None,
         python: str | None = None,
         environment: Mapping[str, str] | None = None,
-        deadline_s: float = 60.0,
+        timeout_s: float = 60.0,
     ) -> None:
         """env_id, make: of `gymnasium.make`, whose further arguments (a camera, say) `make` holds. modules: those that register
         environments, imported before. size: pixels of a side that pictures are brought to, or None for those rendered. pictures,
         state: whether these are shown. flip: turn pictures upside down and left to right. success_key: what in `info` says that
         the task is solved. success_return: or the sum of rewards from which it is. frame, gripper, units: see `ActionSpec`.
         max_steps: of an episode, by default the environment's. python: another interpreter for the processes, that has numpy and
-        gymnasium. environment: variables for them. deadline_s: seconds after which a process that doesn't answer is killed.
+        gymnasium. environment: variables for them. timeout_s: seconds after which a process that doesn't answer is killed.
         """
         what = f"gym ({env_id})"
         check_count(what, num_envs)
@@ -66,7 +66,7 @@ class Gym(ProcessSimulator):
             raise UserError(f"{what}: success_return = {success_return!r} must be above 0, where the sum of rewards starts")
         if python is None and importlib.util.find_spec("gymnasium") is None:
             raise UserError(f"{what}: no module named 'gymnasium': pip install \"multimodal-rl[gym]\"")
-        workers = Workers(
+        workers = EnvironmentProcesses(
             "mmrl_gym.world:World",
             {
                 "env_id": env_id,
@@ -83,11 +83,11 @@ class Gym(ProcessSimulator):
             what=what,
             python=python,
             environment={"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", **(environment or {})},
-            deadline_s=deadline_s,
+            timeout_s=timeout_s,
         )
         dims = workers.facts["dims"]
         try:
-            action = ActionSpec(dims=dims, frame=frame, gripper=gripper, units=tuple(units))
+            action = ActionSpec(dims=dims, control_mode=frame, gripper=gripper, units=tuple(units))
         except ValueError as error:
             workers.close()
             raise UserError(f"{what}: {error}") from error

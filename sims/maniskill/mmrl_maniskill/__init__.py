@@ -11,7 +11,7 @@ MMRL_CONTRACT = 2
 
 POSE = (0.1, 0.1, 0.1, -0.1, -0.1, -0.1)
 """Metres and radians of `pd_ee_delta_pose`; ManiSkill multiplies turns by the lower of their limits, which is below 0."""
-PANDA = ActionSpec(dims=7, frame="end-effector-delta", gripper=6, units=(*POSE, 1.0))
+PANDA = ActionSpec(dims=7, control_mode="end-effector-delta", gripper=6, units=(*POSE, 1.0))
 """That of an arm with a gripper. An instance reads its own from its controllers."""
 ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-gpu", "render-cpu"))
 
@@ -25,7 +25,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             options={"env_id": task.env_id, "instruction": task.instruction, "parts": task.parts, "reward": task.reward},
             summary=f"{task.env_id}: {task.instruction}",
             cameras=CAMERAS,
-            action=ActionSpec(dims=6, frame="end-effector-delta", units=POSE) if task.stick else PANDA,
+            action=ActionSpec(dims=6, control_mode="end-effector-delta", units=POSE) if task.stick else PANDA,
             control_hz=20.0,
             max_steps=task.max_steps,
             parts=task.parts,

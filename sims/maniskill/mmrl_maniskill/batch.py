@@ -74,7 +74,7 @@ class Batch:
             facts = world.facts(self._env, control_mode)
             world.check_names(self._env, self._cameras, ())
         self.num_envs, self.instruction, self._obs = num_envs, instruction, obs
-        self.action = ActionSpec(dims=facts["dims"], frame=facts["frame"], gripper=facts["gripper"], units=facts["units"])
+        self.action = ActionSpec(dims=facts["dims"], control_mode=facts["frame"], gripper=facts["gripper"], units=facts["units"])
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
         """See `mmrl.Simulator.reset`. Each environment is reset alone: drawn for several at once, a start would depend on N."""

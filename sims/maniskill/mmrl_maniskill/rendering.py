@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmrl import UserError
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 
 PROBE_S = 120.0
 """Seconds that a device may take for its first pictures; drivers that hang do so for ever."""
@@ -78,7 +78,7 @@ def _rungs(wanted: str) -> list[Rung]:
 def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str | None, seconds: float) -> str | None:
     """Why a rung doesn't work, or None."""
     try:
-        Workers(
+        EnvironmentProcesses(
             "mmrl_maniskill.devices:Probe",
             {"rendering": rendering},
             1,

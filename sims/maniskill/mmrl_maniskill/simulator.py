@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from mmrl import UserError
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
 from mmrl.api.simulators.types import ActionSpec
 from mmrl_maniskill.options import check_options
@@ -43,21 +43,21 @@ class ManiSkill(ProcessSimulator):
         goals: bool = True,
         parts: Sequence[str] = (),
         rendering: Literal["auto", "gpu", "software", "none"] = "auto",
-        deadline_s: float = 60.0,
+        timeout_s: float = 60.0,
         python: str | None = None,
     ) -> None:
         """env_id: of ManiSkill's registry. obs: `rgb`, pictures beside what the robot knows of itself; `state`, everything that
         is known, and no pictures. size: pixels of a side. cameras: of the task's. control_mode: what an action is. reward:
         the simulator's own. goals: draw the marks of goals that ManiSkill hides from the robot's cameras. parts: what of the
         task's `evaluate` is given as `Transition.parts`. rendering: `auto` takes a GPU, else a software driver, else (for
-        `state`) none. deadline_s: seconds after which a process that doesn't answer is killed. python: another interpreter.
+        `state`) none. timeout_s: seconds after which a process that doesn't answer is killed. python: another interpreter.
         """
         what = f"maniskill ({env_id})"
         check_options(what, num_envs, size, cameras, obs)
         if python is None and importlib.util.find_spec("mani_skill") is None:
             raise UserError(f"{what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
         rung = choose(rendering, obs == "rgb", python)
-        workers = Workers(
+        workers = EnvironmentProcesses(
             "mmrl_maniskill.world:World",
             {
                 "env_id": env_id,
@@ -75,13 +75,13 @@ class ManiSkill(ProcessSimulator):
             python=python,
             environment={"MS_SKIP_ASSET_DOWNLOAD_PROMPT": "0", **rung.environment},
             start_s=START_S,
-            deadline_s=deadline_s,
+            timeout_s=timeout_s,
         )
         facts = workers.facts
         super().__init__(
             workers,
             instruction=instruction,
-            action=ActionSpec(dims=facts["dims"], frame=facts["frame"], gripper=facts["gripper"], units=facts["units"]),
+            action=ActionSpec(dims=facts["dims"], control_mode=facts["frame"], gripper=facts["gripper"], units=facts["units"]),
             max_steps=facts["max_steps"],
             device=device,
         )

@@ -39,7 +39,7 @@ FRAMES = {
     "pd_ee_target_delta_pose": "end-effector-delta",
     "pd_ee_target_delta_pos": "end-effector-delta",
 }
-"""Control mode -> `ActionSpec.frame`."""
+"""Control mode -> `ActionSpec.control_mode`."""
 
 
 class Refused(Exception):

@@ -65,7 +65,7 @@ def test_the_gripper_closes_above_0(made):
     """`qpos` is the state's beginning: 7 joints, then the two fingers' way from the middle, metres."""
     simulator = made(SPECS["pick-cube"], 2, **STATES)
     units = (0.1, 0.1, 0.1, -0.1, -0.1, -0.1, 1.0)
-    assert simulator.action == ActionSpec(dims=7, frame="end-effector-delta", gripper=6, units=units)
+    assert simulator.action == ActionSpec(dims=7, control_mode="end-effector-delta", gripper=6, units=units)
     simulator.reset(torch.tensor([1, 1]))
     actions = torch.zeros(2, 7)
     actions[:, 6] = torch.tensor([1.0, -1.0])
@@ -172,7 +172,7 @@ def test_a_killed_process_is_a_lost_environment(made):
 @pytest.mark.slow
 def test_a_process_that_hangs_is_killed_and_replaced(made):
     """The other environment's step is not lost with it."""
-    simulator = made(SPECS["push-cube"], 2, **STATES, deadline_s=15.0)
+    simulator = made(SPECS["push-cube"], 2, **STATES, timeout_s=15.0)
     simulator.reset(torch.tensor([1, 2]))
     os.kill(stopped := simulator.workers.pid(1), signal.SIGSTOP)
     started = time.monotonic()

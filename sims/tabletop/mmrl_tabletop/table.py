@@ -85,7 +85,9 @@ class Table:
             expert_slop=expert_slop,
         )
         turns = (TURN,) * (dims - 4)
-        self.action = ActionSpec(dims=dims, frame="end-effector-delta", gripper=dims - 1, units=(*(step,) * 3, *turns, 1.0))
+        self.action = ActionSpec(
+            dims=dims, control_mode="end-effector-delta", gripper=dims - 1, units=(*(step,) * 3, *turns, 1.0)
+        )
         """What an action of this instance is."""
         self.max_steps = self.settings.horizon
         """Steps after which an episode of this task should be cut off."""

@@ -9,8 +9,8 @@ A plugin names a factory, `module:function`; called with its options, in each pr
         def snapshot(self): ...              # -> plain data
         def restore(self, state): ...        # -> rows
 
-Other methods may be asked for with `Workers.call`. The module is loaded by its file, without the packages that it lies in: it may
-import what the interpreter of the workers has, and nothing of mmrl, which that one may lack.
+Other methods may be asked for with `EnvironmentProcesses.call`. The module is loaded by its file, without the packages that it
+lies in: it may import what the interpreter of the workers has, and nothing of mmrl, which that one may lack.
 
 A process that dies, raises or takes too long is killed, and its environment is lost until its next reset starts another one. An
 exception with an attribute `plain` is no failure: what is asked is refused, by a UserError with its message.
@@ -43,7 +43,7 @@ ALIGNMENT = 64
 """Bytes to a multiple of which the arrays begin."""
 
 
-class Workers:
+class EnvironmentProcesses:
     """N worlds, a process each. Not for several threads at once.
 
     Example::
@@ -64,16 +64,16 @@ class Workers:
         python: str | None = None,
         environment: Mapping[str, str] | None = None,
         start_s: float = 300.0,
-        deadline_s: float = 60.0,
+        timeout_s: float = 60.0,
         tries: int = TRIES,
     ) -> None:
         """what: begins every message, such as the simulator's id. python: the interpreter of the workers, by default this one.
         environment: variables for them. start_s: seconds that a process may take until its world has been reset once.
-        deadline_s: seconds that it may take for anything else. tries: processes that are started for an environment at first.
+        timeout_s: seconds that it may take for anything else. tries: processes that are started for an environment at first.
 
         Raises UserError where no world can be made.
         """
-        self.what, self.num_envs, self.deadline_s = what, num_envs, deadline_s
+        self.what, self.num_envs, self.timeout_s = what, num_envs, timeout_s
         self.lost = 0
         """Environments that were lost so far."""
         self.why: list[str] = []
@@ -120,7 +120,7 @@ class Workers:
         lost = {env: "it was lost before, and not reset since" for env in envs if self._processes[env] is None}
         going = [env for env in envs if env not in lost]
         self._actions[going] = actions_NA[going]
-        _, newly = self._ask({env: ("step", ()) for env in going}, self.deadline_s)
+        _, newly = self._ask({env: ("step", ()) for env in going}, self.timeout_s)
         return lost | newly
 
     def call(self, envs: Iterable[int], method: str, *arguments: Any) -> list[Any]:
@@ -130,7 +130,7 @@ class Workers:
         for env in envs:
             if self._processes[env] is None:
                 raise UserError(f"{self.what}: environment {env} was lost: reset it first")
-        given, lost = self._ask(dict.fromkeys(envs, (method, arguments)), self.deadline_s)
+        given, lost = self._ask(dict.fromkeys(envs, (method, arguments)), self.timeout_s)
         for env, why in lost.items():
             raise UserError(f"{self.what}: {method} of environment {env} failed: {why}")
         return [given[env] for env in envs]
@@ -208,7 +208,7 @@ class Workers:
         """Tells a process that is ready which rows are its own."""
         process = self._processes[env]
         assert process
-        process.send((self._offsets, self._total, env, int(self.facts["dims"])), self.deadline_s)
+        process.send((self._offsets, self._total, env, int(self.facts["dims"])), self.timeout_s)
 
     def _restart(self, envs: Sequence[int]) -> dict[int, str]:
         """Other processes for these environments. Returns those that failed, with the reason."""
@@ -228,7 +228,7 @@ class Workers:
         left = dict(asked)
         for _ in range(TRIES):
             failed = self._restart([env for env in left if self._processes[env] is None])
-            _, lost = self._ask({env: what for env, what in left.items() if env not in failed}, self.deadline_s)
+            _, lost = self._ask({env: what for env, what in left.items() if env not in failed}, self.timeout_s)
             failed |= lost
             left = {env: asked[env] for env in failed}
             if not left:

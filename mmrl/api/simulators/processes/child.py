@@ -13,7 +13,7 @@ import signal
 import socket
 from typing import Any
 
-from mmrl.api.processes.child import describe, load, plain
+from mmrl.api.processes.child import describe_error, is_user_error, load
 
 SIZE = 8
 """Bytes that say how long the message is that follows."""
@@ -29,7 +29,7 @@ def serve(channel_fd: int, memory_fd: int, factory: str, file: str) -> None:
         layout = {name: (str(array.dtype), array.shape) for name, array in first.items()}
         send(channel, ("ready", layout, dict(world.facts)))
     except BaseException as error:  # noqa: BLE001  SystemExit too: whatever it is, the parent says it
-        send(channel, ("failed", describe(error)))
+        send(channel, ("failed", describe_error(error)))
         os._exit(1)
     import numpy
 
@@ -59,7 +59,7 @@ def serve(channel_fd: int, memory_fd: int, factory: str, file: str) -> None:
                 result = None
             answer = ("done", result)
         except BaseException as error:  # noqa: BLE001  the parent counts this environment as lost and says why
-            answer = ("refused" if plain(error) else "failed", describe(error))
+            answer = ("refused" if is_user_error(error) else "failed", describe_error(error))
         send(channel, answer)
 
 

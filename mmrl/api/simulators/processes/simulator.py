@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
-from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ProcessSimulator:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: EnvironmentProcesses,
         *,
         instruction: str,
         action: ActionSpec,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmrl.api.errors import brief
+from mmrl.api.errors import display_path
 from mmrl.api.media.decoding import probe
-from mmrl.api.tasks.rows import beside
+from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.pretext.sources import SUFFIXES
 
 KEPT = 2**16
@@ -42,7 +42,7 @@ class Folder:
             raise ValueError(f"its clip is {name!r:.60} and not the name of a file")
         if "://" in name:
             raise ValueError(f"its clip {name!r:.80} is a URL: download it first, nothing is fetched while training")
-        direct = beside("", name, self.path)
+        direct = resolve_image("", name, self.path)
         try:
             for path in (direct, *(f"{direct}{suffix}" for suffix in SUFFIXES)):
                 if os.path.exists(path):
@@ -51,9 +51,9 @@ class Folder:
         except (OSError, ValueError) as error:  # too long a name, a NUL
             raise ValueError(f"its clip {name!r:.60} can't be looked up: {str(error)[:60]}") from error
         if len(found) > 1:
-            raise ValueError(f"its clip {name!r:.60} is there several times, as {' and '.join(map(brief, found[:2]))}")
+            raise ValueError(f"its clip {name!r:.60} is there several times, as {' and '.join(map(display_path, found[:2]))}")
         if not found:
-            raise ValueError(f"there is no clip {name!r:.80} in {brief(self.path)}")
+            raise ValueError(f"there is no clip {name!r:.80} in {display_path(self.path)}")
         return found[0]
 
     def _elsewhere(self, name: str) -> list[str]:

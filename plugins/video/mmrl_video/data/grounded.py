@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrl import Prompt, UserError, user
-from mmrl.api.errors import brief
-from mmrl.api.tasks.options import of_kind
+from mmrl import Prompt, UserError, user_message
+from mmrl.api.errors import display_path
+from mmrl.api.tasks.option_checks import check_type
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import question
@@ -33,7 +33,7 @@ class GroundedData(ClipData):
     def __post_init__(self) -> None:
         self._times: Mapping[str, Any] = {}
         if self.segments is not None:
-            of_kind("segments", self.segments, str, '"gsub_val.json"')
+            check_type("segments", self.segments, str, '"gsub_val.json"')
             self._times = _segments(self.segments)
         super().__post_init__()
 
@@ -65,7 +65,7 @@ class GroundedData(ClipData):
             message = published.text_first(published.VIDEOCHAT_R1_GQA.format(found.text, found.listed), clip)
         else:
             listed = "\n".join(found.listed)
-            message = user(asked(f"{found.text}\n{listed}", WHAT, self.style, self.prompt), clip)
+            message = user_message(asked(f"{found.text}\n{listed}", WHAT, self.style, self.prompt), clip)
         return Prompt(id=id, messages=[message], answer=answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
@@ -87,7 +87,7 @@ def _segments(path: str) -> Mapping[str, Any]:
     try:
         found = json.loads(Path(path).expanduser().read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"segments = {brief(path)!r} can't be read ({str(error)[:100]}): give NExT-GQA's JSON") from error
+        raise UserError(f"segments = {display_path(path)!r} can't be read ({str(error)[:100]}): give NExT-GQA's JSON") from error
     if not isinstance(found, dict) or not found:
-        raise UserError(f"segments = {brief(path)!r} is no object of videos: give NExT-GQA's JSON")
+        raise UserError(f"segments = {display_path(path)!r} is no object of videos: give NExT-GQA's JSON")
     return found

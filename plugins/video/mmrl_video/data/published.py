@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmrl import Message, user
+from mmrl import Message, user_message
 
 VIDEO_R1 = (
     "{0}\n"
@@ -82,7 +82,7 @@ EVENTS = {"timezero": TIMEZERO, "time-r1": TIME_R1, "videochat-r1": TIMEZERO}
 
 def text_first(text: str, *clips: Any) -> Message:
     """A user message with its text before the clip, as TimeZero, Time-R1 and VideoChat-R1 have it."""
-    message = user(text, *clips)
+    message = user_message(text, *clips)
     return {**message, "content": [message["content"][-1], *message["content"][:-1]]}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, user
+from mmrl import Prompt, user_message
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.rows import beside
+from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.data import published
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import Question, question
@@ -40,7 +40,7 @@ class QuestionData(ClipData):
             duration = length_of(path, row).duration_s
             shown.append(self.clip(path))
         if found.picture is not None:
-            picture = beside("", found.picture, folder.path)
+            picture = resolve_image("", found.picture, folder.path)
             load_image(picture)  # what is broken is told now
             shown.append(picture)
         if not shown:
@@ -54,7 +54,7 @@ class QuestionData(ClipData):
             "duration": round(duration, 3),
             **found.more,
         }
-        return Prompt(id=id, messages=[user(self._text(found), *shown)], answer=found.answer, meta=meta)
+        return Prompt(id=id, messages=[user_message(self._text(found), *shown)], answer=found.answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each kind of question, and of each type of row (NExT-QA's CW, TN, ...), where there are several."""

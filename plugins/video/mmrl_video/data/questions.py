@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmrl.api.tasks.pictures import chance
-from mmrl.api.verifiers.parse import first as in_tag
+from mmrl.api.tasks.image_sources import chance
+from mmrl.api.verifiers.parse import first_tag as in_tag
 from mmrl_video import reading
 from mmrl_video.data.tables import CLIP_KEYS, first, parsed, text_of
 

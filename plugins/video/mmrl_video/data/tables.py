@@ -1,6 +1,6 @@
 """Tables about clips as one: files joined by ':', with the folder of the clips of each, in the forms that data sets have.
 
-Lists of rows are read as `mmrl.api.tasks.rows` reads them. Two forms have one clip's sentences together or no keys, and are
+Lists of rows are read as `mmrl.api.tasks.tables` reads them. Two forms have one clip's sentences together or no keys, and are
 made into rows:
 Charades-STA's text, `ID start end##sentence` in each line, and ActivityNet Captions' JSON, an object of clips that each have
 `timestamps` and `sentences`.
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.errors import brief
-from mmrl.api.tasks.rows import Rows, read_rows
+from mmrl.api.errors import display_path
+from mmrl.api.tasks.tables import DataTable, read_table
 
 CLIP_KEYS = ("video", "video_path", "path", "clip", "vid", "video_id", "video_name", "video_basename")
 """What a row may call its clip; the first that says anything counts."""
@@ -28,7 +28,7 @@ MAX_BYTES = 2**30
 class Table:
     """One table and where its clips are."""
 
-    rows: Rows
+    rows: DataTable
     path: str
     """Of the file."""
     folder: str
@@ -36,13 +36,13 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Listed(Rows):
+class Listed(DataTable):
     """Rows that have names of their own."""
 
     names: tuple[str, ...] = ()
 
-    def where(self, index: int) -> str:
-        return f"{brief(self.name)} {self.names[index]}"
+    def location(self, index: int) -> str:
+        return f"{display_path(self.name)} {self.names[index]}"
 
 
 def tables(path: str, videos: str | None) -> list[Table]:
@@ -56,7 +56,7 @@ def tables(path: str, videos: str | None) -> list[Table]:
         raise UserError(f"path names {len(given)} tables and videos {len(folders)} folders: give one folder for each, or one")
     for folder in folders:
         if not _there(folder):
-            raise UserError(f"videos {brief(folder)} does not exist: give the folder of the clips")
+            raise UserError(f"videos {display_path(folder)} does not exist: give the folder of the clips")
     own = [folders[n if len(folders) > 1 else 0] if folders else None for n in range(len(given))]
     return [
         Table(rows=_rows(file), path=file, folder=folder or str(Path(file).expanduser().parent))
@@ -87,7 +87,7 @@ def text_of(row: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     return " ".join(found.split()) if found else ""
 
 
-def _rows(path: str) -> Rows:
+def _rows(path: str) -> DataTable:
     local = Path(path).expanduser()
     try:
         if local.suffix.lower() == ".txt" and local.is_file():
@@ -95,15 +95,15 @@ def _rows(path: str) -> Rows:
         if local.suffix.lower() == ".json" and local.is_file() and _is_object(local):
             return _captions(path, json.loads(_read(local)))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{brief(path)} can't be read ({str(error)[:120]}): correct it") from error
+        raise UserError(f"{display_path(path)} can't be read ({str(error)[:120]}): correct it") from error
     except OSError as error:
-        raise UserError(f"{brief(path)} can't be read: {error.strerror}: check its permissions") from error
-    return read_rows(path)
+        raise UserError(f"{display_path(path)} can't be read: {error.strerror}: check its permissions") from error
+    return read_table(path)
 
 
 def _read(path: Path) -> str:
     if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"{brief(path)} is too large, {path.stat().st_size:,} bytes: divide it")
+        raise UserError(f"{display_path(path)} is too large, {path.stat().st_size:,} bytes: divide it")
     return path.read_text(encoding="utf-8-sig")
 
 
@@ -112,7 +112,7 @@ def _is_object(path: Path) -> bool:
         return file.read(256).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{"
 
 
-def _sentences(path: str, text: str) -> Rows:
+def _sentences(path: str, text: str) -> DataTable:
     """Charades-STA: `AO8RW 0.0 6.9##a person puts a book on a shelf.`"""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
@@ -126,11 +126,13 @@ def _sentences(path: str, text: str) -> Rows:
     return Listed(path, len(lines), read, names=tuple(f"line {number}" for number, _ in lines))
 
 
-def _captions(path: str, found: Mapping[str, Any]) -> Rows:
+def _captions(path: str, found: Mapping[str, Any]) -> DataTable:
     """ActivityNet Captions: `{"v_x": {"duration": 82.7, "timestamps": [[0.8, 19.9], ...], "sentences": ["...", ...]}}`."""
     places = [(clip, k) for clip, about in found.items() for k in range(_count(about))]
     if not places:
-        raise UserError(f"{brief(path)} has no clips with `timestamps` and `sentences`, nor is it a list of rows: correct it")
+        raise UserError(
+            f"{display_path(path)} has no clips with `timestamps` and `sentences`, nor is it a list of rows: correct it"
+        )
 
     def read(index: int) -> dict[str, Any]:
         clip, k = places[index]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmrl import Mark, Prompt, Task, UserError
-from mmrl.api.errors import brief
+from mmrl import Overlay, Prompt, Task, UserError
+from mmrl.api.errors import display_path
 from mmrl.api.media.clips import MAX_SHOWN, Clip
-from mmrl.api.tasks.options import known_split, of_kind, one_of, shares_of, whole
-from mmrl.api.tasks.pictures import rank, split_of
-from mmrl.api.tasks.rows import Items, Rows
+from mmrl.api.tasks.image_sources import hash_rank, split_of
+from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
+from mmrl.api.tasks.tables import DataTable, LazyItems
 from mmrl_video import seen
 from mmrl_video.data.files import Folder, Known, known
 from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables
@@ -24,16 +24,16 @@ OTHER_S, OTHER_SHARE = 2.0, 0.1
 
 
 @dataclass(frozen=True)
-class _Joined(Rows):
+class _Joined(DataTable):
     """The rows of several tables."""
 
     tables: tuple[Table, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
     """(table, row) of each row."""
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         table, row = self.places[index]
-        return self.tables[table].rows.where(row)
+        return self.tables[table].rows.location(row)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,15 +67,15 @@ class ClipData(Task):
     """Those of a subclass."""
 
     def __post_init__(self) -> None:
-        one_of("style", self.style, self.styles)
-        whole("seed", self.seed, -(2**62), 2**62)
+        check_choice("style", self.style, self.styles)
+        check_integer("seed", self.seed, -(2**62), 2**62)
         for option in ("path", "videos", "test_path", "prompt"):
             if (value := getattr(self, option)) is not None:
-                of_kind(option, value, str)
+                check_type(option, value, str)
         if self.prompt is not None and self.style not in STYLES:
             raise UserError(f"prompt and style = {self.style!r} are both given: a system's style has its own words")
         self._sampling()
-        shares = shares_of("shares", self.shares, without="test" if self.test_path else None)
+        shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
         self._folders: dict[str, Folder] = {}
         rows, keys = self._rows(self.path)
         self._chosen: dict[str, list[int]] = {name: [] for name in shares}
@@ -88,8 +88,8 @@ class ClipData(Task):
         self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
         for name, numbers in self._chosen.items():
             if not numbers:
-                raise UserError(f"split {name!r} of {brief(self.path)} is empty: add rows, or change shares or seed")
-            numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+                raise UserError(f"split {name!r} of {display_path(self.path)} is empty: add rows, or change shares or seed")
+            numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
         """A prompt about a row. UserError or ValueError for a row that won't do."""
@@ -97,7 +97,7 @@ class ClipData(Task):
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """In an order in which neighbouring rows of the table are far apart."""
-        known_split(split, self.splits)
+        check_split(split, self.splits)
         rows = self._tables[split]
 
         def make(row: dict[str, Any], number: int) -> Prompt:
@@ -105,7 +105,7 @@ class ClipData(Task):
             own = rows.tables[table].folder
             return self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
 
-        return Items(rows, make, self._chosen[split])
+        return LazyItems(rows, make, self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
         """`meta["said"]`, behind a thought where the style has one, and `meta["glue"]` behind it in a tag of its own."""
@@ -115,11 +115,11 @@ class ClipData(Task):
         glue = f"\n<glue>{prompt.meta['glue']}</glue>" if "glue" in prompt.meta else ""
         return f"<think>{THOUGHT}</think>\n<answer>{said}</answer>{glue}"
 
-    def shows(self, prompt: Prompt, completion: str) -> Any:
+    def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
         return seen.shown(prompt, completion)
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true times, and those that a completion says."""
         return seen.time_marks(prompt, completion)
 
@@ -133,7 +133,7 @@ class ClipData(Task):
             if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
                 raise UserError(f"fps = {fps!r:.60} must be a number above 0, at most 1000")
         if self.count is not None:
-            whole("count", self.count, 1, MAX_SHOWN, of="frames")
+            check_integer("count", self.count, 1, MAX_SHOWN, of="frames")
             if self.fps is not None:
                 raise UserError("fps and count are both given: choose one")
 
@@ -142,7 +142,7 @@ class ClipData(Task):
         found = tables(path, self.videos)
         places = [(t, row) for t, table in enumerate(found) for row in range(len(table.rows))]
         if not places:
-            raise UserError(f"{brief(path)} has no rows: give a table with some")
+            raise UserError(f"{display_path(path)} has no rows: give a table with some")
 
         def read(index: int) -> dict[str, Any]:
             t, row = places[index]
@@ -168,7 +168,7 @@ def length_of(path: str, row: Mapping[str, Any]) -> Known:
     return found
 
 
-def _key(rows: Rows, row: int) -> str:
+def _key(rows: DataTable, row: int) -> str:
     """The clip of a row by its name without folder and suffix, so that it is the same in all tables; a row's place for one that
     can't be read, which is told when it is asked for."""
     try:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, user
-from mmrl.api.tasks.options import one_of
+from mmrl import Prompt, user_message
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.tables import CLIP_KEYS, first, text_of
@@ -37,7 +37,7 @@ class TemporalData(ClipData):
     styles = (*STYLES, "temporal-r1", "timezero", "time-r1", "videochat-r1")
 
     def __post_init__(self) -> None:
-        one_of("times", self.times, ("seconds", "parts"))
+        check_choice("times", self.times, ("seconds", "parts"))
         super().__post_init__()
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
@@ -76,8 +76,8 @@ class TemporalData(ClipData):
         if self.style == "temporal-r1":
             own = row.get("problem")
             text = own.strip() if isinstance(own, str) and own.strip() else f"{_question(sentence)} {KEYS}"
-            return [{"role": "system", "content": published.TEMPORAL_R1_SYSTEM}, user(text, clip)]
-        return [user(asked(_question(sentence), WHAT[asks], self.style, self.prompt), clip)]
+            return [{"role": "system", "content": published.TEMPORAL_R1_SYSTEM}, user_message(text, clip)]
+        return [user_message(asked(_question(sentence), WHAT[asks], self.style, self.prompt), clip)]
 
 
 def _question(sentence: str) -> str:

@@ -10,13 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mmrl import Case, Prompt, user
-from mmrl.api.frames import Frame
-from mmrl.api.media.clips import Clip, Footage
-from mmrl.api.media.decoding import frames_of, probe
+from mmrl import Case, Prompt, user_message
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.media.clips import Clip, VideoFrames
+from mmrl.api.media.decoding import cached_frames, probe
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.options import one_of
-from mmrl.api.tasks.pictures import SUFFIXES
+from mmrl.api.tasks.image_sources import SUFFIXES
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video import reading, tracks
 from mmrl_video.data import published
 from mmrl_video.data.files import Folder
@@ -60,17 +60,21 @@ class TrackingData(ClipData):
 
     def __post_init__(self) -> None:
         if self.boxes is not None:
-            one_of("boxes", self.boxes, FORMS)
+            check_choice("boxes", self.boxes, FORMS)
         if self.frame is not None:
-            one_of("frame", self.frame, [f.value for f in WHERE])
+            check_choice("frame", self.frame, [f.value for f in WHERE])
         super().__post_init__()
 
     @property
-    def answer_frame(self) -> Frame:
+    def answer_frame(self) -> CoordinateFormat:
         """That of `frame`, of the style, or of the policy."""
         if self.frame or self.style == "videochat-r1":
-            return Frame(self.frame or "unit")
-        return self.eyes.frame if self.eyes.frame in WHERE else Frame.PIXELS
+            return CoordinateFormat(self.frame or "unit")
+        return (
+            self.image_processing.coordinate_format
+            if self.image_processing.coordinate_format in WHERE
+            else CoordinateFormat.PIXELS
+        )
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
         thing = text_of(row, OBJECT_KEYS)
@@ -107,13 +111,15 @@ class TrackingData(ClipData):
             message = published.text_first(text, found.shown)
         else:
             answer = [list(box) for box in pixels]
-            message = user(self._text(thing, found, len(boxes)), found.shown)
+            message = user_message(self._text(thing, found, len(boxes)), found.shown)
         return Prompt(id=id, messages=[message], answer=answer, meta=meta)
 
     def _clip(self, path: str, count: int, times: Sequence[float], as_shown: bool) -> _Seen:
         """A file. Boxes without times are of moments that lie evenly from its first frame to its last."""
         facts = probe(path)
-        height, width = frames_of(Clip(path=path, indices=(0,))).frames_THWC.shape[1:3]  # upright, which a file's own size isn't
+        height, width = cached_frames(Clip(path=path, indices=(0,))).frames_THWC.shape[
+            1:3
+        ]  # upright, which a file's own size isn't
         size = (width, height)
         if not times:
             if count > facts.frames:
@@ -191,7 +197,7 @@ def _pictures(folder: str, count: int, times: Sequence[float], rate: float) -> _
         raise ValueError("its pictures have several sizes")
     frames = np.stack(pictures)
     shown = tuple(i / rate for i in at)
-    footage = Footage(frames_THWC=frames, times_s=shown, duration_s=len(names) / rate, indices=tuple(at), name=folder)
+    footage = VideoFrames(frames_THWC=frames, times_s=shown, duration_s=len(names) / rate, indices=tuple(at), name=folder)
     size = (frames.shape[2], frames.shape[1])
     return _Seen(shown=footage, size=size, duration_s=footage.duration_s, times_s=tuple(round(t, 3) for t in shown))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import MOVES, SAYS
 from mmrl_video.drawn.plots import Plot
@@ -78,7 +78,7 @@ class Choice(DrawnClips):
 
     def __post_init__(self) -> None:
         some("asks", self.asks, ASKS)
-        whole("choices", self.choices, 2, 5)
+        check_integer("choices", self.choices, 2, 5)
         super().__post_init__()
 
     def tell(self, draw: random.Random) -> Plot:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import Prompt
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.choice import what_happens
 from mmrl_video.drawn.moves import MOVES
@@ -28,7 +28,7 @@ class GroundedChoice(DrawnClips):
 
     def __post_init__(self) -> None:
         some("events", self.events, tuple(MOVES))
-        whole("choices", self.choices, 2, 5)
+        check_integer("choices", self.choices, 2, 5)
         super().__post_init__()
 
     def tell(self, draw: random.Random) -> Plot:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import UserError
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_video.drawn import moves, plots
 from mmrl_video.drawn.plots import Plot
 from mmrl_video.drawn.shapes import SHAPES
@@ -32,7 +32,7 @@ class Number(DrawnClips):
 
     def __post_init__(self) -> None:
         some("asks", self.asks, ASKS)
-        whole("most", self.most, 2, 5)
+        check_integer("most", self.most, 2, 5)
         super().__post_init__()
         if self.seconds[0] < self.most + 2:
             raise UserError(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.plots import Plot
 from mmrl_video.drawn.task import DrawnClips, Posed, pair
@@ -24,7 +24,7 @@ class Reading(DrawnClips):
     about = "ocr"
 
     def __post_init__(self) -> None:
-        whole("captions", self.captions, 1, 4)
+        check_integer("captions", self.captions, 1, 4)
         pair("letters", self.letters, 1, 8)
         super().__post_init__()
 

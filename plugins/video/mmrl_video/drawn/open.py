@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import MOVES
 from mmrl_video.drawn.plots import Plot
@@ -22,7 +22,7 @@ class Telling(DrawnClips):
     about = "open"
 
     def __post_init__(self) -> None:
-        whole("events", self.events, 1, 2)
+        check_integer("events", self.events, 1, 2)
         super().__post_init__()
 
     def tell(self, draw: random.Random) -> Plot:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmrl import Mark, Prompt, Task, UserError, user
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
-from mmrl.api.tasks.pictures import chance, rank
+from mmrl import Overlay, Prompt, Task, UserError, user_message
+from mmrl.api.tasks.image_sources import chance, hash_rank
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl_video import seen
 from mmrl_video.drawn import films
 from mmrl_video.drawn.moves import BEAT_S
@@ -52,11 +52,11 @@ class PosedOfClips(Task):
         said = str(prompt.meta["said"])
         return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
 
-    def shows(self, prompt: Prompt, completion: str) -> Any:
+    def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
         return seen.shown(prompt, completion)
 
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+    def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true times, and those that a completion says."""
         return seen.time_marks(prompt, completion)
 
@@ -106,7 +106,7 @@ class DrawnClips(PosedOfClips):
 
     def __post_init__(self) -> None:
         width, height, rate = self._measures()
-        whole("rate", rate, 2, 60)
+        check_integer("rate", rate, 2, 60)
         if rate % 2:
             raise UserError(f"rate = {rate} must be an even number, so that half seconds fall on frames")
         _number("fps", self.fps, 0.1, rate)
@@ -114,16 +114,16 @@ class DrawnClips(PosedOfClips):
         _number("grid", self.grid, BEAT_S, self.seconds[0] / 4)
         if self.grid % BEAT_S:
             raise UserError(f"grid = {self.grid:g} must be a multiple of {BEAT_S:g} seconds")
-        whole("objects", self.objects, 1, 4)
+        check_integer("objects", self.objects, 1, 4)
         for option in ("moving", "others"):
             _number(option, getattr(self, option), 0, 1)
         some("backgrounds", self.backgrounds, BACKGROUNDS)
-        one_of("style", self.style, STYLES)
+        check_choice("style", self.style, STYLES)
         if self.prompt is not None:
-            of_kind("prompt", self.prompt, str, '"Answer with one word."')
+            check_type("prompt", self.prompt, str, '"Answer with one word."')
         for split in self.splits:
-            whole(split, getattr(self, split), 1, 10_000_000)
-        whole("seed", self.seed, -(2**62), 2**62)
+            check_integer(split, getattr(self, split), 1, 10_000_000)
+        check_integer("seed", self.seed, -(2**62), 2**62)
         self.stage = Stage(
             width=width,
             height=height,
@@ -137,9 +137,9 @@ class DrawnClips(PosedOfClips):
         )
         self.tell(random.Random(0))  # what doesn't fit is told now
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
     def tell(self, draw: random.Random) -> Plot:
         """A clip in which something happens that can be asked about."""
@@ -159,7 +159,10 @@ class DrawnClips(PosedOfClips):
             draw = chance(self.seed, "video", self.about, split, str(number), str(attempt))
             plot = self.tell(draw)
             posed = self.ask(draw, plot)
-            if posed is not None and self.splits[rank(0, "split", (story := plot.story()).plot()) % len(self.splits)] == split:
+            if (
+                posed is not None
+                and self.splits[hash_rank(0, "split", (story := plot.story()).plot()) % len(self.splits)] == split
+            ):
                 return story, posed
         raise UserError(f"none of {ATTEMPTS} clips could be asked about: raise seconds or objects, or lower grid")
 
@@ -178,18 +181,18 @@ class DrawnClips(PosedOfClips):
             **posed.meta,
         }
         text = asked(posed.text, posed.what, self.style, self.prompt)
-        return Prompt(id=f"{split}-{number}", messages=[user(text, clip)], answer=posed.answer, meta=meta)
+        return Prompt(id=f"{split}-{number}", messages=[user_message(text, clip)], answer=posed.answer, meta=meta)
 
     def _measures(self) -> tuple[int, int, int]:
         """Width, height and frames a second, of `size` and `rate`."""
         if isinstance(self.size, str):
-            one_of("size", self.size, SIZES)
+            check_choice("size", self.size, SIZES)
             width, height, rate = SIZES[self.size]
         else:
             if not isinstance(self.size, list | tuple) or len(self.size) != 2:
                 raise UserError(f"size = {self.size!r:.60} must be one of {', '.join(SIZES)}, or [width, height]")
             for value in self.size:
-                whole("size", value, 48, 1280, of="pixels")
+                check_integer("size", value, 48, 1280, of="pixels")
                 if value % 2:
                     raise UserError(f"size = {list(self.size)} must be even numbers: videos are kept in blocks of two pixels")
             (width, height), rate = self.size, 4
@@ -224,13 +227,13 @@ def pair(option: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, list | tuple) or len(value) != 2 or value[0] > value[1]:
         raise UserError(f"{option} = {value!r:.60} must be two whole numbers, such as [8, 16], the lesser one first")
     for one in value:
-        whole(option, one, least, most)
+        check_integer(option, one, least, most)
 
 
 def some(option: str, value: Any, known: Sequence[str]) -> None:
     if not isinstance(value, list | tuple) or not value:
         raise UserError(f"{option} = {value!r:.60} must be a list of some of {', '.join(known)}")
     for one in value:
-        one_of(option, one, known)
+        check_choice(option, one, known)
     if len(set(value)) < len(value):
         raise UserError(f"{option} = {value!r:.60} names one twice: give each once")

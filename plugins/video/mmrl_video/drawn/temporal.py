@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import Prompt, UserError
-from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import KINDS
 from mmrl_video.drawn.plots import Plot
@@ -37,7 +37,7 @@ class Grounding(DrawnClips):
 
     def __post_init__(self) -> None:
         some("events", self.events, KINDS)
-        one_of("units", self.units, UNITS)
+        check_choice("units", self.units, UNITS)
         super().__post_init__()
         if self.units == "frames" and self.seconds[1] * self.fps > MOST:
             raise UserError(

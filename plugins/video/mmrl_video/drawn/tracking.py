@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmrl import Case
-from mmrl.api.frames import Frame
-from mmrl.api.tasks.options import one_of, whole
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.tasks.option_checks import check_choice, check_integer
 from mmrl_video import tracks
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import BEAT_S, Part
@@ -16,9 +16,9 @@ from mmrl_video.drawn.plots import Plot
 from mmrl_video.drawn.task import DrawnClips, Posed
 
 WHERE = {
-    Frame.PIXELS: "pixels of the {0} x {1} clip",
-    Frame.THOUSANDTHS: "thousandths of the clip's width and height",
-    Frame.UNIT: "parts of the clip's width and height, from 0 to 1",
+    CoordinateFormat.PIXELS: "pixels of the {0} x {1} clip",
+    CoordinateFormat.THOUSANDTHS: "thousandths of the clip's width and height",
+    CoordinateFormat.UNIT: "parts of the clip's width and height, from 0 to 1",
 }
 LARGE = (0.2, 0.32)
 """The sides of what is tracked, as shares of the picture's shorter side."""
@@ -37,15 +37,21 @@ class Tracking(DrawnClips):
     about = "tracking"
 
     def __post_init__(self) -> None:
-        whole("boxes", self.boxes, 1, 16)
+        check_integer("boxes", self.boxes, 1, 16)
         if self.frame is not None:
-            one_of("frame", self.frame, [f.value for f in WHERE])
+            check_choice("frame", self.frame, [f.value for f in WHERE])
         super().__post_init__()
 
     @property
-    def answer_frame(self) -> Frame:
+    def answer_frame(self) -> CoordinateFormat:
         """That of `frame`, or of the policy. Pixels as the model sees them are none of a clip's: they depend on its length."""
-        return Frame(self.frame) if self.frame else self.eyes.frame if self.eyes.frame in WHERE else Frame.PIXELS
+        return (
+            CoordinateFormat(self.frame)
+            if self.frame
+            else self.image_processing.coordinate_format
+            if self.image_processing.coordinate_format in WHERE
+            else CoordinateFormat.PIXELS
+        )
 
     def tell(self, draw: random.Random) -> Plot:
         plot = plots.cast(draw, self.stage)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrl import Prompt, UserError
-from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video.drawn.task import Posed, some
 from mmrl_video.metrics import grounding_figures
 from mmrl_video.pretext.disturb import KINDS, PACE, TRAINED, disturbed, is_seen, moves, pace
@@ -38,7 +38,7 @@ class Anomaly(Pretext):
 
     def __post_init__(self) -> None:
         some("kinds", self.kinds, tuple(KINDS))
-        one_of("units", self.units, UNITS)
+        check_choice("units", self.units, UNITS)
         if set(self.kinds) & set(PACE):
             self.dense = 3  # type: ignore[misc]  # a stretch may go twice as fast
         super().__post_init__()

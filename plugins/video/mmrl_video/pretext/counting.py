@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mmrl.api.tasks.options import whole
+from mmrl.api.tasks.option_checks import check_integer
 from mmrl_video.drawn.task import Posed, some
 from mmrl_video.pretext.task import Pretext
 
@@ -41,8 +41,8 @@ class Counting(Pretext):
 
     def __post_init__(self) -> None:
         some("shapes", self.shapes, SHAPES)
-        whole("places", self.places, 1, 8)
-        whole("together", self.together, 1, 4)
+        check_integer("places", self.places, 1, 8)
+        check_integer("together", self.together, 1, 4)
         super().__post_init__()
 
     def pose(self, draw: random.Random, split: str, index: int) -> tuple[Posed, list[np.ndarray], float]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from mmrl import Prompt, UserError
-from mmrl.api.tasks.options import one_of, whole
+from mmrl.api.tasks.option_checks import check_choice, check_integer
 from mmrl_video.drawn.task import Posed
 from mmrl_video.pretext.disturb import moves
 from mmrl_video.pretext.task import Pretext
@@ -34,8 +34,8 @@ class Jigsaw(Pretext):
     about = "jigsaw"
 
     def __post_init__(self) -> None:
-        whole("parts", self.parts, 2, 9)
-        one_of("shown", self.shown, SHOWN)
+        check_integer("parts", self.parts, 2, 9)
+        check_choice("shown", self.shown, SHOWN)
         super().__post_init__()
         if self.frames % self.parts or self.frames < 2 * self.parts:
             raise UserError(f"frames = {self.frames} must be two or more for each of {self.parts} parts, as many for each")

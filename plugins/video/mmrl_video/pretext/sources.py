@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mmrl import UserError
-from mmrl.api.tasks.pictures import chance, dealt, rank
+from mmrl.api.tasks.image_sources import chance, hash_rank, split_files
 from mmrl_video.drawn import films, moves, plots
 from mmrl_video.drawn.plots import Plot, Stage
 from mmrl_video.drawn.story import Story
@@ -55,7 +55,7 @@ class Drawn:
         for attempt in range(200):
             draw = chance(self.seed, "video", "pretext", self.ids[split][index], str(attempt))
             story = self._plot(draw).story()
-            if SPLITS[rank(0, "split", story.plot()) % len(SPLITS)] == split:
+            if SPLITS[hash_rank(0, "split", story.plot()) % len(SPLITS)] == split:
                 return story
         raise UserError(f"no clip for split {split!r}: raise objects or size")
 
@@ -79,7 +79,7 @@ class Folder:
     seed: int
 
     def __post_init__(self) -> None:
-        self.ids, self.files = dealt(self.folder, self.each, self.seed, SUFFIXES, "clip")
+        self.ids, self.files = split_files(self.folder, self.each, self.seed, SUFFIXES, "clip")
 
     def path(self, split: str, index: int) -> str:
         return str(self.files[split][index])
@@ -91,13 +91,13 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
 
     Raises UserError for a clip that can't be decoded or has too few frames.
     """
-    from mmrl.api.media.clips import Clip, Limits
-    from mmrl.api.media.decoding import frames_of, probe
+    from mmrl.api.media.clips import Clip, VideoLimits
+    from mmrl.api.media.decoding import cached_frames, probe
 
     facts = probe(path)
     margin = facts.duration_s * (1 - CENTRAL) / 2
     clip = Clip(path=path, count=count, start_s=margin, end_s=facts.duration_s - margin)
-    frames_THWC = frames_of(clip, Limits(max_frames=count, max_pixels=most_pixels)).frames_THWC
+    frames_THWC = cached_frames(clip, VideoLimits(max_frames=count, max_pixels=most_pixels)).frames_THWC
     if len(frames_THWC) != count:
         raise UserError(
             f"video {path} has {facts.frames} frames, too few for {count} of its middle {CENTRAL:.0%}: leave it out, or lower "
@@ -108,7 +108,7 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
 
 def footage(frames_THWC: np.ndarray, fps: float, name: str) -> Any:
     """Frames as a prompt shows them, with times from 0 on, whatever times they had: those would tell an order."""
-    from mmrl.api.media.clips import Footage
+    from mmrl.api.media.clips import VideoFrames
 
     count = len(frames_THWC)
-    return Footage(frames_THWC=frames_THWC, times_s=tuple(i / fps for i in range(count)), duration_s=count / fps, name=name)
+    return VideoFrames(frames_THWC=frames_THWC, times_s=tuple(i / fps for i in range(count)), duration_s=count / fps, name=name)

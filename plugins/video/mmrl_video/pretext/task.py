@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmrl import Prompt, UserError
-from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
-from mmrl.api.tasks.pictures import SHARES, chance
+from mmrl.api.tasks.image_sources import SPLIT_SHARES, chance
+from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl_video.drawn.plots import SIZES, Stage
 from mmrl_video.drawn.shapes import BACKGROUNDS, SHAPES
 from mmrl_video.drawn.task import STYLES, Posed, PosedOfClips, asked, pair, some
@@ -66,24 +66,24 @@ class Pretext(PosedOfClips):
     """The shapes on drawn clips."""
 
     def __post_init__(self) -> None:
-        whole("frames", self.frames, 4, 512)
-        whole("pixels", self.pixels, 1024, 2**22)
-        one_of("size", self.size, SIZES)
+        check_integer("frames", self.frames, 4, 512)
+        check_integer("pixels", self.pixels, 1024, 2**22)
+        check_choice("size", self.size, SIZES)
         pair("seconds", self.seconds, 3, 120)
-        whole("objects", self.objects, 1, 4)
+        check_integer("objects", self.objects, 1, 4)
         some("ways", self.ways, WAYS)
         some("backgrounds", self.backgrounds, BACKGROUNDS)
-        one_of("style", self.style, STYLES)
+        check_choice("style", self.style, STYLES)
         if self.prompt is not None:
-            of_kind("prompt", self.prompt, str, '"Answer with one word."')
-        whole("each", self.each, 1, 10_000)
+            check_type("prompt", self.prompt, str, '"Answer with one word."')
+        check_integer("each", self.each, 1, 10_000)
         for split in ("warm", "train", "test"):
-            whole(split, getattr(self, split), 1, 10_000_000)
-        whole("seed", self.seed, -(2**62), 2**62)
+            check_integer(split, getattr(self, split), 1, 10_000_000)
+        check_integer("seed", self.seed, -(2**62), 2**62)
         self.source: Source
         if self.path is not None:
-            of_kind("path", self.path, str, '"clips"')
-            self.splits = tuple(SHARES)  # type: ignore[misc]
+            check_type("path", self.path, str, '"clips"')
+            self.splits = tuple(SPLIT_SHARES)  # type: ignore[misc]
             self.source = Folder(self.path, self.each, self.seed)
         else:
             self.splits = ("warm", "train", "test")  # type: ignore[misc]
@@ -111,9 +111,9 @@ class Pretext(PosedOfClips):
         counts = {split: getattr(self, split) for split in ("warm", "train", "test")}
         return Drawn(stage, counts, self.seed, self.things, tuple(self.ways))
 
-    def prompts(self, split: str, seed: int) -> Prompts:
-        known_split(split, self.splits)
-        return Prompts(range(len(self.source.ids[split])), lambda index: self._item(split, index))
+    def prompts(self, split: str, seed: int) -> LazyPrompts:
+        check_split(split, self.splits)
+        return LazyPrompts(range(len(self.source.ids[split])), lambda index: self._item(split, index))
 
     def pose(self, draw: random.Random, split: str, index: int) -> tuple[Posed, list[np.ndarray], float]:
         """A question about an item, what is shown, uint8 [T, H, W, 3] each, and its frames a second."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from mmrl import Case, Prompt, Task, user
+from mmrl import Case, Prompt, Task, user_message
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220), "yellow": (230, 210, 40)}
 ROWS = {"warm": 48, "train": 400, "test": 100}
@@ -28,7 +28,7 @@ class Colour(Task):
         draw = random.Random(f"{split} {seed} {number}")  # seeded by its arguments: the same prompt in every process
         colour = draw.choice(sorted(COLOURS))
         picture = self.picture(colour, draw)
-        return Prompt(id=f"{split}-{number}", messages=[user("What is the colour of the shape?", picture)], answer=colour)
+        return Prompt(id=f"{split}-{number}", messages=[user_message("What is the colour of the shape?", picture)], answer=colour)
 
     def picture(self, colour: str, draw: random.Random) -> Image.Image:
         image = Image.new("RGB", (self.size, self.size), tuple(draw.randrange(200, 256) for _ in range(3)))

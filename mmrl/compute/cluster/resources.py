@@ -1,0 +1,88 @@
+"""What a run asks of a cluster, and whether the cluster has it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl.api.errors import UserError
+from mmrl.compute.ray import PATIENCE_S
+from mmrl.config.sections import ComputeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """Processes that each take a CPU, and where there are GPUs learners and engines those."""
+
+    learners: int
+    engines: int
+    """0 where learners sample themselves."""
+    tensor_parallel: int = 1
+    """GPUs of each engine."""
+    judges: int = 0
+    """0 where learners judge beside themselves."""
+    processes: int = 1
+    """CPUs of each judge."""
+    lanes: int = 0
+    """Simulators of each learner that are processes, at least: those of one task. 0 where they are in the learners."""
+    tasks: int = 1
+    """Tasks that may have simulators of their own; whether they do is known where they are made."""
+
+    @classmethod
+    def of(cls, compute: ComputeConfig, processes: int = 1, lanes: int = 1, tasks: int = 1) -> ResourceRequest:
+        """processes: `judge.num_workers`. lanes: `simulate.lanes`. tasks: how many the run has."""
+        return cls(
+            learners=compute.learners,
+            engines=0 if compute.placement == "colocated" else compute.engines,
+            tensor_parallel=compute.tensor_parallel,
+            judges=compute.judges,
+            processes=processes,
+            lanes=lanes if compute.simulators == "actors" else 0,
+            tasks=tasks,
+        )
+
+    def amounts(self, use_gpu: bool) -> dict[str, int]:
+        """By Ray's names of resources."""
+        found = {"CPU": self.learners * (1 + self.lanes) + self.engines + self.judges * self.processes}
+        return found | ({"GPU": self.learners + self.engines * self.tensor_parallel} if use_gpu else {})
+
+    @property
+    def most_cpus(self) -> int:
+        """With simulators of its own for each task."""
+        return self.amounts(False)["CPU"] + self.learners * self.lanes * (self.tasks - 1)
+
+    def __str__(self) -> str:
+        parts = [f"compute.learners = {self.learners}"]
+        if self.engines:
+            parts.append(f"compute.engines = {self.engines}")
+        if self.judges:
+            parts.append(f"compute.judges = {self.judges} of judge.num_workers = {self.processes}")
+        if self.lanes:
+            parts.append(f"simulate.lanes = {self.lanes} of each learner")
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def check_resources(ray: Any, wanted: ResourceRequest, device: str) -> bool:
+    """Whether learners take a GPU each. device: `policy.device`. Raises UserError when the cluster can't hold the run."""
+    there = ray.cluster_resources()
+    use_gpu = device.startswith("cuda") or (device == "auto" and there.get("GPU", 0) > 0)
+    if missing := missing_resources(ray, wanted, use_gpu):
+        raise UserError(f"{missing}: ask for fewer, or add nodes")
+    started = time.monotonic()
+    while short := short_of(ray.available_resources(), wanted.amounts(use_gpu)):
+        if time.monotonic() - started > PATIENCE_S:
+            raise UserError(f"{wanted} want {short} that are free: wait for what uses the others, or ask for fewer")
+        time.sleep(0.5)
+    return use_gpu
+
+
+def missing_resources(ray: Any, wanted: ResourceRequest, use_gpu: bool = False) -> str:
+    """What the cluster, with all that it has, can't hold of the run; empty when it can hold it."""
+    short = short_of(ray.cluster_resources(), wanted.amounts(use_gpu))
+    return f"{wanted} want {short} in the cluster" if short else ""
+
+
+def short_of(there: dict[str, float], amounts: dict[str, int]) -> str:
+    """The first resource of which there is less than asked for, in words."""
+    return next((f"{n} {name}s of {there.get(name, 0):g}" for name, n in amounts.items() if there.get(name, 0) < n), "")

@@ -1,0 +1,123 @@
+"""Two runs on the same items: the difference, its interval, and how likely one as large is by chance."""
+
+from __future__ import annotations
+
+import math
+import operator
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmrl.api.statistics import Z, mean_interval
+
+DRAWS = 9999
+"""Of a test that can't be exact."""
+SUMS = 20_000
+"""A permutation test is exact as long as there are no more different sums than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedDifference:
+    """What the second has over the first, item by item."""
+
+    n: int
+    """Items."""
+    difference: float
+    """Mean of the second's values less the first's."""
+    low: float
+    high: float
+    """Bounds of its 95% interval; infinite for one graded item."""
+    wins: int
+    """Items on which the second is better."""
+    losses: int
+    ties: int
+    p: float
+    """Two-sided: the chance of a difference as large or larger when neither is better."""
+    test: str
+    """Which test that is."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
+    """[n] values of the first and [n] of the second on the same items, n >= 1.
+
+    Values that are all 0 or 1 get Agresti and Min's interval and McNemar's exact test, others Student's interval of the mean
+    difference and a test by flipping signs. Values that differ by less than 1e-9 are ties.
+    """
+    differences = [round(b - a, 9) for a, b in zip(first, second, strict=True)]
+    wins, losses, n = sum(d > 0 for d in differences), sum(d < 0 for d in differences), len(differences)
+    if all(v in (0.0, 1.0) for v in (*first, *second)):
+        (low, high), p, test = proportions_interval(wins, losses, n), mcnemar(wins, losses), "McNemar's exact test"
+    else:
+        low, high = mean_interval(differences)
+        p, exact = sign_flips(differences)
+        test = "exact sign-flip test" if exact else f"sign-flip test, {DRAWS} draws"
+    return PairedDifference(
+        n=n,
+        difference=statistics.fmean(differences),
+        low=low,
+        high=high,
+        wins=wins,
+        losses=losses,
+        ties=n - wins - losses,
+        p=p,
+        test=test,
+    )
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """Two-sided p that wins and losses are equally likely: twice the smaller tail of the binomial of wins + losses throws of a
+    coin, at most 1 (McNemar 1947, with the exact distribution in place of chi-squared)."""
+    n, term, tail = wins + losses, 1, 0
+    for i in range(min(wins, losses) + 1):
+        tail += term
+        term = term * (n - i) // (i + 1)
+    return min(1.0, 2 * tail / 2**n)
+
+
+def proportions_interval(wins: int, losses: int, n: int) -> tuple[float, float]:
+    """The 95% interval of (wins - losses) / n for n pairs of 0 or 1, within -1..1: the normal one after half an item is added to
+    each of the four kinds of pairs (Agresti and Min 2005, Simple improved confidence intervals for comparing matched
+    proportions). Without that, runs that agree on every item would seem to be equal for certain."""
+    total, gap = n + 2, wins - losses
+    half = Z * math.sqrt(wins + losses + 1 - gap * gap / total) / total
+    return max(-1.0, gap / total - half), min(1.0, gap / total + half)
+
+
+def sign_flips(differences: Sequence[float], seed: int = 0) -> tuple[float, bool]:
+    """(Two-sided p that each difference is as likely as its opposite, whether it is exact).
+
+    The share of all choices of signs whose sum is at least as far from 0 as the one at hand (Fisher, The design of experiments,
+    section 21). Sums that are equal are counted together, so that this is exact for many items on a coarse scale; where there are
+    more than `SUMS`, `DRAWS` choices are drawn, and the one at hand counts as one more (Phipson and Smyth 2010, Permutation
+    p-values should never be zero).
+    """
+    scale = 10**9  # whole numbers: sums are equal or not, whatever their order
+    sizes = sorted((abs(round(d * scale)) for d in differences if d), reverse=True)
+    bar = abs(sum(round(d * scale) for d in differences))
+    chances = {0: 1.0}
+    for size in sizes:
+        sums: defaultdict[int, float] = defaultdict(float)
+        for value, chance in chances.items():
+            sums[value + size] += chance / 2
+            sums[value - size] += chance / 2
+        if len(sums) > SUMS:
+            return _drawn(sizes, bar, random.Random(seed)), False
+        chances = sums
+    return min(1.0, sum(chance for value, chance in chances.items() if abs(value) >= bar)), True
+
+
+def _drawn(sizes: Sequence[int], bar: int, rng: random.Random) -> float:
+    # a random byte chooses the signs of eight sizes at once
+    tables = [[_signed(sizes[i : i + 8], byte) for byte in range(256)] for i in range(0, len(sizes), 8)]
+    far = sum(abs(sum(map(operator.getitem, tables, rng.randbytes(len(tables))))) >= bar for _ in range(DRAWS))
+    return (1 + far) / (1 + DRAWS)
+
+
+def _signed(sizes: Sequence[int], byte: int) -> int:
+    return sum(size if byte >> i & 1 else -size for i, size in enumerate(sizes))

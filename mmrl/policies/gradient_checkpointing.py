@@ -1,0 +1,46 @@
+"""Gradient checkpointing: the backward pass computes a layer's activations again instead of finding them in memory.
+
+transformers' own switch works in training mode only. A policy stays in evaluation mode, where dropout is off and a learner's
+log-probabilities are the sampler's, so the layers that transformers would checkpoint are wrapped here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+
+@contextlib.contextmanager
+def gradient_checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[None]:
+    """Forward passes inside keep only what goes into each layer; their backward pass may be inside or after.
+
+    Passes without gradients are as ever, and so are those that fill or read a cache, unless that says that it is `repeatable`: a
+    layer that is computed again finds in it what it found before.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if on else []
+    before = [vars(layer).get("forward") for layer in layers]
+    for layer in layers:
+        layer.forward = partial(_again, layer.forward)
+    try:
+        yield
+    finally:
+        for layer, forward in zip(layers, before, strict=True):
+            if forward is None:
+                del layer.forward
+            else:
+                layer.forward = forward
+
+
+def _again(forward: Callable, *args: Any, **kwargs: Any) -> Any:
+    caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
+    if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
+        return forward(*args, **kwargs)
+    # nothing in evaluation mode is random
+    return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, preserve_rng_state=False)

@@ -1,0 +1,75 @@
+"""Pictures to another size, bit for bit as Pillow makes them, on any device; and their middles."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import torch
+
+Mode = Literal["bicubic", "bilinear"]
+BITS = 22
+"""Of Pillow's fixed-point weights (its Resample.c, PRECISION_BITS for pictures of 8 bits)."""
+REACH = {"bilinear": 1.0, "bicubic": 2.0}
+"""How far a filter reaches, in pixels of the smaller of both pictures."""
+
+
+def resize(pictures: torch.Tensor, height: int, width: int, mode: Mode = "bicubic") -> torch.Tensor:
+    """uint8 [n, 3, H, W] -> this size: along the width, rounded to uint8, and along the height; Pillow 13 begins with the height
+    where that is less work, never for squares into squares. Models were trained on Pillow's pictures, and sums in floating point
+    move up to one number in eight of them."""
+    if pictures.shape[3] != width:
+        pictures = _along(pictures, 3, width, mode)
+    return pictures if pictures.shape[2] == height else _along(pictures, 2, height, mode)
+
+
+def center_crop(pictures: torch.Tensor, share: float) -> torch.Tensor:
+    """[n, 3, H, W] -> the middle of each, with this share of its area and its proportions; one pixel at least."""
+    height, width = pictures.shape[2:]
+    high, wide = (max(1, round(side * math.sqrt(share))) for side in (height, width))
+    top, left = (height - high) // 2, (width - wide) // 2
+    return pictures[:, :, top : top + high, left : left + wide]
+
+
+def _along(pictures: torch.Tensor, axis: int, size: int, mode: Mode) -> torch.Tensor:
+    """One axis of uint8 pictures to another size. Sums are of whole numbers, so that their order doesn't matter."""
+    rows = pictures.transpose(axis, 2).contiguous()  # whole rows are copied many times as fast as single numbers
+    found = rows.new_full((*rows.shape[:2], size, rows.shape[3]), 1 << (BITS - 1), dtype=torch.int32)
+    for places, weights in _taps(rows.shape[2], size, mode):
+        weight = torch.tensor(weights, dtype=torch.int32, device=rows.device)[:, None]
+        found.addcmul_(rows.index_select(2, torch.tensor(places, device=rows.device)).int(), weight)
+    return (found >> BITS).clamp_(0, 255).to(torch.uint8).transpose(axis, 2)
+
+
+@lru_cache(maxsize=64)
+def _taps(before: int, after: int, mode: Mode) -> list[tuple[list[int], list[int]]]:
+    """For each tap of the filter, of each pixel afterwards: (which one of those before, its weight times 2 ** BITS)."""
+    scale = before / after
+    wide = max(scale, 1.0)
+    reach = REACH[mode] * wide
+    pixels = []
+    for i in range(after):
+        centre = (i + 0.5) * scale
+        first, end = max(0, int(centre - reach + 0.5)), min(before, int(centre + reach + 0.5))
+        heights = [_height((x - centre + 0.5) / wide, mode) for x in range(first, end)]
+        total = sum(heights)
+        pixels.append([(x, _nearest(h / total * (1 << BITS))) for x, h in enumerate(heights, first)])
+    count = max(map(len, pixels))
+    rows = [row + [(0, 0)] * (count - len(row)) for row in pixels]
+    return [([row[k][0] for row in rows], [row[k][1] for row in rows]) for k in range(count)]
+
+
+def _height(x: float, mode: Mode) -> float:
+    """Of a filter at a distance: the triangle, or the cubic of Keys with a = -0.5 (Cubic Convolution Interpolation)."""
+    x = abs(x)
+    if mode == "bilinear":
+        return max(0.0, 1.0 - x)
+    if x < 1:
+        return (1.5 * x - 2.5) * x * x + 1.0
+    return ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0 if x < 2 else 0.0
+
+
+def _nearest(x: float) -> int:
+    """Halves go away from zero."""
+    return int(x + math.copysign(0.5, x))

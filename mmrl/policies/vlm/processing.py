@@ -1,0 +1,289 @@
+"""What a vision-language model reads: prompts and conversations -> ids, positions, pixels; and text from what it wrote."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
+from mmrl.api.errors import UserError, plugin_errors, shorten
+from mmrl.api.media.clips import VideoFrames, VideoLimits
+from mmrl.api.media.decoding import cached_frames
+from mmrl.api.media.images import load_image
+from mmrl.api.types import Message, Prompt, user_message
+from mmrl.config.sections import VideoConfig
+from mmrl.policies.vlm.families import Family
+
+SECONDS = "second_per_grid_ts"
+"""What positions are counted from and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptInputs:
+    """A prompt as the model reads it, made once and shared by its group, its sampler and its update."""
+
+    ids: torch.Tensor
+    """int64 [S]."""
+    positions: torch.Tensor | None
+    """int64 [axes, S]; None where the model counts by itself."""
+    media: Mapping[str, torch.Tensor]
+    """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
+    token_types: Mapping[str, torch.Tensor]
+    """Keyword arguments [S] that do; a completion's tokens get 0."""
+    clocks: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What the positions of videos were counted from; a sampler that counts them again needs it."""
+    image_sizes: tuple[tuple[int, int], ...] = ()
+    model_sizes: tuple[tuple[int, int], ...] = ()
+    coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
+
+    @property
+    def next_position(self) -> int:
+        """The rotary position of the first completion token."""
+        return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
+
+
+class PromptProcessor:
+    """The processor of a model family, with its limits on pictures."""
+
+    def __init__(
+        self, family: Family, pixels: Mapping[str, int], eos: frozenset[int], video: VideoConfig = VideoConfig()
+    ) -> None:
+        """pixels: limits of the image processor, none where empty; eos: the ids that end a turn; video: what is seen of one."""
+        self.family, self.pixels, self.eos, self.video = family, pixels, eos, video
+        self.processor = family.processor
+        self.tokenizer = self.processor.tokenizer
+        self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(family.banned_ids())) if t)
+        """What stands for pictures, as text."""
+
+    @property
+    def image_processing(self) -> ImageProcessing:
+        """How this policy sees pictures, for tasks."""
+        return ImageProcessing(self.family.frame, functools.lru_cache(maxsize=4096)(self._seen_size))
+
+    def _seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        from PIL import Image
+
+        found = self.encode(Prompt(messages=[user_message("", Image.new("RGB", size))])).model_sizes
+        return found[0] if found else size
+
+    def encode(self, prompt: Prompt) -> PromptInputs:
+        """Process one prompt's text and images. Raises UserError when an image or the template can't be used."""
+        where = f"prompt {prompt.id!r} of task {prompt.task!r}"
+        messages, images, videos = self._loaded(where, prompt.messages)
+        self._check_text(where, messages)
+        encoded = self._encode_prompt(where, messages, images, videos)
+        ids = encoded.pop("input_ids")[0]
+        positions = self.family.positions(ids, encoded)
+        per_token = _per_token(encoded, len(ids))
+        return PromptInputs(
+            ids=ids,
+            positions=positions,
+            media={k: v for k, v in encoded.items() if k not in per_token and k != SECONDS},
+            token_types={} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)},
+            clocks=_clocks(encoded),
+            image_sizes=tuple(i.size for i in images),
+            model_sizes=self.family.model_sizes(encoded),
+            coordinate_format=self.family.frame,
+        )
+
+    def extend(
+        self, inputs: PromptInputs, token_ids: Sequence[int], messages: Sequence[Message]
+    ) -> tuple[PromptInputs, tuple[int, ...]]:
+        """(A conversation after a turn and what was said to it, the ids of what was said): what the policy reads before its next
+        turn. The sampled ids stay as they are; what the chat layout puts around the messages is among the others.
+
+        inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
+        """
+        where = "what a world says"
+        following, images, videos = self._loaded(where, messages)
+        self._check_text(where, following)
+        encoded = self._encode_text(where, self._after_an_answer(following), images, videos)
+        ids = encoded.pop("input_ids")[0]
+        if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
+            ids, encoded = (
+                ids[1:],
+                {k: v[:, 1:] if v.ndim == 2 and v.shape[:2] == (1, len(ids)) else v for k, v in encoded.items()},
+            )
+        positions = inputs.positions
+        start, answered = inputs.next_position, torch.tensor(token_ids, dtype=torch.long)
+        if positions is not None:
+            own = self.family.positions(ids, encoded)
+            assert own is not None
+            steps = torch.arange(len(answered)).expand(len(positions), -1) + start
+            positions = torch.cat([positions, steps, own + start + len(answered)], 1)
+        per_token = _per_token(encoded, len(ids))
+        types = {
+            k: torch.cat([v, torch.full((len(answered),), self.family.completion_type, dtype=v.dtype), encoded[k][0]])
+            for k, v in inputs.token_types.items()
+            if k in encoded
+        }
+        media = concatenate(
+            [inputs.media, {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}], torch.device("cpu")
+        )
+        extended = PromptInputs(
+            ids=torch.cat([inputs.ids, answered, ids]),
+            positions=positions,
+            media=media,
+            token_types=types,
+            clocks=concatenate([inputs.clocks, _clocks(encoded)], torch.device("cpu")),
+            image_sizes=(*inputs.image_sizes, *(i.size for i in images)),
+            model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
+            coordinate_format=inputs.coordinate_format,
+        )
+        return extended, tuple(ids.tolist())
+
+    def _after_an_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text that the chat layout puts behind an assistant's answer: its end, these messages, and the next turn's head. It
+        is what two conversations that differ in the answer alone have in common at their ends."""
+        question = {"role": "user", "content": [{"type": "text", "text": "?"}]}
+        texts = [
+            self.processor.apply_chat_template(
+                [question, {"role": "assistant", "content": [{"type": "text", "text": answer}]}, *messages],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            for answer in "01"
+        ]
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, texts), strict=False))
+        return "".join(a for a, _ in alike)[::-1]
+
+    def _encode_prompt(
+        self, where: str, messages: Sequence[Mapping[str, Any]], images: Sequence[Any], videos: Sequence[VideoFrames]
+    ) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a conversation that is to be answered."""
+        size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
+        try:
+            if videos:  # whose times are told beside them, which the template can't
+                text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
+                return self._encode_text(where, text, images, videos)
+            encoded = self.processor.apply_chat_template(
+                [messages],
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                add_generation_prompt=True,
+                processor_kwargs={"images_kwargs": size} if size else {},
+            )
+        except UserError:
+            raise
+        except Exception as err:
+            raise _unfit(where, err) from err
+        return _tensors(encoded)
+
+    def _encode_text(
+        self, where: str, text: str, images: Sequence[Any], videos: Sequence[VideoFrames] = ()
+    ) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a text in the chat layout, with these pictures and videos in it."""
+        options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
+        if images and self.pixels:
+            options["images_kwargs"] = {"size": {**dict(self.processor.image_processor.size), **self.pixels}}
+        if videos:
+            options["videos"] = [_channels_first(v) for v in videos]
+            options["videos_kwargs"] = {
+                "do_sample_frames": False,
+                "do_resize": False,
+                "cap_pixels_per_frame": False,
+                "video_metadata": [[_metadata(v) for v in videos]],
+            }
+        try:
+            encoded = self.processor(text=[text], images=list(images) or None, return_tensors="pt", **options)
+        except Exception as err:
+            raise _unfit(where, err) from err
+        return _tensors(encoded)
+
+    def _loaded(
+        self, where: str, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[Any], list[VideoFrames]]:
+        """(The messages with all content in parts, their pictures, what is seen of their videos), decoded."""
+        images: list[Any] = []
+        videos: list[VideoFrames] = []
+
+        def part(p: Mapping[str, Any]) -> dict[str, Any]:
+            if p["type"] == "image":
+                images.append(load_image(p["image"]))
+                return {"type": "image", "image": images[-1]}
+            if p["type"] == "video":
+                videos.append(cached_frames(p["video"], self.limits))
+                return {"type": "video", "video": videos[-1].frames_THWC}
+            if p["type"] != "text":
+                raise UserError(f"a message part of type {p['type']!r} can't be shown to a model: use text, image and video")
+            return dict(p)
+
+        def parts(content: Any) -> list[dict[str, Any]]:
+            return [{"type": "text", "text": content}] if isinstance(content, str) else [part(p) for p in content]
+
+        with plugin_errors(f"{where}: reading its messages (make them with mmrl.user_message)"):
+            return [{**m, "content": parts(m["content"])} for m in messages], images, videos
+
+    @functools.cached_property
+    def limits(self) -> VideoLimits:
+        """How much of a video is looked at."""
+        video = self.video
+        return VideoLimits(
+            fps=video.fps,
+            max_frames=video.max_frames,
+            factor=self.family.frame_factor,
+            max_pixels=video.max_pixels,
+            total_pixels=video.total_pixels,
+        )
+
+    def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
+        """UserError for text that the processor would take for a picture."""
+        texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+        if found := next((token for token in self.reserved for text in texts if token in text), None):
+            raise UserError(f"{where}: the text (and what a hint or a condition adds) holds {found!r}, which stands for pictures")
+
+    def encode_completion(self, text: str) -> list[int]:
+        """The ids of a completion written by a person, the end-of-turn token included."""
+        return [*self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), self.tokenizer.eos_token_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.device) -> dict[str, torch.Tensor]:
+    """Join the media arguments of several prompts along their first axis; prompts without media add nothing."""
+    keys = sorted({k for m in media for k in m})
+    return {k: torch.cat([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
+
+
+def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What the model needs of what a processor gives."""
+    return {k: v for k, v in encoded.items() if k not in ("attention_mask", "labels")}  # PaliGemma's makes labels
+
+
+def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
+    return {k for k, v in encoded.items() if k != SECONDS and v.ndim == 2 and tuple(v.shape) == (1, length)}
+
+
+def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {SECONDS: torch.as_tensor(encoded[SECONDS])} if SECONDS in encoded else {}
+
+
+def _channels_first(footage: VideoFrames) -> torch.Tensor:
+    """uint8 [T, 3, H, W]; a single frame stands twice, as a processor wants two."""
+    frames = torch.from_numpy(footage.frames_THWC.copy()).permute(0, 3, 1, 2)
+    return frames.repeat(2, 1, 1, 1) if len(frames) == 1 else frames
+
+
+def _metadata(footage: VideoFrames) -> Any:
+    """What transformers' processors take times from: their frames are ours, counted in milliseconds."""
+    from transformers.video_utils import VideoMetadata
+
+    times = [round(1000 * t) for t in footage.times_s]
+    total = max(round(1000 * footage.duration_s), 1)
+    return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
+
+
+def explained(error: BaseException) -> str:
+    """What a processor raised, in one line."""
+    return f"{type(error).__name__}: {shorten(error)[:300]}"
+
+
+def _unfit(where: str, error: Exception) -> UserError:
+    return UserError(f"{where} can't be processed: {explained(error)}")

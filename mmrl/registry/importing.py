@@ -1,0 +1,216 @@
+"""From "module:Name" to the thing itself: import it, say why that fails, check the options it is given."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from mmrl.api.errors import PluginError, UserError, did_you_mean, plugin_errors, shorten
+from mmrl.registry import contract
+from mmrl.registry.distributions import DISTRIBUTION, canonical, distribution_with
+
+MODULES = {
+    "levenshtein": "Levenshtein",
+    "opencv-python-headless": "cv2",
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+    "scikit-image": "skimage",
+}
+"""Distributions whose module has another name, so that a missing module leads to its extra."""
+
+
+def load_target(target: str, what: str) -> Any:
+    """The object behind `module:Name`; `what` opens the message of the PluginError, such as "task 'flags/country'"."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{what} {explain_import(error, module_name)}") from error
+    try:
+        return functools.reduce(getattr, name.split("."), module)
+    except AttributeError as error:
+        raise PluginError(
+            f"{what}: its target {target!r} does not exist, {module_name} has no {name!r}.{did_you_mean(name, vars(module))}"
+        ) from error
+
+
+@contextlib.contextmanager
+def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[None]:
+    """Around a call of a target with its options. What it refuses itself it says best; an option that it takes, or fails with,
+    although it is of another kind than its annotation names, is a UserError."""
+    try:
+        with plugin_errors(f"{what}, made with {options},"):
+            yield
+    except PluginError as error:
+        if wrong := type_mismatch(target, options):
+            raise UserError(wrong) from error
+        raise
+    if wrong := type_mismatch(target, options):
+        raise UserError(wrong)
+
+
+def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
+    """Why importing `module` (of distribution `dist`) failed and what to install, to follow the name of what failed."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return f"failed to import: {type(error).__name__}: {shorten(error)}"
+    missing = error.name
+    if missing.partition(".")[0] == module.partition(".")[0]:
+        cure = "a part of the plugin itself is misspelt or was not installed"
+    elif requirement := _provider(missing.partition(".")[0], [d for d in (dist or distribution_with(module), DISTRIBUTION) if d]):
+        cure = f'pip install "{requirement}"'
+    else:
+        cure = "install the package that has it"
+    return f"failed to import: no module named {missing!r}: {cure}"
+
+
+CURE = "give options = {{{name} = ...}} in a run file, or --set {name}=..."
+"""How an option is given that is missing."""
+
+
+def check_options(what: str, target: Callable[..., Any], options: Mapping[str, Any], skip: int = 0, cure: str = CURE) -> None:
+    """Raise UserError unless `target` can be called with these keyword arguments after `skip` positional ones."""
+    parameters = list(inspect.signature(target).parameters.values())[skip:]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    accepted = [p.name for p in named]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in options:
+            if name not in accepted:
+                raise UserError(
+                    f"{what} has no option {name!r}.{did_you_mean(name, accepted)} It accepts: "
+                    f"{', '.join(accepted) or 'no options'}"
+                )
+    for p in named:
+        if p.default is p.empty and p.name not in options:
+            raise UserError(f"{what} needs the option {p.name!r}: {cure.format(name=p.name)}; it accepts: {', '.join(accepted)}")
+        choices = _choices(p.annotation)
+        if p.name in options and choices and options[p.name] not in choices:
+            known = ", ".join(repr(c) for c in choices)
+            raise UserError(f"{what}: {p.name} = {options[p.name]!r} is not one of {known}")
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of `Literal["a", "b"]`, also when annotations are text."""
+    if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
+        return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def type_mismatch(target: Callable[..., Any], options: Mapping[str, Any]) -> str:
+    """What is wrong with the first option that is of another kind than its annotation names; empty where none is."""
+    hints = _hints(target)
+    wrong = (name for name in options if name in hints and not _fits(options[name], hints[name]))
+    return next((f"{name} = {options[name]!r:.60} must be {_called(hints[name])}" for name in wrong), "")
+
+
+_NAMES: Mapping[Any, tuple[str, str]] = {
+    str: ("a text", "texts"),
+    bool: ("true or false", "true and false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    Mapping: ("a table", "tables"),
+    dict: ("a table", "tables"),
+    Sequence: ("a list", "lists"),
+    list: ("a list", "lists"),
+}
+"""What an option may be -> what one and several are called. Of everything else nothing is said here."""
+
+
+def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of what a target is called with. One that names what is imported for type checkers alone says nothing."""
+    found: dict[str, Any] = {}
+    owners: list[Any] = [target]
+    if inspect.isclass(target):
+        owners = [*reversed(inspect.getmro(target)), target.__init__]  # type: ignore[misc]  # what a subclass makes of it is meant
+    for owner in owners:
+        known = vars(sys.modules.get(getattr(owner, "__module__", None) or "", builtins))
+        for name, said in inspect.get_annotations(owner).items():
+            with contextlib.suppress(NameError, TypeError, AttributeError, SyntaxError):
+                found |= get_type_hints(SimpleNamespace(__annotations__={name: said}), dict(known))
+    return found
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that an annotation names; True where that isn't known. A whole number is a number."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if hint is None or hint is type(None):
+        return value is None
+    if origin is Literal:
+        return value in inner
+    if origin not in _NAMES:
+        return True
+    if origin in (str, bool):
+        return isinstance(value, origin)
+    if origin in (int, float):
+        return isinstance(value, (int, float) if origin is float else int) and not isinstance(value, bool)
+    if origin in (Mapping, dict):
+        return isinstance(value, Mapping) and (not inner or all(_fits(one, inner[1]) for one in value.values()))
+    return isinstance(value, list | tuple) and (not inner or all(_fits(one, inner[0]) for one in value))
+
+
+def _called(hint: Any, several: bool = False) -> str:
+    """What an annotation names, in the words of a run file."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_called(one, several) for one in inner if one is not type(None)))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    name = _NAMES[origin][several] if origin in _NAMES else ""
+    of = _called(inner[-1], True) if inner and name else ""
+    return f"{name} of {of}" if of else name
+
+
+def _provider(module: str, dists: Iterable[str]) -> str | None:
+    """What to install to get `module`: `multimodal-rl[train]`, or the bare requirement that one of `dists` declares."""
+    from packaging.requirements import Requirement
+
+    for dist in dists:
+        try:
+            declared = metadata.metadata(dist)
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, declared.get_all("Requires-Dist") or ()):
+            name = canonical(requirement.name)
+            if MODULES.get(name, name.replace("-", "_")) == module:
+                for extra in declared.get_all("Provides-Extra") or ():
+                    if requirement.marker and not requirement.marker.evaluate() and requirement.marker.evaluate({"extra": extra}):
+                        return f"{dist}[{extra}]"
+                return f"{requirement.name}{requirement.specifier}"
+    return None
+
+
+def import_file(path: Path) -> Any:
+    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
+    name, path = path.stem, path.resolve()
+    if not name.isidentifier():
+        raise contract.contract_error(f"the file's name {path.name!r} must be a Python name, as in my_task.py")
+    spec = importlib.util.find_spec(name)
+    if spec is not None and Path(spec.origin or "").resolve() != path:
+        raise contract.contract_error(f"a module named {name!r} exists already ({spec.origin}); rename the file")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise contract.contract_error(f"{path.name!r} is no Python file: name one that ends in .py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

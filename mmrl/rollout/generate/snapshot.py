@@ -1,0 +1,33 @@
+"""The embedded sampler with weights of its own, so that it can sample while the learner's change."""
+
+from __future__ import annotations
+
+import torch
+
+from mmrl.policies.shard import model_state_dict, unsharded
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.weights import parameter_versions
+
+
+class SnapshotGenerator(LocalGenerator):
+    """Samples with a copy of the learner's weights as they were at the last `wake_up`."""
+
+    def __init__(self, policy: VLM, batch_size: int = 256) -> None:
+        """policy: the learner's."""
+        super().__init__(policy.clone(frozen=True, spread=False), batch_size)
+        self.learner = policy
+        self._known = parameter_versions(policy.model)
+
+    @torch.no_grad()
+    def wake_up(self) -> None:
+        """Take over the learner's weights of this moment."""
+        now = parameter_versions(self.learner.model)
+        if now == self._known:
+            return
+        with unsharded(self.learner.root):
+            for own, theirs in zip(
+                model_state_dict(self.policy.model).values(), model_state_dict(self.learner.model).values(), strict=True
+            ):
+                own.copy_(theirs)
+        self._known = now

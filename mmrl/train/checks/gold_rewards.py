@@ -1,0 +1,104 @@
+"""Before the first step: would a right answer fit, and would it be rewarded?
+
+A verifier that reads another format than the task asks for, or a limit that cuts every answer off, looks like a model that does
+not learn; the gold completions tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mmrl.api.errors import NoGold, PluginError, UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Rollout
+from mmrl.data.prompts import Indexable, gold_completion, prompt_at
+from mmrl.judge import Judge, build_cases
+
+if TYPE_CHECKING:  # previews ask too, and need no torch
+    from mmrl.config.sections import TaskConfig
+    from mmrl.rollout.collector import Collector
+
+PROMPTS = 4
+"""How many of each task are tried, spread over the split."""
+QUOTED = 80
+"""Characters of a completion that are quoted."""
+
+
+def gold_warnings(
+    tasks: Mapping[str, Task],
+    prompts: Mapping[str, Indexable],
+    verifiers: Mapping[str, Mapping[str, VerifierSpec]],
+    collector: Collector,
+    judge: Judge,
+    max_tokens: Mapping[str, int],
+    entries: Mapping[str, TaskConfig],
+    smoke: bool = False,
+) -> Iterator[str]:
+    """What speaks against a run, a sentence each. All by task. smoke: the run is cut short on purpose, `max_tokens` too."""
+    for task, items in prompts.items():
+        if tasks[task].simulation is not None:  # nobody writes a completion
+            continue
+        rollouts = list(_gold(tasks[task], task, items, collector, entries[task].prompt_template))
+        if not rollouts:  # nobody can say what would be right
+            continue
+        shortest = min(r.length for r in rollouts)
+        if shortest > max_tokens[task] and not smoke:
+            key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
+            yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
+        for name, spec in verifiers[task].items():
+            scored = zip(judge.run(name, build_cases(rollouts)), rollouts, strict=True)
+            low = [(s.value, r.completion, s.detail) for s, r in scored if s.value is not None and is_below_high(spec, s.value)]
+            if low:
+                yield f"{task}: {describe_gold_loss(spec, entries[task].id, low, len(rollouts))}"
+
+
+def is_below_high(spec: VerifierSpec, value: float) -> bool:
+    """Whether this is less than the best that a verifier gives. A sum of parts may miss that by rounding."""
+    return value < spec.high - slack(spec)
+
+
+def slack(spec: VerifierSpec) -> float:
+    """By how much two of a verifier's values may differ and be the same."""
+    return 1e-6 * max(1.0, abs(spec.high))
+
+
+def describe_gold_loss(spec: VerifierSpec, task: str, low: Sequence[tuple[float, str, str]], tried: int) -> str:
+    """What is said of a verifier that gives gold completions less than its best. task: its id. low: (value, completion, the
+    score's detail) of each of them, one at least. tried: how many completions there were."""
+    value, completion, detail = low[0]
+    why = f", saying {detail!r}" if detail else ""
+    less, most = _apart(value, spec.high)
+    published = "as published, " if "@" in spec.id else ""
+    cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
+    return (
+        f"{published}{spec.id} gives {less}, not {most}, to the gold completion {cut!r} (and to {len(low)} of {tried} tried)"
+        f"{why}: does it read what the task asks for, see `mmrl list tasks {task}`?"
+    )
+
+
+def _apart(a: float, b: float) -> tuple[str, str]:
+    """Two different numbers with as few digits as tell them apart."""
+    for digits in range(6, 17):
+        if (said := (f"{a:.{digits}g}", f"{b:.{digits}g}"))[0] != said[1]:
+            break
+    return said
+
+
+def _gold(task: Task, name: str, items: Indexable, collector: Collector, template: str) -> Iterator[Rollout]:
+    """The gold completions of a few prompts, of those that have one, as finished episodes; broken pictures are the run's
+    business."""
+    for i in range(0, len(items), -(-len(items) // PROMPTS)):
+        try:
+            prompt = prompt_at(items, i, name, template)
+            inputs = collector.encode([prompt])
+        except PluginError:
+            raise
+        except UserError:
+            continue
+        try:
+            gold = gold_completion(task, prompt)
+        except NoGold:
+            continue
+        yield from collector.demonstrate([prompt], inputs, [gold])

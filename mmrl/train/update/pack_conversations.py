@@ -1,0 +1,269 @@
+"""Rollouts and their credit -> Batch. A group is packed as `[prompt][completion 1]..[completion G]`, so the prompt and its
+images are computed once; a model that can't share a prompt gets one `[prompt][completion]` a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mmrl.api.episodes import Conversation
+from mmrl.api.errors import UserError
+from mmrl.compute import ranks
+from mmrl.config.sections import RunConfig
+from mmrl.policies.batches import Batch, Credit, MicroBatch
+from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.packer import Dealt, PackOptions
+
+FLAT = {
+    "source_L": torch.long,
+    "target_L": torch.long,
+    "sampler_logprobs_L": torch.float32,
+    "advantages_L": torch.float32,
+    "rollout_L": torch.long,
+    "place_L": torch.long,
+    "off_policy_L": torch.bool,
+    "final_R": torch.long,
+    "final_rollout_R": torch.long,
+}
+"""What every micro-batch says of its trained tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One prompt and the completions packed behind it."""
+
+    inputs: PromptInputs
+    members: list[int]
+    """Indices of the rollouts."""
+    length: int
+
+
+def pack(
+    rollouts: Sequence[Conversation], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
+) -> Batch:
+    """Flat tensors of every trained token that this rank has.
+
+    budget: padded tokens a micro-batch may hold.
+    keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus their
+    gradient is zero, so they are only counted.
+
+    A completion that holds a banned id is refused: its forward pass would mistake it for an image.
+    """
+    nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
+    trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n] and not r.is_stub]
+    for n in trained:
+        _check(rollouts[n], policy)
+    lengths_N = torch.tensor([0 if nowhere[n] else r.length for n, r in enumerate(rollouts)], dtype=torch.long)
+    moved = (credit.advantages != 0).flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages != 0
+    computed = [n for n in trained if keep_zero or moved[n]]
+    rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
+    micro = tuple(_micro(_seeing(chunk, policy), rollouts, credit, policy) for chunk in _fill(rows, budget))
+    tokens = sum(rollouts[n].length for n in trained)
+    return Batch(
+        micro=micro,
+        num_tokens=tokens,
+        num_rollouts=len(trained),
+        lengths_N=lengths_N.to(policy.device),
+        looks=any(row.inputs.media for row in rows),
+    )
+
+
+def pad_passes(batch: Batch, policy: VLM) -> Batch:
+    """The batch with as many passes as that of every other rank, some of them with nothing to learn: where weights are spread,
+    every rank helps in the passes of the others."""
+    if policy.root is None:
+        return batch
+    nothing = Credit(advantages=torch.zeros(0))
+    more = ranks.all_reduce_max(len(batch.micro)) - len(batch.micro)
+    return replace(batch, micro=(*batch.micro, *(_micro([_blank(policy)], [], nothing, policy) for _ in range(more))))
+
+
+def _seeing(rows: list[_Row], policy: VLM) -> list[_Row]:
+    """The rows and, where weights are spread, at least one that shows a picture: the ranks add up the gradients of the same
+    weights, and those of the vision tower are among them."""
+    return rows if policy.root is None or any(row.inputs.media for row in rows) else [_blank(policy), *rows]
+
+
+def _blank(policy: VLM) -> _Row:
+    return _Row(inputs=policy.blank, members=[], length=len(policy.blank.ids))
+
+
+def _check(rollout: Conversation, policy: VLM) -> None:
+    where = f"a rollout of prompt {rollout.prompt.id!r}"
+    if rollout.turns[0].observed_ids != tuple(rollout.inputs.ids.tolist()):
+        raise ValueError(f"{where}: the sampler read other prompt ids than the learner would")
+    for turn in rollout.turns:
+        if not policy.banned.isdisjoint(turn.token_ids):
+            raise ValueError(f"{where} holds a vision id: the sampler must suppress them")
+    for turn in rollout.turns[1:] if rollout.final_inputs is None else ():
+        if not policy.banned.isdisjoint(turn.observed_ids):
+            raise ValueError(f"{where} observed a picture in a later turn and doesn't say which")
+
+
+def _tokens(rollout: Conversation) -> tuple[list[int], list[bool]]:
+    """All that follows the prompt, and which of it was sampled."""
+    ids: list[int] = []
+    sampled: list[bool] = []
+    for number, turn in enumerate(rollout.turns):
+        observed = turn.observed_ids if number else ()
+        ids += [*observed, *turn.token_ids]
+        sampled += [False] * len(observed) + [True] * len(turn.token_ids)
+    return ids, sampled
+
+
+def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_prefix: bool, budget: int) -> Iterator[_Row]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for n in computed:  # a group may answer several readings of its prompt, such as one for each condition
+        key = (rollouts[n].group, id(rollouts[n].inputs) if shared_prefix else n)
+        groups.setdefault(key, []).append(n)
+    for members in groups.values():
+        inputs = rollouts[members[0]].inputs
+        row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
+        for n in members:
+            size = len(_tokens(rollouts[n])[0])
+            if row.members and row.length + size > budget:  # a group too long for one row repeats its prompt
+                yield row
+                row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
+            row = _Row(inputs=inputs, members=[*row.members, n], length=row.length + size)
+        yield row
+
+
+def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
+    """Rows of like length together, each micro-batch within the budget after padding (one row may exceed it alone)."""
+    chunk: list[_Row] = []
+    for row in rows:  # sorted by length, so the newest is the longest
+        if chunk and ((len(chunk) + 1) * row.length > budget or not _fit(chunk, row)):
+            yield chunk
+            chunk = []
+        chunk.append(row)
+    if chunk:
+        yield chunk
+
+
+def _fit(rows: Sequence[_Row], row: _Row) -> bool:
+    """The row's media can be concatenated with those of the others: tiles and padding differ between some families' images."""
+    known = {k: v.shape[1:] for r in rows for k, v in r.inputs.media.items()}
+    return all(known.get(k, v.shape[1:]) == v.shape[1:] for k, v in row.inputs.media.items())
+
+
+def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
+    device = policy.device
+    B, S = len(rows), max(r.length for r in rows)
+    ids = torch.zeros(B, S, dtype=torch.long)
+    segment = torch.full((B, S), -1, dtype=torch.long)
+    axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
+    positions = torch.zeros(axes, B, S, dtype=torch.long)
+    types = {k: torch.full((B, S), policy.family.completion_type, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
+    flat = {name: [torch.empty(0, dtype=dtype)] for name, dtype in FLAT.items()}
+
+    def add(**pieces: torch.Tensor) -> None:
+        for name, piece in pieces.items():
+            flat.setdefault(name, []).append(piece)
+
+    for b, row in enumerate(rows):
+        prompt = len(row.inputs.ids)
+        ids[b, :prompt], segment[b, :prompt] = row.inputs.ids, 0
+        if row.inputs.positions is not None:
+            positions[:, b, :prompt] = row.inputs.positions
+        for key, values in row.inputs.token_types.items():
+            types[key][b, :prompt] = values
+        start = prompt
+        for g, n in enumerate(row.members, 1):
+            rollout = rollouts[n]
+            following, sampled = map(torch.tensor, _tokens(rollout))
+            end, length = start + len(following), rollout.length
+            ids[b, start:end], segment[b, start:end] = following, g
+            positions[:, b, start:end] = _positions(rollout, end - start)
+            # the last token of the prompt predicts the first of every completion
+            before = torch.cat([torch.tensor([prompt - 1]), torch.arange(start, end - 1)])
+            add(
+                source_L=b * S + before[sampled],
+                target_L=following[sampled],
+                sampler_logprobs_L=torch.tensor([p for t in rollout.turns for p in t.logprobs], dtype=torch.float32),
+                advantages_L=_spread(credit.advantages, n, length),
+                rollout_L=torch.full((length,), n),
+                place_L=torch.arange(length),
+                off_policy_L=torch.full((length,), rollout.off_policy),
+                final_R=torch.tensor([b * S + end - 1]),
+                final_rollout_R=torch.tensor([n]),
+            )
+            if credit.values_NT is not None and credit.returns_NT is not None:
+                add(values_L=_spread(credit.values_NT, n, length), returns_L=_spread(credit.returns_NT, n, length))
+            start = end
+    shown = [m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))]  # as in the rows
+    media = concatenate(shown, device) | {k: v.to(device) for k, v in types.items()}
+    return MicroBatch(
+        ids_BS=ids.to(device),
+        segment_BS=segment.to(device),
+        positions=positions.to(device) if axes else None,
+        media=media,
+        **{name: torch.cat(pieces).to(device) for name, pieces in flat.items()},
+    )
+
+
+def _positions(rollout: Conversation, length: int) -> torch.Tensor:
+    """int64 [axes, length] or [length]: rotary positions of what follows the prompt."""
+    first, later = rollout.inputs, rollout.final_inputs
+    if later is None or later.positions is None:
+        return torch.arange(length) + first.next_position
+    known = later.positions[:, len(first.ids) :]
+    steps = torch.arange(length - known.shape[1]).expand(len(known), -1) + later.next_position
+    return torch.cat([known, steps], 1)
+
+
+def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
+    """The media of all turns but the prompt."""
+    if rollout.final_inputs is None:
+        return {}
+    own = rollout.inputs.media
+    return {k: v[len(own[k]) if k in own else 0 :] for k, v in rollout.final_inputs.media.items()}
+
+
+def _spread(values: torch.Tensor, n: int, length: int) -> torch.Tensor:
+    """A rollout's values for each of its trained tokens, from [N] or [N, T]."""
+    return values[n].float().cpu().expand(length) if values.ndim == 1 else values[n, :length].float().cpu()
+
+
+class ConversationPacker:
+    """Conversations. Mini-batches are whole groups, dealt out in turn."""
+
+    def __init__(self, config: RunConfig, policy: VLM) -> None:
+        """UserError where the run file asks for shared prompts and the policy can't share them."""
+        self.policy, self.budget = policy, config.train.micro_batch_tokens
+        self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
+        self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy.model.config.model_type)
+
+    def pack(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> list[Batch]:
+        groups = [r.group for r in rollouts]
+        parts = min(options.minibatches, len(set(groups))) or 1
+        found = []
+        for k in range(parts):
+            mine = credit
+            if parts > 1:
+                out = torch.tensor([group % parts != k for group in groups])
+                kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
+                mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
+            batch = pack(rollouts, mine, self.policy, shared_prefix=self.shared, budget=self.budget, keep_zero=options.keep_zero)
+            found.append(pad_passes(batch, self.policy))
+        return found
+
+    def deal(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> Dealt:
+        return self.pack(rollouts, credit, options)
+
+
+def _unshared(packing: str, kind: str) -> str:
+    """What a person should know of a family that can't share a prompt."""
+    if packing == "shared-prefix":
+        raise UserError(
+            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
+        )
+    if packing == "per-completion":
+        return ""
+    return (
+        f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, which is exact but "
+        'several times slower (set train.packing = "per-completion" to accept that in silence)'
+    )

@@ -1,0 +1,105 @@
+"""Finds the runs below a folder, and allows access only to their media, never to files outside the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmrl.api.errors import UserError
+from mmrl.run_folder.reader import is_run
+
+DEPTH = 4
+"""Levels of subfolders that are searched for runs."""
+MEDIA = re.compile(
+    r"(?:rollouts/media/[0-9a-zA-Z_-]{1,128}\.(?:png|webp)|episodes/step-\d{6,}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.webp)"
+)
+"""Names of images and videos in a run folder, as `mmrl.run_folder.writer` writes them."""
+PARTS = ("rollouts", "rollouts/media", "evaluations", "episodes")
+"""Subfolders of a run whose files are shown."""
+
+
+class NotFound(Exception):
+    """The requested run or file does not exist or may not be shown; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """The board's folder, which contains runs or is a run folder itself."""
+
+    folder: Path
+    """Its resolved path."""
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> RunPaths:
+        """The places below a folder. Raises UserError if it does not exist or is unreadable."""
+        path = Path(folder)
+        try:
+            os.listdir(path)
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}: give the folder that holds runs, such as runs/") from None
+        return cls(path.resolve())
+
+    def names(self) -> list[str]:
+        """The runs by their path below the folder, sorted; `.` if the folder itself is a run."""
+        return sorted(name for name in self._found(self.folder, DEPTH) if _has_address(name))
+
+    def _found(self, folder: Path, depth: int) -> Iterator[str]:
+        if is_run(folder):
+            yield folder.relative_to(self.folder).as_posix()
+            return
+        try:
+            below = [
+                entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+            ]
+        except OSError:  # the folder has vanished or is unreadable
+            return
+        if depth:
+            for entry in below:
+                yield from self._found(Path(entry.path), depth - 1)
+
+    def run(self, name: str) -> Path:
+        """The folder of a run. Raises NotThere for any other name, such as one with `..`."""
+        parts = name.split("/")
+        if name != "." and ("" in parts or ".." in parts or "." in parts or "\0" in name or "\\" in name):
+            raise NotFound(f"{name!r:.200} is not a run's name")
+        path = self.folder / name
+        try:
+            inside = path.resolve(strict=True) == path and is_run(path)
+        except (OSError, ValueError):
+            inside = False
+        if not inside:
+            raise NotFound(f"there is no run {name!r:.200} here; it may have been moved or removed")
+        for part in PARTS:
+            if (path / part).is_symlink():
+                raise NotFound(f"{part}/ of {name} is a symbolic link, which the board does not follow")
+        return path
+
+    def media(self, name: str, path: str) -> Path:
+        """The file of an image or video of a run. Raises NotThere for any other file, and for a symbolic link."""
+        if not MEDIA.fullmatch(path):
+            raise NotFound(f"{path!r:.200} is not an image or video of a run")
+        file = self.run(name) / path
+        try:
+            if file.resolve(strict=True) == file and file.is_file():
+                return file
+        except OSError:
+            pass
+        raise NotFound(f"{path} is missing from {name}")
+
+
+def _has_address(name: str) -> bool:
+    """Whether a name is valid text, so that it can be part of an address."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def index_file(run: Path) -> Path:
+    """The index file of a run, in the user's cache folder, since the run folder may not be writable."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "mmrl" / "board" / f"{hashlib.sha256(os.fsencode(run)).hexdigest()[:24]}.sqlite"
