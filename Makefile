@@ -80,6 +80,7 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
+	@.venv/bin/python -m pip uninstall -q -y mmrl 2>/dev/null  # the name of version 0.1, whose files would stay beside these
 	@# built with what is here: an environment of its own for each of them would take longer than all else
 	@.venv/bin/python -m pip install -q -c constraints.txt hatchling editables setuptools
 	@.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation \

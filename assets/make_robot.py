@@ -25,7 +25,7 @@ TO = HERE / "models" / "tabletop-pick"
 WORDS = ("pick up the", *(f" {w}" for w in ("red", "green", "blue", "yellow", "cube", "ball", "cylinder")))
 RUN_FILE = """\
 name = "{name}"
-runs = "{runs}"
+runs_dir = "{runs}"
 policy = {{ kind = "vla", model = "{model}", options = {{ dims = 4, bins = 32, prompt = "{{instruction}}" }} }}
 evaluate = {{ num_prompts = 256 }}
 simulate = {{ num_envs = 128 }}

@@ -97,7 +97,7 @@ WARM = (
 )
 RL = (
     '{{ kind = "rl", steps = {0.steps}, prompts_per_step = 32, group_size = 8, optimizer = "muon", beta1 = 0.95, '
-    'learning_rate = {0.learning_rate}, schedule = "linear", entropy = {0.entropy} }}'
+    'learning_rate = {0.learning_rate}, schedule = "linear", entropy_coef = {0.entropy} }}'
 )
 
 

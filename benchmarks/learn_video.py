@@ -30,8 +30,8 @@ name = "{name}"
 runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
-tasks = [{{ id = "video/{task}", name = "{task}", options = {{ {setting.options}, prompt_template = "", warm = 4000, \
-train = 4000, test = {test} }} }}]
+tasks = [{{ id = "video/{task}", name = "{task}", options = {{ {setting.options}, prompt = "", warm = 4000, train = 4000, \
+test = {test} }} }}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
 evaluate = {{ num_prompts = {test}, every = 50, shuffle_frames = true }}
@@ -41,7 +41,7 @@ train = {{ threads = 1 }}
 WARM = """{{ kind = "sft", split = "warm", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
 RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 32, group_size = 8, optimizer = "muon", beta1 = 0.95, \
-learning_rate = {setting.learning_rate}, schedule = "linear", entropy = {setting.entropy} }}"""
+learning_rate = {setting.learning_rate}, schedule = "linear", entropy_coef = {setting.entropy} }}"""
 STAGE = 'objects = 1, backgrounds = ["plain"], seconds = [8, 8]'
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/telling.py [--tokens 50 200 500] [--ranks 256] [--characters 4.5]
 
-A rank's prompts, each with its group, as `light_group` gives them; texts all differ. Their bytes are fitted by a number for each
+A rank's prompts, each with its group, as `group_stub` gives them; texts all differ. Their bytes are fitted by a number for each
 token and one for each completion, its share of the prompt among them. Reading is done as torch's `all_gather_object` does it, for
 `--ranks` such shares that are kept, in seconds of the processor, the median of `--rounds`: with Python's collector of garbage,
 which goes over what was read already again and again, and (`uncollected`) with one look at the end. `columns` are the same
@@ -28,7 +28,7 @@ from machine import machine
 from mmrl.api.episodes import Conversation
 from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
-from mmrl.train.sampling.groups import light_group
+from mmrl.train.sampling.groups import group_stub
 
 QUESTION = "Where is the blue cup that stands behind the plate? Think about it first, then answer with a box of four numbers."
 
@@ -51,7 +51,7 @@ def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 
 
 def columns(groups: dict[int, Group]) -> dict[str, Any]:
     """The same without an object for each completion."""
-    light = [light_group(group) for group in groups.values()]
+    light = [group_stub(group) for group in groups.values()]
     rollouts, scores = [r for g in light for r in g.rollouts], [s for g in light for s in g.scores]
     turns = [t for r in rollouts for t in r.turns]
     flags = [(t.terminated, t.truncated, r.off_policy, r.is_demonstration) for r in rollouts for t in r.turns]
@@ -62,7 +62,7 @@ def columns(groups: dict[int, Group]) -> dict[str, Any]:
         "statuses": np.array([list(Status).index(r.status) for r in rollouts], np.int8),
         "turns": np.array([len(r.turns) for r in rollouts], np.int32),
         "lengths": np.array([len(t.token_ids) for t in turns], np.int32),
-        "versions": np.array([t.version for t in turns], np.int32),
+        "versions": np.array([t.policy_version for t in turns], np.int32),
         "rewards": np.array([t.reward for t in turns]),
         "flags": np.array(flags),
         "values": np.array([s.value for s in scores], float),
@@ -106,7 +106,7 @@ def main() -> None:
     count, rows = args.prompts * args.group, []
     for tokens in args.tokens:
         groups = share(args.prompts, args.group, tokens, args.characters)
-        objects = {number: light_group(group) for number, group in groups.items()}
+        objects = {number: group_stub(group) for number, group in groups.items()}
         row = {"tokens": tokens, **measured(objects, count, args.ranks, args.rounds)}
         row |= {f"columns_{k}": v for k, v in measured(columns(groups), count, args.ranks, args.rounds).items()}
         rows.append({name: round(value, 2) for name, value in row.items()})

@@ -62,7 +62,7 @@ def main() -> None:
     algorithm = load_algorithm("ppo", {"gamma": 0.99})
     critic = Critic(policy, CriticConfig(hidden_sizes=[512, 128]), 0, args.chunk)
     learner = Learner(policy, stage, algorithm, critic=critic, checkpointed=args.size != "tiny")
-    simulation = {"max_steps": args.episode, "until_success": False, "options": {"size": args.pixels, "task": "put-on"}}
+    simulation = {"max_steps": args.episode, "terminate_on_success": False, "options": {"size": args.pixels, "task": "put-on"}}
     task: Any = Episodes(**simulation)
     collector = SimulatorCollector(
         policy, {"table": task}, SimulateConfig(num_envs=args.environments, lanes=args.lanes), args.device

@@ -4,13 +4,14 @@ These names are what a plugin imports; nothing heavy is imported with them.
 """
 
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.errors import EnvironmentFailed, NoGold, UserError
 from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
-from mmrl.api.moved import MovedFinder
+from mmrl.api.moved import MovedFinder, no_attribute
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.api.tasks.overlays import Overlay
@@ -55,3 +56,8 @@ __all__ = [
     "hookimpl",
     "user_message",
 ]
+
+if not TYPE_CHECKING:  # which would take every name for one of this module
+
+    def __getattr__(name: str) -> NoReturn:
+        raise AttributeError(no_attribute(name), name=name, obj=sys.modules[__name__])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from mmrl.registry.plugins import _registry
 
 
@@ -56,14 +57,6 @@ def mmrl(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in a process of its own, in a folder of its own: `mmrl("list", "--json")`."""
 
     def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "mmrl", *args],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=tmp_path,
-            env={**os.environ, **env},
-        )
+        return forked.run(args, cwd=tmp_path, env={**os.environ, **env})
 
     return run

@@ -1,1 +1,1 @@
-"""Everything that a plugin imports: types, interfaces, specs, hooks, errors and helpers. It imports nothing else of mmrl."""
+"""Everything that a plugin imports: types, interfaces, specs, hooks, errors, helpers. It imports no other part of mmrl."""

@@ -1,4 +1,4 @@
-"""Coordinate formats: the numbers in which places on a picture are written, and the conversion between them."""
+"""Coordinate formats: the units in which points on an image are written, and conversion between them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ def convert_coordinates(
     image_size: tuple[int, int],
     model_size: tuple[int, int] | None = None,
 ) -> Any:
-    """Coordinates written in the frame `source`, as they are written in `target`.
+    """Convert coordinates from the format `source` to the format `target`.
 
-    coordinates: (x, y), (x1, y1, x2, y2) or any other flat run of x, y pairs, or a list of such.
-    image_size: (width, height) of the original image; model_size: of the image as the model sees it, needed for `MODEL_PIXELS`.
+    coordinates: (x, y), (x1, y1, x2, y2) or any other flat sequence of x, y pairs, or a list of such sequences.
+    image_size: (width, height) of the original image, in pixels.
+    model_size: (width, height) of the image as the model sees it, in pixels; needed for `MODEL_PIXELS`.
 
-    Returns floats in the same nesting: a tuple for a flat run, a list of tuples for a list. Nothing is rounded, clipped or
-    reordered, so corners given in reverse stay in reverse and a round trip gives back the numbers; rounding to whole numbers
-    in between costs at most half a step of that frame.
+    Returns floats in the same nesting: a tuple for a flat sequence, a list of tuples for a list. Nothing is rounded, clipped or
+    reordered: reversed corners stay reversed, and a round trip returns the same numbers. Rounding to whole numbers in between
+    costs at most half a unit of that format.
 
     Raises ValueError for an odd number of coordinates, or when model_size is needed and missing.
     """
@@ -39,7 +40,7 @@ def convert_coordinates(
 
 
 def _extent(frame: CoordinateFormat, image_size: tuple[int, int], model_size: tuple[int, int] | None) -> tuple[float, float]:
-    """How far x and y reach in a frame."""
+    """The largest x and y of an image in a coordinate format."""
     if frame is CoordinateFormat.MODEL_PIXELS:
         if model_size is None:
             raise ValueError("model_size is needed for coordinates in model-pixels")
@@ -48,7 +49,7 @@ def _extent(frame: CoordinateFormat, image_size: tuple[int, int], model_size: tu
 
 
 class CoordinateFormat(enum.StrEnum):
-    """Which numbers a coordinate is written in."""
+    """The unit in which coordinates are written."""
 
     PIXELS = "pixels"
     """Pixels of the original image."""
@@ -62,9 +63,9 @@ class CoordinateFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessing:
-    """How a policy sees a picture, and in which numbers it writes a place on it."""
+    """How a policy resizes images, and in which coordinate format it writes points on them."""
 
     coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
-    """The frame in which it writes coordinates."""
+    """The format in which it writes coordinates."""
     model_size: Callable[[tuple[int, int]], tuple[int, int]] = lambda size: size
-    """(width, height) of a picture -> those of the picture as the model sees it, in pixels."""
+    """(width, height) of an image -> (width, height) of the image as the model sees it, in pixels."""

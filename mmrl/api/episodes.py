@@ -1,5 +1,5 @@
-"""The two kinds of episode: `Conversation`, of turns, and `Trajectory`, of actions in a simulator. `mmrl.api.types.Rollout` says
-what the engine asks of both."""
+"""The two kinds of rollout: `Conversation` has turns, `Trajectory` has actions in a simulator. `mmrl.api.types.Rollout` defines
+their common interface."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:  # torch would make `import mmrl` slow
     from mmrl.api.simulators.types import TrajectoryData
 
 SAID = "said"
-"""The key in `Prompt.meta` of a text that follows the instruction of a simulator."""
+"""The key in `Prompt.meta` of a text that is appended to a simulator's instruction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation(Rollout):
-    """A prompt and the turns that followed; of a single answer one turn. Its targets are the sampled tokens, so that `ratio` is
+    """A prompt and the turns that followed; a single answer is one turn. Its targets are the sampled tokens, so `ratio` is
     always "token"."""
 
     turns: tuple[Turn, ...]
     inputs: Any = None
-    """The prompt as the model reads it (`mmrl.policies`), shared by the whole group: media are processed once."""
+    """The prompt as model inputs (`mmrl.policies`). The whole group shares it, so media are processed once."""
     final_inputs: Any = None
-    """The same of all that came before the last turn, in an episode whose later turns were observed; it has their pictures."""
+    """Model inputs of everything before the last turn, images included; None if nothing was observed after the prompt."""
 
     @property
     def length(self) -> int:
@@ -59,7 +59,7 @@ class Conversation(Rollout):
 
     @property
     def bootstrap(self) -> float:
-        """0: values of tokens are measured in the update's own passes."""
+        """0, since the update computes the values of tokens itself."""
         return 0.0
 
     def num_targets(self, ratio: Ratio) -> int:
@@ -67,8 +67,8 @@ class Conversation(Rollout):
         return self.length
 
     def rewards(self, ratio: Ratio) -> torch.Tensor:
-        """Those of a turn's actions stand at the last token of each, the tokens divided evenly among them; what is paid for a
-        turn in which nothing was sampled stands at the token before it."""
+        """A turn's tokens are divided evenly among its actions, and each action's reward is at the last token of its part. The
+        reward of a turn in which nothing was sampled is at the token before it."""
         import torch
 
         paid, end = [0.0] * self.num_targets(ratio), 0
@@ -123,18 +123,18 @@ class Conversation(Rollout):
             Rollout.as_case(self),
             image_sizes=getattr(read, "image_sizes", ()),
             model_sizes=getattr(read, "model_sizes", ()),
-            coordinate_format=getattr(self.inputs, "frame", CoordinateFormat.PIXELS),
+            coordinate_format=getattr(self.inputs, "coordinate_format", CoordinateFormat.PIXELS),
         )
 
     @property
     def messages(self) -> Sequence[Message]:
-        found = [*self.prompt.messages]
-        said = max((k for k, turn in enumerate(self.turns) if turn.token_ids), default=0)
+        messages = [*self.prompt.messages]
+        last_sampled = max((k for k, turn in enumerate(self.turns) if turn.token_ids), default=0)
         for k, turn in enumerate(self.turns):
-            found += turn.messages
-            if k < said:
-                found.append({"role": "assistant", "content": turn.text})
-        return found
+            messages += turn.messages
+            if k < last_sampled:
+                messages.append({"role": "assistant", "content": turn.text})
+        return messages
 
     @property
     def summary(self) -> str:
@@ -150,7 +150,7 @@ class Trajectory(Rollout):
     """An episode in a simulator."""
 
     data: TrajectoryData | None
-    """What happened; None where the simulator was lost, so that there is nothing to learn from and nothing to see."""
+    """The steps of the episode; None if the simulator failed, so that there is nothing to train on or to show."""
 
     @property
     def length(self) -> int:
@@ -184,7 +184,7 @@ class Trajectory(Rollout):
         return layout.num_targets(self.data, ratio) if self.data else 0
 
     def rewards(self, ratio: Ratio) -> torch.Tensor:
-        """Each action's at its last target; of a chunk the sum."""
+        """Each action's reward at its last target; for chunks the sum of their actions' rewards."""
         import torch
 
         return layout.target_rewards(self.data, ratio).double().cpu() if self.data else torch.zeros(0, dtype=torch.float64)
@@ -198,10 +198,10 @@ class Trajectory(Rollout):
         return layout.credit_units(self.data, ratio, credit) if self.data else torch.zeros(0, dtype=torch.int64)
 
     def values(self, ratio: Ratio) -> torch.Tensor | None:
-        track = self.data
-        if track is None or track.values_TU is None:
+        data = self.data
+        if data is None or data.values_TU is None:
             return None
-        return layout.values_per_target(track.values_TU, track.valid_TK, track.logprobs_TKC.shape[-1], ratio).cpu()
+        return layout.values_per_target(data.values_TU, data.valid_TK, data.logprobs_TKC.shape[-1], ratio).cpu()
 
     def to_stub(self, prompt: Prompt | None = None) -> Trajectory:
         return replace(self, prompt=prompt or self.prompt.without_media(), data=self.data and self.data.stub, is_stub=True)
@@ -210,12 +210,12 @@ class Trajectory(Rollout):
         return replace(self, data=self.data and self.data.portable)
 
     def answering(self, prompt: Prompt, inputs: Any) -> Trajectory:
-        """The instruction ends as the prompt says."""
+        """Replaces the text that was appended to the instruction by the new prompt's, see `SAID`."""
         if self.data is None:
             return replace(self, prompt=prompt)
         plain = self.data.instruction.removesuffix(f" {self.prompt.meta.get(SAID, '')}")
-        said = f"{plain} {prompt.meta.get(SAID, '')}".strip()
-        return replace(self, prompt=prompt, data=replace(self.data, instruction=said))
+        instruction = f"{plain} {prompt.meta.get(SAID, '')}".strip()
+        return replace(self, prompt=prompt, data=replace(self.data, instruction=instruction))
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -235,10 +235,10 @@ class Trajectory(Rollout):
 
 def _check_tokens(ratio: Ratio) -> None:
     if ratio != "token":
-        raise ValueError(f'a conversation has a target for each token, and no ratio = "{ratio}"')
+        raise ValueError(f'a conversation has one target per token and no ratio = "{ratio}": use "token"')
 
 
 def _counted(turn: Turn) -> Turn:
-    """A turn of which others need its text and how long it was: its ids would be most of what a step sends."""
+    """The turn as other ranks need it: its text and length, without the ids, which would be most of what a step sends."""
     unsampled = (math.nan,) if any(math.isnan(p) for p in turn.logprobs) else ()
     return replace(turn, observed_ids=(), token_ids=range(len(turn.token_ids)), logprobs=unsampled, messages=())

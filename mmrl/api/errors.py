@@ -1,4 +1,4 @@
-"""The exceptions that are meant for people, and the one that costs an episode."""
+"""Exceptions whose messages are written for users, the exception that ends a single episode, and helpers for messages."""
 
 import contextlib
 import copy
@@ -10,13 +10,13 @@ from typing import Any, Self, TypeGuard
 
 
 class UserError(Exception):
-    """Something a person can mend. The message is one line: what, where, what to do.
+    """An error that the user can fix. The message is one line: what is wrong, where, what to do.
 
     The command line prints it to stderr and exits with code 2; a library caller may catch it.
-    Anything else that escapes is a bug and keeps its traceback.
+    Any other exception that escapes is a bug and keeps its traceback.
 
-    key: the key of the run file that is at fault, such as `policy.model`. The message begins with it, and `what` is the rest, so
-    that whoever knows the same value by another name (a teacher is a model too) can say it with that one.
+    key: the run-file key that is wrong, such as `policy.model`. The message is the key and `what`. A caller that uses the same
+    value under another key (a teacher is a model too) can replace the key.
     """
 
     def __init__(self, what: str = "", *, key: str = "") -> None:
@@ -27,15 +27,17 @@ class UserError(Exception):
         return f"{self.key}: {self.what}" if self.key else self.what
 
     def at(self, where: str) -> Self:
-        """The same error, whose message begins with where it happened, such as a step."""
-        found = copy.copy(self)
-        found.what, found.key = f"{where}: {self}", ""
-        return found
+        """A copy whose message begins with where the error happened, such as a step."""
+        copied = copy.copy(self)
+        copied.what, copied.key = f"{where}: {self}", ""
+        return copied
 
 
 class LimitReached(UserError):
-    """A figure passed a limit that stops a run. alarm: the limit's name, a key of `[limits]` or `failure_limit` of `[judge]`.
-    task: the one that the figure is about; empty for all."""
+    """A metric passed a limit that stops the run.
+
+    alarm: the limit's name, a key of `[limits]` or `failure_limit` of `[judge]`.
+    task: label of the task that the metric is about; empty for all tasks."""
 
     def __init__(self, what: str = "", *, alarm: str = "", task: str = "") -> None:
         super().__init__(what)
@@ -43,28 +45,28 @@ class LimitReached(UserError):
 
 
 class NoGold(UserError):
-    """A task can't say what would be right, raised by `Task.gold`: nobody knows what to do on a page of one's own. What needs a
-    gold completion (`sft`, hints, `ground_truth`) ends with its message; all else goes on without."""
+    """Raised by `Task.gold` if the task doesn't know a correct completion, such as what to do on a user's own page. Whatever
+    needs a gold completion (`sft`, hints, `ground_truth`) stops with this message; everything else works without one."""
 
 
 class EnvironmentFailed(Exception):
-    """A world crashed, hung, or can't be made, by no fault of the policy. Raised by what serves an episode (`World`, `Screen`),
-    it costs that episode: it leaves the statistics and is counted, and the run goes on. The message says why, in one line."""
+    """An environment crashed, hung or could not be made, and the policy is not to blame. An `Environment` or a `Screen` raises
+    it. The episode is left out of the statistics and counted, and the run continues. The message gives the reason in one line."""
 
 
 def display_path(path: object) -> str:
-    """A path as messages tell it: one line of 200 characters at most, its end where it has more."""
+    """A path as it is written in messages: one line of at most 200 characters; of a longer path the end."""
     line = "".join(c if c.isprintable() else "?" for c in str(path))
     return line if len(line) <= 200 else f"...{line[-197:]}"
 
 
 class PluginError(UserError):
-    """Something that a plugin brings can't be used. `__cause__`, where there is one, is what the plugin's author needs:
-    the command line prints its traceback above the line."""
+    """A part of a plugin can't be used. The command line also prints the traceback of `__cause__`, if there is one, for the
+    plugin's author."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" or nothing. Of equally close ones, that with the same letters in another order."""
+    """ " Did you mean 'x'?", or "" if no known word is close. Among equally close words, one with the same letters wins."""
     matches = difflib.get_close_matches(word, list(known), n=3)
     closest = max(matches, key=lambda m: (difflib.SequenceMatcher(None, m, word).ratio(), sorted(m) == sorted(word)), default="")
     return f" Did you mean {closest!r}?" if closest else ""
@@ -72,7 +74,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def plugin_errors(what: str) -> Iterator[None]:
-    """Around a plugin's code: what it raises becomes a PluginError that begins with `what`, its traceback kept as the cause."""
+    """Turn exceptions of a plugin's code into a PluginError that begins with `what` and has the exception as its cause.
+    UserError and EnvironmentFailed pass."""
     try:
         yield
     except (UserError, EnvironmentFailed):
@@ -82,7 +85,7 @@ def plugin_errors(what: str) -> Iterator[None]:
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
-    """A number that a float holds."""
+    """Whether a value is a number that a float can hold, and not a bool."""
     try:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # of an integer with hundreds of digits

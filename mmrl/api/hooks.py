@@ -1,4 +1,4 @@
-"""Every hook, on one page. The docstring is the reference; `docs/plugins.md` has an example of each.
+"""All hooks. The docstrings are the reference; `docs/plugins.md` has an example of each.
 
 Hooks are called with keyword arguments, at load time or around a step, never per token.
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mmrl.api.interfaces import RunInfo
 
 CONTRACT = 2
-"""The number of these hooks, specs and interfaces. It grows when a plugin that was written for them must change; a plugin
-declares the one that it was written for as `MMRL_CONTRACT` beside its hooks."""
+"""Version of these hooks, specs and interfaces. It increases when existing plugins must change. A plugin declares the version
+that it was written for as `MMRL_CONTRACT` beside its hooks."""
 
 hookspec = pluggy.HookspecMarker("mmrl")
 hookimpl = pluggy.HookimplMarker("mmrl")
@@ -52,12 +52,12 @@ def mmrl_algorithms() -> Sequence[AlgorithmSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def mmrl_sampling_rules() -> Sequence[SamplingRuleSpec]:  # type: ignore[empty-body]
-    """The rules of sampling that this plugin brings: what happens to a step's groups before they are trained on."""
+    """The sampling rules that this plugin brings: they change a step's groups before the update."""
 
 
 @hookspec
 def mmrl_trackers() -> Sequence[TrackerSpec]:  # type: ignore[empty-body]
-    """The trackers that this plugin brings: where curves go besides the run folder."""
+    """The trackers that this plugin brings: they log metrics to places other than the run folder."""
 
 
 @hookspec
@@ -77,4 +77,4 @@ def mmrl_step_finished(run: RunInfo, step: int, metrics: Mapping[str, float]) ->
 
 @hookspec
 def mmrl_run_finished(run: RunInfo, status: str) -> None:
-    """A run ended: `finished`, `stopped` (by the person) or `failed`."""
+    """A run ended. status: `finished`, `stopped` (by the user) or `failed`."""

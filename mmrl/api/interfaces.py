@@ -1,4 +1,4 @@
-"""What a plugin implements: Task, Verifier, Simulator, World, Tracker; and what the engine asks of a Policy."""
+"""The interfaces that a plugin implements: Task, Verifier, Environment, Simulator, Expert and Tracker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A source of problems. Subclass it and write `prompts`; options of the run file arrive as keyword arguments
-    of `__init__`.
+    """A source of prompts. Subclass it and define `prompts`; the task's options in the run file are the keyword arguments of
+    `__init__`.
 
     Example::
 
@@ -27,85 +27,87 @@ class Task:
 
             def prompts(self, split, seed):
                 for path, name in FLAGS[split]:
-                    yield Prompt(id=name, messages=[user("Which country's flag is this?", path)], answer=name)
+                    yield Prompt(id=name, messages=[user_message("Which country's flag is this?", path)], answer=name)
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     """The splits that `prompts` knows. Items of different splits never overlap."""
     image_processing: ImageProcessing = ImageProcessing()
-    """How the policy sees pictures and writes coordinates; the engine sets it before it asks for a prompt. A task with
-    coordinates names the frame in its prompts and keeps to it in `gold`, see `mmrl.api.coordinates.convert_coordinates`."""
+    """How the policy sees images and writes coordinates; mmrl sets it before it reads prompts. A task with coordinates states
+    the format in its prompts and uses it in `gold`, see `mmrl.api.coordinates.convert_coordinates`."""
 
     simulation: Simulation | None = None
-    """How episodes are simulated, in a task that acts in a simulator: its prompts have no messages, each is the start that
-    `Prompt.seed` draws, in the variant `meta["variant"]` if there is one. None for tasks that are answered in words."""
+    """How episodes are simulated, for a task that acts in a simulator. Its prompts have no messages; each stands for the initial
+    state drawn from `Prompt.seed`, in the variant `meta["variant"]` if given. None for tasks that are answered with text."""
 
     def prompts(self, split: str, seed: int) -> Iterable[Prompt]:
-        """The problems of a split: any iterable, best a sequence (`len` and `[i]`) whose items are made when asked for.
+        """The prompts of a split: any iterable, preferably a sequence (`len` and `[i]`) that makes its items on access.
 
         The same split and seed give the same items, in the same order, on every machine.
         """
         raise NotImplementedError(f"{type(self).__name__} must define prompts(split, seed)")
 
     def gold(self, prompt: Prompt) -> str:
-        """A completion that deserves the highest score: what SFT imitates and `mmrl check` scores. By default the answer. A task
-        that can't say what would be right raises `mmrl.NoGold`: it can be trained by its rewards all the same."""
+        """A completion that deserves the highest score; SFT imitates it and `mmrl check` scores it. By default the answer. A task
+        that knows no correct completion raises `mmrl.NoGold`; it can still be trained with its rewards."""
         return str(prompt.answer)
 
     def extract_answer(self, completion: str) -> str:
-        """The answer that a completion gives, for votes among several: majority@k and training without labels. By default the
-        text of its last `<answer>` tag, or else all of it; without outer blanks, in lower case."""
+        """The answer in a completion, for votes over several completions: majority@k and training without labels. By default the
+        text of its last `<answer>` tag, or else the whole completion, stripped and in lower case."""
         start = completion.rfind("<answer>")
         text = completion[start + len("<answer>") :].partition("</answer>")[0] if start >= 0 else completion
         return text.strip().lower()
 
     def demonstration(self, prompt: Prompt) -> Demonstration | None:
-        """What is to be imitated in the start or the moment that a prompt stands for, in a task that acts and has data of its
-        own. By default there is nothing: the simulator's expert shows it. UserError for data that can't be used: the prompt is
-        left out, and counted."""
+        """The demonstration for a prompt, in a task that acts in a simulator and has its own data. By default None: then the
+        simulator's expert demonstrates. Raise UserError for data that can't be used: the prompt is left out and counted."""
         return None
 
     def hint(self, prompt: Prompt, share: float) -> str:
-        """What a hint for this prompt says: by default the first `share` (0 to 1) of its gold completion's words."""
+        """A hint for this prompt: by default the first `share` (0 to 1) of its gold completion's words."""
         words = self.gold(prompt).split()
         return " ".join(words[: max(1, round(share * len(words)))])
 
     def rephrase(self, prompt: Prompt) -> Prompt | None:
-        """The same question in other words or with the pictures changed, for Co-Reward; by default there is none."""
+        """The same question in other words or with changed images, for Co-Reward; None by default."""
         return None
 
     def environment(self, prompt: Prompt) -> Environment | None:
-        """What answers to the policy's turns in an episode of this prompt, fresh for each; by default an answer ends it."""
+        """A new environment for one episode of this prompt; by default None: the first answer ends the episode."""
         return None
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
-        """The picture that a completion draws, a PIL image, for previews and reports; None where it draws none."""
+        """The image that a completion draws, as a PIL image, for previews and reports; None if it draws none."""
         return None
 
     def draw_episode(self, rollout: Rollout) -> Any:
-        """The picture of a whole episode, for reports; by default what its last completion draws."""
+        """An image of a whole episode, for reports; by default the image that its last completion draws."""
         return self.draw_completion(rollout.prompt, rollout.completion)
 
     def overlays(self, prompt: Prompt, completion: str) -> Sequence[Overlay]:
-        """What is drawn over the prompt's pictures, for previews and reports: what is true there, and what a completion says, of
-        several turns the last. One that says nothing that can be read adds nothing. By default the true boxes and points of
+        """Overlays on the prompt's images, for previews and reports: the ground truth and the prediction in a completion (of
+        several turns, the last). A completion that can't be parsed adds none. By default the ground-truth boxes and points of
         `meta`."""
         return ground_truth_overlays(prompt, self.image_processing)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""
+        """Metrics of one evaluation besides its mean, such as a harmonic mean over kinds of items; none by default.
+
+        results: (prompt, score) pairs."""
         return {}
 
 
 class Verifier(Protocol):
-    """A pure function from a case to a reward. It may raise: the judge owns time, processes and failure."""
+    """A pure function from a case to a reward. It may raise: the judge handles time limits, processes and failures."""
 
     def __call__(self, case: Case, **options: Any) -> float | Score: ...
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """What answers to a policy's turns (a game, a browser, a renderer), in one episode. `Task.environment` makes one for each.
+    """The environment of one episode (a game, a browser, a renderer): it replies to the policy's turns. `Task.environment` makes
+    one for each episode.
 
     Example::
 
@@ -116,21 +118,21 @@ class Environment(Protocol):
             def step(self, completion):
                 if completion.strip() == str(self.number):
                     return Reply(terminated=True)
-                return Reply(messages=[user("No. Guess again.")])
+                return Reply(messages=[user_message("No. Guess again.")])
 
             def close(self):
                 pass
 
-    One with an attribute `waits = True` spends its time waiting (for a browser, for another process): it is stepped in a thread,
-    side by side with others. A method `gold_turn() -> str | None` says what would be right now, for demonstrations of several
-    turns. A world that breaks raises `mmrl.EnvironmentFailed`, and its episode is left out."""
+    An environment that mostly waits (for a browser, for another process) sets the attribute `waits = True`: it is then stepped in
+    a thread, in parallel with others. An optional method `gold_turn() -> str | None` returns a correct next turn, for
+    demonstrations of several turns. An environment that fails raises `mmrl.EnvironmentFailed`, and its episode is left out."""
 
     def step(self, completion: str) -> Reply:
-        """What follows the turn whose text this is."""
+        """The reply to a turn. completion: the text of the turn."""
         ...
 
     def close(self) -> None:
-        """The episode is over, by itself or cut off."""
+        """Free everything: the episode has terminated or was truncated."""
         ...
 
 
@@ -138,14 +140,15 @@ class Environment(Protocol):
 class Simulator(Protocol):
     """N environments in lock-step, tensors on one device. Its spec's target is called as `target(num_envs=, device=, **options)`.
 
-    It never resets itself, and draws from the seeds alone, never from a global generator: an environment that is reset with a
-    seed and gets the same actions does the same, whatever N is, wherever it stands and whatever the others do.
+    It never resets itself, and its randomness comes from the seeds alone, never from a global generator: an environment that is
+    reset with the same seed and gets the same actions does the same, whatever N, its index and the other environments are.
     """
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
-        """Starts these environments, or all, each from its seed (int64), and gives their n observations.
+        """Start these environments, or all, each from its seed (int64), and return their n observations.
 
-        variant: one of the spec's, a change of the world that a policy should bear; None is the world as it is trained on.
+        variant: a changed environment that a policy should cope with, one of the spec's `variants`; None is the environment that
+        policies are trained in.
         """
         ...
 
@@ -157,50 +160,52 @@ class Simulator(Protocol):
         ...
 
     def snapshot(self, env_ids_n: torch.Tensor) -> Any:
-        """The whole state of these environments, apart from later steps."""
+        """The whole state of these environments, which later steps don't change."""
         ...
 
     def restore(self, env_ids_n: torch.Tensor, state: Any) -> Observation:
-        """Puts n environments into the n states of a snapshot, of this or of another instance, and gives their observations."""
+        """Put n environments into the n states of a snapshot of this or another instance, and return their observations."""
         ...
 
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
-        """Pictures for people, uint8 [n, H, W, 3]."""
+        """Images for people, uint8 [n, H, W, 3]."""
         ...
 
     def close(self) -> None:
-        """Lets go of everything; may be called twice."""
+        """Free everything; may be called twice."""
         ...
 
 
 @runtime_checkable
 class Expert(Protocol):
-    """A simulator with the capability `expert`: it can do its tasks itself, for demonstrations."""
+    """A simulator with the capability `expert`: it has its own policy for its tasks, for demonstrations."""
 
     def expert(self) -> torch.Tensor:
-        """What it would do in each environment now: float32 [N, A]."""
+        """The expert's next action in each environment: float32 [N, A], within [-1, 1]."""
         ...
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Where curves go besides the run folder. It is made once a run, and imports what is heavy in `start`. What it raises is
-    told and doesn't end the run."""
+    """Logs metrics to a place other than the run folder. It is made once per run and imports heavy packages in `start`. Its
+    exceptions are reported and don't end the run."""
 
     def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
-        """The run begins or goes on. name: the run's. folder: the run folder, for files and ids that a resume needs.
-        config: the resolved run file as plain data. project: what to file the run under. step: 0 at the beginning, or the step
-        after which a resumed run goes on: whatever was logged beyond it comes again."""
+        """The run starts or is resumed.
+
+        name: the run's name. folder: the run folder, for files and ids that a resume needs. config: the resolved run file as
+        plain data. project: the project to log the run under. step: 0 at the beginning, or the step after which a resumed run
+        continues: metrics of later steps are logged again."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Figures after a step, all finite. A step may come more than once, with other names."""
+        """Log the metrics of a step, all finite. A step may be logged more than once, with other names."""
 
     def finish(self, status: str) -> None:
-        """The run ended: `finished`, `stopped` (by the person) or `failed`."""
+        """The run ended. status: `finished`, `stopped` (by the user) or `failed`."""
 
 
 class RunInfo(Protocol):
-    """What the run hooks are told of a run."""
+    """The description of a run that the run hooks get."""
 
     path: Path
     """The run folder; `docs/run-folder.md` describes its files."""

@@ -1,4 +1,4 @@
-"""Where version 0.2 moved the modules of mmrl, so that an old import says where to go."""
+"""The modules and names that version 0.2 moved, so that the error of an old import gives the new place."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ MOVED = {
     "mmrl.cli": "mmrl.ui.cli",
     "mmrl.clips": "mmrl.api.media.clips",
     "mmrl.clips:Count": "mmrl.api.media.decoding",
-    "mmrl.clips:forget": "mmrl.api.media.decoding",
-    "mmrl.clips:frames_of": "mmrl.api.media.decoding",
-    "mmrl.clips:glimpse": "mmrl.api.media.decoding",
+    "mmrl.clips:Footage": "mmrl.api.media.clips:VideoFrames",
+    "mmrl.clips:Limits": "mmrl.api.media.clips:VideoLimits",
+    "mmrl.clips:blanked": "mmrl.api.media.clips:blank_frames",
+    "mmrl.clips:forget": "mmrl.api.media.decoding:clear_cache",
+    "mmrl.clips:frames_of": "mmrl.api.media.decoding:cached_frames",
+    "mmrl.clips:glimpse": "mmrl.api.media.decoding:recent_frames",
+    "mmrl.clips:shuffled": "mmrl.api.media.clips:shuffle_frames",
     "mmrl.cluster": "mmrl.compute.cluster",
     "mmrl.cluster.learner": "mmrl.train.on_cluster",
     "mmrl.collect": "mmrl.rollout",
@@ -31,8 +35,8 @@ MOVED = {
     "mmrl.compat": "mmrl.compute.torchvision",
     "mmrl.condition": "mmrl.train.sampling.condition",
     "mmrl.config:TINY": "mmrl.train.smoke",
-    "mmrl.config:as_data": "mmrl.config.load",
-    "mmrl.config:explain": "mmrl.config.load",
+    "mmrl.config:as_data": "mmrl.config.load:to_dict",
+    "mmrl.config:explain": "mmrl.config.load:describe_validation_error",
     "mmrl.config:is_tiny": "mmrl.train.smoke",
     "mmrl.config:load_config": "mmrl.config.load",
     "mmrl.config:parse_config": "mmrl.config.load",
@@ -46,16 +50,17 @@ MOVED = {
     "mmrl.doctor": "mmrl.ui.doctor",
     "mmrl.episodes": "mmrl.run_folder.episodes",
     "mmrl.errors": "mmrl.api.errors",
+    "mmrl.errors:WorldLost": "mmrl.api.errors:EnvironmentFailed",
     "mmrl.evaluate": "mmrl.evaluation.evaluator",
     "mmrl.evaluate:Evaluation": "mmrl.evaluation.results",
     "mmrl.evaluate:HELD": "mmrl.evaluation.results",
-    "mmrl.evaluate:Item": "mmrl.evaluation.results",
+    "mmrl.evaluate:Item": "mmrl.evaluation.results:PromptResult",
     "mmrl.evaluate:SAID": "mmrl.evaluation.results",
-    "mmrl.evaluate:interval_of": "mmrl.evaluation.results",
-    "mmrl.evaluate:metric_of": "mmrl.judge.rewards",
-    "mmrl.evaluate:parts_of": "mmrl.evaluation.results",
+    "mmrl.evaluate:interval_of": "mmrl.evaluation.results:confidence_interval",
+    "mmrl.evaluate:metric_of": "mmrl.judge.rewards:task_metric",
+    "mmrl.evaluate:parts_of": "mmrl.evaluation.results:mean_parts",
     "mmrl.evaluate:pass_at": "mmrl.evaluation.results",
-    "mmrl.evaluate:several": "mmrl.evaluation.results",
+    "mmrl.evaluate:several": "mmrl.evaluation.results:pass_at_k_metrics",
     "mmrl.experts": "mmrl.rollout.simulators.experts",
     "mmrl.experts:ExpertEpisodes": "mmrl.api.services",
     "mmrl.facts": "mmrl.run_folder.machine",
@@ -63,38 +68,54 @@ MOVED = {
     "mmrl.gather": "mmrl.train.sampling.sampler",
     "mmrl.generate": "mmrl.rollout.generate",
     "mmrl.groups": "mmrl.train.sampling.groups",
-    "mmrl.groups:adjusted": "mmrl.api.types",
-    "mmrl.groups:right": "mmrl.api.types",
+    "mmrl.groups:adjusted": "mmrl.api.types:add_part",
+    "mmrl.groups:right": "mmrl.api.types:verifier_value",
     "mmrl.hookspecs": "mmrl.api.hooks",
     "mmrl.interfaces": "mmrl.api.interfaces",
+    "mmrl.interfaces:World": "mmrl.api.interfaces:Environment",
     "mmrl.intervals": "mmrl.api.statistics",
     "mmrl.kept": "mmrl.run_folder.rollouts",
     "mmrl.launch": "mmrl.compute.processes",
-    "mmrl.launch:Unheard": "mmrl.compute.progress",
+    "mmrl.launch:Unheard": "mmrl.compute.progress:NullProgress",
     "mmrl.learn": "mmrl.train.update.learner",
     "mmrl.manifest": "mmrl.run_folder.manifest",
     "mmrl.marks": "mmrl.api.tasks.overlays",
+    "mmrl.marks:Mark": "mmrl.api.tasks.overlays:Overlay",
+    "mmrl.marks:box": "mmrl.api.tasks.overlays:box_overlay",
+    "mmrl.marks:point": "mmrl.api.tasks.overlays:point_overlay",
     "mmrl.mathematics": "mmrl.api.verifiers.mathematics",
     "mmrl.media": "mmrl.api.media.images",
-    "mmrl.media:to_frame": "mmrl.api.coordinates",
+    "mmrl.media:to_frame": "mmrl.api.coordinates:convert_coordinates",
     "mmrl.metrics": "mmrl.train.metrics",
     "mmrl.mixture": "mmrl.data.mixture",
     "mmrl.models": "mmrl.judge.models",
+    "mmrl.models:device_of": "mmrl.judge.models:resolve_device",
     "mmrl.noise": "mmrl.api.simulators.noise",
     "mmrl.optimizer": "mmrl.train.update.optimizer",
     "mmrl.pack": "mmrl.train.update.pack_conversations",
     "mmrl.pack_tracks": "mmrl.train.update.pack_trajectories",
     "mmrl.packer": "mmrl.train.update.packer",
-    "mmrl.packer:TrackPacker": "mmrl.train.update.pack_trajectories",
-    "mmrl.packer:WordPacker": "mmrl.train.update.pack_conversations",
+    "mmrl.packer:TrackPacker": "mmrl.train.update.pack_trajectories:TrajectoryPacker",
+    "mmrl.packer:WordPacker": "mmrl.train.update.pack_conversations:ConversationPacker",
     "mmrl.packer:ones": "mmrl.policies.batches",
     "mmrl.paired": "mmrl.evaluation.paired_tests",
     "mmrl.parse": "mmrl.api.verifiers.parse",
+    "mmrl.parse:fenced": "mmrl.api.verifiers.parse:fenced_blocks",
+    "mmrl.parse:first": "mmrl.api.verifiers.parse:first_tag",
+    "mmrl.parse:first_on_a_line": "mmrl.api.verifiers.parse:first_tag_on_line",
+    "mmrl.parse:json_in": "mmrl.api.verifiers.parse:find_json",
+    "mmrl.parse:last": "mmrl.api.verifiers.parse:last_tag",
+    "mmrl.parse:spans": "mmrl.api.verifiers.parse:tag_contents",
+    "mmrl.parse:thinks_then_answers": "mmrl.api.verifiers.parse:has_think_answer_format",
     "mmrl.pictures": "mmrl.api.tasks.image_sources",
+    "mmrl.pictures:Folder": "mmrl.api.tasks.image_sources:ImageFolder",
+    "mmrl.pictures:Photographs": "mmrl.api.tasks.image_sources:PhotographCrops",
+    "mmrl.pictures:Source": "mmrl.api.tasks.image_sources:ImageSource",
+    "mmrl.pictures:crop": "mmrl.api.tasks.image_sources:random_crop",
     "mmrl.plan": "mmrl.train.plan",
     "mmrl.plugins": "mmrl.registry.plugins",
     "mmrl.policies.acting:ActingPolicy": "mmrl.policies.acting.base",
-    "mmrl.policies.acting:Calls": "mmrl.policies.batches",
+    "mmrl.policies.acting:Calls": "mmrl.policies.batches:ActionMicroBatch",
     "mmrl.policies.action_tokens": "mmrl.policies.acting.action_tokens",
     "mmrl.policies.draw": "mmrl.policies.acting.randomness",
     "mmrl.policies.families": "mmrl.policies.vlm.families",
@@ -131,59 +152,74 @@ MOVED = {
     "mmrl.record:is_run": "mmrl.run_folder.reader",
     "mmrl.record:item_files": "mmrl.run_folder.reader",
     "mmrl.record:read_items": "mmrl.run_folder.reader",
-    "mmrl.record:read_rows": "mmrl.run_folder.reader",
+    "mmrl.record:read_rows": "mmrl.run_folder.reader:read_jsonl",
     "mmrl.record:read_run": "mmrl.run_folder.reader",
     "mmrl.record:step_entries": "mmrl.run_folder.reader",
     "mmrl.record:step_of": "mmrl.run_folder.reader",
     "mmrl.refuse": "mmrl.train.checks.run_file",
-    "mmrl.refuse:corrected": "mmrl.train.resolve",
-    "mmrl.refuse:device_of": "mmrl.compute.devices",
-    "mmrl.refuse:present": "mmrl.compute.devices",
+    "mmrl.refuse:corrected": "mmrl.train.resolve:with_importance_sampling",
+    "mmrl.refuse:device_of": "mmrl.compute.devices:resolve_device",
+    "mmrl.refuse:present": "mmrl.compute.devices:check_device",
     "mmrl.refuse_compute": "mmrl.train.checks.compute",
     "mmrl.rehearse": "mmrl.train.checks.gold_rewards",
     "mmrl.rows": "mmrl.api.tasks.tables",
-    "mmrl.rows:brief": "mmrl.api.errors",
+    "mmrl.rows:Items": "mmrl.api.tasks.tables:LazyItems",
+    "mmrl.rows:Rows": "mmrl.api.tasks.tables:DataTable",
+    "mmrl.rows:beside": "mmrl.api.tasks.tables:resolve_image",
+    "mmrl.rows:brief": "mmrl.api.errors:display_path",
+    "mmrl.rows:read_rows": "mmrl.api.tasks.tables:read_table",
     "mmrl.run": "mmrl.train.run",
     "mmrl.run:Position": "mmrl.train.position",
     "mmrl.run:Progress": "mmrl.compute.progress",
-    "mmrl.run:shown_in": "mmrl.train.sampling.condition",
+    "mmrl.run:shown_in": "mmrl.train.sampling.condition:stage_condition",
     "mmrl.schema": "mmrl.config.sections",
     "mmrl.schema.base": "mmrl.config.values",
     "mmrl.schema.compute": "mmrl.config.compute",
     "mmrl.schema.stages": "mmrl.config.stages",
     "mmrl.screens": "mmrl.api.simulators.gui",
+    "mmrl.screens:Shown": "mmrl.api.simulators.gui:ScreenObservation",
     "mmrl.screens:screens_of": "mmrl.api.services",
     "mmrl.simulation": "mmrl.api.simulators.types",
+    "mmrl.simulation:Track": "mmrl.api.simulators.types:TrajectoryData",
     "mmrl.sparse": "mmrl.evaluation.probes.sparse_to_dense",
     "mmrl.specs": "mmrl.api.specs",
     "mmrl.start": "mmrl.train.start",
     "mmrl.start:check_position": "mmrl.train.resume",
     "mmrl.start:find_checkpoint": "mmrl.train.resume",
-    "mmrl.start:made_policy": "mmrl.policies.load",
-    "mmrl.start:newest": "mmrl.train.resume",
+    "mmrl.start:made_policy": "mmrl.policies.load:make_policy",
+    "mmrl.start:newest": "mmrl.train.resume:newest_checkpoint",
     "mmrl.start:newest_state": "mmrl.train.resume",
     "mmrl.start:restore": "mmrl.train.resume",
     "mmrl.start:stage_of": "mmrl.train.resume",
     "mmrl.steps": "mmrl.train.stages",
     "mmrl.stopping": "mmrl.api.signals",
     "mmrl.strips": "mmrl.api.media.filmstrip",
+    "mmrl.strips:Span": "mmrl.api.media.filmstrip:TimeSpan",
+    "mmrl.strips:strip": "mmrl.api.media.filmstrip:filmstrip",
     "mmrl.survey": "mmrl.ui.task_statistics",
     "mmrl.targets": "mmrl.registry.importing",
     "mmrl.targets:PluginError": "mmrl.api.errors",
-    "mmrl.targets:calling": "mmrl.api.errors",
+    "mmrl.targets:calling": "mmrl.api.errors:plugin_errors",
     "mmrl.targets:is_finite": "mmrl.api.errors",
-    "mmrl.targets:one_line": "mmrl.api.errors",
-    "mmrl.targets:suggest": "mmrl.api.errors",
+    "mmrl.targets:one_line": "mmrl.api.errors:shorten",
+    "mmrl.targets:suggest": "mmrl.api.errors:did_you_mean",
     "mmrl.tasks": "mmrl.api.tasks.option_checks",
+    "mmrl.tasks:Prompts": "mmrl.api.tasks.option_checks:LazyPrompts",
+    "mmrl.tasks:known_split": "mmrl.api.tasks.option_checks:check_split",
+    "mmrl.tasks:of_kind": "mmrl.api.tasks.option_checks:check_type",
+    "mmrl.tasks:one_of": "mmrl.api.tasks.option_checks:check_choice",
+    "mmrl.tasks:shares_of": "mmrl.api.tasks.option_checks:parse_split_shares",
+    "mmrl.tasks:whole": "mmrl.api.tasks.option_checks:check_integer",
     "mmrl.temporal": "mmrl_video.temporal_contrast",
     "mmrl.trackers": "mmrl.train.trackers",
     "mmrl.tracks": "mmrl.policies.batches",
     "mmrl.types": "mmrl.api.types",
     "mmrl.types:Batch": "mmrl.policies.batches",
     "mmrl.types:Credit": "mmrl.policies.batches",
-    "mmrl.types:Eyes": "mmrl.api.coordinates",
-    "mmrl.types:Frame": "mmrl.api.coordinates",
+    "mmrl.types:Eyes": "mmrl.api.coordinates:ImageProcessing",
+    "mmrl.types:Frame": "mmrl.api.coordinates:CoordinateFormat",
     "mmrl.types:MicroBatch": "mmrl.policies.batches",
+    "mmrl.types:user": "mmrl.api.types:user_message",
     "mmrl.unwritten": "mmrl.run_folder.writer",
     "mmrl.video": "mmrl.run_folder.webp",
     "mmrl.view": "mmrl.ui.report",
@@ -191,26 +227,49 @@ MOVED = {
     "mmrl.view.sound": "mmrl.run_folder.validated",
     "mmrl.watch": "mmrl.train.alarms",
     "mmrl.workers": "mmrl.api.simulators.processes",
+    "mmrl.workers:Workers": "mmrl.api.simulators.processes:EnvironmentProcesses",
 }
-"""Module of version 0.1 -> the module that is in its place, and `module:name` -> where a name went that is not there, or whose
-module has the name of a package by now. The modules of a package follow its row, but for those that have rows of their own."""
+"""Module of version 0.1 -> the module that is in its place, and `module:name` -> where a name went that is not there, that has
+another name by now (`module:new name`), or whose module has the name of a package by now. The modules of a package follow its
+row, but for those that have rows of their own."""
+
+RENAMED = {
+    "Eyes": "ImageProcessing",
+    "Frame": "CoordinateFormat",
+    "Mark": "Overlay",
+    "World": "Environment",
+    "WorldLost": "EnvironmentFailed",
+    "user": "user_message",
+}
+"""Name that `mmrl` had in version 0.1 -> what it is called there."""
 
 
 class MovedFinder:
-    """Asked last, by an import that nothing else has answered."""
+    """The last finder on `sys.meta_path`: imports that no other finder resolved come here."""
 
     @classmethod
     def find_spec(cls, name: str, path: object = None, target: object = None) -> None:
         package, _, last = name.rpartition(".")
         if place := MOVED.get(name) or MOVED.get(f"{package}:{last}"):
             refuse(name, place)
+        if package == "mmrl" and last in RENAMED:
+            raise ImportError(no_attribute(last), name=name)
 
 
 def refuse(name: str, place: str) -> NoReturn:
-    """Raise the ImportError of an old module or name that is in this module now."""
+    """Raise the ImportError of an old module or name that is in this module now, or has this name in it (`module:name`)."""
     parts: dict[str, list[str]] = {}
     for old, new in MOVED.items():
         if old.startswith((f"{name}.", f"{name}:")):
-            parts.setdefault(new, []).append(old[len(name) + 1 :])
-    apart = "; ".join(f"{', '.join(names)} to {new}" for new, names in parts.items())
-    raise ImportError(f"{name} moved to {place} in mmrl 0.2{f' ({apart})' if apart else ''}: import it from there", name=name)
+            module, _, called = new.partition(":")
+            parts.setdefault(module, []).append(old[len(name) + 1 :] + (f" as {called}" if called else ""))
+    apart = "; ".join(", ".join(names) + (f" to {module}" if module != place else "") for module, names in parts.items())
+    where = place.replace(":", ".")
+    raise ImportError(f"{name} moved to {where} in mmrl 0.2{f' ({apart})' if apart else ''}: import it from there", name=name)
+
+
+def no_attribute(name: str) -> str:
+    """The message of the error where `mmrl` has no such name."""
+    if name in RENAMED:
+        return f"mmrl.{name} is called mmrl.{RENAMED[name]} in mmrl 0.2: import that"
+    return f"module 'mmrl' has no attribute {name!r}"

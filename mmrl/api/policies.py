@@ -1,10 +1,10 @@
-"""What a plugin imports to bring a kind of policy: the protocol, the base class of policies that act, and their parts.
+"""Imports for plugins with a policy: the protocol, the base class of policies that act in simulators, and their parts.
 
-`mmrl.api` imports nothing else of mmrl, so each name stands in a table and is imported when it is asked for, as in::
+`mmrl.api` imports no other part of mmrl, so each name is listed in a table and imported on first use, as in::
 
     from mmrl.api.policies import ActingPolicy, Normal
 
-A policy of any other kind inherits from `Policy` and names a collector and a packer of its own, see `Collector` and `Packer`.
+A policy of any other kind inherits from `Policy` and names its own collector and packer, see `Collector` and `Packer`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import importlib
 from typing import Any
 
 NAMES = {
-    # the protocol, and what a policy names to make rollouts and batches
+    # the protocol, and the classes that make rollouts and batches
     "Policy": "mmrl.policies.policy:Policy",
     "PolicyConfig": "mmrl.config.sections:PolicyConfig",
     "RunConfig": "mmrl.config.sections:RunConfig",
@@ -21,13 +21,13 @@ NAMES = {
     "Sampling": "mmrl.rollout.generate.sampling:SamplingParams",
     "Packer": "mmrl.train.update.packer:Packer",
     "PackOptions": "mmrl.train.update.packer:PackOptions",
-    # what goes into an update and comes out of a forward pass
+    # inputs of an update and outputs of a forward pass
     "Batch": "mmrl.policies.batches:Batch",
     "Calls": "mmrl.policies.batches:ActionMicroBatch",
     "Credit": "mmrl.policies.batches:Credit",
     "Outputs": "mmrl.policies.batches:ForwardOutputs",
     "Targets": "mmrl.policies.batches:Targets",
-    # policies that act
+    # policies that act in simulators
     "ActingPolicy": "mmrl.policies.acting.base:ActingPolicy",
     "Draw": "mmrl.policies.acting.randomness:CallRandomness",
     "Flow": "mmrl.policies.acting.heads:Flow",
@@ -39,7 +39,7 @@ NAMES = {
     "picture_of": "mmrl.policies.acting.observed:picture_of",
     "state_of": "mmrl.policies.acting.observed:state_of",
     "options": "mmrl.policies.acting.options",
-    # what a folder holds
+    # saved policies
     "SETTINGS": "mmrl.policies.acting.saved_policy:SETTINGS",
     "saved_policy": "mmrl.policies.load:saved_policy",
     "settings_of": "mmrl.policies.acting.saved_policy:read_settings",

@@ -1,7 +1,7 @@
-"""Rules of sampling: what happens to the groups of a step between the completions and the update.
+"""Sampling rules: they change the groups of a step between sampling and the update.
 
-A rule is `rule(groups, sample) -> groups`. The built-in ones are made from the keys of an `rl` stage; a plugin brings its own
-with the hook `mmrl_sampling_rules`, and a run file names those in `[[stages.rules]]`.
+A rule is `rule(groups, sample) -> groups`. The built-in rules are made from the keys of an `rl` stage. A plugin brings others
+with the hook `mmrl_sampling_rules`, and a run file names them in `[[stages.rules]]`.
 """
 
 from __future__ import annotations
@@ -21,63 +21,63 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Group:
-    """A prompt, its rollouts and their scores, side by side."""
+    """A prompt, its rollouts and their scores, in the same order."""
 
     place: tuple[str, int]
-    """The prompt's task, by its label, and its number among the task's items."""
+    """(label of the prompt's task, index of the prompt in the task)."""
     number: int
-    """The group's number among those that were sampled together."""
+    """Index of the group among those that were sampled together."""
     prompt: Prompt
     inputs: Any
-    """The prompt as the policy reads it (`mmrl.policies.vlm.processing.PromptInputs`, or what a task demonstrates)."""
+    """The prompt as model inputs (`mmrl.policies.vlm.processing.PromptInputs`), or the task's demonstration."""
     rollouts: list[Rollout]
     scores: list[Score] = field(default_factory=list)
-    """One for each rollout; empty until the group is scored."""
+    """One score per rollout; empty until the group is scored."""
     unaided: list[float] = field(default_factory=list)
-    """The rewards before any rule that selects or helps: hints and gold completions don't count in how hard a prompt is."""
+    """The rewards before any rule of the phase `select`: the difficulty of a prompt ignores hints and gold completions."""
     others: list[Group] = field(default_factory=list)
-    """Groups that a rule sampled besides for this one. They are not trained on; their failed scores are reported."""
+    """Further groups that a rule sampled for this one. They are not trained on; their failed scores are reported."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What rules keep with the group, under names of their own: plain data, which every learner process gets."""
+    """Data that rules store with the group under their own names: plain data, sent to every learner process."""
     is_stub: bool = False
-    """A stub: another learner process owns the group, and this one knows only the texts, lengths and scores."""
+    """Another learner process owns the group, and this one knows only its texts, lengths and scores."""
 
     @property
     def rewards(self) -> list[float]:
-        """The scores that didn't fail, each with the reward of its world."""
+        """The values of the scores that didn't fail, each plus the reward of its environment."""
         both = zip(self.rollouts, self.scores, strict=True)
         return [s.value + r.environment_reward for r, s in both if s.value is not None]
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the rewards, 0 without any."""
+        """Standard deviation of the rewards; 0 without rewards."""
         return statistics.pstdev(self.rewards) if self.rewards else 0.0
 
     def successes(self, threshold: float) -> float:
-        """Share of the rewards that reach the threshold, 0 to 1; 0 without any."""
+        """Share of the rewards that reach the threshold, 0 to 1; 0 without rewards."""
         return statistics.fmean(r >= threshold for r in self.rewards) if self.rewards else 0.0
 
     def pay(self, part: str, amounts: Sequence[float]) -> None:
-        """Add an amount to the score of each rollout, as a part of its reward with this name; failed scores stay failed."""
+        """Add an amount to the score of each rollout as a reward part with this name; failed scores stay failed."""
         self.scores = [add_part(s, part, amount) for s, amount in zip(self.scores, amounts, strict=True)]
 
 
 class StepSampler(Protocol):
     """The sampling of one step, as a rule sees it.
 
-    With several learner processes each samples and scores its own share of the groups. A rule of the phase `score` is called
-    in each with the groups of that process, and must call `complete` equally often in all of them, also without groups. A rule
-    of the phase `select` is called in each with the groups of all, and must decide alike everywhere.
+    With several learner processes, each samples and scores its own share of the groups. A rule of the phase `score` is called
+    in each process with that process's groups. It must call `complete` equally often in all processes, even without groups. A
+    rule of the phase `select` is called in each process with all groups and must decide the same in all of them.
     """
 
     @property
     def seed(self) -> int:
-        """What the next completions are sampled with; another one each time."""
+        """The seed for the next completions; a different one each time."""
         ...
 
     @property
     def wanted(self) -> int:
-        """How many groups the step trains on."""
+        """The number of groups that the step trains on."""
         ...
 
     def task(self, label: str) -> Task: ...
@@ -87,21 +87,22 @@ class StepSampler(Protocol):
         ...
 
     def complete(self, groups: Sequence[Group], prompts: Sequence[Prompt], share: float = 1.0) -> list[Group]:
-        """In the phase `score`: completions of other prompts, one in the place of each group's, not yet scored. share: of the
-        task's group size; at least one completion is sampled."""
+        """In the phase `score`: sample other prompts, one for each group; the new groups are not scored.
+
+        share: of the task's group size; at least one completion is sampled."""
         ...
 
     def score(self, groups: Sequence[Group], without: Collection[str] = ()) -> None:
-        """In the phase `score`: let the verifiers score groups. without: ids of verifiers that are not asked."""
+        """In the phase `score`: score groups with the verifiers. without: ids of verifiers to leave out."""
         ...
 
     def again(self, groups: Sequence[Group], prompt_of: Callable[[Group], Prompt]) -> list[Group]:
-        """In the phase `select`: sample groups anew, from other prompts, and score them as all groups of the step are."""
+        """In the phase `select`: sample groups again from other prompts, and score them like all groups of the step."""
         ...
 
     def more(self, groups: int) -> list[Group]:
-        """In the phase `select`: groups of further prompts, as the rules before this one leave them: as many as are asked for,
-        or more where rules oversample, or fewer where they leave some out."""
+        """In the phase `select`: groups of further prompts, after the rules before this one were applied. There may be more than
+        `groups` if rules oversample, or fewer if they leave groups out."""
         ...
 
     def gold(self, groups: Sequence[Group], without: Collection[str] = ()) -> list[Group]:
@@ -110,7 +111,7 @@ class StepSampler(Protocol):
 
 
 class SamplingRule:
-    """A rule of sampling. Subclass it and write `__call__`; options of the run file arrive as keyword arguments of `__init__`.
+    """A sampling rule. Subclass it and define `__call__`; its options in the run file are the keyword arguments of `__init__`.
 
     Example::
 
@@ -127,29 +128,29 @@ class SamplingRule:
     """
 
     phase: ClassVar[Literal["score", "select"]] = "score"
-    """`score`: rewards groups right after they were sampled. `select`: chooses, helps or replaces groups that are scored."""
+    """`score`: change rewards right after sampling. `select`: choose, help or replace scored groups."""
     per_rollout: ClassVar[bool] = False
-    """A rule of the phase `score` that rewards each rollout by itself also rewards the greedy completion that some algorithms
-    compare with."""
+    """True for a rule of the phase `score` that rewards each rollout independently: it is then also applied to the greedy
+    completion that some algorithms use as a baseline."""
     groups_per_prompt: ClassVar[int] = 1
-    """How many groups the rule makes of each prompt's."""
+    """How many groups the rule makes from the group of each prompt."""
     oversample: float = 1.0
-    """How many times the prompts the rule wants to be sampled."""
+    """The rule needs this many times the prompts of a step."""
     leaves_out: bool = False
-    """The rule may leave groups out; then the share of those is among the metrics."""
+    """The rule may leave groups out; the share of those groups is then reported as a metric."""
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
-        """The groups as they go on."""
+        """Return the groups that the step continues with."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(groups, sample)")
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
-        """Metrics of a step, from all groups that were sampled in it; by default none."""
+        """Metrics of a step, from all groups that were sampled in it; none by default."""
         return {}
 
     def credit(self, groups: Sequence[Group], advantages: torch.Tensor) -> None:
-        """Change, in place, the advantages ([N] or [N, T]) of the N rollouts of the groups that are trained on: 0 for those that
-        only count in their group's mean, NaN for those that stay out of the update."""
+        """Change in place the advantages ([N] or [N, T]) of the N rollouts of the groups that are trained on: 0 for rollouts that
+        only count in their group's mean, NaN for rollouts that stay out of the update."""
 
     def check(self, verifiers: Collection[str]) -> None:
-        """Refuse options before a run starts, by a UserError of one line. verifiers: ids of those that reward the stage's
-        completions."""
+        """Raise UserError for options that can't work, before a run starts. verifiers: ids of the verifiers that reward the
+        stage's completions."""

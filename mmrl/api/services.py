@@ -1,6 +1,6 @@
-"""What plugins may ask the engine for: screens, episodes of an expert, models that verifiers look with.
+"""Services of mmrl for plugins: GUI screens, episodes of an expert, and models for verifiers.
 
-`mmrl.api` imports nothing else of mmrl, so each service is named by "module:name" and imported when it is called.
+`mmrl.api` imports no other part of mmrl, so each service is named by "module:name" and imported when it is called.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 def screens_of(id: str, options: Mapping[str, Any] | None = None) -> Screens:
-    """The screens of a simulator. UserError where there is no such simulator, or it has none."""
+    """The screens of a simulator. Raises UserError if there is no such simulator, or it has no screens."""
     screens: Screens = _engine("mmrl.registry.plugins:registry")().make_screens(id, options)
     return screens
 
 
 class ExpertEpisodes(Protocol):
-    """Episodes of an expert; iterate over them for pairs of a demonstration and the episode's outcome."""
+    """Episodes of an expert; iterating gives (demonstration, outcome of the episode) pairs."""
 
     hz: float
-    """Steps in a second of the simulator's world; 0 where it doesn't say."""
+    """Steps per simulated second; 0 if unknown."""
     action: ActionSpec | None
 
     def __iter__(self) -> Iterator[tuple[Demonstration, Mapping[str, float]]]: ...
 
     def trajectories(self) -> Iterator[tuple[TrajectoryData, Mapping[str, float]]]:
-        """The same with the state in which each episode was left."""
+        """The same pairs with the data of each episode, which includes its last state."""
         ...
 
     def close(self) -> None: ...
@@ -47,10 +47,10 @@ class ExpertEpisodes(Protocol):
 def expert_episodes(
     id: str, options: Mapping[str, Any], count: int, *, split: str = "demo", environments: int = 16
 ) -> ExpertEpisodes:
-    """The first `count` episodes of a task's split, played by the expert of its simulator: the same that a stage which imitates
-    the split would play. environments: how many episodes are played at once.
+    """The first `count` episodes of a task's split, played by the expert of its simulator. A stage that imitates the split plays
+    the same episodes. environments: how many episodes are played at once.
 
-    Raises UserError where the task has no simulator, or the split has fewer episodes.
+    Raises UserError if the task has no simulator, or the split has fewer episodes.
     """
     make = _engine("mmrl.rollout.simulators.experts:Episodes")
     episodes: ExpertEpisodes = make(id, options, count, split=split, environments=environments)
@@ -58,23 +58,23 @@ def expert_episodes(
 
 
 class VisionLanguage(Protocol):
-    """A vision-language model that verifiers ask. A question is a conversation that ends with the user."""
+    """A vision-language model for verifiers. A question is a conversation that ends with a user message."""
 
     def answer_probabilities(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
-        """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
-        counts in lower case and capitalised, with and without a blank before it."""
+        """float64 [N, A], rows that sum to 1: the probability that the answer begins with each of these words, normalised over
+        them. A word counts in lower case and capitalised, with and without a space before it."""
         ...
 
     def numbers(self, questions: Sequence[Sequence[Message]], max_tokens: int = 8) -> list[float]:
-        """The number that each answer is, which may have a sign; the model can say nothing else."""
+        """Each answer as a number, which may have a sign; decoding is constrained to numbers."""
         ...
 
 
 def vision_language(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 16, max_pixels: int | None = None
 ) -> VisionLanguage:
-    """A vision-language model, loaded now, frozen, which answers greedily. model: a folder (also a checkpoint's `policy` in a run
-    folder), a hub name, or `tiny`. batch_size: questions answered at once. max_pixels: larger pictures are shrunk.
+    """Load a frozen vision-language model that answers greedily. model: a folder (also a checkpoint's `policy` in a run folder),
+    a hub name, or `tiny`. batch_size: questions answered at once. max_pixels: larger images are shrunk to this number of pixels.
 
     Raises UserError with the key `model`.
     """
@@ -84,32 +84,32 @@ def vision_language(
 
 
 def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
-    """Refuse options with which `vision_language` can't work, without loading the model. A hub name is not looked up."""
+    """Raise UserError for options that `vision_language` can't use, without loading the model or looking up a hub name."""
     _engine("mmrl.judge.models:check_vision_language")(model, device=device, batch_size=batch_size)
 
 
 class Contrastive(Protocol):
-    """A model such as CLIP that puts pictures and texts into one space."""
+    """A model such as CLIP that embeds images and texts in one space."""
 
     def encode_images(self, pictures: Sequence[Any]) -> torch.Tensor:
-        """PIL pictures -> float32 [N, D], each of length 1."""
+        """PIL images -> float32 [N, D], each row of length 1."""
         ...
 
     def encode_texts(self, texts: Sequence[str]) -> torch.Tensor:
-        """float32 [N, D], each of length 1. UserError for a text that is longer than the model reads."""
+        """float32 [N, D], each row of length 1. Raises UserError for a text that is too long for the model."""
         ...
 
 
 def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
-    """A contrastive model, loaded now and frozen. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`.
-    batch_size: pictures encoded at once. Raises UserError with the key `model`."""
+    """Load a frozen contrastive model. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`.
+    batch_size: images encoded at once. Raises UserError with the key `model`."""
     make = _engine("mmrl.judge.models:contrastive")
     found: Contrastive = make(model, device=device, dtype=dtype, batch_size=batch_size)
     return found
 
 
 def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
-    """Refuse options with which `contrastive` can't work, without loading the model. A hub name is not looked up."""
+    """Raise UserError for options that `contrastive` can't use, without loading the model or looking up a hub name."""
     _engine("mmrl.judge.models:check_contrastive")(model, device=device, batch_size=batch_size)
 
 

@@ -10,16 +10,17 @@ from mmrl.api.errors import UserError
 
 
 def parse_value(text: str) -> Any:
-    """A value as it would stand in a TOML file; anything that isn't TOML is taken as text."""
+    """Parse a TOML value; text that isn't TOML is returned as it is."""
     try:
-        found = tomllib.loads(f"v = {text}")
+        table = tomllib.loads(f"v = {text}")
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         return text
-    return found["v"] if found.keys() == {"v"} else text  # a line break could hide a second key
+    return table["v"] if table.keys() == {"v"} else text  # a line break could hide a second key
 
 
 def key_values(texts: Iterable[str]) -> dict[str, Any]:
-    """`["size=56", "root=pictures"]` as `{"size": 56, "root": "pictures"}`; a value is written as in TOML."""
+    """`["size=56", "root=pictures"]` -> `{"size": 56, "root": "pictures"}`; values are written as in TOML. Raises UserError for
+    a text without a value."""
     options = {}
     for text in texts:
         key, sign, value = text.partition("=")

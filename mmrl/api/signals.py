@@ -1,4 +1,4 @@
-"""What asks a run to end: Ctrl-C, a termination signal, a terminal that closes."""
+"""Signals that ask a run to end: Ctrl-C, a termination signal, the end of the terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ AGAIN = "Ctrl-C again to stop at once"
 
 @contextlib.contextmanager
 def on_termination(tell: Callable[[int], None]) -> Iterator[None]:
-    """Inside, what asks this process to end is told by its signal's number, and ends nothing by itself. For the main thread.
+    """Inside the block, termination signals call `tell` with their number and have no other effect. For the main thread.
 
-    A terminal that has closed is not written to any more: each line would be an error. Under nohup its end isn't heard of.
+    After the terminal has closed (SIGHUP) nothing more is written to it, since each line would raise an error. Under nohup,
+    SIGHUP is ignored.
     """
 
     def hear(number: int, frame: Any) -> None:
@@ -38,12 +39,13 @@ def on_termination(tell: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_interrupt(what: str) -> Iterator[None]:
-    """A Ctrl-C within this is heard at its end, for what hears none or can't be left halfway; a second one at once.
+    """Delay a Ctrl-C inside the block until its end, for code that ignores it or can't be left halfway. A second one acts at
+    once.
 
-    what: the person is told to be waited for.
+    what: what the user has to wait for, for the message "stopping when {what}".
     """
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():  # which alone hears of it
+    if not callable(before) or threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield
         return
     heard = False
@@ -65,7 +67,7 @@ def defer_interrupt(what: str) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Write a line to the terminal from a signal handler, which may have come in the middle of what writes others."""
+    """Write a line to the terminal from a signal handler, which may interrupt other writes."""
     with contextlib.suppress(OSError):
         os.write(2, f"\n{line}\n".encode())
 
@@ -73,7 +75,7 @@ def tell(line: str) -> None:
 def _leave_terminal() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
-        with contextlib.suppress(OSError):  # it may have been closed before
-            if stat.S_ISCHR(os.fstat(file).st_mode):  # what goes into a file or a pipe still does
+        with contextlib.suppress(OSError):  # it may be closed already
+            if stat.S_ISCHR(os.fstat(file).st_mode):  # files and pipes stay open
                 os.dup2(null, file)
     os.close(null)

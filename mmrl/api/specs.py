@@ -1,4 +1,5 @@
-"""Specs: what a plugin declares. An id, where the code is, and defaults; plain data, nothing is imported to list it."""
+"""Specs: the declarations of a plugin. A spec has an id, the place of the code and defaults. It is plain data, so listing specs
+imports no code."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from mmrl.api.simulators.types import ActionSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """An id and the "module:Name" of what it stands for."""
+    """The base class of all specs: an id and the "module:Name" of the code."""
 
     id: str
-    """`plugin/name`, with `-vN` when a change can move rewards and `@system` for published behaviour."""
+    """`plugin/name`, with `-vN` after a change that can change rewards, and `@system` for the behaviour of a published system."""
     target: str
-    """`module:Name`, imported only when the thing is used."""
+    """`module:Name`, imported on first use."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Default keyword arguments of the target; a run file may override them."""
     summary: str = ""
@@ -30,7 +31,7 @@ class TaskSpec(Spec):
     verifiers: Mapping[str, float] = field(default_factory=dict)
     """Verifier id -> weight; the reward is the weighted sum."""
     metric: str = ""
-    """Verifier id that evaluations report; by default the first of `verifiers`."""
+    """Id of the verifier that evaluations report; by default the first of `verifiers`."""
 
     def __post_init__(self) -> None:
         if not self.metric and self.verifiers:
@@ -39,51 +40,51 @@ class TaskSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec(Spec):
-    """A verifier: the target is a pure function `(case, **options) -> float | Score`, or with `model` a class."""
+    """A verifier: the target is a pure function `(case, **options) -> float | Score`, or a class if `model` is set."""
 
     low: float = 0.0
     high: float = 1.0
-    """The range of values; a gold completion scores `high`."""
+    """Values are from `low` to `high`; a gold completion scores `high`."""
     graded: bool = False
-    """Values between the bounds occur: evaluations report their mean under the verifier's id, and never call it an accuracy."""
+    """Values between the bounds occur: evaluations report the mean under the verifier's id and don't call it accuracy."""
     timeout_s: float = 5.0
     """Seconds that one case may take before it is stopped and counted as failed."""
     images: bool = False
-    """The function reads `case.images`; without this they are not sent to it."""
+    """The function reads `case.images`; otherwise images are not sent to it."""
     rollout: bool = False
     """The function reads `case.rollout`."""
     model: bool = False
-    """The target is a class that holds a model: it is made once, `target(**options)`, in a process of its own without a limit of
-    memory, and called with several cases at once: `(cases) -> [float | Score, ...]`. If it has a static method
-    `check(cameras, **options)`, that is called before a run starts, to refuse what can be refused before anything is loaded;
-    `cameras`: label of a task that acts -> the names of its simulator's cameras. With `--smoke` its option `model` is `"tiny"`,
-    which should stand for a small random one."""
+    """The target is a class that holds a model. It is made once, `target(**options)`, in its own process without a memory limit,
+    and called with several cases at once: `(cases) -> [float | Score, ...]`. An optional static method
+    `check(cameras, **options)` is called before a run starts and raises UserError for options that can't work, without loading
+    the model; `cameras`: label of a task that acts in a simulator -> names of the simulator's cameras. With `--smoke` the option
+    `model` is `"tiny"`, which should give a small random model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorSpec(Spec):
-    """A world that is stepped: the target builds a `mmrl.Simulator`, as `target(num_envs=, device=, **options)`."""
+    """A simulator: the target makes a `mmrl.Simulator`, as `target(num_envs=, device=, **options)`."""
 
     cameras: tuple[str, ...] = ()
-    """Names of the pictures in an observation; the first is the one that a policy with one eye looks through."""
+    """Names of the images in an observation; a policy with a single camera uses the first."""
     action: ActionSpec | None = None
-    """What an action is; a simulator without one can be listed and not be driven."""
+    """The action space; a simulator without one can be listed but not used."""
     control_hz: float = 0.0
     """Steps per simulated second, for people and for videos."""
     max_steps: int = 0
-    """Steps after which an episode is cut off, where the task doesn't say."""
+    """Steps after which an episode is truncated if the task sets no limit."""
     parts: tuple[str, ...] = ()
     """The names in `Transition.parts`."""
     capabilities: frozenset[str] = frozenset()
-    """Of `CAPABILITIES`."""
+    """A subset of `CAPABILITIES`."""
     variants: tuple[str, ...] = ()
-    """Changes of the world by name, such as `vision.texture`."""
+    """Names of changed environments that `Simulator.reset` knows, such as `vision.texture`."""
     screens: bool = False
-    """The target makes `mmrl.api.simulators.gui.Screens` instead, as `target(**options)`: screens that language worlds are
-    played on."""
+    """The target makes `mmrl.api.simulators.gui.Screens` instead, as `target(**options)`: GUI environments for policies that
+    answer with text."""
     doctor: str = ""
-    """`module:function`, without arguments, that says what of its packages and drivers is there: {name: {"state": "ok", "note",
-    "missing" or "broken", "detail": ..., "cure": ...}}. `mmrl doctor` calls it in a process of its own."""
+    """`module:function` without arguments that checks the simulator's packages and drivers and returns {name: {"state": "ok",
+    "note", "missing" or "broken", "detail": ..., "cure": ...}}. `mmrl doctor` calls it in its own process."""
 
     def __post_init__(self) -> None:
         if unknown := self.capabilities - CAPABILITIES:
@@ -93,31 +94,32 @@ class SimulatorSpec(Spec):
 CAPABILITIES = frozenset(
     (*("partial-reset", "per-env-seed", "snapshot", "batched-gpu", "expert"), *("render-gpu", "render-cpu", "needs-assets"))
 )
-"""What a simulator may be able to do: reset some environments and not others; start each from a seed of its own; give and take
-states; run thousands at once on a GPU; do its tasks itself; render on a GPU, on a CPU; and that it needs files from elsewhere."""
+"""Capabilities of a simulator, in order: reset only some environments; a seed for each environment; save and restore states;
+thousands of environments at once on a GPU; an expert policy; render on a GPU; render on a CPU; needs files that are downloaded
+separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(Spec):
-    """A kind of policy: the target is a class that keeps the protocol `mmrl.api.policies.Policy`, which says how it is called and
-    what it is asked before anything is loaded."""
+    """A kind of policy: the target is a class that implements the protocol `mmrl.api.policies.Policy`. The protocol describes how
+    the class is called, and the checks before anything is loaded."""
 
     acts: bool = False
-    """It acts in simulators (`mmrl.api.policies.ActingPolicy`); otherwise it writes."""
+    """It acts in simulators (`mmrl.api.policies.ActingPolicy`); otherwise it generates text."""
     tiny: str | None = None
-    """The `policy.model` that a smoke run takes in place of a large one; None for policies that are always small enough."""
+    """The `policy.model` that a smoke run uses in place of a large model; None for policies that are always small enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a number may be: from `low` to `high`, both of them allowed, where None is no bound."""
+    """The allowed range of a number: from `low` to `high`, both included; None means no bound."""
 
     low: float | None = None
     high: float | None = None
     above: float | None = None
-    """It must be larger than this."""
+    """The number must be larger than this."""
     off: float | None = None
-    """This value is allowed too: it switches the setting off."""
+    """A value outside the range that is allowed too: it switches the setting off."""
 
 
 SURROGATE = "mmrl.algorithms.loss:clipped_surrogate"
@@ -126,14 +128,15 @@ SURROGATE_BOUNDS: Mapping[str, Bounds] = {
     "clip_high": Bounds(low=0),
     "dual_clip": Bounds(above=1, off=0),
 }
-"""Of the settings of the loss that an algorithm has by default."""
+"""Bounds of the settings of the default loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmSpec(Spec):
-    """A named composition: advantage (the target) + loss + normalisation + sampling rule; `options` are the settings' defaults.
+    """An algorithm: an advantage (the target), a loss, a normalisation and defaults of the stage; `options` are the defaults of
+    its settings.
 
-    See `mmrl.algorithms.signals` for what the target may ask for.
+    `mmrl.algorithms.signals` lists the arguments that the target may take.
     """
 
     loss: str = SURROGATE
@@ -143,9 +146,9 @@ class AlgorithmSpec(Spec):
     constant: float | None = None
     """The divisor of `normalise="constant"`; by default `generate.max_tokens`."""
     stage_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What keys of the `rl` stage are when the run file doesn't say: the sampling rule, the KL penalty."""
+    """Defaults of keys of the `rl` stage for this algorithm, such as sampling rules and the KL penalty."""
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
-    """Setting -> the numbers that a run file may give it; those of the default loss's settings are added."""
+    """Setting -> its allowed range in a run file; the bounds of the default loss are added."""
     paper: str = ""
     """Authors, title, section."""
 
@@ -156,15 +159,15 @@ class AlgorithmSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRuleSpec(Spec):
-    """A rule of sampling: the target is a `mmrl.SamplingRule` class, called with the options. A run file names it in
+    """A sampling rule: the target is a `mmrl.SamplingRule` class, called with the options. A run file names the rule in
     `[[stages.rules]]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerSpec(Spec):
-    """Where curves go: the target builds a `mmrl.Tracker` from the options."""
+    """A tracker, which logs metrics: the target makes a `mmrl.Tracker` from the options."""
 
     requires: tuple[str, ...] = ()
-    """Modules that it imports when a run starts; a run file that names it is refused where one is missing."""
+    """Modules that it imports when a run starts; if one is missing, a run file with this tracker is refused."""
     local: bool = False
-    """Its curves stay in the run folder, so that a smoke run may have it too."""
+    """It writes only to the run folder, so smoke runs use it too."""

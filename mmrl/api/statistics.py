@@ -1,15 +1,15 @@
-"""Confidence intervals, for evaluations and for the figures of plugins."""
+"""Confidence intervals, for evaluations and for plugins."""
 
 import math
 import statistics
 from collections.abc import Sequence
 
 Z = 1.959963984540054
-"""Two-sided 95%."""
+"""The normal quantile of a two-sided 95% interval."""
 
 
 def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
-    """The score interval of a proportion (Wilson 1927): (low, high) within 0..1; (0, 1) when n is 0."""
+    """The Wilson score interval (1927) of a proportion: (low, high) within 0..1; (0, 1) if n is 0."""
     if n == 0:
         return 0.0, 1.0
     p, zz = successes / n, z * z / n
@@ -19,7 +19,7 @@ def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean of independent values, by Student's t: (low, high); infinite for fewer than two."""
+    """The 95% interval of the mean of independent values, by Student's t: (low, high); infinite for fewer than two values."""
     if len(values) < 2:
         return -math.inf, math.inf
     mean = statistics.fmean(values)
@@ -28,7 +28,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def student(freedom: int, share: float = 0.95) -> float:
-    """t with P(|T| <= t) = share, for Student's T of so many degrees of freedom (at least 1), to 1e-9."""
+    """The t with P(|T| <= t) = share, for Student's T with `freedom` degrees of freedom (at least 1), to 1e-9."""
     low, high = 0.0, 1.0
     while _student_share(high, freedom) < share:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""The nouns that flow through a run: Prompt -> Turn -> Rollout -> Case -> Score -> Batch.
+"""The data types of a run, in the order of its data flow: Prompt -> Turn -> Rollout -> Case -> Score -> Batch.
 
 Shape legend, used in every file: P prompts, G group, N = P * G rollouts, T turns, B packed rows,
 S tokens in a row, L trained tokens, K action chunk, A action dims, V vocabulary, H hidden.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
-`{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.api.media.clips.Clip or Footage}`."""
+`{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.api.media.clips.Clip or VideoFrames}`."""
 
 
 def user_message(text: str, *media: Any) -> Message:
-    """A user message: the pictures (PIL images or paths) and videos (`mmrl.api.media.clips.Clip` or `VideoFrames`), then the
+    """Make a user message: the images (PIL images or paths) and videos (`mmrl.api.media.clips.Clip` or `VideoFrames`), then the
     text."""
     from mmrl.api.media.clips import Clip, VideoFrames
 
@@ -54,20 +54,20 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One problem, as a task poses it."""
+    """One prompt of a task, with its answer."""
 
     messages: Sequence[Message]
-    """What the policy is shown."""
+    """The messages that the policy reads."""
     answer: Any = None
-    """The truth. Verifiers see it, the policy never does."""
+    """The ground truth. Verifiers see it, the policy never does."""
     id: str = ""
     """Unique and stable within the task; the same item has the same id on every machine."""
     task: str = ""
-    """The task's id; the engine fills it in."""
+    """The task's id, filled in by mmrl."""
     seed: int = 0
-    """Fixes whatever the item's world draws at random."""
+    """Seed of the prompt's environment or simulator episode."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Anything verifiers or people need besides; plain data that pickles."""
+    """Further data for verifiers or people; plain data that pickles."""
 
     @property
     def images(self) -> tuple[Any, ...]:
@@ -80,7 +80,7 @@ class Prompt:
         return self._shown("video")
 
     def without_media(self) -> Prompt:
-        """The prompt without its pictures and videos."""
+        """The prompt without its images and videos."""
         kept = [
             m if isinstance(m["content"], str) else {**m, "content": [p for p in m["content"] if p["type"] == "text"]}
             for m in self.messages
@@ -103,91 +103,90 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One exchange: what was observed, what the policy sampled.
+    """One turn of a conversation: the observation that the policy read, and the tokens that it sampled.
 
-    An episode that its world cuts off ends with a turn that observes and samples nothing: by that observation a critic values the
-    state in which it was left.
+    An episode that its environment truncates ends with a turn that has an observation and no sampled tokens; the critic computes
+    the value of the last state from it.
     """
 
     observed_ids: tuple[int, ...]
     """Token ids that the policy read before this turn; for turn 0 the whole encoded prompt."""
     token_ids: Sequence[int]
-    """Token ids that the policy sampled, the end token included. Trained on as they are, never re-tokenised."""
+    """Token ids that the policy sampled, the end token included. Training uses these ids; the text is never tokenised again."""
     logprobs: tuple[float, ...]
-    """Natural log-probability of each sampled id (temperature applied); NaN where it wasn't sampled, as in a gold completion."""
+    """Natural log-probability of each id (temperature applied); NaN for ids that weren't sampled, as in a gold completion."""
     text: str
-    """The sampled ids decoded, without special tokens: what a verifier reads."""
+    """The sampled ids decoded, without special tokens; verifiers read this."""
     reward: float = 0.0
-    """Reward that the world gave during this turn; 0 for single-answer tasks."""
+    """Reward that the environment gave for this turn; 0 for tasks without an environment."""
     action_rewards: tuple[float, ...] = ()
-    """That of each action, where the turn is a chunk of several; its ids divide evenly among them. They add up to `reward`."""
+    """Reward of each action, if the turn is a chunk of several actions; its ids divide evenly among them. The sum is `reward`."""
     terminated: bool = True
-    """The episode ended by itself."""
+    """The episode ended by itself after this turn."""
     truncated: bool = False
-    """The episode was cut off by a limit."""
+    """A limit cut the episode off after this turn."""
     policy_version: int = 0
-    """The number of training steps that the sampling weights had seen."""
+    """Number of training steps of the weights that sampled this turn."""
     messages: tuple[Message, ...] = ()
-    """What the world said before this turn, for verifiers and people; `observed_ids` is how the policy read it."""
+    """The environment's messages before this turn, for verifiers and people; `observed_ids` are their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a world says to a turn."""
+    """The reply of an environment to a turn."""
 
     messages: Sequence[Message] = ()
-    """What the policy is shown before its next turn, text and pictures; at the end nothing has to be said."""
+    """The messages that the policy reads before its next turn, text and images; may be empty at the end."""
     reward: float = 0.0
-    """For this turn; the judge's score of the whole episode comes on top."""
+    """Reward of this turn; the judge's score of the whole episode is added to it."""
     terminated: bool = False
     """The episode is over."""
     outcome: Mapping[str, float] = field(default_factory=dict)
-    """What came of the episode so far, such as `{"success": 1.0}`; that of the last reply is what verifiers see."""
+    """Results of the episode so far, such as `{"success": 1.0}`; verifiers see those of the last reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(abc.ABC):
-    """One episode, and all that the engine asks of any kind of it: the episode protocol. `mmrl.api.episodes` has the two kinds,
-    `Conversation` and `Trajectory`.
+    """One episode: the common interface of its two kinds, `Conversation` and `Trajectory` in `mmrl.api.episodes`.
 
-    A target is what credit is given to and what has a log-probability: a token or, in a simulator, a token, an action or a chunk,
-    as the stage key `ratio` says. L targets of an episode, T calls of the policy (of a conversation its turns).
+    A target is the unit that has a log-probability and an advantage: a token in a conversation; in a simulator a token, an action
+    or a chunk, depending on the stage key `ratio`. L targets of an episode, T calls of the policy (in a conversation its turns).
     """
 
     prompt: Prompt
     group: int
-    """Rollouts with equal numbers answer the same prompt and are compared with each other."""
+    """Index of the group: rollouts with the same index answer the same prompt and are compared with each other."""
     status: Status
     is_stub: bool = False
-    """A stub of an episode that another rank holds and trains on: it is counted here, see `to_stub`."""
+    """Another rank holds this rollout and trains on it; here it only counts in statistics, see `to_stub`."""
     off_policy: bool = False
-    """It was sampled from another prompt than it is trained on (one with a hint): the loss compares with the sampler's
-    probabilities, and the gap between sampler and learner leaves it out."""
+    """It was sampled from another prompt than it is trained on (such as one with a hint). The loss uses the sampler's
+    probabilities for the ratio, and the metric of the gap between sampler and learner leaves the rollout out."""
     outcome: Mapping[str, float] = field(default_factory=dict)
-    """What came of an episode in a simulator: `success` (at any time), `success_at_end`, `return`, `steps`, and each of the
-    simulator's parts at its best. In a conversation what its world says."""
+    """Results of the episode. In a simulator: `success` (at any time), `success_at_end`, `return`, `steps`, and the maximum of
+    each of the simulator's parts. In a conversation: `Reply.outcome` of the last reply."""
 
     # -- what happened ----------------------------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
     def length(self) -> int:
-        """Trained tokens: what the policy sampled, over all turns; in a simulator the choices that were carried out."""
+        """Number of sampled tokens over all turns; in a simulator the number of choices that were carried out."""
 
     @property
     @abc.abstractmethod
     def num_calls(self) -> int:
-        """T, 0 for an episode that was lost before anything happened in it. A verifier gives so many `Score.steps`."""
+        """T; 0 for an episode that failed before the first call. A verifier's `Score.steps` has T numbers."""
 
     @property
     @abc.abstractmethod
     def environment_reward(self) -> float:
-        """The sum of what the world or the simulator paid."""
+        """The sum of the rewards of the environment or the simulator."""
 
     @property
     @abc.abstractmethod
     def is_demonstration(self) -> bool:
-        """It is a gold completion or an expert's episode and was not sampled."""
+        """Whether it is a gold completion or an expert's episode, and was not sampled."""
 
     @property
     @abc.abstractmethod
@@ -197,53 +196,52 @@ class Rollout(abc.ABC):
     @property
     @abc.abstractmethod
     def turn_versions(self) -> Sequence[tuple[int, int]]:
-        """(version of the sampling weights, number of sampled tokens) of each turn; empty in a simulator."""
+        """(policy version that sampled the turn, number of sampled tokens) for each turn; empty in a simulator."""
 
     @property
     @abc.abstractmethod
     def bootstrap(self) -> float:
-        """The value that the collector's critic gave to the state in which the episode was left; 0 where it gave none."""
+        """The value of the last state by the collector's critic, for bootstrapping; 0 without one."""
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def num_targets(self, ratio: Ratio) -> int:
-        """L."""
+        """L, the number of targets."""
 
     @abc.abstractmethod
     def rewards(self, ratio: Ratio) -> torch.Tensor:
-        """float64 [L], on the CPU: what the world or the simulator paid, each reward at the last target that it is for."""
+        """float64 [L], on the CPU: the rewards of the environment or the simulator, each at the last target that it is for."""
 
     @abc.abstractmethod
     def ends(self, ratio: Ratio) -> Sequence[int]:
-        """The last target of each call, T numbers."""
+        """Index of the last target of each call, T numbers."""
 
     @abc.abstractmethod
     def units(self, ratio: Ratio, credit: Credited) -> torch.Tensor:
-        """int64 [L]: the number, from 0, of the unit of credit that each target belongs to."""
+        """int64 [L]: index, from 0, of the credit unit that each target belongs to."""
 
     @abc.abstractmethod
     def values(self, ratio: Ratio) -> torch.Tensor | None:
-        """float32 [L], on the CPU: the values that the collector's critic gave while the episode went on; None without one."""
+        """float32 [L], on the CPU: the values of the collector's critic during the episode; None without one."""
 
-    # -- other forms of it ------------------------------------------------------------------------------------------------
+    # -- other forms ------------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def to_stub(self, prompt: Prompt | None = None) -> Self:
-        """A stub for other ranks, without pictures and without what only the model reads. prompt: its own without media, where
-        that is at hand."""
+        """A stub for other ranks, without images and model inputs. prompt: the rollout's prompt without media, if it was made
+        already."""
 
     @abc.abstractmethod
     def portable(self) -> Self:
-        """For verifiers in other processes: without what only the model reads, and with tensors of its own in main memory."""
+        """A copy for verifiers in other processes: without model inputs, and with its own tensors in main memory."""
 
     @abc.abstractmethod
     def answering(self, prompt: Prompt, inputs: Any) -> Self:
-        """The same episode as one of another prompt than it was sampled from, to be trained on so. inputs: that prompt as the
-        policy reads it."""
+        """The same episode as an answer to another prompt, to train on it. inputs: that prompt as model inputs."""
 
     def as_case(self) -> Case:
-        """What verifiers see of it."""
+        """The case that verifiers get."""
         prompt = self.prompt
         return Case(
             completion=self.completion,
@@ -260,43 +258,43 @@ class Rollout(abc.ABC):
     @property
     @abc.abstractmethod
     def messages(self) -> Sequence[Message]:
-        """All messages before the last thing that the policy said, and what followed it; in a simulator the instruction."""
+        """All messages except the policy's last sampled turn; in a simulator the instruction."""
 
     @property
     @abc.abstractmethod
     def summary(self) -> str:
-        """The completion or, in a simulator, what came of the episode, in words."""
+        """The completion or, in a simulator, the outcome of the episode as text."""
 
     @property
     @abc.abstractmethod
     def filmed(self) -> TrajectoryData | None:
-        """What was seen in a simulator, for videos; None where there is nothing to see."""
+        """The data of an episode with camera images, for videos; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a verifier sees. It pickles: verifiers run in other processes."""
+    """The input of a verifier. It pickles, since verifiers run in other processes."""
 
     completion: str
-    """What the policy wrote: the text of its last turn, without special tokens."""
+    """The text of the policy's last turn, without special tokens."""
     answer: Any = None
-    """The prompt's."""
+    """`Prompt.answer`."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """The prompt's."""
+    """`Prompt.meta`."""
     status: Status = Status.FINISHED
-    """`TRUNCATED_LENGTH` when the completion was cut off."""
+    """How the episode ended; `TRUNCATED_LENGTH` if the completion was cut off."""
     image_sizes: tuple[tuple[int, int], ...] = ()
     """(width, height) of each original image, in pixels."""
     model_sizes: tuple[tuple[int, int], ...] = ()
     """(width, height) of each image as the model saw it, in pixels."""
     coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
-    """The frame in which this model writes coordinates."""
+    """The format in which this model writes coordinates."""
     media: tuple[Any, ...] = ()
-    """The images as the task gave them; filled only for verifiers whose spec says `images=True`."""
+    """The images as the task gave them; filled only for verifiers whose spec has `images=True`."""
     outcome: Mapping[str, float] = field(default_factory=dict)
     """`Rollout.outcome`."""
     rollout: Rollout | None = None
-    """The whole episode; filled only for verifiers whose spec says `rollout=True`."""
+    """The whole episode; filled only for verifiers whose spec has `rollout=True`."""
 
     @property
     def images(self) -> list[Image]:
@@ -308,19 +306,19 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A verifier's verdict, or the judge's sum of several."""
+    """A verifier's score, or the judge's weighted sum of several."""
 
     value: float | None
     """The reward; None when the verifier failed (raised, timed out, returned no finite number)."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Named contributions, unweighted; the judge adds one per verifier id."""
+    """Name -> unweighted contribution; the judge adds one per verifier id."""
     detail: str = ""
-    """One line for people: why this value, or what failed."""
+    """One line for people: the reason for this value, or what failed."""
     steps: tuple[float, ...] = ()
-    """How much of `value` each call of the policy earned (in a conversation each turn), one number for each: it is paid where
-    that call ends. What is left of `value` is paid at the end; without `steps` that is all of it."""
+    """The share of `value` that each call of the policy (in a conversation each turn) earned, one number per call, given as
+    reward at the end of that call. The rest of `value`, without `steps` all of it, is given at the end of the episode."""
     lost: bool = False
-    """The episode's world or simulator broke, so that there is nothing to score: a failure that no verifier is to blame for."""
+    """The episode's environment or simulator failed, so there is nothing to score. This is no failure of a verifier."""
 
     def __post_init__(self) -> None:
         if self.lost and self.value is not None:
@@ -332,12 +330,12 @@ class Score:
 
     @property
     def status(self) -> Literal["ok", "failed", "lost"]:
-        """`failed` for an answer that could not be scored, `lost` for an episode whose world broke."""
+        """`failed` for an answer that could not be scored, `lost` for an episode whose environment or simulator failed."""
         return "lost" if self.lost else "failed" if self.failed else "ok"
 
     def as_json(self) -> dict[str, Any]:
-        """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder; `steps` too where there are
-        some."""
+        """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder; with `steps` if there are
+        any."""
         return {
             "value": self.value,
             "parts": dict(self.parts),
@@ -348,13 +346,12 @@ class Score:
 
 
 def verifier_value(score: Score, verifier: str = "") -> float | None:
-    """How right an answer is: what a verifier gave it, None where it gave nothing; without one its whole reward, None where that
-    failed."""
+    """The value that one verifier gave, or the whole reward if `verifier` is empty; None if it failed or is missing."""
     return score.parts.get(verifier) if verifier and not score.failed else score.value
 
 
 def add_part(score: Score, part: str, amount: float) -> Score:
-    """The score with an amount added, under its own name; a failed one stays failed."""
+    """The score with an amount added as a part of this name; a failed score stays failed."""
     if score.value is None:
         return score
     return replace(score, value=score.value + amount, parts={**score.parts, part: amount})

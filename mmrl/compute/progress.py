@@ -24,7 +24,7 @@ class RelayedProgress:
     def tell(self, name: str, *arguments: Any) -> None:
         import ray
 
-        self.stop = ray.get(self.relay.tell.remote(name, arguments))
+        self.stop = ray.get(self.relay.send.remote(name, arguments))
         if self.stop and self.run is not None:
             self.run.stop = True
 

@@ -141,7 +141,7 @@ class SimulateConfig(Section):
     """Memory for the expert's episodes that were played, the newest of them; others are played again when they are needed."""
 
     def smaller(self) -> SimulateConfig:
-        return self.at_most(environments=4).model_copy(update={"device": "cpu"})
+        return self.at_most(num_envs=4).model_copy(update={"device": "cpu"})
 
 
 class SteeringConfig(Section):
@@ -182,7 +182,8 @@ class EvaluateConfig(Section):
     """How, for `steer`."""
 
     def smaller(self) -> EvaluateConfig:
-        return self.at_most(n=4).model_copy(update={"frames": sorted({min(frames, 8) for frames in self.sparse_frames})})
+        fewer = sorted({min(frames, 8) for frames in self.sparse_frames})
+        return self.at_most(num_prompts=4).model_copy(update={"sparse_frames": fewer})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> EvaluateConfig:

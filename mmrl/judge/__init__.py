@@ -1,5 +1,5 @@
-"""Run verifiers in other processes, with deadlines: the judge owns time, processes and failure, a verifier is a pure function,
-or a model.
+"""Run verifiers in other processes, with deadlines. The judge handles time limits, processes and failures; a verifier is a pure
+function, or a model.
 
 A verifier that raises, hangs, crashes, runs out of memory, or returns anything but a finite number in the range of its spec
 gives a *failed* score, never a zero. A verifier that can't be imported is a fault of the set-up and raises UserError.
@@ -21,30 +21,30 @@ from mmrl.judge.pool import Pool, WorkerGroup
 from mmrl.judge.process import Worker
 from mmrl.registry import plugins
 
-LOST = Score(None, {}, "its world or simulator was lost", lost=True)
-"""The score of an episode whose world broke: it says nothing about the policy."""
+LOST = Score(None, {}, "its environment or simulator failed", lost=True)
+"""The score of an episode whose environment failed: it says nothing about the policy."""
 
 
 class Scorers(Protocol):
-    """Who runs the verifiers: `mmrl.judge.pool.Pool`, or judges elsewhere (`mmrl.judge.actors`)."""
+    """Runs the verifiers: `mmrl.judge.pool.Pool`, or judges in Ray actors (`mmrl.judge.actors`)."""
 
     loaded: Future[None]
-    """Done when all can begin, or failed."""
+    """Resolved when all verifiers are loaded, or with the error."""
 
     def submit(self, request: Request) -> None:
-        """Fill the request's scores and resolve its future, sooner or later."""
+        """Fill in the request's scores and resolve its future, later."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; what is unfinished is cancelled."""
+        """Release all resources; unfinished requests are cancelled."""
         ...
 
 
 class Judge:
-    """Verifiers that are asked for scores; `local_judge` and `mmrl.judge.actors.ray_judge` make one. Use it as a context manager,
-    or call `close`.
+    """Scores cases with verifiers; `local_judge` and `mmrl.judge.actors.ray_judge` make one. Use it as a context manager, or call
+    `close`.
 
-    A value outside [low, high] of the verifier's spec (by more than 1e-6) is a failure: weights and figures rely on the range.
+    A value outside [low, high] of the verifier's spec (by more than 1e-6) is a failure: weights and metrics rely on the range.
     """
 
     def __init__(self, specs: Mapping[str, VerifierSpec], scorers: Scorers) -> None:
@@ -56,7 +56,7 @@ class Judge:
         return self.submit(cases, weights).result()
 
     def submit(self, cases: Sequence[Case], weights: Sequence[Mapping[str, float]]) -> Future[list[Score]]:
-        """Like `score`, beside whatever the caller does next; the cases must not change until it is done.
+        """Like `score`, but returns at once; the cases must not change until the future is done.
 
         Each Score has the weighted sum of the values; `parts` holds each value under its verifier's id and the parts that the
         verifier named under `id/part`, all unweighted. If a verifier failed, so does the sum, and `detail` says which and why.
@@ -77,7 +77,7 @@ class Judge:
         return self._submit(Request(cases, wanted, finish))
 
     def run(self, verifier: str, cases: Sequence[Case]) -> list[Score]:
-        """[N] cases -> [N] scores of one verifier, as it gave them; that of an episode whose world broke has failed."""
+        """[N] cases -> [N] scores of one verifier, as it gave them; scores of episodes whose environment failed are failed."""
         self._check(verifier)
 
         def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
@@ -86,7 +86,7 @@ class Judge:
         return self._submit(Request(cases, {verifier: range(len(cases))}, finish)).result()
 
     def scored(self, payloads: Mapping[str, Sequence[bytes]]) -> dict[str, list[Score]]:
-        """Verifier id -> cases, as `mmrl.judge.pool.payload` made them elsewhere -> their scores, as it gave them."""
+        """Verifier id -> cases pickled by `mmrl.judge.pool.payload` -> their scores, as the verifier gave them."""
         cases = [case for some in payloads.values() for case in some]
         wanted: dict[str, range] = {}
         for name, some in payloads.items():
@@ -107,7 +107,7 @@ class Judge:
         self._scorers.loaded.result()
 
     def close(self) -> None:
-        """Kill the workers. Whoever still waits for a result gets `concurrent.futures.CancelledError`."""
+        """Kill the workers. Pending futures raise `concurrent.futures.CancelledError`."""
         self._scorers.close()
 
     def __enter__(self) -> Judge:
@@ -129,24 +129,24 @@ class Judge:
 def local_judge(
     verifiers: Mapping[str, Mapping[str, Any]], num_workers: int = 1, timeout_s: float | None = None, memory_mb: int | None = 512
 ) -> Judge:
-    """Verifiers by id -> options, served by worker processes of this machine.
+    """Make a judge with worker processes on this machine. verifiers: id -> options.
 
     num_workers: how many worker processes. Verifiers that are models have one worker more, for all of them.
     timeout_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
         top of a verifier's module, where they don't count, nor does loading a model.
-    memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit. Models have none.
+    memory_mb: how much a case may allocate beyond the memory of the imports, on Linux; None for no limit. Models have none.
 
-    Raises UserError at once for an unknown id; what only importing shows (a broken module, an unknown option) is raised by the
-    first result, since the workers start in the background. `Judge.ready` waits for them.
+    Raises UserError at once for an unknown id. Errors of importing (a broken module, an unknown option) are raised by the first
+    result, since the workers start in the background. `Judge.ready` waits for them.
 
-    Processes that a verifier leaves behind are killed with their worker, after the chunk of cases that made them; one that
-    starts a session of its own escapes, so code that is hostile needs a sandbox of its own.
+    Processes that a verifier leaves behind are killed with their worker, after the chunk of cases that made them. A process that
+    starts its own session escapes, so hostile code needs a sandbox of its own.
     """
     specs = specs_of(verifiers)
     deadlines = {name: spec.timeout_s if timeout_s is None else timeout_s for name, spec in specs.items()}
     models = {name: options for name, options in verifiers.items() if specs[name].model}
     functions = {name: options for name, options in verifiers.items() if name not in models}
-    hire = partial(Worker, environment=dict(os.environ))  # the plugins of now, also in a worker that starts later
+    hire = partial(Worker, environment=dict(os.environ))  # the same plugins in workers that start later
     crews = []
     if functions or not models:
         crews.append(WorkerGroup(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), num_workers))
@@ -184,5 +184,5 @@ def weighted_score(weights: Mapping[str, float], scores: Mapping[str, Score]) ->
 
 
 def build_cases(rollouts: Sequence[Rollout]) -> list[Case]:
-    """[N] rollouts -> [N] cases, with everything attached; the judge sends on what a verifier's spec asks for."""
+    """[N] rollouts -> [N] cases, with everything attached; the judge sends a verifier only what its spec requests."""
     return [r.as_case() for r in rollouts]

@@ -1,7 +1,7 @@
-"""Judges in processes of their own, on any machine of a cluster: Ray actors, each with a `Judge` and its workers.
+"""Judges in Ray actors on any machine of a cluster, each with a `Judge` and its workers.
 
-What is asked of a verifier is pickled where the case is, sent, and handed to a worker there as it is. So deadlines, failures and
-scores are those of a judge beside the learner, whoever runs the verifiers and however the cases are divided.
+The learner pickles each case, and the actor passes it on to a worker as it is. So deadlines, failures and scores are those of a
+local judge, however the cases are divided.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from mmrl.judge.messages import Request
 from mmrl.judge.pool import payload, pickling_failure
 
 AT_ONCE = 32
-"""Calls that a judge answers side by side: those of all learners that share it."""
+"""Calls that a judge answers concurrently, from all learners that share it."""
 WAITING = 8
-"""Requests that a learner waits for side by side."""
+"""Requests that a learner waits for concurrently."""
 LOOK_S = 1.0
-"""How often somebody who waits looks whether the judge was closed."""
+"""Seconds between checks whether the judge was closed, while waiting."""
 
 
 def ray_judge(config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_gpu: bool = False) -> Judge:
-    """A learner's judges among `compute.judges` actors, asked like one that is beside it.
+    """Make a judge that uses this learner's share of `compute.judges` actors. Call it on all learners.
 
-    verifiers: id -> options. on_gpu: the learner computes on one. All learners call this alike.
+    verifiers: id -> options. on_gpu: the learner computes on a GPU.
 
-    Judge i is asked by learner (i % learners), or by all where they are fewer than learners; a Ray that is started here is a
-    learner's own, and so are its judges then. UserError where Ray isn't installed, or has no room for them."""
+    Judge i serves learner (i % learners), or all learners if there are fewer judges than learners. If Ray is started here, Ray
+    and the judges belong to this learner. Raises UserError if Ray isn't installed or has no room for them."""
     specs = specs_of(verifiers)
     compute, settings = config.compute, config.judge
     what = f"compute.judges = {compute.judges}"
@@ -50,7 +50,7 @@ def ray_judge(config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_
     run = ranks.broadcast_from_first(lambda: secrets.token_hex(8)) if shared else ""
     wait_for_cpus(ray, what, 0 if shared else settings.num_workers * len(own))
     room = {"num_cpus": settings.num_workers, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
-    again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
+    again = {"max_restarts": compute.retries, "max_task_retries": -1}  # calls are repeated as long as the actor restarts
     made = ray.remote(JudgeActor)
     given = (verifiers, settings.num_workers, settings.timeout_s, settings.memory_mb, os.getcwd(), switches())
     actors = []
@@ -61,13 +61,13 @@ def ray_judge(config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_
 
 
 class ActorPool:
-    """Divides requests between judges elsewhere."""
+    """Divides requests between judge actors."""
 
     def __init__(
         self, specs: Mapping[str, VerifierSpec], actors: Sequence[Any], retries: int, shared: bool, started: bool
     ) -> None:
-        """shared: other learners ask them too, and they end with the learner that was the first to name them. started: this
-        learner started Ray, which ends with the judges."""
+        """shared: other learners use them too, and they end with the learner that created them. started: this learner started
+        Ray, which ends with the judges."""
         self._specs, self._actors, self._retries = specs, list(actors), retries
         self._shared, self._started = shared, started
         self._closing = threading.Event()
@@ -75,14 +75,14 @@ class ActorPool:
         self.loaded: Future[None] = self._waiting.submit(self._load)
 
     def submit(self, request: Request) -> None:
-        """Ask all judges, each for like many of the cases of each verifier."""
+        """Send each judge an equal share of each verifier's cases."""
         if self._closing.is_set():
             raise RuntimeError("the judge is closed")
         request.future.set_running_or_notify_cancel()
         self._waiting.submit(self._serve, request)
 
     def close(self) -> None:
-        """End the judges; whoever waits gets CancelledError."""
+        """End the judges; pending futures raise CancelledError."""
         if self._closing.is_set():
             return
         import ray
@@ -105,7 +105,7 @@ class ActorPool:
                 raise CancelledError("the judge was closed")
             self._ask(request)
             request.future.set_result(request.finish(request.scores))
-        except BaseException as error:  # noqa: BLE001  it belongs to whoever waits
+        except BaseException as error:  # noqa: BLE001  the future raises it
             request.future.set_exception(error)
 
     def _ask(self, request: Request) -> None:
@@ -120,7 +120,7 @@ class ActorPool:
             for i in indices:
                 try:
                     sound[i] = payload(request.cases[i], self._specs[name])
-                except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
+                except Exception as error:  # noqa: BLE001  pickling runs code of the case's objects
                     request.put(name, i, pickling_failure(error))
             for part in range(parts):
                 if own := list(sound)[part::parts]:
@@ -133,7 +133,7 @@ class ActorPool:
                     request.put(name, i, score)
 
     def _answers(self, asked: Sequence[Any]) -> list[Any]:
-        """What the judges answer; their UserErrors are ours."""
+        """The judges' answers. Raises their UserErrors."""
         import ray
 
         missing = list(asked)
@@ -151,7 +151,7 @@ class ActorPool:
 
 
 class JudgeActor:
-    """What a Ray actor is: a `Judge`, made when it is first asked, as its faults are answers then."""
+    """A Ray actor with a `Judge`, which is made at the first call so that its errors are returned as answers."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class JudgeActor:
         folder: str,
         environment: Mapping[str, str],
     ) -> None:
-        """See `Judge`. folder, environment: the learner's, by which plugins and files are found."""
+        """See `Judge`. folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
         self._given = (verifiers, num_workers, timeout_s, memory_mb)
         self._judge: Judge | None = None

@@ -1,4 +1,4 @@
-"""What the judge and its worker processes send each other."""
+"""Messages between the judge and its worker processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Request:
     """Cases to run through verifiers."""
 
     cases: Sequence[Case | bytes]
-    """A verifier's may be pickled already, as `payload` does."""
+    """Cases, or cases pickled by `payload`."""
     wanted: Mapping[str, Sequence[int]]
     """Verifier id -> the indices of the cases that it scores."""
     finish: Callable[[Mapping[str, Mapping[int, Score]]], Any]
@@ -36,6 +36,6 @@ class Chunk:
     request: Request
     verifier: str
     indices: list[int]
-    """Those still without a score; the first ones are answered first."""
+    """Cases without a score, in the order in which they are scored."""
     careful: bool = False
-    """Have each result sent at once, because a worker died and it is not known on which case."""
+    """Send each result at once, because a worker died on an unknown case."""

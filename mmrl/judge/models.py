@@ -1,6 +1,6 @@
-"""Models that verifiers look with: a vision-language model that is asked about pictures, a CLIP that compares them with texts.
+"""Models for verifiers: a vision-language model that answers questions about pictures, a CLIP that compares them with texts.
 
-They are frozen and answer without chance.
+They are frozen and deterministic.
 """
 
 from __future__ import annotations
@@ -28,31 +28,34 @@ from mmrl.rollout.generate.sampling import SamplingParams
 Dtype = Literal["auto", "float32", "bfloat16"]
 """`auto`: bfloat16 on a GPU, float32 elsewhere."""
 TINY = "tiny"
-"""A small random model, for trials."""
+"""A small random model, for tests."""
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 
 
 class VisionLanguage:
-    """A vision-language model that is asked; see `vision_language`. A question is a conversation that ends with the user."""
+    """A vision-language model that answers questions; see `vision_language`. A question is a conversation that ends with the
+    user."""
 
     def __init__(self, policy: VLM, batch_size: int) -> None:
         self.policy = policy
         self._generator, self._numbers = LocalGenerator(policy, batch_size), NumberSampler(policy)
 
     def answer_probabilities(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
-        """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
-        counts in lower case and capitalised, with and without a blank before it."""
+        """float64 [N, A], rows that sum to 1: the probability that the answer begins with each of these words, normalised over
+        them. A word counts in lower case and capitalised, with and without a blank before it."""
         spellings = [self._beginnings(word) for word in answers]
         ids = [own - set[int]().union(*(s for j, s in enumerate(spellings) if j != i)) for i, own in enumerate(spellings)]
         for word, own in zip(answers, ids, strict=True):
             if not own:
-                raise UserError(f"the model's tokens can't tell {word!r} from {', '.join(map(repr, answers))}: ask for others")
+                raise UserError(
+                    f"the model's tokens don't distinguish {word!r} in {', '.join(map(repr, answers))}: use other answers"
+                )
         logprobs_NV = self._generator.first(self._encoded(questions)).double()
         scores_NA = torch.stack([logprobs_NV[:, sorted(own)].logsumexp(-1) for own in ids], -1)
         return scores_NA.softmax(-1).cpu()
 
     def numbers(self, questions: Sequence[Sequence[Message]], max_tokens: int = 8) -> list[float]:
-        """The number that each answer is, which may have a sign; the model is kept from saying anything else."""
+        """The model's answers as numbers, which may have a sign; other tokens are masked."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, logits_processor=self._numbers)
         samples = [group[0] for group in self._generator.generate(self._encoded(questions), 1, sampling)]
         found = [NUMBER.search(self.policy.decode(sample.token_ids).replace(" ", "")) for sample in samples]
@@ -68,7 +71,7 @@ class VisionLanguage:
 
 
 class NumberSampler(LogitsProcessor):
-    """Only a number can be said: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
+    """Allows numbers only: an optional sign, digits, then perhaps a point, a percent sign, the end token."""
 
     def __init__(self, policy: VLM) -> None:
         self.policy = policy
@@ -81,10 +84,10 @@ class NumberSampler(LogitsProcessor):
         end = self._mask([*policy.eos, *(i for i, text in texts.items() if text in (".", "%"))])
         self._then = torch.maximum(self._digits, end)
         if not self._digits.isfinite().any():
-            raise UserError("the model's tokenizer has no digits, so it can't say a number")
+            raise UserError("the model's tokenizer has no digits, so it can't write a number")
 
     def __call__(self, step: int, ids_NT: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
-        """A lone sign is followed by a digit."""
+        """Mask the logits; after a lone sign only digits are allowed."""
         if step == 0:
             return logits_NV + self._first
         if step == 1:
@@ -100,7 +103,7 @@ class NumberSampler(LogitsProcessor):
 
 
 class Contrastive:
-    """A model such as CLIP that puts pictures and texts into one space; see `contrastive`."""
+    """A model such as CLIP that embeds pictures and texts in one space; see `contrastive`."""
 
     def __init__(self, model: Any, processor: Any, device: str, batch_size: int) -> None:
         self.model, self.processor, self.batch_size = model.to(device).eval(), processor, batch_size
@@ -131,7 +134,7 @@ class Contrastive:
 def vision_language(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 16, max_pixels: int | None = None
 ) -> VisionLanguage:
-    """A vision-language model, loaded now. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
+    """Load a vision-language model. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
     batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError with the key `model`."""
     check_vision_language(model, device=device, batch_size=batch_size)
     device = resolve_device(device)
@@ -143,15 +146,15 @@ def vision_language(
 
 @functools.lru_cache(maxsize=8)
 def _policy(model: str, device: str, dtype: Literal["float32", "bfloat16"], max_pixels: int | None) -> VLM:
-    """Two verifiers that ask the same model share it."""
+    """Verifiers with the same model share it."""
     policy = VLM(PolicyConfig(model=model, dtype=dtype, max_pixels=max_pixels), device=device, seed=0)
     policy.model.requires_grad_(False)
     return policy
 
 
 def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
-    """A contrastive model, loaded now. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size:
-    pictures looked at at once. Raises UserError with the key `model`."""
+    """Load a contrastive model. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size: pictures
+    encoded at once. Raises UserError with the key `model`."""
     check_contrastive(model, device=device, batch_size=batch_size)
     device = resolve_device(device)
     if model in (TINY, f"{TINY}:clip"):
@@ -176,7 +179,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
 
 
 def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
-    """Refuse options with which `vision_language` can't work, without loading the model. A hub name is not looked up."""
+    """Raise UserError for options that `vision_language` can't use, without loading the model. A hub name is not looked up."""
     _check_room(device, batch_size)
     try:
         VLM.check(PolicyConfig(model=_named(model, "qwen2_5_vl")))
@@ -186,7 +189,7 @@ def check_vision_language(model: str, *, device: str = "auto", batch_size: int =
 
 
 def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
-    """Refuse options with which `contrastive` can't work, without loading the model. A hub name is not looked up."""
+    """Raise UserError for options that `contrastive` can't use, without loading the model. A hub name is not looked up."""
     _check_room(device, batch_size)
     if model in (TINY, f"{TINY}:clip"):
         return
@@ -214,7 +217,7 @@ def _check_room(device: str, batch_size: int) -> None:
 
 
 def _check_sight(model: str) -> None:
-    """Refuse a folder whose configuration has no part that sees."""
+    """Raise UserError for a folder whose configuration has no vision part."""
     path = Path(model) / "config.json"
     if not path.is_file():
         return
@@ -224,7 +227,7 @@ def _check_sight(model: str) -> None:
         raise UserError(f"{model!r}: its config.json can't be read: {shorten(error)[:200]}", key="model") from None
     if not isinstance(config, dict) or "vision_config" not in config:
         kind = config.get("model_type", "model") if isinstance(config, dict) else "model"
-        raise UserError(f"{model!r} is a {kind} that sees no pictures: give one that does", key="model")
+        raise UserError(f"{model!r} is a {kind}, which takes no images: give a vision-language model", key="model")
 
 
 def _named(model: str, family: str) -> str:
@@ -238,7 +241,7 @@ def _dtype(dtype: Dtype, device: str) -> Literal["float32", "bfloat16"]:
 
 
 def _of_model(error: UserError) -> UserError:
-    """What a policy says of its model, said of an option."""
+    """A policy's error about its model as an error about the option `model`."""
     return UserError(error.what, key="model" if error.key else "")
 
 

@@ -1,7 +1,7 @@
 """Worker processes and their deadlines: one thread hands out chunks of cases, reads replies and replaces workers.
 
-Each worker shares two numbers with the engine, the case it is on and since when, so a deadline costs nothing while it is kept.
-When it is missed, or the worker dies, one case is blamed and the worker's whole process group is killed.
+Each worker shares two numbers with the engine, the index and the start time of its case, so deadlines need no messages. When a
+deadline is missed, or the worker dies, one case fails and the worker's whole process group is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mmrl.judge.process import Worker
 START_S, MODEL_START_S = 120.0, 1200.0
 """Seconds that a worker has to import its plugins; and to load models besides."""
 TICK_S = 0.25
-"""How often a worker is looked after whose death the pipes can't tell, since a child of it keeps them open."""
+"""Seconds between checks for dead workers whose pipes a child process holds open."""
 CHUNK = 256
 HEAVY_CHUNK = 8
 """Cases per message, at most; fewer where cases carry images, and for models, which take a message at once."""
@@ -38,7 +38,7 @@ HEAVY_CHUNK = 8
 
 @dataclass(eq=False, slots=True)
 class WorkerGroup:
-    """Workers that load the same verifiers, and what waits for them."""
+    """Workers that load the same verifiers, and their queue."""
 
     spawn: Callable[[], Worker]
     verifiers: frozenset[str]
@@ -68,7 +68,7 @@ class Pool:
         self._fault: BaseException | None = None
         self._closing = False
         self.loaded: Future[None] = Future()
-        """Done when a worker of each crew has loaded its verifiers, or one has failed to."""
+        """Resolved when a worker of each group has loaded its verifiers, or with the error of one that failed."""
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = os.pipe()
         os.set_blocking(self._button, False)
@@ -95,7 +95,7 @@ class Pool:
         self._thread.join()
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it rings already
+        with contextlib.suppress(BlockingIOError):  # the engine is notified already
             os.write(self._button, b"!")
 
     def _drive(self) -> None:
@@ -106,7 +106,7 @@ class Pool:
                 for key, _ in self._selector.select(self._patience()):
                     key.data()
                 self._look_after()
-        except BaseException as error:  # noqa: BLE001  whoever waits for a result must hear of it
+        except BaseException as error:  # noqa: BLE001  pending futures raise it
             self._fail(error)
         for worker in self._workers:
             worker.close()
@@ -163,7 +163,7 @@ class Pool:
             try:
                 payloads.append(payload(chunk.request.cases[i], spec))
                 sent.append(i)
-            except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
+            except Exception as error:  # noqa: BLE001  pickling runs code of the case's objects
                 chunk.request.put(chunk.verifier, i, pickling_failure(error))
         chunk.indices = sent
         if sent:
@@ -198,12 +198,12 @@ class Pool:
                     self._finish(chunk.request)
 
     def _patience(self) -> float | None:
-        """Seconds until somebody must be looked after; None when nobody is busy."""
+        """Seconds until a worker must be checked; None if no worker is busy."""
         limits = [self._limit(w) for w in self._workers if w.chunk or not w.ready]
         return max(0.0, min(TICK_S, min(limits) - time.monotonic())) if limits else None
 
     def _limit(self, worker: Worker) -> float:
-        """When a busy worker is late."""
+        """The time at which a busy worker is late."""
         if not worker.chunk:
             return worker.born + worker.crew.start_s
         return worker.clock[1] + self._deadlines[worker.chunk.verifier] * (worker.sent if worker.crew.model else 1)
@@ -224,11 +224,11 @@ class Pool:
                 self._bury(worker, why, limit)
 
     def _bury(self, worker: Worker, late: str = "", limit: float = 0.0) -> None:
-        """Blame one case for a worker that died or is too late; the others go back to the queue.
+        """Fail one case for a worker that died or is too late; the others go back to the queue.
 
-        The worker was on case `clock[0]`. If it was late, that is the culprit. If it died, it is surely so only when that was the
-        first one unanswered (what is answered later may be the work of a process in ruins, such as one whose pipe a case closed);
-        otherwise all are run again, with every result sent at once. A model is called with all of them, so all are to blame.
+        The worker was on case `clock[0]`. If it was late, that case fails. If it died, that case is certain to be the cause only
+        if it was the first without a result (an earlier case may have damaged the process, such as by closing its pipe);
+        otherwise all are run again, with every result sent at once. A model is called with all of them, so all of them fail.
         """
         why = late or worker.cause_of_death()
         worker.kill()
@@ -265,11 +265,11 @@ class Pool:
             self._requests.remove(request)
             try:
                 request.future.set_result(request.finish(request.scores))
-            except Exception as error:  # noqa: BLE001  it belongs to whoever asked, and the pool must live
+            except Exception as error:  # noqa: BLE001  the future raises it, and the pool goes on
                 request.future.set_exception(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be run any more: all requests, and later ones, get this error."""
+        """Fail all present and later requests with this error."""
         self._fault = error
         for crew in self._crews:
             crew.queue.clear()
@@ -280,17 +280,17 @@ class Pool:
 
 
 def payload(case: Case | bytes, spec: VerifierSpec) -> bytes:
-    """What is sent to a verifier of this spec. Raises whatever pickling may."""
+    """A case pickled for a verifier of this spec. Raises any error of pickling."""
     return case if isinstance(case, bytes) else pickle.dumps(strip_case(case, spec))
 
 
 def pickling_failure(error: Exception) -> Score:
-    """Of a case that can't be pickled."""
-    return Score(None, {}, f"the case does not pickle: {error}"[:500])
+    """The score of a case that can't be pickled."""
+    return Score(None, {}, f"the case can't be pickled: {error}"[:500])
 
 
 def strip_case(case: Case, spec: VerifierSpec) -> Case:
-    """What a verifier of this spec gets of a case: images and the episode only if it asks for them, never model inputs."""
+    """The case as a verifier of this spec gets it: images and the episode only if the spec requests them, never model inputs."""
     changes: dict[str, Any] = {}
     if case.media and not spec.images:
         changes["media"] = ()

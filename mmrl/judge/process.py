@@ -1,4 +1,4 @@
-"""One worker process of the judge as the engine sees it: the pipes, the shared clock, how it died."""
+"""The engine's side of a worker process of the judge: the pipes, the shared clock, the cause of its death."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Worker(ChildProcess):
     def __init__(
         self, options: Mapping[str, Mapping[str, Any]], memory_mb: int | None, environment: Mapping[str, str], model: bool = False
     ) -> None:
-        """options: of each verifier. model: they are models, which may have all threads."""
+        """options: of each verifier. model: they are models, which may use all threads."""
         self.crew: Any = None
-        """The crew that it belongs to, see `mmrl.judge.pool`."""
+        """Its `mmrl.judge.pool.WorkerGroup`."""
         shared = shared_memory(16)
         try:
             self.clock = memoryview(mmap.mmap(shared, 0)).cast("d")
@@ -51,10 +51,10 @@ class Worker(ChildProcess):
         self.inbox = b""
         self.born = time.monotonic()
         self.ready = self.spent = self.ended = False
-        """It loaded its plugins; it should make way for a fresh one; its replies have ended."""
+        """It has loaded its plugins; it should be replaced; its replies have ended."""
         self.chunk: Chunk | None = None
         self.sent = 0
-        """How many cases it was sent."""
+        """Number of cases in its chunk when it was sent."""
 
     def send(self, chunk: Chunk, payloads: list[bytes]) -> None:
         self.chunk, self.sent = chunk, len(payloads)
@@ -65,13 +65,13 @@ class Worker(ChildProcess):
         """Write as much of the outbox as the pipe takes."""
         try:
             self.outbox = self.outbox[self.stdin.write(self.outbox) or 0 :]
-        except OSError:  # it died; the end of its replies tells
+        except OSError:  # it died; `read` will notice
             self.outbox = memoryview(b"")
 
     def read(self) -> list[tuple[str, Any]]:
         """The replies that have come, each a kind and a body."""
         replies: list[tuple[str, Any]] = []
-        if self.ended:  # after nonsense, what follows can't be trusted
+        if self.ended:  # after an invalid reply the rest can't be trusted
             return replies
         while data := self.stdout.read(2**20):
             *lines, self.inbox = (self.inbox + data).split(b"\n")

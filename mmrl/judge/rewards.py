@@ -23,11 +23,12 @@ def weights_of(entry: TaskConfig, spec: TaskSpec) -> Weights:
 
 
 def task_metric(entry: TaskConfig, spec: TaskSpec) -> str:
-    """The verifier that evaluates a task: its own choice, unless the run file replaced that one; then the first that it gives."""
+    """The verifier that evaluates a task: that of its spec, or the run file's first verifier if the run file leaves that out."""
     replaced = entry.verifiers and spec.metric in spec.verifiers and spec.metric not in entry.verifiers
     return next(iter(entry.verifiers)) if replaced or not spec.metric else spec.metric
 
 
 def weights_at(weights: Weights, share: float) -> dict[str, float]:
-    """Verifier id -> weight, from those at the beginning and at the end of a stage. share: of the stage that is over, 0 to 1."""
+    """Verifier id -> weight, from those at the beginning and at the end of a stage. share: the finished share of the stage, 0 to
+    1."""
     return {verifier: first + (last - first) * share for verifier, (first, last) in weights.items()}

@@ -1,6 +1,6 @@
-"""The process that runs verifiers. Jobs come in as pickles, replies go out as lines of JSON; nothing else gets out.
+"""The process that runs verifiers. Jobs come in as pickles, replies go out as lines of JSON.
 
-The engine starts it (`mmrl.judge.process`); whatever a verifier does in here costs no more than its own case.
+The engine starts it (`mmrl.judge.process`). A verifier can do no harm in it beyond its own case.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mmrl.compute.crossing import Fault, trace_of
 from mmrl.registry import plugins
 
 FLUSH_S = 0.01
-"""Results are sent together, at least this often, so that a crash makes little work to do again."""
+"""Seconds between messages with results: a crash loses no more work than that."""
 REPLY_S = 10.0
 """Seconds that the engine may take to read a reply; they don't count for a case."""
 SLACK = 1e-6
-"""Rounding that a value may be outside its range by."""
+"""A value may be outside its range by this much, for rounding."""
 
 Row = tuple[float | None, dict[str, float], str, list[float]]
-"""The fields of a Score as they travel."""
+"""The fields of a Score in a reply."""
 
 
 def main(clock_fd: int, memory_mb: int | None) -> None:
@@ -51,7 +51,7 @@ def main(clock_fd: int, memory_mb: int | None) -> None:
         try:
             name, careful, payloads = pickle.load(jobs)
         except (EOFError, pickle.UnpicklingError):
-            os.killpg(os.getpid(), signal.SIGKILL)  # the engine is gone: take along what verifiers left running
+            os.killpg(os.getpid(), signal.SIGKILL)  # the engine is gone: also kill processes that verifiers left running
         verifier = verifiers[name]
         if isinstance(verifier, BatchVerifier):
             _call(verifier, payloads, clock, replies)
@@ -60,7 +60,7 @@ def main(clock_fd: int, memory_mb: int | None) -> None:
 
 
 def _call(model: BatchVerifier, payloads: list[bytes], clock: memoryview[float], replies: int) -> None:
-    """Score a chunk in one call. Where that raises, the cases are tried one by one, with the time of a call for all of them."""
+    """Score a chunk in one call. If that raises, score the cases one by one, all together in the time limit of one call."""
     clock[1] = time.monotonic()
     rows = model.score(payloads)
     if rows is None:
@@ -72,7 +72,7 @@ def _call(model: BatchVerifier, payloads: list[bytes], clock: memoryview[float],
 
 def _run(verifier: LoadedVerifier, payloads: list[bytes], careful: bool, clock: memoryview[float], replies: int) -> None:
     """Score a chunk. `clock` tells the engine which case runs and since when, so that deadlines cost no message;
-    `careful` sends every result at once, so that a crash is blamed on the right case."""
+    `careful` sends every result at once, so that a crash fails the right case."""
     rows: list[Row] = []
     flushed = time.monotonic()
     verifier.healthy = True
@@ -90,19 +90,19 @@ def _run(verifier: LoadedVerifier, payloads: list[bytes], careful: bool, clock: 
 
 
 class LoadedVerifier:
-    """One verifier and its contract."""
+    """A verifier and its spec."""
 
     def __init__(self, function: Callable[[Case], Any], spec: VerifierSpec) -> None:
         self.function, self.spec = function, spec
         self.healthy = True
-        """False once memory ran out: what the verifier hoards goes away with its process."""
+        """False after a MemoryError: the process is replaced, to free the verifier's memory."""
         self._process = os.getpid()
 
     def score(self, payload: bytes) -> Row:
-        """Run one case, unpickled afresh so that nothing it changes is seen again; any way to fail gives a failed row."""
+        """Score one case, unpickled anew so that changes to it don't last; any error gives a failed row."""
         try:
             case = pickle.loads(payload)
-            moments = _moments(case)  # before the verifier has it in its hands
+            moments = _moments(case)  # before the verifier can change it
             row = _checked(self.function(case), self.spec, moments)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a verifier are failures too
             self.healthy &= not isinstance(error, MemoryError)
@@ -119,14 +119,14 @@ class BatchVerifier:
         self.model, self.spec = model, spec
 
     def score(self, payloads: list[bytes]) -> list[Row] | None:
-        """One call; None where it raised, or one of its scores can't be used."""
+        """One call; None if it raised, or one of its scores is invalid."""
         try:
             return self._score(payloads)
-        except Exception:  # noqa: BLE001  alone, each case says what is wrong with it
+        except Exception:  # noqa: BLE001  scored alone, each case gives its own error
             return None
 
     def score_one(self, payload: bytes) -> Row:
-        """One case; any way to fail gives a failed row."""
+        """One case; any error gives a failed row."""
         try:
             return self._score([payload])[0]
         except Exception as error:  # noqa: BLE001
@@ -143,12 +143,12 @@ class BatchVerifier:
 
 
 def _moments(case: Case) -> int:
-    """How many `Score.steps` a verifier may give: the calls of the policy, or the turns."""
+    """The number of `Score.steps` that a verifier may give: calls of the policy, or turns."""
     return case.rollout.num_calls if case.rollout else 0
 
 
 def _checked(result: Any, spec: VerifierSpec, moments: int) -> Row:
-    """What a verifier returned as a row. Raises BadScore where it is no score, or outside the range of the spec."""
+    """What a verifier returned as a row. Raises BadScore if it is not a score, or outside the range of the spec."""
     score = result if isinstance(result, Score) else Score(result)
     if isinstance(result, Score) and score.value is None:
         return None, {}, short(score.detail) or "the verifier gave no value", []
@@ -168,13 +168,13 @@ def _checked(result: Any, spec: VerifierSpec, moments: int) -> Row:
 
 
 class BadScore(Exception):
-    """A verifier returned what is not a score."""
+    """A verifier returned something that is not a score."""
 
     plain = True
 
 
 def _number(value: Any, what: str) -> float:
-    """Anything that is one finite number (bool, NumPy and torch scalars too) as a float."""
+    """One finite number (bool, NumPy and torch scalars too) as a float. Raises BadScore for anything else."""
     try:
         number = math.nan if isinstance(value, str | bytes | bytearray) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -185,7 +185,7 @@ def _number(value: Any, what: str) -> float:
 
 
 def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, LoadedVerifier | BatchVerifier]:
-    """The verifiers by id. A failure here is a fault of the set-up: the engine stops with it."""
+    """The verifiers by id. A failure here is an error of the set-up, with which the engine stops."""
     try:
         registry = plugins.registry()
         specs = {name: registry.get("verifiers", name) for name in wanted}
@@ -196,7 +196,7 @@ def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Lo
             name: BatchVerifier(f, specs[name]) if specs[name].model else LoadedVerifier(f, specs[name])
             for name, f in made.items()
         }
-    except BaseException as error:  # noqa: BLE001  whatever it is, the engine reports it
+    except BaseException as error:  # noqa: BLE001  the engine reports every error
         if isinstance(error, UserError):
             fault = Fault.of(error)
         else:
@@ -221,14 +221,16 @@ def _reply(replies: int, kind: str, body: Any) -> None:
 
 
 def _limit_memory(megabytes: int) -> None:
-    """Let the cases take this much beyond what the imports took; more raises MemoryError. Linux only."""
+    """Let cases allocate this much beyond the memory of the imports; more raises MemoryError. Linux only."""
     if sys.platform == "linux":
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as file:
             taken = int(file.read().split()[5]) * mmap.PAGESIZE
         limit = taken + megabytes * 2**20
-        most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # stays, for programs that a verifier starts and gives more
+        most = resource.getrlimit(resource.RLIMIT_DATA)[
+            1
+        ]  # the hard limit stays, so that programs that a verifier starts may raise theirs
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 

@@ -1,4 +1,4 @@
-"""What an update is made of: an algorithm's credit, micro-batches of targets, and what a forward pass gives back.
+"""Data of an update: an algorithm's credit, micro-batches of targets, and the outputs of a forward pass.
 
 S calls or tokens in a row, K actions in a chunk, C choices in an action, L targets.
 """
@@ -18,7 +18,7 @@ from mmrl.api.types import Rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The L targets of a micro-batch: what losses, metrics and critics look at, whatever kind of policy made them."""
+    """The L targets of a micro-batch: the inputs of losses, metrics and critics for every kind of policy."""
 
     sampler_logprobs_L: torch.Tensor
     """float32, as the sampler reported them; NaN where nothing was sampled, as in a demonstration."""
@@ -27,17 +27,17 @@ class Targets:
     rollout_L: torch.Tensor
     """int64 index of the rollout, 0..N-1 over the whole batch."""
     place_L: torch.Tensor
-    """int64 number of the target among its rollout's, from 0."""
+    """int64 index of the target within its rollout, from 0."""
     off_policy_L: torch.Tensor
     """bool: `Rollout.off_policy`."""
     values_L: torch.Tensor | None = None
     """float32: the critic's values before the update."""
     returns_L: torch.Tensor | None = None
-    """float32: what the critic is to be trained towards; NaN where it isn't trained."""
+    """float32: targets of the critic; NaN where it isn't trained."""
 
 
 def ones(rollouts: Sequence[Rollout]) -> Credit:
-    """Every target counts the same."""
+    """Credit with advantage 1 for every rollout."""
     return Credit(advantages=torch.ones(len(rollouts)))
 
 
@@ -51,19 +51,20 @@ class ActionMicroBatch(Targets):
     observation: Observation
     """S rows."""
     choices: torch.Tensor
-    """[S, ...], in the policy's own terms."""
+    """[S, ...], in the head's representation."""
     slots: int
     """Choices in an action; see `Head.slots`."""
     valid_SK: torch.Tensor
-    """bool: actions that were carried out."""
+    """bool: actions that were executed."""
     ratio: Ratio
 
     def targets(self, x_SKC: torch.Tensor) -> torch.Tensor:
-        """Figures of all choices -> [L]: summed over each target, and only of what was carried out."""
+        """Values of all choices -> [L]: sums over each target's executed actions."""
         return per_target(x_SKC, self.valid_SK, self.ratio)
 
     def critic_values(self, values_SU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A critic's values, of each action (U = K) or of the whole (U = 1) -> ([L], none: the collector knows the ends)."""
+        """A critic's values, of each action (U = K) or of the chunk (U = 1) -> ([L], none: the collector has those of final
+        states)."""
         return values_per_target(values_SU, self.valid_SK, self.slots, self.ratio), values_SU.new_zeros(0)
 
     @property
@@ -73,22 +74,22 @@ class ActionMicroBatch(Targets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOutputs:
-    """What one forward pass says of a micro-batch's targets."""
+    """Outputs of one forward pass for a micro-batch's targets."""
 
     logprobs_L: torch.Tensor
     """float32, with gradient."""
     entropy_L: torch.Tensor
     """float32, of the distribution each target was taken from, in nats."""
     states_QH: torch.Tensor | None = None
-    """Hidden states that a critic reads, if they were asked for."""
+    """Hidden states that a critic reads, if requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch(Targets):
     """One forward pass: B rows of at most S tokens, and the L tokens in them that are trained.
 
-    A row is a group, `[prompt][completion 1]..[completion G]`, or one `[prompt][completion]`. A completion of several turns holds
-    what was observed between them too.
+    A row is a group, `[prompt][completion 1]..[completion G]`, or one `[prompt][completion]`. A completion of several turns also
+    contains the observations between them.
     """
 
     ids_BS: torch.Tensor
@@ -104,7 +105,7 @@ class MicroBatch(Targets):
     target_L: torch.Tensor
     """int64 id that was sampled there."""
     final_R: torch.Tensor
-    """int64 index into the flattened rows of the last token of each rollout: the state in which it was left."""
+    """int64 index into the flattened rows of the last token of each rollout: its final state."""
     final_rollout_R: torch.Tensor
     """int64 index of the rollout of each of these."""
 
@@ -116,18 +117,18 @@ class MicroBatch(Targets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What an algorithm makes of a step's rewards. T is the longest rollout's number of trained tokens."""
+    """What an algorithm computes from a step's rewards. T is the longest rollout's number of trained tokens."""
 
     advantages: torch.Tensor
-    """float32 [N] or [N, T]; NaN for rollouts that leave the update."""
+    """float32 [N] or [N, T]; NaN for rollouts that are left out of the update."""
     values_NT: torch.Tensor | None = None
-    """What the critic says before each token, where there is one."""
+    """The critic's value before each token, if there is a critic."""
     returns_NT: torch.Tensor | None = None
-    """What it should say; NaN where it isn't asked."""
+    """Targets of the critic; NaN where it isn't trained."""
 
     @property
     def taught(self) -> list[bool]:
-        """Of each rollout, whether it has an advantage that is not zero."""
+        """For each rollout, whether it has a nonzero advantage."""
         nonzero = self.advantages.nan_to_num(0.0) != 0
         found: list[bool] = (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist()
         return found
@@ -135,10 +136,10 @@ class Credit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Everything one update needs; splitting it otherwise into micro-batches gives the same gradient."""
+    """Everything one update needs; the gradient doesn't depend on the split into micro-batches."""
 
     micro: tuple[Any, ...]
-    """`Targets` each, with whatever else the policy's forward pass takes: `MicroBatch`, `ActionMicroBatch`, or a plugin's own."""
+    """`Targets` with the other inputs of the policy's forward pass: `MicroBatch`, `ActionMicroBatch`, or a plugin's class."""
     num_tokens: int
     """Trained tokens over all micro-batches and ranks: the normaliser of token means."""
     num_rollouts: int

@@ -1,4 +1,4 @@
-"""The value function of a policy: what a rollout is still going to be paid, seen from the state before each token."""
+"""The value function of a policy: the expected return from the state before each token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mmrl.policies.policy import Policy
 
 
 class Critic:
-    """A head on hidden states: the policy's own, or those of a second copy of its model that only serves this.
+    """A head on hidden states: the policy's own, or those of a second copy of its model.
 
-    The last layer begins at zero, so the first values are 0 whatever the state.
+    The last layer is initialised to zero, so the first values of all states are 0.
     """
 
     def __init__(self, policy: Policy, config: CriticConfig, seed: int, outputs: int = 1) -> None:
-        """outputs: values of a state; a policy that acts may have one for each action of a chunk."""
+        """outputs: number of values of a state; a policy that acts may have one for each action of a chunk."""
         if not policy.width:
             raise UserError(f"{type(policy).__name__} has no states that a critic could read: leave critic out")
         self.config = config

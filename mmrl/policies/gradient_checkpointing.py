@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the backward pass computes a layer's activations again instead of finding them in memory.
+"""Gradient checkpointing: the backward pass recomputes a layer's activations instead of reading them from memory.
 
 transformers' own switch works in training mode only. A policy stays in evaluation mode, where dropout is off and a learner's
 log-probabilities are the sampler's, so the layers that transformers would checkpoint are wrapped here.
@@ -17,10 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 @contextlib.contextmanager
 def gradient_checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[None]:
-    """Forward passes inside keep only what goes into each layer; their backward pass may be inside or after.
+    """Forward passes inside store only the inputs of each layer; their backward pass may be inside or after.
 
-    Passes without gradients are as ever, and so are those that fill or read a cache, unless that says that it is `repeatable`: a
-    layer that is computed again finds in it what it found before.
+    Passes without gradients are unchanged, and so are those with a cache, unless the cache is `repeatable`: it gives a layer that
+    is recomputed the same values again.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

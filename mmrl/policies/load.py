@@ -18,7 +18,7 @@ from mmrl.registry.importing import check_options
 
 
 def make_policy(config: PolicyConfig, **given: Any) -> Policy:
-    """A policy of this kind, with its options."""
+    """Make the policy of a configuration, with its options. given: device, seed and source. Raises UserError for bad options."""
     registry = plugins.registry()
     spec = registry.get("policies", config.kind)
     kind, options = registry.target(spec), {**spec.options, **check_same_kind(Path(config.model), config.kind), **config.options}
@@ -32,16 +32,16 @@ def make_policy(config: PolicyConfig, **given: Any) -> Policy:
 
 
 def saved_policy(folder: Path, config: PolicyConfig, device: str | torch.device) -> Policy:
-    """The policy that acts and was saved in a folder, of any kind, with the dtype, attention and limits of this configuration.
-    UserError where the folder holds none."""
+    """Load a saved policy that acts, of any kind, with the dtype, attention and limits of this configuration. Raises UserError if
+    the folder holds none."""
     kind = read_settings(folder).get("kind", "")
     own = config.model_copy(update={"kind": kind, "model": str(folder), "lora": None, "options": {}})
     return make_policy(own, device=device)
 
 
 def policy_class(spec: PolicySpec) -> Any:
-    """The class of this kind of policy, to be asked what it takes before one is made. Of a target that is a function nothing is
-    known then: `Policy`, which refuses nothing."""
+    """The class of this kind of policy, for checks before a policy is made. If the target is a function: `Policy`, whose checks
+    refuse nothing."""
     kind = plugins.registry().target(spec)
     if not isinstance(kind, type):
         return Policy

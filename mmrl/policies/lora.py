@@ -1,7 +1,7 @@
 """Low-rank adapters over a frozen model: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models. The layers are peft's.
 
-They are put into the model itself, so its class, its forward pass and its cache stay what they are. A saved folder is an adapter
-as peft and vLLM load it, with the processor beside it.
+They are put into the model itself, so its class, forward pass and cache don't change. A saved folder is an adapter that peft and
+vLLM load, with the processor beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
-    """Names of the linear layers that these parts or patterns match. A head that is tied to the embeddings is none of its own."""
+    """Names of the linear layers that these parts or patterns match. A head that is tied to the embeddings is left out."""
     own = {name for name, _ in model.named_parameters()}
     return [
         name
@@ -35,8 +35,8 @@ def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
 
 
 def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
-    """Give the layers that `config.match` names float32 adapters that change nothing yet, and freeze all else. Same seed, same
-    adapters. Raises UserError when no layer matches."""
+    """Add float32 adapters that change nothing yet to the layers that `config.target_modules` matches, and freeze all else. The
+    same seed gives the same adapters. Raises UserError if no layer matches."""
     import peft
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
@@ -53,13 +53,13 @@ def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter of this name is an adapter's."""
+    """Whether a parameter of this name belongs to an adapter."""
     return ".lora_" in name
 
 
 @contextlib.contextmanager
 def disable_adapters(model: torch.nn.Module) -> Iterator[None]:
-    """Meanwhile the model is what it was without adapters, bit for bit."""
+    """Inside, the model computes what it did before it had adapters, bit for bit."""
     layers = list(_layers(model))
     for _, layer in layers:
         layer._disable_adapters = True  # peft's own switch would also change which of them need gradients
@@ -73,7 +73,7 @@ def disable_adapters(model: torch.nn.Module) -> Iterator[None]:
 def merged_weights(
     model: torch.nn.Module, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights that a model without adapters needs to do the same, by that model's names; those that are wanted."""
+    """The weights of an equivalent model without adapters, by that model's names. wanted: selects names."""
     layers = dict(_layers(model))
     for name, value in model_state_dict(model).items():
         owner, _, own = name.partition(".base_layer.")
@@ -86,7 +86,7 @@ def merged_weights(
 
 
 def save_adapters(model: Any, folder: Path, base: str) -> None:
-    """Write the adapters and their configuration as peft does. base: what they belong to, a folder or name of a checkpoint."""
+    """Write the adapters and their configuration as peft does. base: folder or name of the model they belong to."""
     settings = copy.copy(model.peft_config["default"])
     settings.base_model_name_or_path, settings.inference_mode = base, True
     settings.target_modules = sorted(settings.target_modules)
@@ -97,7 +97,7 @@ def save_adapters(model: Any, folder: Path, base: str) -> None:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Give the model's adapters the saved weights. Raises UserError when the folder has none or they are others."""
+    """Load saved weights into the model's adapters. Raises UserError if the folder has none or they don't match."""
     try:
         tensors = load_file(folder / WEIGHTS)
     except Exception as error:
@@ -108,7 +108,7 @@ def load_adapters(model: Any, folder: Path) -> None:
     ours = dict(_saved_names(model))
     if {k: v.shape for k, v in tensors.items()} != {k: p.shape for k, p in ours.items()}:
         raise UserError(
-            f"{folder}: its adapters are not those that policy.lora asks for: use the rank and match it was trained with"
+            f"{folder}: its adapters don't match policy.lora: set the rank and target_modules that they were trained with"
         )
     with torch.no_grad():
         for name, p in ours.items():
@@ -116,19 +116,19 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 
 def adapter_chain(name: str) -> tuple[list[Path], str]:
-    """(folders of adapters, the model beneath): a folder's adapters may belong to a model that is adapters again, and so on. The
-    outermost come first; there are none where the name is that of a whole model. Raises UserError when they go in a circle."""
+    """(folders of adapters, base model): the base of a folder's adapters may itself be a folder of adapters, and so on. The
+    outermost come first; there are none if the name is that of a whole model. Raises UserError for a circle."""
     folders: list[Path] = []
     while not name.startswith("tiny:") and (Path(name) / CONFIG).is_file():
         if any(Path(name).resolve() == folder.resolve() for folder in folders):
-            raise UserError(f"{folders[0]}: its adapters belong to themselves in the end: name a whole model in its {CONFIG}")
+            raise UserError(f"{folders[0]}: the base models of its adapters form a circle: name a whole model in its {CONFIG}")
         folders.append(Path(name))
         name = str(_settings(folders[-1])["base_model_name_or_path"])
     return folders, name
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """What a folder's adapters say of themselves."""
+    """The configuration of a folder's adapters."""
     try:
         found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if not isinstance(found["base_model_name_or_path"], str):
@@ -139,7 +139,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def merge_saved_adapters(model: Any, folder: Path) -> None:
-    """Work a folder's adapters into the weights of the model they belong to."""
+    """Merge a folder's adapters into the weights of the model they belong to."""
     import peft
 
     try:
@@ -153,7 +153,7 @@ def merge_saved_adapters(model: Any, folder: Path) -> None:
 
 
 def merged_copy(model: Any) -> Any:
-    """A copy of the model whose weights hold what its adapters have learned; it has none itself."""
+    """A copy of the model without adapters, with its adapters merged into the weights."""
     whole = copy.deepcopy(model)
     _merge(whole)
     return whole

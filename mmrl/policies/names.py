@@ -1,4 +1,4 @@
-"""What `policy.model` may say: a folder, a name on the hub, or `tiny:FAMILY:key=value,...` for a small random model."""
+"""Values of `policy.model`: a folder, a name on the hub, or `tiny:FAMILY:key=value,...` for a small random model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ TINY_OF_ONE_SIZE = ("openvla",)
 
 
 def refuse_path(name: str, cure: str) -> None:
-    """Refuse what looks like a folder and is none; a hub name has one slash at most. What that stands for is not looked up."""
+    """Raise UserError for a name that looks like a folder and isn't one. A hub name has at most one slash; it is not looked
+    up."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"{name!r} is not a folder: {cure}", key="policy.model")
 
 
 def base_name(model: str, seed: int, full_name: Callable[[str, int], str]) -> str:
-    """What a saved adapter says it belongs to, wherever it is read from. full_name: of a tiny model."""
+    """The base model's name as written into saved adapters, valid from any folder. full_name: completes that of a tiny model."""
     if model.startswith("tiny:"):
         return full_name(model, seed)
     return str(Path(model).resolve()) if Path(model).is_dir() else model
@@ -27,7 +28,7 @@ def base_name(model: str, seed: int, full_name: Callable[[str, int], str]) -> st
 
 def tiny_sizes(name: str, sizes: Mapping[str, int], seed: int) -> tuple[str, dict[str, int]]:
     """`tiny:FAMILY[:key=value,...]` -> (family, sizes and seed: those of the name, and the given ones for the rest). Raises
-    UserError for what is not understood."""
+    UserError for an unknown or invalid part."""
     _, family, *rest = name.split(":")
     found = {**sizes, "seed": seed}
     for item in filter(None, ",".join(rest).split(",")):

@@ -1,4 +1,4 @@
-"""What the engine asks of a policy, whether it writes (`VLM`), acts (`ActingPolicy`) or is a plugin's own."""
+"""The interface of policies: those that write (`VLM`), that act (`ActingPolicy`), and those of plugins."""
 
 from __future__ import annotations
 
@@ -22,55 +22,55 @@ class Policy:
     """A model whose samples have known log-probabilities. Its class is called as `kind(config, device=, seed=, source=,
     **options)`, where `source` is the `policy` folder of a checkpoint that takes the place of `config.model`, or None.
 
-    A subclass defines `collector`, `packer`, `device`, `model`, `outputs` and `save`; the rest has a default here. A class that
-    doesn't inherit defines all of it.
+    A subclass defines `collector`, `packer`, `device`, `model`, `outputs` and `save`; the other members have defaults here. A
+    class that doesn't inherit defines all of them.
     """
 
     collector: str
-    """`module:Name` of what makes rollouts with it, called as `(config, tasks, policy)` with the whole run file; see
+    """`module:Name` of the class that makes its rollouts, called as `(config, tasks, policy)` with the whole run file; see
     `mmrl.rollout.collector.Collector`."""
     packer: str
-    """`module:Name` of what makes batches of these rollouts, called as `(config, policy)`; see
+    """`module:Name` of the class that makes batches of these rollouts, called as `(config, policy)`; see
     `mmrl.train.update.packer.Packer`."""
     device: torch.device
     model: Any
     """A `torch.nn.Module` with all weights that may be trained."""
     lora: Any = None
-    """The adapters' configuration, where adapters are all that is trained."""
+    """The adapters' configuration, if only adapters are trained."""
     root: Sharded | None = None
-    """Where its weights are spread over ranks; None where each rank holds all of them."""
+    """The root module of weights that are sharded over ranks; None if each rank holds all of them."""
     trained_whole: ClassVar[bool] = False
-    """It takes neither `policy.lora` nor `stages.parts`."""
+    """Whether it supports neither `policy.lora` nor `stages.parts`."""
 
     @property
     def width(self) -> int:
-        """Of the hidden states that a critic reads; 0 for a policy that can't have one."""
+        """Width of the hidden states that a critic reads; 0 for a policy that can't have a critic."""
         return 0
 
     @property
     def chunk(self) -> int:
-        """Actions that are chosen in a call; 1 for a policy that writes."""
+        """Number of actions chosen in a call; 1 for a policy that writes."""
         return 1
 
     @property
     def exact_sampler(self) -> bool:
-        """Whether samples come from the very pass that learns, so that their log-probabilities are the learner's."""
+        """Whether samples come from the same forward pass as updates, so that their log-probabilities are the learner's."""
         return False
 
     @property
     def image_processing(self) -> ImageProcessing:
-        """How it sees pictures, for tasks."""
+        """How the policy processes images, for tasks."""
         return ImageProcessing()
 
-    # -- asked of the class, before anything is loaded ----------------------------------------------------------------------
+    # -- called on the class, before anything is loaded ----------------------------------------------------------------------
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """UserError for a `config.model` that can't be loaded. Not called where a checkpoint takes the model's place."""
+        """Raise UserError for a `config.model` that can't be loaded. Not called if a checkpoint replaces the model."""
 
     @classmethod
     def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:
-        """UserError for the model of a teacher that a policy of this configuration can't learn from in a `distill` stage."""
+        """Raise UserError for a teacher's model from which a policy of this configuration can't learn in a `distill` stage."""
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
@@ -90,7 +90,7 @@ class Policy:
         return found.logprobs_L, found.entropy_L
 
     def states(self, micro: Any) -> torch.Tensor:
-        """What a critic reads, without anything else: float32 [Q, width]. Not asked where `width` is 0."""
+        """Only the hidden states that a critic reads: float32 [Q, width]. Not called if `width` is 0."""
         raise NotImplementedError
 
     def divergence(
@@ -101,7 +101,7 @@ class Policy:
         raise UserError(f'{type(self).__name__} has no divergence over all its choices: set divergence = "sampled"')
 
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
-        """What may be trained, by name, in an order that stays."""
+        """The trainable parameters by name, in a fixed order."""
         found: Iterable[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()
         return found
 
@@ -113,25 +113,25 @@ class Policy:
         return other
 
     def spread(self) -> None:
-        """From now on each rank holds a part of the weights; by default each goes on holding all of them."""
+        """Shard the weights over ranks. By default nothing is done, and each rank holds all of them."""
 
     def refuse_teacher(self, teacher: Any, name: str) -> None:
-        """UserError where a teacher of the same kind, which is loaded, can't teach this policy. name: what errors call it."""
+        """Raise UserError if a loaded teacher of the same kind can't teach this policy. name: the teacher's name in errors."""
 
     def following(self, rollout: Any) -> Rollout:
-        """An episode of its own as a demonstration of what an expert advised at each call."""
+        """One of its episodes as a demonstration with the expert's actions at each call."""
         raise UserError(f"{type(self).__name__} can't follow a simulator's expert: name a model as teacher")
 
     def save(self, folder: Path) -> None:
-        """Write all that the class needs to make it again from this folder."""
+        """Write everything from which the class can load the policy again."""
         raise NotImplementedError
 
 
 ABSTRACT = ("collector", "packer", "device", "model", "outputs", "save")
-"""What has no default."""
+"""Members without a default."""
 MEMBERS = tuple(dict.fromkeys((*ABSTRACT, *(name for name in vars(Policy) if not name.startswith("_")))))
 ON_CLASS = ("trained_whole", "check", "check_teacher", "skeleton")
-"""What is asked of a class before a policy is made."""
+"""Members that are called on the class, before a policy is made."""
 
 
 def lacking(kind: Any, names: Iterable[str] = MEMBERS) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a KL penalty compares the policy with: a frozen copy of it, or the model with its adapters off."""
+"""The reference model of a KL penalty: a frozen copy of the policy, or its own model with adapters disabled."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mmrl.policies.shard import distribute_like
 
 
 class Reference:
-    """The policy as it was when this was made, or as it is without its adapters."""
+    """The policy at the time when this object was made, or the policy without its adapters."""
 
     def __init__(self, policy: Policy, adapters: bool) -> None:
-        """adapters: compare with the policy's own model while its adapters are off; it costs no memory and never moves."""
+        """adapters: use the policy's own model with its adapters disabled; this needs no memory and never changes."""
         self.policy = policy
         self.copy = None if adapters else policy.clone(frozen=True)
 
@@ -27,14 +27,14 @@ class Reference:
             return model.logprobs(micro, temperature)[0]
 
     def reset(self) -> None:
-        """From now on the policy of this moment."""
+        """Copy the policy's present weights."""
         if self.copy is not None:
             with torch.no_grad():
                 for (_, mine), (_, now) in zip(self._weights(self.copy), self._weights(self.policy), strict=True):
                     mine.copy_(now)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The copy's weights; nothing where there is none."""
+        """The copy's weights; empty if there is none."""
         return {} if self.copy is None else dict(self._weights(self.copy))
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Pictures to another size, bit for bit as Pillow makes them, on any device; and their middles."""
+"""Resize pictures on any device, bit for bit like Pillow; and center crops."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 
 Mode = Literal["bicubic", "bilinear"]
 BITS = 22
-"""Of Pillow's fixed-point weights (its Resample.c, PRECISION_BITS for pictures of 8 bits)."""
+"""Bits of Pillow's fixed-point weights (its Resample.c, PRECISION_BITS for pictures of 8 bits)."""
 REACH = {"bilinear": 1.0, "bicubic": 2.0}
-"""How far a filter reaches, in pixels of the smaller of both pictures."""
+"""Radius of a filter, in pixels of the smaller of the two pictures."""
 
 
 def resize(pictures: torch.Tensor, height: int, width: int, mode: Mode = "bicubic") -> torch.Tensor:
-    """uint8 [n, 3, H, W] -> this size: along the width, rounded to uint8, and along the height; Pillow 13 begins with the height
-    where that is less work, never for squares into squares. Models were trained on Pillow's pictures, and sums in floating point
-    move up to one number in eight of them."""
+    """uint8 [n, 3, H, W] -> uint8 [n, 3, height, width]: first along the width, rounded to uint8, then along the height (Pillow
+    13 begins with the height if that is less work, never from square to square). Models were trained on Pillow's pictures;
+    floating-point sums would change up to one number in eight."""
     if pictures.shape[3] != width:
         pictures = _along(pictures, 3, width, mode)
     return pictures if pictures.shape[2] == height else _along(pictures, 2, height, mode)
@@ -33,7 +33,7 @@ def center_crop(pictures: torch.Tensor, share: float) -> torch.Tensor:
 
 
 def _along(pictures: torch.Tensor, axis: int, size: int, mode: Mode) -> torch.Tensor:
-    """One axis of uint8 pictures to another size. Sums are of whole numbers, so that their order doesn't matter."""
+    """Resize one axis of uint8 pictures. Sums are of integers, so their order doesn't matter."""
     rows = pictures.transpose(axis, 2).contiguous()  # whole rows are copied many times as fast as single numbers
     found = rows.new_full((*rows.shape[:2], size, rows.shape[3]), 1 << (BITS - 1), dtype=torch.int32)
     for places, weights in _taps(rows.shape[2], size, mode):
@@ -44,7 +44,7 @@ def _along(pictures: torch.Tensor, axis: int, size: int, mode: Mode) -> torch.Te
 
 @lru_cache(maxsize=64)
 def _taps(before: int, after: int, mode: Mode) -> list[tuple[list[int], list[int]]]:
-    """For each tap of the filter, of each pixel afterwards: (which one of those before, its weight times 2 ** BITS)."""
+    """For each tap of the filter, of each new pixel: (index of the old pixel, its weight times 2 ** BITS)."""
     scale = before / after
     wide = max(scale, 1.0)
     reach = REACH[mode] * wide
@@ -61,7 +61,7 @@ def _taps(before: int, after: int, mode: Mode) -> list[tuple[list[int], list[int
 
 
 def _height(x: float, mode: Mode) -> float:
-    """Of a filter at a distance: the triangle, or the cubic of Keys with a = -0.5 (Cubic Convolution Interpolation)."""
+    """Value of a filter at a distance: the triangle, or the cubic of Keys with a = -0.5 (Cubic Convolution Interpolation)."""
     x = abs(x)
     if mode == "bilinear":
         return max(0.0, 1.0 - x)
@@ -71,5 +71,5 @@ def _height(x: float, mode: Mode) -> float:
 
 
 def _nearest(x: float) -> int:
-    """Halves go away from zero."""
+    """Round to an integer, halves away from zero."""
     return int(x + math.copysign(0.5, x))

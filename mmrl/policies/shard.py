@@ -1,8 +1,8 @@
-"""A model whose weights, gradients and optimiser are spread over ranks: PyTorch FSDP2 (Zhao et al., PyTorch FSDP).
+"""Shard the weights, gradients and optimiser state of a model over ranks: PyTorch FSDP2 (Zhao et al., PyTorch FSDP).
 
 The layers of the language model are gathered one by one while they compute; all else (embeddings, head, vision tower) is gathered
-for a whole pass, since how often a pass looks at something differs from rank to rank. While completions are sampled or written to
-disk every rank holds all weights, `unsharded`.
+for a whole pass, since ranks differ in how many images a pass has. While completions are sampled or weights are saved, every rank
+holds all weights (`unsharded`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from mmrl.config.parts import part_of
 
 
 class Sharded(nn.Module):
-    """The outermost module: whatever is called through it finds what is gathered for a whole pass."""
+    """The FSDP root module: functions called through it find the weights that are gathered for a whole pass."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.frozen = not any(p.requires_grad for p in model.parameters())
-        """No backward pass follows, behind which what was gathered for a pass is let go."""
+        """No backward pass follows, after which FSDP would free the gathered weights."""
 
     def forward(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-        found = tuple(one.clone() for one in work())  # torch watches what comes out for the backward pass, but not views
+        found = tuple(one.clone() for one in work())  # torch hooks outputs for the backward pass, but not views
         if self.frozen:
             _forget_passes(self)
         return found
 
 
 def shard(model: Any) -> Sharded:
-    """Spread the weights of a transformers model over all ranks, in place. Gradients of ranks add up."""
+    """Shard the weights of a transformers model over all ranks, in place. Gradients of ranks add up."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (distributed.get_world_size(),))
@@ -51,18 +51,18 @@ def shard(model: Any) -> Sharded:
         part = fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-    # which part is gathered next in a backward pass: by default torch goes by the passes it saw, and ranks sample unlike many
+    # order of gathering in a backward pass: by default that of the forward passes, whose number differs between ranks
     order = [root, *reversed(layers)]
     for module, following in zip(order, [*order[1:], root], strict=True):
         module.set_modules_to_backward_prefetch([following])
-    root(lambda: ())  # the outermost says that it is, before a layer does
+    root(lambda: ())  # makes this module the FSDP root before a layer becomes one
     reshard(root)
     return root
 
 
 @contextlib.contextmanager
 def unsharded(root: Sharded | None) -> Iterator[None]:
-    """Every rank holds all weights; to be entered on all of them. None: they are not spread."""
+    """Inside, every rank holds all weights; enter it on all ranks. None: the weights are not sharded."""
     if root is None:
         yield
         return
@@ -74,21 +74,21 @@ def unsharded(root: Sharded | None) -> Iterator[None]:
 
 
 def unshard(root: Sharded) -> None:
-    """From now on every rank holds all weights, until `reshard`."""
+    """Gather all weights on every rank, until `reshard`."""
     for module in _parts(root):
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
 
 
 def reshard(root: Sharded) -> None:
-    """Every rank keeps its own share."""
+    """Keep only this rank's shard of the weights."""
     for module in _parts(root):
         module.set_reshard_after_forward(root.frozen or module is not root, recurse=False)
         module.reshard()
 
 
 def _forget_passes(root: Sharded) -> None:
-    """torch notes every pass until the next backward one, which never comes here. Where its names are others, notes stay."""
+    """Clear torch's records of forward passes, which a backward pass would clear. They stay if torch's attribute names differ."""
     for module in _parts(root):
         state = module._get_fsdp_state()
         for group in getattr(state, "_fsdp_param_groups", ()):
@@ -101,7 +101,7 @@ def _parts(root: Sharded) -> list[FSDPModule]:
 
 
 def model_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """`model.state_dict()`, also inside `unsharded`, where torch's own would spread the weights again."""
+    """`model.state_dict()`, also inside `unsharded`, where torch's own would shard the weights again."""
     passing = {
         f"{path}.{name}" if path else name
         for path, module in model.named_modules(remove_duplicate=False)
@@ -115,13 +115,13 @@ def model_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor that may be spread; to be asked on all ranks."""
+    """The full tensor, if it is sharded; call it on all ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def distribute_like(tensor: torch.Tensor, model: torch.Tensor, factor: bool = False) -> torch.Tensor:
-    """A whole tensor, spread as another of its shape is, on its device. factor: it may have a length of 1 in some dimensions, and
-    then stays whole. ValueError for other shapes."""
+    """Shard a full tensor like `model`, on its device. factor: it may have a length of 1 in some dimensions, and then stays
+    whole. Raises ValueError for other shapes."""
     fits = [a == b or (factor and a == 1) for a, b in zip(tensor.shape, model.shape, strict=False)]
     if tensor.ndim != model.ndim or not all(fits):
         raise ValueError(f"a tensor of {list(tensor.shape)} belongs to a weight of {list(model.shape)}: it is of another model")
@@ -132,7 +132,7 @@ def distribute_like(tensor: torch.Tensor, model: torch.Tensor, factor: bool = Fa
 
 
 def gather_to_first(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors whole, on the CPU of the first rank; nothing on the others. To be asked on all ranks."""
+    """The tensors whole, on the CPU of the first rank; empty on the others. Call it on all ranks."""
     found = {}
     for name, tensor in tensors.items():
         one = full_tensor(tensor)

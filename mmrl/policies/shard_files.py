@@ -1,4 +1,5 @@
-"""Tensors that are spread over ranks, on disk: every rank writes its own part as safetensors, and any number of ranks reads them.
+"""Files of tensors that are sharded over ranks: every rank writes its own part as safetensors, and any number of ranks reads
+them.
 
 torch's distributed checkpoint does both; its own format is pickled, and the one used here isn't.
 """
@@ -18,23 +19,23 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 LISTED = "shards.json"
-"""The names of all files, so that one that is missing is missed."""
+"""Lists the names of all files, so that a missing one is noticed."""
 
 
 def write_shards(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """To be called on all ranks. Every tensor is either spread or the same on each. Raises what one of them met."""
+    """Call it on all ranks. Every tensor is either sharded or equal on all ranks. Raises the error of any rank."""
     folder.mkdir(exist_ok=True)
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         checkpoint.save(dict(tensors), storage_writer=writer)
-    except CheckpointException as error:  # no Exception of Python's
+    except CheckpointException as error:  # not a subclass of Exception
         raise next(iter(error.failures.values()))[0] from None
     if not distributed.is_initialized() or distributed.get_rank() == 0:  # all have written theirs by now
         (folder / LISTED).write_text(json.dumps(_files(folder)), encoding="utf-8")
 
 
 class Under(Mapping[str, torch.Tensor]):
-    """Those tensors whose names begin with a prefix, by the rest of it; none is read before it is asked for."""
+    """The tensors whose names begin with a prefix, by the rest of the name; each is read on access."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
         self.tensors, self.prefix = tensors, prefix
@@ -50,10 +51,10 @@ class Under(Mapping[str, torch.Tensor]):
 
 
 class Shards(Mapping[str, torch.Tensor]):
-    """What `write_shards` wrote, by name: each is read when it is asked for, and is whole."""
+    """The tensors that `write_shards` wrote, by name: each is read on access, and is full."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError or ValueError where the folder can't be read."""
+        """Raises OSError or ValueError if the folder can't be read."""
         self.folder, listed = folder, folder / LISTED
         here = _files(folder)
         wanted = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else here
@@ -67,9 +68,9 @@ class Shards(Mapping[str, torch.Tensor]):
         known = self._known[name]
         tensor = torch.empty(known.size, dtype=known.properties.dtype)
         reader = HuggingFaceStorageReader(str(self.folder))
-        reader.read_metadata = lambda *_, **__: self._metadata  # type: ignore[method-assign]  # not all files for each tensor
+        reader.read_metadata = lambda *_, **__: self._metadata  # type: ignore[method-assign]  # otherwise all files are read for each tensor
         try:
-            with warnings.catch_warnings(action="ignore", category=UserWarning):  # of reading alone, which is meant
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # about reading without a process group
                 checkpoint.load({name: tensor}, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
             raise ValueError(f"{name} in {self.folder}: {next(iter(error.failures.values()))[0]}") from None

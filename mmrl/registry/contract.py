@@ -162,7 +162,7 @@ def check_spec(plugin: str, spec: Spec) -> None:
     for target in targets:
         if not isinstance(target, str) or not _TARGET.fullmatch(target):
             raise contract_error(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
-    for name in ("options", "verifiers", "stage"):
+    for name in ("options", "verifiers", "stage_defaults"):
         value = getattr(spec, name, {})
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise contract_error(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
@@ -175,7 +175,7 @@ def check_spec(plugin: str, spec: Spec) -> None:
     if isinstance(spec, TrackerSpec) and not (
         isinstance(spec.requires, tuple) and all(isinstance(n, str) for n in spec.requires)
     ):
-        raise contract_error(f"needs of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.requires!r:.60}")
+        raise contract_error(f"requires of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.requires!r:.60}")
     if isinstance(spec, VerifierSpec):
         for name in ("low", "high", "timeout_s"):
             if not is_finite(getattr(spec, name)):

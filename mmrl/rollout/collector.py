@@ -1,4 +1,4 @@
-"""What makes rollouts: a policy names its collector, of conversations, of episodes in simulators, or a plugin's own."""
+"""Collectors make rollouts. A policy names its collector: of conversations, of episodes in simulators, or a plugin's."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Collector(Protocol):
     """Prompts -> rollouts. A subclass defines `batch_size`, `encode`, `collect` and `demonstrate`; the rest has a default."""
 
     critic: Critic | None = None
-    """Values what is seen while it is collected, where an algorithm has one and the collector can use it."""
+    """Computes values of observations during collection, if the algorithm has a critic and the collector can use it."""
 
     with_expert: bool = False
-    """Ask simulators' experts what they would do."""
+    """Record what the simulators' experts would do."""
 
     reductions: Mapping[str, Reduction] = {}
-    """How its own figures add up over several learners, of those that `mmrl.run_folder.metrics.REDUCTIONS` doesn't know; a figure
-    in neither is averaged."""
+    """How metrics of its own, which `mmrl.run_folder.metrics.REDUCTIONS` doesn't list, are reduced over several learners. A
+    metric in neither is averaged."""
 
     @property
     def batch_size(self) -> int:
-        """Episodes that are best asked for at once."""
+        """Best number of episodes for one call."""
         ...
 
     def ready(self) -> None:
-        """Make what collecting needs, so that what can't be made is refused before a run begins."""
+        """Make what collecting needs, so that errors appear before a run begins."""
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
         """Prompts as the policy reads them, made once for each."""
@@ -61,21 +61,21 @@ class Collector(Protocol):
         ...
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
-        """Right episodes that were not sampled: of these completions, or an expert's."""
+        """Demonstrations, which are not sampled: episodes of these completions, or an expert's."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of its own since they were last asked for."""
+        """Metrics of its own since the last call."""
         return {}
 
     def wake_up(self) -> None:
-        """The policy is about to sample: called on all ranks alike, which `collect` needn't be."""
+        """Prepare to sample. Called on all ranks, unlike `collect`."""
 
     def sleep(self) -> None:
-        """The learner learns now: give back what memory can be given until the next `collect`."""
+        """An update follows: free memory until the next `collect`."""
 
     def close(self) -> None:
-        """Let go of simulators, processes and whatever else it holds."""
+        """Release simulators, processes and other resources."""
 
 
 def make_collector(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -> Collector:
@@ -87,24 +87,24 @@ def make_collector(config: RunConfig, tasks: Mapping[str, Task], policy: Policy)
 
 
 def teacher_collector(config: RunConfig, teacher: Policy) -> Collector:
-    """What samples a teacher's completions: in this process, and without worlds."""
+    """The collector of a teacher's completions: in this process, and without environments."""
     return make_collector(config.model_copy(update={"compute": ComputeConfig()}), {}, teacher)
 
 
 def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) -> ConversationCollector:
-    """Conversations."""
+    """The collector of conversations."""
     generate = config.generate
     return ConversationCollector(policy, make_generator(config, policy), tasks, generate.max_turns, generate.max_context)
 
 
 def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> SimulatorCollector:
-    """Episodes in simulators."""
+    """The collector of episodes in simulators."""
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
     elsewhere = SimulatorActors(config) if config.compute.simulators == "actors" else None
     return SimulatorCollector(policy, tasks, config.simulate, device, elsewhere)
 
 
 def make_generator(config: RunConfig, policy: VLM) -> Generator:
-    """What completions are sampled with, and where."""
+    """The sampler of completions that the run file configures."""
     here = None if config.compute.placement == "separate" else make_sampler(config, policy, twin=config.compute.staleness > 0)
     return here if config.compute.placement == "colocated" and here else EngineActors(config, policy, here)

@@ -1,4 +1,4 @@
-"""Language worlds: conversations. A single answer to a picture is an episode of one turn."""
+"""Conversations with environments. A single answer to a picture is an episode of one turn."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 
-TOLD = 5
-"""Lost episodes that a warning each is given for; then one at every power of two."""
-SIDE_BY_SIDE = 4
-"""Worlds that are waited for at once, for each core."""
+WARNINGS = 5
+"""The first lost episodes give a warning each; then one at every power of two."""
+STEPPED_PER_CORE = 4
+"""Environments that are stepped concurrently, for each core."""
 
 
 class OngoingConversation:
-    """A conversation with a world, while it goes on."""
+    """A conversation with an environment that is not over."""
 
-    def __init__(self, rollout: Conversation, world: Environment, close: Callable[[], None], number: int = 0) -> None:
-        """rollout: with its first turn. close: the world, once; it is called as soon as the episode is over, so that what the
-        world holds serves the next. number: which fixes what is drawn for its later turns."""
-        self.rollout, self.world, self.close, self.number = rollout, world, close, number
+    def __init__(self, rollout: Conversation, environment: Environment, close: Callable[[], None], number: int = 0) -> None:
+        """rollout: with its first turn. close: closes the environment, once; called as soon as the episode is over, to free its
+        resources. number: fixes the random draws of later turns."""
+        self.rollout, self.environment, self.close, self.number = rollout, environment, close, number
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
         self.outcome: Mapping[str, float] = {}
         self.lost: EnvironmentFailed | None = None
         self.observed: tuple[int, ...] = ()
         self.messages: tuple[Message, ...] = ()
 
-    def said(self, last: bool) -> Reply | EnvironmentFailed:
-        """What the world answers to the last turn, or that it is lost. last: no turn follows, whatever it answers."""
-        what = f"task {self.rollout.prompt.task!r}: its world's step()"
+    def step_environment(self, last: bool) -> Reply | EnvironmentFailed:
+        """The environment's reply to the last turn, or its failure. last: no turn follows, whatever the reply is."""
+        what = f"task {self.rollout.prompt.task!r}: its environment's step()"
         try:
             with plugin_errors(what):
-                reply = self.world.step(self.turns[-1].text)
+                reply = self.environment.step(self.turns[-1].text)
         except EnvironmentFailed as lost:
             self.close()
             return lost
         if not isinstance(reply, Reply) or not is_finite(reply.reward):
             raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
         if not reply.terminated and not reply.messages:
-            raise PluginError(f"{what} neither ends the episode nor says anything: give messages, or terminated=True")
+            raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
         if reply.terminated or last:
             self.close()
         return reply
 
     def gold(self) -> str | None:
-        """What the world would have said to what was shown."""
-        what = f"task {self.rollout.prompt.task!r}: its world's gold_turn()"
+        """The gold completion of the next turn, by the environment."""
+        what = f"task {self.rollout.prompt.task!r}: its environment's gold_turn()"
         with plugin_errors(what):
-            text: str | None = self.world.gold_turn()  # type: ignore[attr-defined]
+            text: str | None = self.environment.gold_turn()  # type: ignore[attr-defined]
         if text is not None and not isinstance(text, str):
             raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
         return text
 
-    def hear(self, reply: Reply | EnvironmentFailed, policy: VLM) -> bool:
-        """Take in what the world said; whether the episode is over."""
+    def add_reply(self, reply: Reply | EnvironmentFailed, policy: VLM) -> bool:
+        """Add the environment's reply; returns whether the episode is over."""
         if isinstance(reply, EnvironmentFailed):
             self.status, self.lost = Status.ENVIRONMENT_ERROR, reply
             return True
@@ -80,13 +80,13 @@ class OngoingConversation:
         self.messages = tuple(reply.messages)
         return False
 
-    def answer(self, sample: Completion, text: str, version: int) -> None:
-        """The policy's next turn."""
+    def add_turn(self, sample: Completion, text: str, version: int) -> None:
+        """Add the policy's next turn."""
         self.turns.append(make_turn(self.observed, sample, text, version, self.messages))
         self.status = status_of(sample)
 
     def cut_off(self, version: int, status: Status) -> None:
-        """No turn is left, or no room: what the world said is observed and nothing follows."""
+        """End the episode for lack of turns or tokens, with a last turn that has the environment's reply and no completion."""
         self.close()
         silent = Completion(token_ids=(), logprobs=(), finished=False)
         self.turns.append(make_turn(self.observed, silent, "", version, self.messages))
@@ -120,22 +120,22 @@ def has_environment(task: Task) -> bool:
 
 
 def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply | EnvironmentFailed]:
-    """What each world says; those that wait are asked side by side. last: no turn follows."""
-    waiting = [e for e in episodes if getattr(e.world, "waits", False)]
+    """The environments' replies; those with `waits` are stepped concurrently. last: no turn follows."""
+    waiting = [e for e in episodes if getattr(e.environment, "waits", False)]
     if len(waiting) < 2:
-        return [e.said(last) for e in episodes]
-    with ThreadPoolExecutor(min(len(waiting), SIDE_BY_SIDE * (os.cpu_count() or 1)), "world") as pool:
-        later = {id(e): pool.submit(e.said, last) for e in waiting}
-        return [later[id(e)].result() if id(e) in later else e.said(last) for e in episodes]
+        return [e.step_environment(last) for e in episodes]
+    with ThreadPoolExecutor(min(len(waiting), STEPPED_PER_CORE * (os.cpu_count() or 1)), "environment") as pool:
+        futures = {id(e): pool.submit(e.step_environment, last) for e in waiting}
+        return [futures[id(e)].result() if id(e) in futures else e.step_environment(last) for e in episodes]
 
 
-def _close(world: Environment, task: str) -> None:
-    with plugin_errors(f"task {task!r}: its world's close()"):
-        world.close()
+def _close(environment: Environment, task: str) -> None:
+    with plugin_errors(f"task {task!r}: its environment's close()"):
+        environment.close()
 
 
 class ConversationCollector:
-    """Encodes each prompt once, samples its group, and keeps what was sampled."""
+    """Encodes each prompt once and samples its group."""
 
     reductions: Mapping[str, Reduction] = {}
 
@@ -147,11 +147,11 @@ class ConversationCollector:
         max_turns: int = 8,
         max_context: int | None = None,
     ) -> None:
-        """tasks: label -> task, whose worlds answer. max_turns: after so many an episode is cut off. max_context: and where the
-        tokens of the conversation and of a next answer would be more than these, by default the model's own limit."""
+        """tasks: label -> task, which makes the environments. max_turns: turns after which an episode is truncated. max_context:
+        maximum of tokens of a conversation with its next answer, by default the model's own limit."""
         self.policy, self.generator = policy, generator
         self.critic: Critic | None = None
-        """Unused: values of words are measured in the update's own passes."""
+        """Unused: values of tokens are computed in the update's own passes."""
         self.with_expert = False
         self.tasks, self.max_turns = tasks or {}, max_turns
         self.max_context = max_context or policy.longest
@@ -162,24 +162,24 @@ class ConversationCollector:
         return self.generator.batch_size
 
     def metrics(self) -> dict[str, float]:
-        """Episodes that were lost since this was last asked for, where tasks have worlds."""
+        """Number of lost episodes since the last call, if tasks have environments."""
         lost, self._lost = self._lost, 0
         return {"environment/lost": float(lost)} if any(has_environment(task) for task in self.tasks.values()) else {}
 
     def wake_up(self) -> None:
-        """The sampler is about to be asked."""
+        """Prepare the sampler."""
         self.generator.wake_up()
 
     def sleep(self) -> None:
-        """The sampler rests; no world is open between calls."""
+        """Put the sampler to sleep; no environment is open between calls."""
         self.generator.sleep()
 
     def close(self) -> None:
-        """Let go of the sampler; worlds are closed with their episodes."""
+        """Close the sampler; environments are closed with their episodes."""
         self.generator.close()
 
     def ready(self) -> None:
-        """Make the sampler; worlds are made with their episodes."""
+        """Make the sampler; environments are made with their episodes."""
         self.generator.ready()
 
     def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:
@@ -201,10 +201,10 @@ class ConversationCollector:
         if len(prompts) <= at_once or not any(has_environment(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
             return self._collected(prompts, inputs, group_size, sampling, version, numbers)
         rollouts: list[Conversation] = []
-        for first in range(0, len(prompts), at_once):  # each world may be a browser's page, so that all at once are too many
-            some = slice(first, first + at_once)
-            found = self._collected(prompts[some], inputs[some], group_size, sampling, version, numbers[some])
-            rollouts += [replace(rollout, group=rollout.group + first) for rollout in found]
+        for first in range(0, len(prompts), at_once):  # each environment may be a browser's page: all at once are too many
+            part = slice(first, first + at_once)
+            collected = self._collected(prompts[part], inputs[part], group_size, sampling, version, numbers[part])
+            rollouts += [replace(rollout, group=rollout.group + first) for rollout in collected]
         return rollouts
 
     def _collected(
@@ -217,7 +217,8 @@ class ConversationCollector:
         numbers: Sequence[int],
     ) -> list[Conversation]:
         with contextlib.ExitStack() as opened:
-            worlds = [self._world(prompt, opened) for prompt in prompts for _ in range(group_size)]  # they start meanwhile
+            # environments start while completions are sampled
+            environments = [self._make_environment(prompt, opened) for prompt in prompts for _ in range(group_size)]
             groups = self.generator.generate(inputs, group_size, sampling, numbers)
             rollouts = [
                 self._rollout(prompt, encoded, sample, group, version)
@@ -226,43 +227,47 @@ class ConversationCollector:
             ]
             own = [number * group_size + g for number in numbers for g in range(group_size)]
             episodes = [
-                OngoingConversation(r, *w, number) for r, w, number in zip(rollouts, worlds, own, strict=True) if w is not None
+                OngoingConversation(r, *w, number)
+                for r, w, number in zip(rollouts, environments, own, strict=True)
+                if w is not None
             ]
-            self._go_on(episodes, sampling, version)
+            self._continue(episodes, sampling, version)
         ended = {id(e.rollout): e.ended() for e in episodes}
         for episode in episodes:
-            self._tell(episode)
+            self._warn_if_lost(episode)
         return [ended.get(id(r), r) for r in rollouts]
 
-    def _tell(self, episode: OngoingConversation) -> None:
-        """A warning for an episode that was lost, fewer of them the more there are."""
+    def _warn_if_lost(self, episode: OngoingConversation) -> None:
+        """Count and warn of a lost episode; see `WARNINGS`."""
         if episode.lost is None:
             return
         self._lost += 1
         self._ever += 1
-        if self._ever <= TOLD or self._ever & (self._ever - 1) == 0:
+        if self._ever <= WARNINGS or self._ever & (self._ever - 1) == 0:
             warnings.warn(
                 f"task {episode.rollout.prompt.task!r}: an episode was lost, {self._ever} so far: {episode.lost}", stacklevel=2
             )
 
-    def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[Environment, Callable[[], None]] | None:
-        """The world of an episode and what closes it, once, at the latest with `opened`."""
+    def _make_environment(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[Environment, Callable[[], None]] | None:
+        """The environment of an episode and a function that closes it once; `opened` calls it at the latest."""
         task = self.tasks.get(prompt.task)
         if task is None or not has_environment(task):
             return None
-        with plugin_errors(f"task {prompt.task!r}: world()"):
-            world = task.environment(prompt)
-        if world is None:
+        with plugin_errors(f"task {prompt.task!r}: environment()"):
+            environment = task.environment(prompt)
+        if environment is None:
             return None
-        close = functools.cache(functools.partial(_close, world, prompt.task))
+        close = functools.cache(functools.partial(_close, environment, prompt.task))
         opened.callback(close)
-        return world, close
+        return environment, close
 
-    def _go_on(self, episodes: Sequence[OngoingConversation], sampling: SamplingParams, version: int) -> None:
-        """Let the worlds answer and the policy go on, all episodes side by side, until each is over."""
+    def _continue(self, episodes: Sequence[OngoingConversation], sampling: SamplingParams, version: int) -> None:
+        """Step the environments and sample the policy's turns, all episodes together, until each is over."""
         for number in range(1, self.max_turns + 1):
             last = number == self.max_turns
-            episodes = [e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.hear(reply, self.policy)]
+            episodes = [
+                e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.add_reply(reply, self.policy)
+            ]
             if last:
                 for episode in episodes:
                     episode.cut_off(version, Status.TRUNCATED_TURNS)
@@ -276,39 +281,41 @@ class ConversationCollector:
             again = replace(sampling, seed=derive(sampling.seed, "turn", number))
             samples = self.generator.generate([e.inputs for e in episodes], 1, again, [e.number for e in episodes])
             for episode, (sample,) in zip(episodes, samples, strict=True):
-                episode.answer(sample, self.policy.decode(sample.token_ids), version)
+                episode.add_turn(sample, self.policy.decode(sample.token_ids), version)
 
     def demonstrate(
         self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]
     ) -> list[Conversation]:
-        """Rollouts that begin with a given completion each, and go on as their worlds' `gold_turn` says where those have one;
-        nobody sampled them, so their logprobs are NaN."""
+        """Rollouts that begin with a given completion each, and go on with their environments' `gold_turn`, if they have one.
+        They are not sampled, so their logprobs are NaN."""
         rollouts = [
             self._rollout(p, i, self._gold(text), n, 0)
             for n, (p, i, text) in enumerate(zip(prompts, inputs, completions, strict=True))
         ]
         with contextlib.ExitStack() as opened:
-            worlds = [self._world(prompt, opened) for prompt in prompts]
-            both = zip(rollouts, worlds, strict=True)
-            shown = [OngoingConversation(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
-            self._show_on(shown)
-        for episode in shown:
-            self._tell(episode)
-        ended = {id(e.rollout): e.ended() for e in shown}
+            environments = [self._make_environment(prompt, opened) for prompt in prompts]
+            both = zip(rollouts, environments, strict=True)
+            demonstrations = [OngoingConversation(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
+            self._continue_demonstrations(demonstrations)
+        for episode in demonstrations:
+            self._warn_if_lost(episode)
+        ended = {id(e.rollout): e.ended() for e in demonstrations}
         return [ended.get(id(r), r) for r in rollouts]
 
-    def _show_on(self, episodes: Sequence[OngoingConversation]) -> None:
-        """Let the worlds of demonstrations answer, and say themselves what should be said to that."""
+    def _continue_demonstrations(self, episodes: Sequence[OngoingConversation]) -> None:
+        """Step the environments of demonstrations, with their gold turns, until each episode is over."""
         for number in range(1, self.max_turns + 1):
             last = number == self.max_turns
-            episodes = [e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.hear(reply, self.policy)]
+            episodes = [
+                e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.add_reply(reply, self.policy)
+            ]
             for episode in episodes:
                 text = None if last else episode.gold()
                 full = len(episode.inputs.ids) + len(self.policy.encode_completion(text or "")) > self.max_context
                 if text is None or full:
                     episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
                 else:
-                    episode.answer(self._gold(text), text, 0)
+                    episode.add_turn(self._gold(text), text, 0)
             episodes = [e for e in episodes if not e.status.is_truncated]
 
     def _gold(self, text: str) -> Completion:

@@ -50,7 +50,8 @@ print(json.dumps(load_target(sys.argv[1], "its check")()))
 
 def installed() -> dict[str, str]:
     """Version by distribution name (lower case, dashes)."""
-    return {canonical(d.name): d.version for d in metadata.distributions() if d.name}
+    found = (d.metadata for d in metadata.distributions())  # once for each: `d.name` and `d.version` parse the file again
+    return {canonical(m["Name"]): m["Version"] for m in found if m["Name"]}
 
 
 def extras(dist: str = DISTRIBUTION) -> dict[str, list[Requirement]]:

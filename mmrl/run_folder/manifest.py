@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import platform
 import shutil
@@ -15,18 +16,25 @@ def manifest(seed: int) -> dict[str, Any]:
     """The content of `manifest.json`."""
     from mmrl import __version__
     from mmrl.registry import plugins
-    from mmrl.run_folder import machine as facts
 
     return {
         "mmrl": __version__,
         "python": platform.python_version(),
-        "packages": dict(sorted(facts.installed().items())),
+        "packages": _packages(),
         "plugins": [{"name": p.name, "dist": p.dist, "version": p.version} for p in plugins.registry().plugins],
         "git": git(),
         "machine": machine(),
         "seed": seed,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+@functools.cache
+def _packages() -> dict[str, str]:
+    """Read once in a process: hundreds of files."""
+    from mmrl.run_folder.machine import installed
+
+    return dict(sorted(installed().items()))
 
 
 def git() -> dict[str, Any]:

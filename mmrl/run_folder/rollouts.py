@@ -41,7 +41,7 @@ def select_rollouts(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: 
 def draw_completion(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
     """The picture that a rollout's task draws of it, if it draws one. tasks: label -> task."""
     task = tasks[rollout.prompt.task]
-    own = "drawing" if type(task).draw_episode is Task.draw_episode else "shows_episode"
+    own = "draw_completion" if type(task).draw_episode is Task.draw_episode else "draw_episode"
     with plugin_errors(f"task {rollout.prompt.task!r}: {own}()"):
         return task.draw_episode(rollout)
 
@@ -50,14 +50,14 @@ def overlays_of(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, A
     """What its task draws over the pictures of a rollout's prompt, as plain data. tasks: label -> task."""
     if not rollout.prompt.messages:  # what was seen in a simulator is in no prompt
         return []
-    with plugin_errors(f"task {rollout.prompt.task!r}: marks()"):
+    with plugin_errors(f"task {rollout.prompt.task!r}: overlays()"):
         return overlays.to_json(tasks[rollout.prompt.task].overlays(rollout.prompt, rollout.completion))
 
 
 def rollout_row(
-    rollout: Rollout, score: Score, advantage: float, shows: Any = None, marks: Sequence[Mapping[str, Any]] = ()
+    rollout: Rollout, score: Score, advantage: float, drawing: Any = None, overlays: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What is kept of a rollout. shows: the picture that its completion draws. marks: what is drawn over those of its prompt."""
+    """What is kept of a rollout. drawing: the picture that its completion draws. overlays: what is drawn over those of its prompt."""
     prompt = rollout.prompt
     return {
         "task": prompt.task,
@@ -73,8 +73,8 @@ def rollout_row(
         "score": score.as_json(),
         "reward": None if score.value is None else score.value + rollout.environment_reward,
         "advantage": advantage,
-        **({} if shows is None else {"drawing": shows}),
-        **({"overlays": list(marks)} if marks else {}),
+        **({} if drawing is None else {"drawing": drawing}),
+        **({"overlays": list(overlays)} if overlays else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Watches the figures of a run, and says when they can no longer be trusted. `docs/diagnostics.md` explains each alarm."""
+"""Alarms: compare the figures of a run with `[limits]`, to warn or stop. `docs/diagnostics.md` explains each alarm."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mmrl.api.errors import LimitReached
 from mmrl.config.sections import GenerateConfig, JudgeConfig, LimitsConfig
 
 FIRST = 5
-"""Steps at the beginning of a stage whose mean is what later ones are compared with."""
+"""Steps at the beginning of a stage; their mean is the baseline of later steps."""
 RECENT = 5
-"""Steps whose mean is compared, so that one odd step raises no alarm."""
+"""Latest steps; their mean is compared, so that one odd step raises no alarm."""
 LONG = 10
-"""Steps whose mean is compared where more noise or patience is due: groups without spread, parts of the reward."""
+"""Latest steps of noisier figures: the share of groups without spread, and the reward parts."""
 ROUNDING = 1e-9
 
 
 class Figure(Protocol):
-    """What is read of a `mmrl.evaluation.results.Evaluation`."""
+    """The attributes of `mmrl.evaluation.results.Evaluation` that alarms read."""
 
     @property
     def task(self) -> str: ...
@@ -40,14 +40,14 @@ class Figure(Protocol):
 
 @dataclass(slots=True)
 class BestFigure:
-    """A task's best held-out figure in this stage, or the one that the stage began with."""
+    """A task's best held-out figure in this stage, or the figure with which the stage began."""
 
     value: float
     low: float
-    """Of its interval."""
+    """Lower bound of its confidence interval."""
     step: int
     parts: dict[str, float] = field(default_factory=dict)
-    """Reward part -> its mean then; empty when the stage had no step yet."""
+    """Reward part -> its mean at that time; empty before the stage's first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class AlarmEvent:
     alarm: str
     """The limit's name: a key of `[limits]`, or `failure_limit`."""
     text: str
-    """One line for people."""
+    """The message, one line."""
     task: str = ""
-    """The task that the figure is about; empty for all."""
+    """The task of the figure; empty if it is about all tasks."""
     stop: bool = False
-    """It ends the run."""
+    """Whether the alarm ends the run."""
 
 
 class AlarmMonitor:
     """Compares each step and each evaluation with `[limits]`.
 
-    Both methods return what a person should know, each alarm once per stage (and per task, where it is about one), and raise
-    LimitReached when a `stop` is passed. What they say depends on nothing but what they were given since the stage began, and
-    on the evaluation before it.
+    `step` and `evaluated` return new alarms, each once per stage (and per task, if it is about a task), and raise LimitReached
+    when a `stop` limit is reached. The alarms depend only on the figures since the stage began and on the last evaluation before
+    it.
     """
 
     def __init__(
@@ -77,36 +77,36 @@ class AlarmMonitor:
     ) -> None:
         self.limits, self.judge, self.generate = limits, judge, generate
         self.stage: int | None = None
-        self.told: set[tuple[str, str]] = set()
-        """(alarm, task) of those that this stage was warned of."""
+        self.warned: set[tuple[str, str]] = set()
+        """(alarm, task) of the warnings given in this stage."""
         self.first: dict[str, list[float]] = {}
-        """Metric -> its first values in this stage, at most FIRST."""
+        """Metric -> its first values in this stage, at most `FIRST`."""
         self.recent: dict[str, deque[float]] = {}
-        """Metric -> its newest values in this stage, at most LONG."""
+        """Metric -> its latest values in this stage, at most `LONG`."""
         self.best: dict[str, BestFigure] = {}
         self.last: dict[str, BestFigure] = {}
-        """Task -> its newest figure."""
+        """Task -> its latest figure."""
 
     def step(self, stage_number: int, step: int, metrics: Mapping[str, float]) -> list[AlarmEvent]:
-        """After a step: what is wrong with its metrics, see `docs/run-folder.md` for their names."""
+        """The new alarms after a step. metrics: see `docs/run-folder.md` for their names."""
         return _stopping(step, self._after_step(stage_number, metrics))
 
     def evaluated(self, step: int, figures: Iterable[Figure]) -> list[AlarmEvent]:
-        """After an evaluation, and after that step's own metrics: what is wrong with the figures of all tasks."""
-        found = [self._after_evaluation(step, f.task, (f.low, f.value, f.high), f.extra) for f in figures]
-        return _stopping(step, [each for one in found for each in one])
+        """The new alarms after an evaluation of all tasks. Call it after `step` of the same step."""
+        by_task = [self._after_evaluation(step, f.task, (f.low, f.value, f.high), f.extra) for f in figures]
+        return _stopping(step, [alarm for alarms in by_task for alarm in alarms])
 
     def replay(self, rows: Iterable[Mapping[str, Any]], steps: Sequence[int]) -> None:
-        """Take in what a resumed run told before: the rows of `metrics.jsonl` up to where it goes on. Never raises an alarm.
+        """Restore the monitor of a resumed run from the rows of `metrics.jsonl` up to the resumed step. Raises no alarm.
 
-        steps: of each stage, in order; rows don't say which stage they are from.
+        steps: number of steps of each stage, in order; rows don't contain their stage.
         """
         ends = list(itertools.accumulate(steps))
         for row in rows:
             if "eval" in row:
                 figure = row["eval"]
-                known = (figure.get("low"), figure["value"], figure.get("high"))
-                self._after_evaluation(row["step"], figure["task"], known, figure.get("extra", {}))
+                interval = (figure.get("low"), figure["value"], figure.get("high"))
+                self._after_evaluation(row["step"], figure["task"], interval, figure.get("extra", {}))
             else:
                 self._after_step(bisect.bisect_left(ends, row["step"]), row["metrics"])
 
@@ -114,7 +114,7 @@ class AlarmMonitor:
 
     def _after_step(self, stage: int, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
         if stage != self.stage:
-            self.stage, self.told, self.first, self.recent = stage, set(), {}, {}
+            self.stage, self.warned, self.first, self.recent = stage, set(), {}, {}
             self.best = {task: BestFigure(last.value, last.low, last.step) for task, last in self.last.items()}
         for key, value in metrics.items():
             if _is_number(value):
@@ -132,30 +132,30 @@ class AlarmMonitor:
         ]
 
     def _gap(self) -> list[AlarmEvent]:
-        """The learner itself stops the run, before it trains on such a step; here a person is told earlier."""
+        """Only the warning: the learner itself stops the run before it trains on a step above the stop limit."""
         warn = self.limits.logprob_gap.warn
         if warn is None or (gap := self._now("logprob_gap", at_least=1)) is None or not _reaches(gap, warn):
             return []
         what = f"sampler and learner disagree by {gap:.3g} nats a token"
         cure = 'check policy.dtype, policy.attn_implementation and the model family, or set importance_sampling = "truncate"'
         if old := self._now("staleness/mean", at_least=1):
-            what = f"{what}, whose weights are {old:.2g} versions apart"
-            cure = "lower learning_rate or compute.staleness, unless the first step of the stage shows a gap too"
+            what = f"{what}; their weights are {old:.2g} versions apart"
+            cure = "lower learning_rate or compute.staleness, unless the stage's first step has such a gap too"
         return self._once("logprob_gap", f"{what}: {cure} (limits.logprob_gap.warn = {warn:g})")
 
     def _failures(self) -> list[AlarmEvent]:
-        """From half of what stops the run."""
+        """Warn at half of the share that stops the run."""
         limit, share = self.judge.failure_limit, self._now("judge/failed_share", at_least=1)
         if not share or not _reaches(share, limit / 2):
             return []
-        what = f"{share:.0%} of the scores failed, and more than judge.failure_limit = {limit:g} of a step's stop the run"
-        return self._once("failure_limit", f"{what}: see errors.jsonl, then mend the verifier or raise judge.timeout_s")
+        what = f"{share:.0%} of the scores failed; the run stops above judge.failure_limit = {limit:g} of a step's scores"
+        return self._once("failure_limit", f"{what}: see errors.jsonl, then fix the verifier or raise judge.timeout_s")
 
     def _collapse(self) -> list[AlarmEvent]:
         if (share := self._now("answers/most_common_share")) is None:
             return []
-        what = f"{share:.0%} of the prompts get the same text although their answers differ"
-        cure = "does one answer earn most whatever the picture? Lower learning_rate, add kl or entropy, or balance the prompts"
+        what = f"{share:.0%} of the prompts get the same completion although their answers differ"
+        cure = "check whether one answer earns most for any image, lower learning_rate, raise kl_coef or entropy_coef, or balance the prompts"
         return self._check("answer_collapse", share, what, cure)
 
     def _length(self) -> list[AlarmEvent]:
@@ -165,25 +165,23 @@ class AlarmMonitor:
         what = (
             f"completions are {now / first:.3g} times as long as in the stage's first steps ({now:.0f} tokens, then {first:.0f})"
         )
-        cure = "read them in the report: if they are padded, set overlong_buffer, add kl or lower learning_rate"
+        cure = "read them in the report: if they are padded, set overlong_buffer, raise kl_coef or lower learning_rate"
         return self._check("length_growth", now / first, what, cure)
 
     def _entropy(self) -> list[AlarmEvent]:
         if (change := self._change("entropy")) is None or change[0] <= 0:
             return []
         first, now = change
-        what = f"{1 - now / first:.0%} of the first steps' entropy is gone ({now:.3g} nats a token, then {first:.3g})"
-        cure = (
-            "the policy hardly tries anything new: set entropy, raise clip_high or temperature, lower learning_rate, or stop here"
-        )
+        what = f"the entropy fell by {1 - now / first:.0%} since the first steps ({now:.3g} nats a token, then {first:.3g})"
+        cure = "the policy hardly explores: raise entropy_coef, clip_high or temperature, lower learning_rate, or stop here"
         return self._check("entropy_fall", 1 - now / first, what, cure)
 
     def _clipping(self) -> list[AlarmEvent]:
         if (share := self._now("clip_share")) is None:
             return []
-        what = f"the loss's bounds cut off the gradient of {share:.0%} of the tokens"
+        what = f"the loss clips the probability ratio of {share:.0%} of the tokens, which then have no gradient"
         return self._check(
-            "clip_share", share, what, "lower learning_rate, epochs or minibatches, or widen the bounds in settings"
+            "clip_share", share, what, "lower learning_rate, epochs or minibatches, or widen the clip range in settings"
         )
 
     def _idle(self, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
@@ -195,13 +193,13 @@ class AlarmMonitor:
             what += f" (reward {reward:.3g} on average)"
         if _is_number(cut := metrics.get("length/truncated_share")) and cut > 0.5:
             what += f", and {cut:.0%} were cut off at generate.max_tokens = {self.generate.max_tokens}"
-        cure = "look at the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
+        cure = "read the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
         return self._check("zero_std", share, what, cure)
 
     # -- evaluations ----------------------------------------------------------------------------------------------------
 
     def _after_evaluation(self, step: int, task: str, figure: Sequence[Any], extra: Mapping[str, Any]) -> list[AlarmEvent]:
-        """figure: the lower bound of its interval, its value, the upper bound; a bound that isn't known is the value."""
+        """figure: the lower bound of its interval, its value, the upper bound; the value replaces a missing bound."""
         value = figure[1]
         if not _is_number(value):
             return []
@@ -215,13 +213,13 @@ class AlarmMonitor:
     def _blind(self, task: str, value: float, blank: Any) -> list[AlarmEvent]:
         if value <= 0 or not _is_number(blank):
             return []
-        what = f"{task}: with blank pictures the figure is {blank:.3g}, {blank / value:.0%} of the {value:.3g} with them"
-        cure = "the answers are not read off the pictures: look for a shortcut in the texts, or for answers that occur too often"
+        what = f"{task}: with blank images the figure is {blank:.3g}, {blank / value:.0%} of the {value:.3g} with the real ones"
+        cure = "the policy answers without the images: look for a shortcut in the prompts, or for answers that occur too often"
         return self._check("blind", blank / value, what, cure, task)
 
     def _hacking(self, task: str, value: float, high: float) -> list[AlarmEvent]:
-        """A part that pays more than at the best figure, while that fell, pays for something else than the task. A figure within
-        the best one's interval, or whose own still holds the best one, fell by no more than chance."""
+        """Alarm if a reward part rose since the best figure while the figure fell. A fall doesn't count if either figure lies in
+        the other's confidence interval."""
         best = self.best.get(task)
         if best is None or value >= best.low or high >= best.value:
             return []
@@ -235,32 +233,32 @@ class AlarmMonitor:
         what = f"{task}: the held-out figure fell from {best.value:.3g} (step {best.step}) to {value:.3g} while " + " and ".join(
             text for _, text in sorted(rises, reverse=True)[:2]
         )
-        cure = "read the rollouts that earn most: that part may be gamed; lower its weight, add kl, or keep the best step"
+        cure = "read the rollouts that earn most: the policy may exploit that part; lower its weight, raise kl_coef, or keep the best step"
         return self._check("reward_hacking", best.value - value, what, cure, task)
 
     def _parts(self, task: str) -> dict[str, deque[float]]:
-        """The newest values of each part of the task's reward; of the whole reward's where it has none of its own."""
+        """The latest values of each part of the task's reward; those of all tasks together if the task has none of its own."""
         for prefix in (f"task/{task}/reward/", "reward/"):
             names = [key for key in self.recent if key.startswith(prefix) and key not in ("reward/mean", "reward/std")]
             if names:
                 return {key: self.recent[key] for key in names}
         return {}
 
-    # -- their parts ----------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _now(self, key: str, n: int = RECENT, at_least: int = RECENT) -> float | None:
-        """The mean of a metric's last n values; None while there are fewer than `at_least`."""
+        """The mean of a metric's last n values; None if there are fewer than `at_least`."""
         values = list(self.recent.get(key, ()))[-n:]
         return _mean(values) if len(values) >= at_least else None
 
     def _change(self, key: str) -> tuple[float, float] | None:
-        """(the first steps' mean, the last steps'); None while they are the same steps."""
+        """(mean of the first steps, mean of the latest steps); None while these are the same steps."""
         if len(self.recent.get(key, ())) <= FIRST:
             return None
         return _mean(self.first[key]), _mean(list(self.recent[key])[-RECENT:])
 
     def _check(self, alarm: str, value: float, what: str, cure: str, task: str = "") -> list[AlarmEvent]:
-        """One alarm's thresholds."""
+        """Compare a value with the thresholds of an alarm."""
         limit = getattr(self.limits, alarm)
         if limit.stop is not None and _reaches(value, limit.stop):
             text = f"{what}: {cure}; or raise limits.{alarm}.stop = {limit.stop:g}, and go on with --resume"
@@ -270,18 +268,18 @@ class AlarmMonitor:
         return []
 
     def _once(self, alarm: str, text: str, task: str = "") -> list[AlarmEvent]:
-        if (alarm, task) in self.told:
+        if (alarm, task) in self.warned:
             return []
-        self.told.add((alarm, task))
+        self.warned.add((alarm, task))
         return [AlarmEvent(alarm, text, task)]
 
 
-def _stopping(step: int, found: list[AlarmEvent]) -> list[AlarmEvent]:
-    """The same alarms. Raises LimitReached for the first that ends the run."""
-    for each in found:
-        if each.stop:
-            raise LimitReached(f"step {step}: {each.text}", alarm=each.alarm, task=each.task)
-    return found
+def _stopping(step: int, alarms: list[AlarmEvent]) -> list[AlarmEvent]:
+    """Return the same alarms. Raises LimitReached for the first that ends the run."""
+    for event in alarms:
+        if event.stop:
+            raise LimitReached(f"step {step}: {event.text}", alarm=event.alarm, task=event.task)
+    return alarms
 
 
 def _reaches(value: float, limit: float) -> bool:
@@ -289,7 +287,7 @@ def _reaches(value: float, limit: float) -> bool:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    """Rows of a run folder hold None for what was not finite."""
+    """Rows of a run folder contain None for values that were not finite."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a resume needs, in safetensors and JSON. A checkpoint appears whole or not at all."""
+"""Checkpoints: everything that a resume needs, in safetensors and JSON. Saving is atomic."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ POLICY, LEARNER, SHARDS, STATE = "policy", "learner.safetensors", "learner", "st
 
 
 def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any], shards: bool = False) -> None:
-    """Write a checkpoint folder: the policy as transformers loads it (its mean weights, where a stage keeps them), what else the
-    learner needs (optimiser, KL reference, critic), and `read_state` as JSON. shards: every rank writes its own part of that,
-    where weights are spread over ranks; any number of ranks can go on from it.
+    """Write a checkpoint folder: the policy as transformers loads it (the mean weights, if the stage keeps them), the rest of the
+    learner's state (optimiser, KL reference, critic), and `state` as JSON. shards: with sharded weights, every rank writes its
+    own part of the learner's state; any number of ranks can resume from it.
 
-    Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
-    Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
+    Everything is written and flushed to a temporary folder, which is then renamed, so a kill never damages a checkpoint. Raises
+    UserError if the disk is full or not writable; earlier checkpoints are untouched.
     """
     aside = path.with_name(f".{path.name}.tmp")
-    if ranks.broadcast_from_first(path.exists):  # the same step, so the same weights: only the state has moved on
+    if ranks.broadcast_from_first(path.exists):  # the same step has the same weights: only the state has changed
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
         return
     ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
-    _save_learner(path, aside, learner, shards and policy.root is not None)  # first: some tensors are the weights themselves
+    _save_learner(path, aside, learner, shards and policy.root is not None)  # before averaging, as some tensors are the weights themselves
     with learner.optimizer.averaged(), unsharded(policy.root):
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
 
@@ -67,7 +67,7 @@ def _write(path: Path, aside: Path, policy: Policy, state: Mapping[str, Any]) ->
 
 
 def _guarded(path: Path, aside: Path, work: Callable[[], None]) -> None:
-    """What the system refuses becomes one line."""
+    """Call `work`; turn system errors into a UserError of one line."""
     try:
         work()
     except Exception as error:
@@ -75,9 +75,9 @@ def _guarded(path: Path, aside: Path, work: Callable[[], None]) -> None:
         number = _errno(error)
         if number is None:
             raise
-        cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "mend that"
+        cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "fix that"
         raise UserError(
-            f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, then go on with --resume; "
+            f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, then continue with --resume; "
             "earlier checkpoints are intact"
         ) from error
 
@@ -90,27 +90,27 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def checkpoint_errors(path: Path) -> Iterator[None]:
-    """Whatever a damaged checkpoint raises becomes one line that names it."""
+    """Turn errors of reading a damaged checkpoint into a UserError of one line."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to go on from an earlier one") from error
+        raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to resume from an earlier one") from error
 
 
 def load(path: Path) -> tuple[dict[str, Any], Mapping[str, torch.Tensor]]:
-    """(state, the learner's tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
+    """(state, learner's tensors) of a checkpoint, without the policy, which is in `path / POLICY`."""
     with checkpoint_errors(path):
         return read_state(path), Shards(path / SHARDS) if (path / SHARDS).is_dir() else load_file(path / LEARNER)
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Where the run was, without the tensors."""
+    """The state of the run, a `Position` as plain data."""
     with checkpoint_errors(path):
         return dict(json.loads((path / STATE).read_text(encoding="utf-8")))
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed save left behind."""
+    """Remove the temporary folders of killed saves."""
     for aside in folder.glob(".step-*.tmp/"):
         shutil.rmtree(aside)
 
@@ -123,7 +123,7 @@ def prune(paths: list[Path], keep: int, best: Path | None) -> None:
 
 
 def _errno(error: Exception) -> int | None:
-    """The system's error number; safetensors only writes it into its message."""
+    """The system's error number; safetensors has it only in its message."""
     if isinstance(error, OSError):
         return error.errno
     found = re.search(r"os error (\d+)", str(error))

@@ -1,4 +1,4 @@
-"""What a stage asks of the run that it is part of."""
+"""The interface of a run that its stages use."""
 
 from __future__ import annotations
 

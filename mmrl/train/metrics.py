@@ -1,4 +1,4 @@
-"""The figures of a step: of what was sampled and how it was scored, how long its parts took and how much memory it had."""
+"""The metrics of a step: rewards and lengths of its rollouts, seconds of its parts, and memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mmrl.rollout.collector import Collector
 from mmrl.run_folder.metrics import REDUCTIONS
 
 FEW_GROUPS = 4
-"""Fewer groups than this are too few to say that the policy answers all of them alike."""
+"""`answers/most_common_share` needs at least so many groups."""
 
 
 class StepTimer:
-    """Seconds by part: what is done inside `clock(PART)` counts as its."""
+    """Seconds by part: `with clock(PART):` adds the time of its body to the part."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -35,33 +35,33 @@ class StepTimer:
         self.add({part: time.perf_counter() - started})
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Count what another clock measured."""
+        """Add the seconds of another timer."""
         for part, more in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + more
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """MB that this process has: `memory/process` is resident now, `memory/gpu` the most so far that torch held on its GPU."""
+    """MB of this process: `memory/process` is its resident memory now, `memory/gpu` torch's peak so far on its GPU."""
     try:
         found = {"memory/process": int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20}
-    except FileNotFoundError:  # only Linux says what is resident now
+    except FileNotFoundError:  # only Linux reports the current resident memory; this is the peak
         found = {"memory/process": _most_resident()}
     return found if device.type != "cuda" else {**found, "memory/gpu": torch.cuda.max_memory_allocated(device) / 2**20}
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """The most so far, as the summary has it."""
+    """The peak memory in MB so far, with the summary's keys."""
     found = {"peak_memory_mb": round(_most_resident())}
     return found if device.type != "cuda" else {**found, "peak_gpu_memory_mb": round(memory(device)["memory/gpu"])}
 
 
 def _most_resident() -> float:
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, kilobytes elsewhere
+    return most / (2**20 if sys.platform == "darwin" else 2**10)  # macOS reports bytes, Linux kilobytes
 
 
 def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages: torch.Tensor) -> dict[str, float]:
-    """Rewards and lengths, whole and by task, and how many groups taught anything. What nothing was measured of is left out.
+    """Rewards and lengths, overall and by task, and the share of groups without advantages. Metrics without values are left out.
 
     advantages: [N] or [N, T]; a row of NaN is a rollout whose score failed.
     """
@@ -95,27 +95,27 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
 
 
 def collected_figures(collector: Collector) -> dict[str, float]:
-    """What a collector measured of its own, over all learners."""
+    """The collector's own metrics, reduced over all learners."""
     return ranks.reduce_metrics(collector.metrics(), {**REDUCTIONS, **collector.reductions})
 
 
 def zero_std_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> float:
-    """Share of groups whose advantages are all zero or missing: their completions were paid for and taught nothing.
+    """Share of groups whose advantages are all zero or missing, so that they teach nothing.
 
     advantages: [N] or [N, T].
     """
     nonzero = advantages.nan_to_num(0.0) != 0
     taught: dict[int, bool] = {}
-    for rollout, any_of_it in zip(rollouts, (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist(), strict=True):
-        taught[rollout.group] = taught.get(rollout.group, False) or any_of_it
+    for rollout, teaches in zip(rollouts, (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist(), strict=True):
+        taught[rollout.group] = taught.get(rollout.group, False) or teaches
     return _mean([not t for t in taught.values()])
 
 
 def most_common_share(rollouts: Sequence[Rollout]) -> float | None:
-    """How far the policy answers different prompts alike: each group votes for its most frequent completion, and the share of
-    the groups whose vote is the most frequent one is returned; 0 with fewer than 4 groups.
+    """How often the policy gives the same completion to different prompts: each group votes for its most frequent completion;
+    returns the share of groups that vote for the most frequent vote, 0 with fewer than 4 groups.
 
-    None where fewer than two different answers would be right.
+    None if the prompts have fewer than two different answers.
     """
     if len({repr(r.prompt.answer) for r in rollouts}) < 2:
         return None
@@ -129,13 +129,13 @@ def most_common_share(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _paid(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
-    """The rewards of the rollouts whose score didn't fail, those of their worlds included."""
+    """The rewards of the rollouts whose score didn't fail, with the rewards of their environments."""
     both = zip(rollouts, scores, strict=True)
     return [s.value + r.environment_reward for r, s in both if s.value is not None]
 
 
 def _parts(scores: Sequence[Score]) -> Mapping[str, float]:
-    """Part -> mean of what it gave, over the scores that have it."""
+    """Reward part -> its mean over the scores that have it."""
     return {
         part: _mean([s.parts[part] for s in scores if part in s.parts]) for part in sorted({p for s in scores for p in s.parts})
     }

@@ -1,4 +1,4 @@
-"""What each worker of the `TorchTrainer` does: take the terminal's place, look whether the nodes are alike, and train."""
+"""The training function of each `TorchTrainer` worker: adopt the terminal's environment, check the node, and train."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from mmrl.api.errors import UserError
 from mmrl.compute import ranks
 
 FREED_S = 180.0
-"""Seconds that a process of the attempt before may take to let go of the run folder."""
+"""Seconds in which a process of the previous attempt must release the run folder."""
 
 
 def learn(job: Mapping[str, Any]) -> None:
-    """One learner, from its first step or from the last checkpoint. What the run refuses isn't raised, as Ray would try again."""
+    """Train as one learner, from the first step or the last checkpoint. A UserError is sent to the terminal and not raised, as Ray
+    would retry."""
     import ray.train
 
     from mmrl.compute.progress import NullProgress, RelayedProgress
@@ -39,7 +40,7 @@ def learn(job: Mapping[str, Any]) -> None:
     except UserError as error:
         teller.tell("ended", "refused", str(error))
         return
-    except SystemExit:  # of a rank whose fault the first tells
+    except SystemExit:  # the first rank reports this rank's error
         return
     except Exception:
         teller.tell("broke", f"learner {rank}:\n{traceback.format_exc()}")
@@ -70,7 +71,7 @@ def _learn(job: Mapping[str, Any], progress: Any) -> None:
 
 @contextlib.contextmanager
 def as_at_the_terminal(job: Mapping[str, Any], teller: Any) -> Iterator[None]:
-    """The plugins, the folder and the warnings of the one who typed the command."""
+    """Use the environment variables of the terminal in which the command was typed, and show warnings there."""
     os.environ.update(job["environment"])
 
     def show(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
@@ -82,14 +83,14 @@ def as_at_the_terminal(job: Mapping[str, Any], teller: Any) -> Iterator[None]:
 
 
 def check_node(job: Mapping[str, Any]) -> None:
-    """UserError when this node has another mmrl, or doesn't see the folder that the command was given in."""
+    """Raise UserError if this node has another version of mmrl, or doesn't see the folder in which the command was given."""
     here, folder = platform.node(), job["folder"]
     if __version__ != job["versions"]["mmrl"]:
         raise UserError(
-            f"node {here} has mmrl {__version__}, and the terminal {job['versions']['mmrl']}: install the same on all"
+            f"node {here} has mmrl {__version__}, but the terminal has {job['versions']['mmrl']}: install the same version on all"
         )
     try:
-        os.chdir(folder)  # what a run file names by a path is looked up from there
+        os.chdir(folder)  # relative paths of a run file start there
     except OSError as error:
         raise UserError(
             f"node {here} has no folder {folder} ({error.strerror}): give the command in a folder that all nodes see"
@@ -97,7 +98,7 @@ def check_node(job: Mapping[str, Any]) -> None:
 
 
 def mark_of(path: Path) -> str:
-    """Tells one run in this folder from another; empty where there is none."""
+    """A text that identifies the run in this folder; empty if there is none."""
     try:
         return (path / "manifest.json").read_text(encoding="utf-8")
     except OSError:
@@ -105,7 +106,7 @@ def mark_of(path: Path) -> str:
 
 
 def wait_until_free(path: Path) -> None:
-    """Wait for a process of the attempt before, which may live on where its node was cut off."""
+    """Wait until a process of the previous attempt, which may survive on a disconnected node, releases the run folder."""
     from mmrl.run_folder.reader import is_run
     from mmrl.train.start import lock_run_folder
 

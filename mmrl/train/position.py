@@ -1,4 +1,4 @@
-"""Where a run is."""
+"""The position of a run: its step and stage, and the state of the stage."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StepIndex:
-    """The step that something is done for, and the weights that it is done with."""
+    """A step, and the version of the weights that sample for it."""
 
     step: int
-    """The number of the step in the run, from 0."""
+    """Index of the step in the run, from 0."""
     stage_step: int
-    """The same within its stage."""
+    """Index of the step in its stage, from 0."""
     version: int
-    """How many training steps the weights have seen."""
+    """Number of training steps of the weights."""
 
 
 @dataclass
 class Position:
-    """Where a run is; together with weights and optimiser this is what a resume needs."""
+    """The position of a run. A resume needs it together with the weights and the optimiser."""
 
     step: int = 0
     """Steps finished, over all stages."""
@@ -30,7 +30,7 @@ class Position:
     source: dict[str, Any] = field(default_factory=dict)
     """`PromptStream.state` of this stage."""
     memory: dict[str, float] = field(default_factory=dict)
-    """What the stage adapted so far: the weight of the KL penalty, gradient norms."""
+    """Values that the stage adapts: the KL coefficient, gradient norms."""
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`before`, `best`, `last`: task -> evaluation."""
     evaluated_step: int | None = None
@@ -39,5 +39,5 @@ class Position:
 
     @property
     def moment(self) -> StepIndex:
-        """The step under way, with the weights of now."""
+        """The current step, with the current weights."""
         return StepIndex(self.step, self.stage_step, self.step)

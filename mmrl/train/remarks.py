@@ -1,4 +1,4 @@
-"""What is said of a run file although it is allowed."""
+"""Warnings about a valid run file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrl.train.setup import Setup
 
 
 def remarks(setup: Setup) -> list[str]:
-    """What is allowed and most likely not meant."""
+    """Settings that are allowed but most likely not intended, one sentence each."""
     found = few_held_out(setup) + few_selected(setup)
     for number, (stage, algorithm) in enumerate(zip(setup.config.stages, setup.algorithms, strict=True)):
         if not isinstance(stage, RlStage) or algorithm is None:
@@ -21,49 +21,49 @@ def remarks(setup: Setup) -> list[str]:
         if loss in (policy_gradient, negative_log_likelihood):
             what = f"the loss of {stage.algorithm} has no probability ratio"
             if stage.epochs * stage.minibatches > 1:
-                found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
+                found.append(f"{where}: {what}, so from the second update on it treats old completions as on-policy")
             if stage.hints == "guide":
-                found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
+                found.append(f'{where}.hints = "guide": {what}, so hinted completions count as if sampled without a hint')
         if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and has_soft_time_limit(setup.tasks):
             found.append(
-                f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so being slow "
-                "costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
+                f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so slow episodes "
+                "cost nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
             )
         if stage.kl_coef and stage.kl_in == "loss" and stage.kl_estimator == "k1":
-            found.append(f'{where}.kl_estimate = "k1" has no gradient on average in the loss: take k2 or k3, or kl_in = "reward"')
+            found.append(f'{where}.kl_estimator = "k1" has no gradient on average in the loss: use k2 or k3, or kl_in = "reward"')
         if stage.kl_coef and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
             found.append(
-                f'{where}.kl_in = "reward": {stage.algorithm} looks at the verifiers\' values alone: take kl_in = "loss"'
+                f'{where}.kl_in = "reward": {stage.algorithm} uses only the verifiers\' scores: set kl_in = "loss"'
             )
     return found
 
 
 def few_held_out(setup: Setup) -> list[str]:
-    """Tasks with fewer held-out prompts than the run file itself asks for."""
+    """Warnings about tasks with fewer held-out prompts than the run file asks for."""
     evaluate = setup.config.evaluate
     wanted, split, found = evaluate.num_prompts, evaluate.split, []
     for label in setup.tasks if "num_prompts" in evaluate.model_fields_set else ():
         if wanted and (there := len(setup.splits(label, split))) < wanted:
             found.append(
-                f"evaluate.num_prompts = {wanted}, and task {label!r} has {there} prompts in split {split!r}: all of "
-                "them are asked"
+                f"evaluate.num_prompts = {wanted}, but task {label!r} has {there} prompts in split {split!r}: all of "
+                "them are used"
             )
     return found
 
 
 def few_selected(setup: Setup) -> list[str]:
-    """Tasks of which a stage's `select` leaves fewer prompts than it asks for."""
+    """Warnings about tasks of which a stage's `select` leaves fewer prompts than it asks for."""
     found = []
     for (number, label), numbers in setup.chosen.items():
         rule = setup.config.stages[number].select
         if rule and rule.max_prompts is not None and (left := len(numbers)) < rule.max_prompts:
             found.append(
-                f"stages.{number}.select.max_prompts = {rule.max_prompts}, and {left} prompts of task {label!r} are "
-                "left: all are taken"
+                f"stages.{number}.select.max_prompts = {rule.max_prompts}, but only {left} prompts of task {label!r} are "
+                "left: all of them are used"
             )
     return found
 
 
 def has_soft_time_limit(tasks: Mapping[str, Task]) -> bool:
-    """Some task acts under a time limit that only cuts episodes off."""
+    """Whether a task acts under a time limit that truncates episodes without terminating them."""
     return any(task.simulation is not None and not task.simulation.time_limit_terminates for task in tasks.values())

@@ -1,4 +1,4 @@
-"""Check a run file, once, and keep what was found: `resolve`."""
+"""`resolve`: check a run file and look up everything that it names."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mmrl.train.trackers import check_trackers
 
 
 def resolve(config: RunConfig) -> Setup:
-    """Check a run file and look up all that it names. Raises UserError for whatever is wrong with ids, options, splits and
-    settings. Loads no model: what of `[policy]` can be refused without that, `check_model` refuses."""
+    """Check a run file and look up everything that it names. Raises UserError if ids, options, splits or settings are wrong.
+    Loads no model; `check_model` checks `[policy]`."""
     registry, specs = plugins.registry(), algorithm_specs(config)
     config = with_algorithm_defaults(config, specs)
     device, policy = resolve_device(config.policy), registry.get("policies", config.policy.kind)
@@ -67,13 +67,13 @@ def resolve(config: RunConfig) -> Setup:
 
 
 def algorithm_specs(config: RunConfig) -> list[AlgorithmSpec | None]:
-    """The algorithm of each rl stage, None for other stages."""
+    """The spec of each rl stage's algorithm; None for other stages."""
     registry = plugins.registry()
     return [registry.get("algorithms", s.algorithm) if isinstance(s, RlStage) else None for s in config.stages]
 
 
 def with_algorithm_defaults(config: RunConfig, specs: Sequence[AlgorithmSpec | None] | None = None) -> RunConfig:
-    """The run file with what its algorithms have by default. specs: of each stage, where they were looked up."""
+    """The run file with the defaults of its algorithms. specs: one per stage; looked up here if None."""
     stale = config.compute.staleness
     both = zip(config.stages, specs or algorithm_specs(config), strict=True)
     stages = [
@@ -86,14 +86,14 @@ def with_algorithm_defaults(config: RunConfig, specs: Sequence[AlgorithmSpec | N
 
 
 def with_importance_sampling(stage: RlStage, staleness: int) -> RlStage:
-    """The stage with the importance correction on, where a run file with `staleness` doesn't say."""
+    """The stage with importance sampling, if the run samples asynchronously and the run file doesn't set it."""
     if not staleness or "importance_sampling" in stage.model_fields_set:
         return stage
     return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance_sampling": "truncate"})
 
 
 def algorithm_of(stage: Training, spec: AlgorithmSpec | None, max_tokens: int) -> Algorithm | None:
-    """What turns a stage's rewards, or its teacher's log-probabilities, into advantages."""
+    """The algorithm of an rl stage, or of a distill stage with `divergence = "sampled"`; None for other stages."""
     if isinstance(stage, DistillStage) and stage.divergence == "sampled":
         return load_algorithm("opd", {})
     return compose(spec, stage.settings, max_tokens) if isinstance(stage, RlStage) and spec else None

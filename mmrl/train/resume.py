@@ -1,4 +1,4 @@
-"""Go on from a checkpoint."""
+"""Resume a run from a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def newest_checkpoint(folder: RunFolder | None) -> Path | None:
 
 
 def restore(run: Run, path: Path | None) -> None:
-    """Put a run where its newest checkpoint left it; without one it begins again."""
+    """Restore a run from its newest checkpoint. path: the checkpoint; if None, the run begins again."""
     if path is None:
         run.folder.rewind(-1)
         run.progress.note("no checkpoint to resume from: the run begins at its first step")
@@ -48,14 +48,14 @@ def restore(run: Run, path: Path | None) -> None:
 
 
 def check_position(run: Run, path: Path) -> None:
-    """ValueError when a checkpoint's state can't be one of this run."""
+    """Raise ValueError if a checkpoint's state doesn't fit this run."""
     at, stages = run.at, run.config.stages
     if at.step != step_of(path) or not 0 <= at.stage < len(stages) or not 0 <= at.stage_step <= stages[at.stage].steps:
         raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
 
 
 def stage_of(path: Path, stages: int) -> int:
-    """The number of the stage that a checkpoint is from. stages: how many the run has."""
+    """The index of a checkpoint's stage. stages: how many the run has."""
     with checkpoint.checkpoint_errors(path):
         number = checkpoint.read_state(path)["stage"]
         if not isinstance(number, int) or not 0 <= number < stages:
@@ -64,19 +64,20 @@ def stage_of(path: Path, stages: int) -> int:
 
 
 def newest_state(folder: RunFolder) -> dict[str, Any]:
-    """Where the newest checkpoint left the run; empty when there is none."""
+    """The state of the newest checkpoint; empty if there is none."""
     found = folder.checkpoints()
     return checkpoint.read_state(found[-1]) if found else {}
 
 
 def find_checkpoint(folder: RunFolder, which: str, state: Mapping[str, Any] | None = None) -> Path | None:
-    """`best`, `last` or a step number -> the checkpoint's folder; None when the best were the weights that the run began with.
+    """The folder of a checkpoint; None if the best weights are those with which the run began. Raises UserError if there is no
+    such checkpoint.
 
-    state: that of the newest checkpoint, where it is known already.
+    which: `best`, `last` or a step. state: the state of the newest checkpoint, if it is known already.
     """
     found = folder.checkpoints()
     if not found:
-        raise UserError(f"{folder.path} has no checkpoint yet: wait for the first, or set checkpoint.every")
+        raise UserError(f"{folder.path} has no checkpoint yet: wait for the first one, or set checkpoint.every")
     if which == "last":
         return found[-1]
     if which == "best":

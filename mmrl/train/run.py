@@ -35,11 +35,11 @@ from mmrl.train.trackers import Trackers
 from mmrl.train.update.packer import Packer, packer_of
 
 LOST_STEPS = 3
-"""In a row without an episode that was left: then something is wrong with the worlds themselves."""
+"""The run stops after so many steps in a row in which every episode was lost."""
 
 
 class Run:
-    """A policy, its tasks, and everything that a step calls."""
+    """A run: the policy, its tasks, and everything that a step uses."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Run:
         collector: Collector | None = None,
         packer: Packer | None = None,
     ) -> None:
-        """teacher: loads the one of a distill stage, by the stage's number; None for an expert. collector, packer: made here
-        where none is given."""
+        """teacher: loads the teacher of a distill stage, by the stage's index; returns None for an expert. collector, packer: made
+        here if None."""
         config = setup.config
         self.setup, self.config, self.tasks, self.folder = setup, config, setup.tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
@@ -66,20 +66,20 @@ class Run:
         self.watch = AlarmMonitor(config.limits, config.judge, config.generate)
         self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
         self.resume: tuple[Path, Mapping[str, torch.Tensor]] | None = None
-        """Checkpoint folder and learner state that the first stage prepared picks up."""
+        """Checkpoint folder and learner state that the next `prepare` restores."""
         self.stop = False
         """Set from outside: stop at the end of this step."""
         self.consistent = True
-        """The weights are those after `at.step` steps; not so in the middle of an update."""
+        """Whether the weights are those after `at.step` steps. False in the middle of an update."""
         self.clock = StepTimer()
-        """Whatever is done inside `clock(PART)` counts as `time/PART` of the step."""
+        """Times the parts of a step: `with clock(PART):` counts as `time/PART`."""
         self._lost_steps = 0
-        """In a row, in which no episode was left."""
+        """Number of steps in a row in which every episode was lost."""
 
-    # -- what steps ask for -----------------------------------------------------------------------------------------------
+    # -- called by steps --------------------------------------------------------------------------------------------------
 
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> SamplingParams:
-        """How a task's completions are sampled; `""` stands for any."""
+        """The sampling parameters of a task's completions. task: its label, or `""` for no task in particular."""
         generate, entry = self.config.generate, self.setup.entries.get(task)
         limit = entry.max_tokens if entry and entry.max_tokens else generate.max_tokens
         return SamplingParams(
@@ -91,7 +91,8 @@ class Run:
         )
 
     def report_failures(self, groups: Sequence[Group]) -> None:
-        """Write failed scores down; stop the run when there are too many of them."""
+        """Write failed scores to `errors.jsonl`. Raises LimitReached if too many failed, UserError if too many episodes were
+        lost."""
         scored = [(s, g.prompt) for g in groups for s in g.scores]
         failed = [(s, p) for s, p in scored if s.failed]
         for score, prompt in failed[:8]:
@@ -100,8 +101,8 @@ class Run:
         self._lost_steps = self._lost_steps + 1 if gone and gone == len(scored) else 0
         if self._lost_steps >= LOST_STEPS:
             raise UserError(
-                f"every episode of {LOST_STEPS} steps in a row was lost, up to step {self.at.step + 1}: see {self.folder.path}/"
-                "errors.jsonl for what the worlds said"
+                f"every episode of {LOST_STEPS} steps in a row was lost, up to step {self.at.step + 1}: see the environments' "
+                f"errors in {self.folder.path}/errors.jsonl"
             )
         if len(failed) - gone > self.config.judge.failure_limit * (len(scored) - gone):
             raise LimitReached(
@@ -111,19 +112,19 @@ class Run:
             )
 
     def warn(self, where: str, what: str, step: int | None = None) -> None:
-        """Something that a person should know and that doesn't end the run. step: the one under way when it isn't given."""
+        """Write a warning to `errors.jsonl` and show it; the run goes on. step: by default the current one."""
         self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
 
-    def alarm(self, where: str, found: AlarmEvent) -> None:
-        """Write an alarm down and tell it."""
-        self.folder.error(self.at.step, where, found.text, alarm=found.alarm, task=found.task)
-        self.progress.note(found.text)
+    def alarm(self, where: str, event: AlarmEvent) -> None:
+        """Write an alarm to `errors.jsonl` and show it."""
+        self.folder.error(self.at.step, where, event.text, alarm=event.alarm, task=event.task)
+        self.progress.note(event.text)
 
     # -- stages ---------------------------------------------------------------------------------------------------------
 
     def run_stages(self) -> None:
-        """All stages, from wherever the run is."""
+        """Run all stages, from the run's current position."""
         self.trackers.start(self.at.step)
         while True:
             stage = self.config.stages[self.at.stage]
@@ -133,7 +134,7 @@ class Run:
             if self.at.stage == self.setup.opening and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
-            self.look(stage)  # if a stop came before it
+            self.look(stage)  # if the run stopped before this evaluation
             while self.at.stage_step < stage.steps:
                 self.step(stage)
             if self.at.stage + 1 == len(self.config.stages):
@@ -145,7 +146,7 @@ class Run:
         self.save()
 
     def check_gold_rewards(self) -> None:
-        """Say what stands against learning anything, before time is spent on it."""
+        """Warn before the first step if gold completions don't fit or don't get the highest reward."""
         setup = self.setup
         verifiers = {t: {v: setup.verifiers[v] for v in (*setup.weights[t], setup.metrics[t])} for t in self.tasks}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
@@ -155,22 +156,22 @@ class Run:
             self.warn("gold completions", what)
 
     def look(self, stage: Training) -> None:
-        """The evaluation that is due after this step, unless it was made."""
+        """Evaluate if an evaluation is due after this step and hasn't been made."""
         every = self.config.evaluate.every
         due = not isinstance(stage, SftStage) and every and self.at.stage_step and self.at.stage_step % every == 0
         if due and self.at.evaluated_step != self.at.step:
             self.evaluate(("last",))
 
     def prepare(self, stage: Training) -> None:
-        """The prompts, the optimiser and the rules of a stage."""
-        self.collector.sleep()  # a teacher is loaded, then an optimiser and a reference
-        following = steps_of(self, stage)  # which may refuse to go on
+        """Make a stage's prompts, optimiser and sampling rules; restore them if the run is resumed."""
+        self.collector.sleep()  # frees memory for the teacher, the optimiser and the reference
+        following = steps_of(self, stage)  # may raise UserError
         if "steps" in self.__dict__:
             self.steps.learner.close()
-            del self.steps.learner  # its optimiser's memory is free before the next one's is taken
+            del self.steps.learner  # frees the optimiser's memory before the next one is made
             self.steps.close()
         self.steps = following
-        self.collector.critic, self.collector.with_expert = None, False  # whatever the stage before wanted
+        self.collector.critic, self.collector.with_expert = None, False  # reset what the previous stage set
         self.steps.begin()
         self.evaluator.shown = stage_condition(stage)
         if self.resume:
@@ -200,8 +201,8 @@ class Run:
         self.progress.step_finished(self.at.step, metrics)
         self.trackers.log(self.at.step, metrics)
         self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
-        for found in self.watch.step(self.at.stage, self.at.step, metrics):
-            self.alarm(stage.kind, found)
+        for event in self.watch.step(self.at.stage, self.at.step, metrics):
+            self.alarm(stage.kind, event)
         self.look(stage)
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
@@ -211,7 +212,7 @@ class Run:
             raise KeyboardInterrupt
 
     def evaluate(self, names: Sequence[str]) -> None:
-        """Figures on held-out prompts, kept under these names; a new best one is kept with its weights."""
+        """Evaluate on held-out prompts and keep the figures under these names; save a checkpoint if they are the best so far."""
         if not self.config.evaluate.num_prompts:
             return
         started = time.perf_counter()
@@ -233,23 +234,23 @@ class Run:
                 figures.append(figure)
         self.folder.items(self.at.step, items)
         self.folder.episodes(self.at.step, episodes)
-        found = {f.task: f.as_json() for f in figures}
+        by_task = {f.task: f.as_json() for f in figures}
         for name in names:
-            self.at.figures[name] = found
+            self.at.figures[name] = by_task
         self.at.evaluated_step = self.at.step
         self.at.seconds["evaluate"] = self.at.seconds.get("evaluate", 0.0) + time.perf_counter() - started
         self.progress.evaluated(self.at.step, figures)
-        if _mean(found) > _mean(self.at.figures.get("best", {})) or "best" in names:
-            self.at.figures["best"], self.at.best_step = found, self.at.step
+        if _mean(by_task) > _mean(self.at.figures.get("best", {})) or "best" in names:
+            self.at.figures["best"], self.at.best_step = by_task, self.at.step
             if self.at.step:
                 self.save()
         self.folder.keep_episodes((self.at.best_step, self.at.step))
-        for alarm in self.watch.evaluated(self.at.step, figures):
-            self.alarm("evaluation", alarm)
+        for event in self.watch.evaluated(self.at.step, figures):
+            self.alarm("evaluation", event)
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:
-        """Meanwhile the policy has its mean weights, where the stage keeps them; the sampler too, and afterwards no more."""
+        """Inside the block the policy and the sampler use the mean weights, if the stage keeps them."""
         optimizer = self.steps.learner.optimizer
         with optimizer.averaged():
             yield
@@ -257,7 +258,7 @@ class Run:
                 self.collector.sleep()
 
     def save(self) -> None:
-        """A checkpoint of this moment."""
+        """Save a checkpoint; remove older ones as `[checkpoint]` says."""
         started = time.perf_counter()
         path = self.folder.checkpoint_dir(self.at.step)
         best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
@@ -266,7 +267,7 @@ class Run:
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:
-        """Tell plugins, once for all ranks; one that fails is written down and does not stop the run."""
+        """Call a hook of all plugins, on the first rank only. A plugin's exception is written to `errors.jsonl`; the run goes on."""
         if not ranks.is_first():
             return
         for name, caller in plugins.registry().callers(hook):

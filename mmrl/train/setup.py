@@ -1,4 +1,4 @@
-"""What a run file comes to before its first step."""
+"""A run file with everything it names looked up: `Setup`."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from mmrl.judge.rewards import Weights
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A run file that was checked, with everything that it names looked up and made."""
+    """A checked run file, with everything that it names looked up and made."""
 
     config: RunConfig
-    """With what its algorithms have by default."""
+    """The run file with the defaults of its algorithms."""
     device: str
     """The torch device that `policy.device` stands for."""
     policy: PolicySpec
     tasks: Mapping[str, Task]
-    """By label, as is all that follows of tasks."""
+    """By label, as all following mappings of tasks."""
     weights: Mapping[str, Weights]
     """Verifier id -> its weight in the reward at the beginning and at the end of a stage."""
     metrics: Mapping[str, str]
     """Id of the verifier that evaluates the task."""
     verifiers: Mapping[str, VerifierSpec]
-    """Those of rewards and metrics, by the id that asks for them."""
+    """The verifiers of rewards and metrics, by the id in the run file."""
     verifier_options: Mapping[str, Mapping[str, Any]]
-    """By the same ids what the run file gives them."""
+    """By the same ids, the options from the run file."""
     algorithms: Sequence[Algorithm | None]
-    """Of each stage; None for one that only imitates."""
+    """One per stage; None for a stage that only imitates."""
     splits: Splits
     chosen: Mapping[tuple[int, str], Sequence[int]] = field(default_factory=dict)
-    """(stage, task) -> the numbers of the prompts that the stage's `select` takes; of stages that have one."""
+    """(stage, task) -> the numbers of the prompts that the stage's `select` takes; only for stages with `select`."""
 
     @functools.cached_property
     def entries(self) -> Mapping[str, TaskConfig]:
@@ -49,16 +49,16 @@ class Setup:
 
     @property
     def opening(self) -> int:
-        """The number of the first stage that isn't a warm start, which is where a run is first evaluated."""
+        """The index of the first stage that isn't an sft stage. The run is first evaluated before it."""
         return next((i for i, s in enumerate(self.config.stages) if not isinstance(s, SftStage)), 0)
 
     def prompts(self, stage: int, label: str) -> Indexable:
-        """The prompts of a task that a stage draws from. stage: its number."""
+        """The prompts of a task from which a stage draws. stage: its index."""
         items, numbers = self.splits(label, self.config.stages[stage].split), self.chosen.get((stage, label))
         return items if numbers is None else Subset(items, numbers)
 
     def set_image_processing(self, image_processing: ImageProcessing) -> None:
-        """Let the tasks know how the policy sees pictures."""
+        """Set the policy's image processing on all tasks."""
         for task in self.tasks.values():
             task.image_processing = image_processing
         self.splits.forget()

@@ -1,4 +1,4 @@
-"""A run file made small, so that a whole run takes seconds: `--smoke`. What each section becomes, its `smaller()` says."""
+"""`--smoke`: shrink a run file so that a whole run takes seconds. Each section's `smaller()` defines what the section becomes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from mmrl.policies.names import TINY_OF_ONE_SIZE
 from mmrl.registry import plugins
 
 TINY = 64 << 20
-"""Bytes of weights up to which a smoke run keeps a model."""
+"""A smoke run keeps a model with fewer bytes of weights than this."""
 
 
 def is_tiny(model: str) -> bool:
-    """Whether a smoke run can take this model: one that is made on the spot, or a folder with small weights."""
+    """Whether a smoke run can use this model: a `tiny:` model, or a folder with small weights."""
     return model.startswith("tiny:") or 0 < sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) < TINY
 
 
 def smoke(config: RunConfig) -> RunConfig:
-    """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
+    """The same run in seconds: a tiny model, two steps per stage, few prompts. It shows that the run works, not that it learns."""
     if config.smoke:
         return config
-    data = config.smaller().model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
+    data = config.smaller().model_dump(mode="json", exclude_unset=True)  # unset, so that the algorithm's defaults can fill in
     tiny = plugins.registry().get("policies", config.policy.kind).tiny
     if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
-        for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't
+        for stage in data["stages"]:  # patterns name layers that the tiny model doesn't have
             stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]
-        if "statistics" not in config.policy.options:  # then they are the checkpoint's own
+        if "statistics" not in config.policy.options:  # then the statistics are the checkpoint's
             scales = ("statistics_key", "statistics_kind", "gripper")
             data["policy"]["options"] = {k: v for k, v in config.policy.options.items() if k not in scales}
         if config.policy.lora:
@@ -48,5 +48,5 @@ def smoke(config: RunConfig) -> RunConfig:
 
 
 def _small_verifier(options: dict[str, Any]) -> dict[str, Any]:
-    """Its options with a tiny model on a CPU, where they name a model and a device."""
+    """A verifier's options with a tiny model on the CPU, if they name a model or a device."""
     return options | {name: value for name, value in (("model", "tiny"), ("device", "cpu")) if name in options}

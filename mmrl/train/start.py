@@ -1,4 +1,4 @@
-"""Start a run: make or open the run folder, load the policy, go, and close the folder."""
+"""Start a run: make or open the run folder, load the policy, train, and close the folder."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def train(
     overwrite: bool = False,
     begun: Callable[[Run], None] = lambda run: None,
 ) -> RunFolder:
-    """Train as the run file says, into `runs/<name>`; see `docs/run-files.md`.
+    """Train as the run file says, into the folder `<runs_dir>/<name>`; see `docs/run-files.md`.
 
-    Whatever can be refused is refused before the run folder is made. If the run stops for any reason, what the finished steps
-    learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened. begun: is given the run before it goes,
-    so that somebody else can stop it (`Run.stop`).
+    All checks run before the run folder is made. If the run stops for any reason, a checkpoint keeps what the finished steps
+    learned, and `resume=True` continues as if the run had not stopped. begun: is called with the run before its first step, so
+    that the caller can stop it (`Run.stop`). Raises UserError for a run file that can't be trained.
     """
     with ranks.process_group(config.policy.device != "cpu"), out_of_memory_errors(config), contextlib.ExitStack() as held:
         setup = resolve(counted(config))
@@ -83,7 +83,7 @@ def train(
             progress.note(packer.remark)
         collector = make_collector(config, setup.tasks, policy)
         held.callback(collector.close)
-        ranks.run_on_all(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
+        ranks.run_on_all(collector.ready)  # refuses a simulator that can't be made or doesn't fit, before anything is written
         ranks.run_on_all(judge.ready)
         folder = folder or ranks.broadcast_from_first(lambda: create_run(config, path, held))
         if not ranks.is_first():
@@ -97,29 +97,29 @@ def train(
         begun(run)
         with stop_on_signals(run):
             finish(run)
-        if run.stop:  # asked for in the last moments, when no step was left that it could end
+        if run.stop:  # set after the last step
             raise KeyboardInterrupt
     return folder
 
 
 def counted(config: RunConfig) -> RunConfig:
-    """The run file with the learners that there are, where there are several."""
+    """The run file with `compute.learners` set to the actual number of learners, if there are several."""
     if ranks.world_size() == 1:
         return config
     return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.world_size()})})
 
 
 def check_started(learners: int) -> None:
-    """UserError where the run file asks for several learners and nobody started them."""
+    """Raise UserError if the run file asks for several learners and there is one process."""
     if ranks.world_size() == 1 and learners > 1:
         raise UserError(
-            f"compute.learners = {learners}, and this is one process: start the run with `mmrl train`, which starts the others, "
+            f"compute.learners = {learners}, but this is one process: start the run with `mmrl train`, which starts the others, "
             f"with torchrun --nproc-per-node {learners} -m mmrl train ..., or on a cluster"
         )
 
 
 def open_run(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
-    """The folder of the run that goes on; None where it begins. held: keeps others out of a folder that is there."""
+    """The folder of a run to resume; None for a new run. held: gets the lock of an existing run folder."""
     going_on = resume and is_run(path)
     if not going_on:
         refuse_own_model(config, path)
@@ -131,7 +131,7 @@ def open_run(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: 
 
 
 def create_run(config: RunConfig, path: Path, held: contextlib.ExitStack) -> RunFolder:
-    """A new folder, in place of an older run's."""
+    """Make a new run folder; it replaces that of an older run. held: gets its lock."""
     if is_run(path):
         shutil.rmtree(path)
     folder = RunFolder.create(path, to_dict(config), config.seed)
@@ -140,16 +140,16 @@ def create_run(config: RunConfig, path: Path, held: contextlib.ExitStack) -> Run
 
 
 def check_shared(path: Path) -> None:
-    """UserError in a rank that doesn't see the run folder that the first has made."""
+    """Raise UserError if this rank doesn't see the run folder that rank 0 made."""
     if not is_run(path):
         raise UserError(
-            f"rank {ranks.rank()} on {platform.node()} doesn't see the run folder {path} that rank 0 has made: let runs = ... "
-            "name a folder that all machines share"
+            f"rank {ranks.rank()} on {platform.node()} doesn't see the run folder {path} that rank 0 made: set runs_dir to a "
+            "folder that all machines share"
         )
 
 
 def refuse_own_model(config: RunConfig, path: Path) -> None:
-    """UserError when the run would begin from a model in the folder that it is about to replace."""
+    """Raise UserError if a model of the run is in the folder that the run would replace."""
     teachers = [s.teacher for s in config.stages if isinstance(s, DistillStage)]
     for name in [config.policy.model, *teachers]:
         if is_run(path) and Path(name).is_dir() and Path(name).resolve().is_relative_to(path.resolve()):
@@ -158,48 +158,49 @@ def refuse_own_model(config: RunConfig, path: Path) -> None:
 
 @contextlib.contextmanager
 def out_of_memory_errors(config: RunConfig) -> Iterator[None]:
-    """Running out of memory becomes one line that names the keys that need it."""
+    """Turn out-of-memory errors into a UserError of one line that names the keys to lower."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:  # torch's own kind is a RuntimeError, and on a CPU it has none
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU torch raises a plain one
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         raise UserError(
             f"out of memory ({shorten(error)[:120] or type(error).__name__}): lower train.micro_batch_tokens = "
             f"{config.train.micro_batch_tokens}, generate.batch_size = {config.generate.batch_size} or policy.max_pixels, or set "
-            "train.gradient_checkpointing = true; a run that had begun goes on with --resume"
+            "train.gradient_checkpointing = true; continue a run that had begun with --resume"
         ) from error
 
 
 @contextlib.contextmanager
 def lock_run_folder(path: Path) -> Iterator[None]:
-    """Nobody else writes this run folder meanwhile. The lock goes with the process, however that ends."""
+    """Lock a run folder against other processes. The system releases the lock when the process ends. Raises UserError if the
+    folder is locked already."""
     with open(path / ".lock", "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{path} is in use by another mmrl: wait for it, or choose another name") from None
+            raise UserError(f"{path} is in use by another mmrl process: wait until it ends, or choose another name") from None
         yield
 
 
 @contextlib.contextmanager
 def stop_on_signals(run: Run) -> Iterator[None]:
-    """Ctrl-C, a termination signal and the end of the terminal end the run after the step under way; a second Ctrl-C at once."""
+    """Stop the run after the current step on Ctrl-C, SIGTERM or SIGHUP; a second Ctrl-C stops it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ask(number: int) -> None:
+    def stop(number: int) -> None:
         run.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run.progress.stopping()
 
-    with on_termination(ask):
+    with on_termination(stop):
         yield
 
 
 def finish(run: Run) -> None:
-    """Go, then close the run folder; on the way out keep what was learned."""
+    """Run all stages, then close the run folder; if the run fails or is stopped, save a checkpoint first."""
     run.observe("mmrl_run_started", run=run.folder, config=to_dict(run.config))
     status = "failed"
     try:
@@ -209,16 +210,16 @@ def finish(run: Run) -> None:
         status = "stopped"
         raise
     except UserError as error:
-        with contextlib.suppress(UserError):  # a full disk, most likely, which is what the person is told
+        with contextlib.suppress(UserError):  # most likely a full disk, which the raised error reports
             limit = {"alarm": error.alarm, "task": error.task} if isinstance(error, LimitReached) else {}
             run.folder.error(run.at.step, ENDED, str(error), level="stop", **limit)
         raise
     finally:
         if hasattr(run, "steps"):
             run.steps.close()
-        learner = hasattr(run, "steps") and hasattr(run.steps, "learner")  # not where a stage could not make its own
+        learner = hasattr(run, "steps") and hasattr(run.steps, "learner")  # False if a stage failed before it made its learner
         if status != "finished" and run.consistent and run.at.step and learner and ranks.all_ranks_ending():
-            with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
+            with contextlib.suppress(UserError):  # the error that ended the run is being raised already
                 if not ranks.broadcast_from_first(run.folder.checkpoint_dir(run.at.step).exists):
                     run.save()
         if status == "finished":
@@ -227,19 +228,20 @@ def finish(run: Run) -> None:
         run.observe("mmrl_run_finished", run=run.folder, status=status)
 
 
-def load_policy(setup: Setup, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> Policy:
-    """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
+def load_policy(setup: Setup, source: Path | None, cure: str = "remove that folder to resume from an earlier one") -> Policy:
+    """Load the policy. source: a checkpoint's policy folder, instead of `policy.model`. cure: what the error advises if the
+    checkpoint can't be read."""
     policy, seed = setup.config.policy, derive(setup.config.seed, "weights")
     try:
         return make_policy(policy, device=setup.device, seed=seed, source=source)
     except UserError as error:
-        if source is None or (policy.lora and error.key == "policy.model"):  # what adapters belong to is missing
+        if source is None or (policy.lora and error.key == "policy.model"):  # the base model of the adapters is missing
             raise
         raise UserError(f"checkpoint {source.parent} can't be read: {error}: {cure}") from error
 
 
 def check_memory(setup: Setup, progress: Progress) -> None:
-    """Refuse a GPU that is too small for the run, before anything is loaded onto it; see `mmrl.train.plan`."""
+    """Raise UserError if the GPU is too small for the run, before anything is loaded onto it; see `mmrl.train.plan`."""
     if setup.device.startswith("cuda"):
         remark = check_fits(setup.config, current_machine(setup.device, measured=False)[0], ranks.world_size())
         if remark:
@@ -247,8 +249,7 @@ def check_memory(setup: Setup, progress: Progress) -> None:
 
 
 def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
-    """The policy that a distill stage follows; None where it is the simulator's expert. number: the stage's. policy: the one that
-    learns."""
+    """The teacher of a distill stage; None if it is the simulator's expert. number: the stage's index. policy: the student."""
     config, stage = setup.config, setup.config.stages[number]
     if not isinstance(stage, DistillStage) or stage.teacher == EXPERT:
         return None
@@ -263,7 +264,8 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
 
 
 def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:
-    """The figures of a run file's policy, or of a checkpoint (`best`, `last` or a step) of a run folder."""
+    """Evaluate a run file's policy, or a checkpoint of a run folder. which: `best`, `last` or a step. Raises UserError if
+    evaluation is switched off or the checkpoint doesn't exist."""
     if not config.evaluate.num_prompts:
         raise UserError("evaluate.num_prompts = 0 switches evaluation off: give -n")
     setup = resolve(config)
@@ -271,7 +273,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
     if found is None:
         check_model(config, setup.policy)
-    cure = "leave out what --set changes of [policy], or give another --checkpoint"
+    cure = "leave out the --set options of [policy], or give another --checkpoint"
     with out_of_memory_errors(config):
         policy = load_policy(setup, found / checkpoint.POLICY if found else None, cure)
         setup.set_image_processing(policy.image_processing)

@@ -180,7 +180,7 @@ class TaskStatisticsCollector:
 
     def marks(self, prompt: Prompt, completion: str) -> Sequence[Overlay]:
         """Marks of the gold answer and of a completion; those with invalid coordinates are left out."""
-        with plugin_errors(f"task {self.spec.id!r}: marks()"):
+        with plugin_errors(f"task {self.spec.id!r}: overlays()"):
             return [mark for mark in self.task.overlays(prompt, completion) if not overlay_error(mark)]
 
     # -- one prompt -----------------------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def test_a_critic_comes_with_the_algorithms_that_need_one():
 def test_an_algorithm_may_bring_a_critic_of_its_own(plugin):
     plugin(
         "def it(rewards_NT, values_NT): return rewards_NT, rewards_NT",
-        stage={"critic": {"backbone": "separate", "hidden": [512, 128]}, "credit": "chunk"},
+        stage={"critic": {"backbone": "separate", "hidden_sizes": [512, 128]}, "credit": "chunk"},
     )
     made = with_defaults(stage("mine/it"))
     assert (made.critic.backbone, made.critic.hidden_sizes, made.credit) == ("separate", [512, 128], "chunk")
@@ -338,7 +338,7 @@ SCORES = (0.0, 1.0, 0.25, 1.0, 0.5, None, 1.0, 0.0)
 
 def gradients(algorithm, budget, shared, **keys):
     """Of one update, before the optimiser: (policy's and critic's by name, metrics, number of micro-batches)."""
-    made = with_defaults(stage(algorithm, **({"critic": {"hidden": [8]}} if algorithm in ("ppo", "digirl") else {}) | keys))
+    made = with_defaults(stage(algorithm, **({"critic": {"hidden_sizes": [8]}} if algorithm in ("ppo", "digirl") else {}) | keys))
     vlm, found = policy(), load_algorithm(algorithm, made.settings, 6)
     critic = Critic(vlm, made.critic, seed=1) if made.critic else None
     if critic:
@@ -406,16 +406,16 @@ def test_no_split_into_micro_batches_changes_the_gradient(algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
     [
-        ("grpo", {"kl": 0.5, "kl_estimator": "k3"}),
-        ("dr-grpo", {"kl": 0.5, "kl_estimator": "k2"}),
-        ("dapo", {"kl": 0.5, "kl_estimator": "k1"}),
-        ("grpo", {"entropy": 3.0}),
-        ("dr-grpo", {"entropy": 3.0, "kl": 0.5}),
-        ("ppo", {"entropy": 3.0, "kl": 0.5, "credit": "turn"}),
-        ("ppo", {"kl": 0.5, "kl_in": "reward"}),
-        ("ppo", {"critic": {"backbone": "separate", "hidden": [8], "huber": 0.3}}),
-        ("ppo", {"critic": {"detach": True, "clip": 0.0}, "settings": {"normalise": "sequence"}}),
-        ("gspo", {"importance": "truncate", "importance_sampling_cap": 1.5}),
+        ("grpo", {"kl_coef": 0.5, "kl_estimator": "k3"}),
+        ("dr-grpo", {"kl_coef": 0.5, "kl_estimator": "k2"}),
+        ("dapo", {"kl_coef": 0.5, "kl_estimator": "k1"}),
+        ("grpo", {"entropy_coef": 3.0}),
+        ("dr-grpo", {"entropy_coef": 3.0, "kl_coef": 0.5}),
+        ("ppo", {"entropy_coef": 3.0, "kl_coef": 0.5, "credit": "turn"}),
+        ("ppo", {"kl_coef": 0.5, "kl_in": "reward"}),
+        ("ppo", {"critic": {"backbone": "separate", "hidden_sizes": [8], "huber": 0.3}}),
+        ("ppo", {"critic": {"detach": True, "clip_range": 0.0}, "settings": {"normalise": "sequence"}}),
+        ("gspo", {"importance_sampling": "truncate", "importance_sampling_cap": 1.5}),
     ],
     ids=str,
 )
@@ -423,7 +423,7 @@ def test_nor_with_other_terms_in_the_loss(algorithm, keys):
     check_splits(algorithm, **keys)
 
 
-@pytest.mark.parametrize("keys", [{"kl": 0.5}, {"entropy": 3.0}], ids=str)
+@pytest.mark.parametrize("keys", [{"kl_coef": 0.5}, {"entropy_coef": 3.0}], ids=str)
 def test_such_terms_have_a_gradient_of_their_own(keys):
     """So the test above compares something: without the term the gradient is another."""
     plain, with_term = gradients("grpo", 10_000, True)[0], gradients("grpo", 10_000, True, **keys)[0]

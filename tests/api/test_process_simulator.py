@@ -53,7 +53,7 @@ def test_lost_environments_are_told_and_mended() -> None:
         assert not simulator.step(actions, active).lost_N.any()
         actions[1] = 1.0
         with pytest.warns(
-            UserWarning, match=r"toy/walk: environment 1 was lost, the 1\. time that one is: its process was killed"
+            UserWarning, match=r"toy/walk: environment 1 was lost \(loss number 1\): its process was killed"
         ):
             moved = simulator.step(actions, active)
         assert moved.lost_N.tolist() == [False, True, False] and moved.reward_N.isfinite().all()
@@ -78,13 +78,13 @@ def test_each_loss_is_counted_once() -> None:
         dies = torch.zeros(3, 3, 2)
         for env in range(3):
             dies[env, env] = 1.0
-        with pytest.warns(UserWarning, match=r"environment 0 was lost, the 1\. time"):
+        with pytest.warns(UserWarning, match=r"environment 0 was lost \(loss number 1\)"):
             simulator.step(dies[0], active)
         assert simulator.step(torch.zeros(3, 2), active).lost_N.tolist() == [True, False, False], "and no warning"
         with pytest.warns(UserWarning) as told:
             assert simulator.step(dies[1], active).lost_N.tolist() == [True, True, False]
         (only,) = told
-        assert "environment 1 was lost, the 2. time" in str(only.message)
+        assert "environment 1 was lost (loss number 2)" in str(only.message)
         simulator.reset(torch.arange(2), torch.arange(2))
         with pytest.warns(UserWarning) as told:
             simulator.step(dies[0] + dies[2], active)
@@ -98,8 +98,8 @@ def test_wrong_questions_are_refused() -> None:
     simulator: Any = walk(2, "cpu")
     try:
         for ask, why in (
-            (lambda: simulator.reset(torch.tensor([1])), "2 environments need as many seeds"),
-            (lambda: simulator.reset(torch.tensor([1]), torch.tensor([2])), "there are 2 environments, numbered from 0"),
+            (lambda: simulator.reset(torch.tensor([1])), r"the seeds of 2 environments must be int64 \[2\]"),
+            (lambda: simulator.reset(torch.tensor([1]), torch.tensor([2])), r"env_ids_n = \[2\] must be from 0 to 1: there are 2 environments"),
             (lambda: simulator.reset(torch.tensor([1, 2]), torch.tensor([0, 0])), "different int64 numbers"),
             (lambda: simulator.restore(torch.tensor([0, 1]), [[0.0] * 4]), "2 environments can't be put into 1 states"),
             (lambda: simulator.step(torch.zeros(2, 2), torch.ones(2)), "active must be bool"),

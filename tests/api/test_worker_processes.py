@@ -228,7 +228,7 @@ def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Envi
 
 def test_processes_die_with_a_parent_that_is_killed() -> None:
     code = (
-        "import sys, time; from mmrl.api.simulators.processes import Workers\n"
+        "import sys, time; from mmrl.api.simulators.processes import EnvironmentProcesses\n"
         f"made = EnvironmentProcesses('toy_world:World', {{}}, 2, what='toy/world', timeout_s={FAR})\n"
         "print(made.pid(0), made.pid(1), flush=True); time.sleep(1000)"
     )

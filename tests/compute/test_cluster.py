@@ -193,7 +193,7 @@ def test_a_wish_to_stop_reaches_the_run_with_the_next_thing_it_says(monkeypatch)
     teller.begun(later)  # a run that begins after the wish
     assert later.stop is True
     teller.tell("ended", "stopped", "")
-    assert relay.told.remote(0.0)[-1] == ("ended", ("stopped", "")), "what is said after the wish is heard too"
+    assert relay.receive.remote(0.0)[-1] == ("ended", ("stopped", "")), "what is said after the wish is heard too"
 
 
 def test_with_nobody_left_to_end_a_step_a_wish_to_stop_ends_the_run(monkeypatch):

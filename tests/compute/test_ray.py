@@ -368,7 +368,7 @@ def test_an_actor_that_dies_costs_its_episodes_which_are_begun_again(ray):
 
         lane.simulator.step = stepped
 
-    with pytest.warns(UserWarning, match=r"simulator 'dial/dial': its process died, and what went on in it is begun again"):
+    with pytest.warns(UserWarning, match=r"simulator 'dial/dial': its process died, and its episodes are restarted"):
         two, figures = collected(2, SimulatorActors(runs.toy_config(".")), kill_soon)
     assert figures["simulator/lost"] in (1, 2, 3)
     for a, b in zip(one, two, strict=True):
@@ -382,7 +382,7 @@ def test_only_those_that_were_lost_are_and_a_reset_mends_them(ray):
     for made in (here, there):
         made.reset(torch.tensor([1, 2, 3]))
     named("SimulatorActor")[0].kill()
-    with pytest.warns(UserWarning, match="begun again"):
+    with pytest.warns(UserWarning, match="are restarted"):
         equal(here.reset(torch.tensor([7]), torch.tensor([1])), there.reset(torch.tensor([7]), torch.tensor([1])))
     every = torch.ones(3, dtype=torch.bool)
     one, two = here.step(torch.zeros(3, 2), every), there.step(torch.zeros(3, 2), every)

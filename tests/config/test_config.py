@@ -1,6 +1,8 @@
 """The run file: what is accepted, and one line for what is not."""
 
+import copy
 import math
+import re
 import tomllib
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from mmrl.api.errors import UserError
 from mmrl.config import load as configs
+from mmrl.config.renamed import RENAMED, REPLACED
 from mmrl.train.smoke import TINY, smoke
 
 GOOD = {
@@ -53,7 +56,7 @@ def test_defaults_and_overrides():
         ("seed=one", "'seed': input should be a valid integer"),
         ("seed=true", "seed should be a number; found True"),
         ("compute.learners=true", "'compute': learners should be a number; found True"),
-        ("compute.gpu_memory_utilization=true", "'compute': memory should be a number; found True"),
+        ("compute.gpu_memory_utilization=true", "'compute': gpu_memory_utilization should be a number; found True"),
         ("policy.max_pixels=false", "'policy': max_pixels should be a number; found False"),
         ("stages.0.steps=true", "'stages.0': steps should be a number; found True"),
         ("generate.temperature=0", "'generate.temperature': input should be greater than or equal to 0.001; found 0"),
@@ -84,6 +87,39 @@ def test_one_line_says_what_is_wrong(override, message):
         configs.parse_config(GOOD, [override])
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert "found {" not in str(caught.value)  # a whole section
+
+
+def refusal(path, key, value):
+    """What is said of a run file with this key in the section at `path`, and where it says that the key is."""
+    node = data = copy.deepcopy(GOOD)
+    where = []
+    for part in path:
+        node, where = node.setdefault(part, {"path": "p"} if part == "select" else {}), [*where, part]
+        if isinstance(node, list):
+            node, where = node[-1], [*where, str(len(node) - 1)]
+    node[key] = value
+    with pytest.raises(UserError) as caught:
+        configs.parse_config(data)
+    return str(caught.value), ".".join([*where, key])
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_key_that_was_renamed_is_refused_and_the_new_one_is_named_and_exists(old):
+    *path, key = old.split(".")
+    said, where = refusal(path, key, 1)
+    assert said == f"run file: key {where!r} is called {RENAMED[old]!r} since mmrl 0.2: rename it"
+    said, where = refusal(path, RENAMED[old], object())
+    assert re.match(rf"run file: '{re.escape(where)}(\.\d+)?': .*; found <object", said), "the key exists, and no object is a value"
+    assert ".".join([*path, RENAMED[old]]) not in RENAMED
+
+
+@pytest.mark.parametrize("old", REPLACED)
+def test_a_key_that_is_gone_is_refused_with_what_to_write_in_its_place(old):
+    *path, key = old.split(".")
+    said, where = refusal(path, key, {})
+    assert said == f"run file: key {where!r} is gone since mmrl 0.2: {REPLACED[old]}"
+    named = re.search(r"\[\[stages\.(\w+)\]\]", REPLACED[old])
+    assert named and isinstance(getattr(configs.parse_config(GOOD).stages[1], named[1]), list)
 
 
 def test_what_is_missing_is_named():

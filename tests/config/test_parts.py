@@ -132,7 +132,7 @@ def test_patterns_that_match_are_accepted():
             {"parts": [{"match": "*", "learning_rate": 1.0}]},
         )
     )
-    check_parts(run({"parts": [{"match": "vision", **FREEZE}]}, lora={"match": ["language", "*.attn.qkv"]}))
+    check_parts(run({"parts": [{"match": "vision", **FREEZE}]}, lora={"target_modules": ["language", "*.attn.qkv"]}))
 
 
 def test_a_part_that_is_misspelt():
@@ -184,11 +184,11 @@ def test_with_adapters_only_those_can_be_frozen():
 
 
 def test_adapters_on_no_layer():
-    found = refused(run({}, lora={"match": ["language", "*.q_prj"]}))
+    found = refused(run({}, lora={"target_modules": ["language", "*.q_prj"]}))
     assert found.startswith("policy.lora.target_modules: '*.q_prj' matches none of the ") and "linear layers" in found
     assert "did you mean 'q_proj'?" in found
-    assert '"head" matches nothing' in refused(run({}, lora={"match": ["head"]}))
-    assert "embed_tokens" in refused(run({}, lora={"match": ["*.embed_tokens"]})), "an embedding is not a linear layer"
+    assert '"head" matches nothing' in refused(run({}, lora={"target_modules": ["head"]}))
+    assert "embed_tokens" in refused(run({}, lora={"target_modules": ["*.embed_tokens"]})), "an embedding is not a linear layer"
 
 
 def test_nothing_is_built_without_patterns(monkeypatch):

@@ -71,7 +71,7 @@ def test_a_run_file_is_accepted(page: str, i: int, my_digits: None) -> None:
 @pytest.mark.parametrize(("page", "i"), EXAMPLES)
 def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> None:
     config = smoke(whole(page, i))
-    folder = runs.run(config.model_copy(update={"runs": str(tmp_path)}))
+    folder = runs.run(config.model_copy(update={"runs_dir": str(tmp_path)}))
     assert (folder.path / "summary.json").is_file()
 
 

@@ -248,11 +248,11 @@ def test_an_evaluation_with_too_many_failed_scores_is_refused(tmp_path):
         figure(tmp_path, Judged(None, None), n=2, overrides=("judge.failure_limit=1",))
 
 
-def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_path):
+def test_verifiers_see_the_sizes_and_the_coordinate_format_that_they_see_in_training(tmp_path):
     class Sized(Collector):
         def encode(self, prompts):
             return [
-                SimpleNamespace(image_sizes=((9, 6),), model_sizes=((84, 56),), frame=CoordinateFormat.MODEL_PIXELS)
+                SimpleNamespace(image_sizes=((9, 6),), model_sizes=((84, 56),), coordinate_format=CoordinateFormat.MODEL_PIXELS)
                 for _ in prompts
             ]
 
@@ -270,7 +270,7 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
 
     judge = Look(1.0)
     figure(tmp_path, judge, 1, Sized())
-    assert (judge.asked[0].image_sizes, judge.asked[0].model_sizes, judge.asked[0].frame) == (
+    assert (judge.asked[0].image_sizes, judge.asked[0].model_sizes, judge.asked[0].coordinate_format) == (
         ((9, 6),),
         ((84, 56),),
         CoordinateFormat.MODEL_PIXELS,
@@ -583,7 +583,7 @@ def test_entries_of_one_task_have_their_own_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(type(registry), "get", lambda self, kind, id: spec if kind == "tasks" else get(self, kind, id))
     tasks = [
         {"id": "toy/colour", "name": "plain", "max_tokens": 3},
-        {"id": "toy/colour", "name": "told", "prompt": "{text} think", "verifiers": {"toy/exact": [0.0, 1.0]}},
+        {"id": "toy/colour", "name": "told", "prompt_template": "{text} think", "verifiers": {"toy/exact": [0.0, 1.0]}},
     ]
     config = runs.toy_config(tmp_path, tasks=tasks, overrides=("evaluate.num_prompts=2",))
     collector, judge = Sampled("a"), Judged(1.0, 0.0)

@@ -23,7 +23,7 @@ REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": [
 SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
 PPO = {"kind": "rl", "algorithm": "ppo", "steps": 2, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
 PPO |= {"ratio": "chunk", "credit": "chunk", "learning_rate": 1e-3, "settings": {"gamma": 0.9}}
-PPO |= {"critic": {"hidden": [8], "detach": True, "learning_rate": 3e-3}}
+PPO |= {"critic": {"hidden_sizes": [8], "detach": True, "learning_rate": 3e-3}}
 FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "language")]
 
 
@@ -135,9 +135,9 @@ def test_smoke_takes_a_tiny_one(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cameras": ["top"]}, r"policy\.options\.cameras has 'top', which the simulator hasn't: it has front, wrist"),
+        ({"cameras": ["top"]}, r"policy\.options\.cameras has 'top', which the simulator doesn't have: it has front, wrist"),
         ({"dims": 7}, r"takes actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
-        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this pi0: 3 actions are foreseen"),
+        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this pi0: 3 actions are predicted"),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(tmp_path, options, message):

@@ -36,7 +36,7 @@ PPO = {
     "ratio": "action",
     "credit": "action",
 }
-PPO |= {"minibatches": 4, "epochs": 2, "learning_rate": 1e-3, "critic": {"learning_rate": 3e-3, "hidden": [64]}}
+PPO |= {"minibatches": 4, "epochs": 2, "learning_rate": 1e-3, "critic": {"learning_rate": 3e-3, "hidden_sizes": [64]}}
 PPO |= {"settings": {"gamma": 0.9}}
 GRPO = {"kind": "rl", "algorithm": "trajectory-grpo", "steps": 20, "prompts_per_step": 16, "group_size": 8, "ratio": "action"}
 GRPO |= {"minibatches": 4, "learning_rate": 1e-3}
@@ -249,7 +249,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
     rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
     assert all(m["simulator/lost"] > 0 and 0 < m["judge/failed_share"] <= 1 / 8 for m in rows)
     errors = (folder.path / "errors.jsonl").read_text()
-    assert "its world or simulator was lost" in errors and "train-3" in errors
+    assert "its environment or simulator failed" in errors and "train-3" in errors
 
 
 @pytest.mark.parametrize(

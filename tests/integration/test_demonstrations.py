@@ -105,7 +105,7 @@ def test_episodes_in_metres_are_imitated_by_a_policy_with_statistics(tmp_path, m
     for name in mine:
         torch.testing.assert_close(mine[name], other[name], atol=1e-4, rtol=1e-4)
     plain = config(tmp_path / "c", "robotics/demos", metres, evaluate={"num_prompts": 0})
-    with pytest.raises(UserError, match=r"the policy has no statistics of such actions: give policy.options.statistics"):
+    with pytest.raises(UserError, match=r"the policy has no statistics: set policy.options.statistics"):
         runs.run(plain)
 
 

@@ -29,7 +29,6 @@ import mmrl.evaluation.evaluator
 import mmrl.judge
 import mmrl.registry.plugins
 import mmrl.rollout.simulators.lockstep
-import mmrl.run_folder.machine
 import mmrl.train.start
 import mmrl.train.update.pack_conversations
 import runs
@@ -442,7 +441,6 @@ def watch(m, found):
     m.setattr(Learner, "_accumulate", accumulated)
     m.setattr(mmrl.judge, "Worker", hired)
     m.setattr(torch.nn.functional, "scaled_dot_product_attention", attended)
-    m.setattr(mmrl.run_folder.machine, "installed", dict)  # the manifest's list of packages, which is slow
 
 
 @pytest.fixture(scope="module")

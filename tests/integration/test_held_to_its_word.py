@@ -156,7 +156,7 @@ def test_out_of_memory_is_one_line_and_what_was_learned_is_kept(tmp_path, monkey
 
 def test_rules_at_work_are_in_the_metrics(tmp_path):
     two = [{"id": "toy/colour", "name": "a"}, {"id": "toy/colour", "name": "b", "weight": 3.0}]
-    stage = {**RL, "steps": 6, "replay": 0.9, "adapt": "variance", "success": 2.0, "ground_truth": "when-failed"}
+    stage = {**RL, "steps": 6, "replay_share": 0.9, "adapt_task_weights": "variance", "success_threshold": 2.0, "ground_truth": "when-failed"}
     found = metrics(runs.run(runs.toy_config(tmp_path, stages=[stage], tasks=two)))
     assert found[0]["sampling/replayed"] == 0 and sum(m["sampling/replayed"] for m in found) > 0
     assert {m["sampling/ground_truth"] for m in found} == {2.0}
@@ -173,7 +173,7 @@ def test_rules_at_work_are_in_the_metrics(tmp_path):
     ],
 )
 def test_text_that_stands_for_a_picture_is_named(tmp_path, changes, where):
-    with pytest.raises(UserError, match=rf"{where}.* the text \(and what a hint or a condition adds\) holds '<\|"):
+    with pytest.raises(UserError, match=rf"{where}.* the text \(with hint and condition\) contains '<\|"):
         runs.run(runs.toy_config(tmp_path, **changes))
 
 
@@ -188,7 +188,7 @@ def test_a_teacher_that_can_not_be_loaded_is_named_as_such(tmp_path):
 
 
 def test_the_later_layers_of_a_critic_may_be_trained_otherwise(tmp_path):
-    stage = {**RL, "algorithm": "ppo", "critic": {"hidden": [8]}}
+    stage = {**RL, "algorithm": "ppo", "critic": {"hidden_sizes": [8]}}
     part = {"match": "value.2.*", "learning_rate": 1e-3}
     assert runs.run(runs.toy_config(tmp_path, stages=[{**stage, "parts": [part]}])).path.is_dir()
     with pytest.raises(UserError, match=r"'value\.4\.\*' matches none"):

@@ -56,7 +56,7 @@ class Table:
     def parameters(self):
         return self.model.named_parameters()
 
-    def twin(self, frozen=False):
+    def clone(self, frozen=False):
         other = copy.copy(self)
         other.model = copy.deepcopy(self.model)
         return other
@@ -282,7 +282,7 @@ def test_the_values_of_a_given_policy(way, backbone, credit, lam):
     problem = Problem(
         MOVES,
         {"gamma": GAMMA, "lam": lam},
-        {"warmup_steps": steps, "clip": 0.0, "backbone": backbone},
+        {"warmup_steps": steps, "clip_range": 0.0, "backbone": backbone},
         steps=steps,
         credit=credit,
         learning_rate=0.05,
@@ -300,7 +300,7 @@ def test_the_values_of_a_given_policy(way, backbone, credit, lam):
 def test_the_chain_is_solved_to_its_optimum(way, credit):
     """The policy learns too. Its values are those of its own probabilities, and only with the right bootstrap the optimum's."""
     steps, first = 200, GAMMA if credit == "token" else 1.0
-    critic = {"clip": 0.5, "warmup_steps": 20}
+    critic = {"clip_range": 0.5, "warmup_steps": 20}
     problem = Problem(MOVES, {"gamma": GAMMA, "lam": 1.0}, critic, steps=steps, credit=credit, learning_rate=0.03)
     for number in range(steps):
         found = chain_step(problem, number, WAYS[way], each=4)
@@ -371,7 +371,7 @@ def test_the_gradients_of_policy_and_critic_are_clipped_apart(policy_limit, crit
     problem = Problem(
         ARMS,
         {"whiten": False},
-        {"clip": 0.0, "learning_rate": 1.0, "max_grad_norm": critic_limit},
+        {"clip_range": 0.0, "learning_rate": 1.0, "max_grad_norm": critic_limit},
         steps=1,
         epochs=1,
         optimizer="sgd",

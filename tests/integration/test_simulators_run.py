@@ -23,7 +23,7 @@ PPO = {
     "ratio": "action",
     "credit": "action",
 }
-PPO |= {"minibatches": 1, "learning_rate": 1e-3, "critic": {"learning_rate": 1e-3, "hidden": [32]}}
+PPO |= {"minibatches": 1, "learning_rate": 1e-3, "critic": {"learning_rate": 1e-3, "hidden_sizes": [32]}}
 
 
 @pytest.fixture

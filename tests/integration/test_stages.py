@@ -109,21 +109,21 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 # -- a resumed run ------------------------------------------------------------------------------------------------------
 
 RESUMED = {
-    "kl-target": ({"kl": 0.1, "kl_target": 1e-3, "kl_horizon": 2.0, "learning_rate": 1e-3}, {}),
-    "kl-in-reward": ({"kl": 0.1, "kl_in": "reward", "reference_every": 3}, {}),
-    "replay": ({"replay": 0.5, "steps": 6, "success": 0.7}, {}),
-    "dynamic-sampling": ({"dynamic_sampling": 2, "success": 0.6, "min_success_rate": 0.25, "max_success_rate": 0.5}, {}),
+    "kl-target": ({"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 2.0, "learning_rate": 1e-3}, {}),
+    "kl-in-reward": ({"kl_coef": 0.1, "kl_in": "reward", "reference_every": 3}, {}),
+    "replay": ({"replay_share": 0.5, "steps": 6, "success_threshold": 0.7}, {}),
+    "dynamic-sampling": ({"dynamic_sampling": 2, "success_threshold": 0.6, "min_success_rate": 0.25, "max_success_rate": 0.5}, {}),
     "oversample": ({"oversample": 1.5, "overlong": "mask", "overlong_buffer": 0.5}, {}),
-    "variance": ({"adapt": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
+    "variance": ({"adapt_task_weights": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
     "sasr": ({"imitation": {"rule": "sasr", "batch_size": 3}, "steps": 8}, {}),
-    "mixed": ({"imitation": {"batch_size": 3, "steps": 3, "uncertain": True}}, {}),
+    "mixed": ({"imitation": {"batch_size": 3, "decay_steps": 3, "uncertainty_weighting": True}}, {}),
     "dcpo": ({"algorithm": "dcpo", "prompts_per_step": 6}, {}),
-    "ppo": ({"algorithm": "ppo", "critic": {"hidden": [8], "warmup_steps": 1}}, {}),
+    "ppo": ({"algorithm": "ppo", "critic": {"hidden_sizes": [8], "warmup_steps": 1}}, {}),
     "ppo-separate": ({"algorithm": "ppo", "critic": {"backbone": "separate"}}, {}),
-    "ema": ({"ema": 0.5}, {}),
-    "lora": ({"kl": 0.1}, {"policy": {"model": MODEL, "lora": {"rank": 2}}}),
-    "guide": ({"hints": "guide", "success": 0.8}, {}),
-    "ghpo": ({"hints": "ghpo", "success": 0.8, "ground_truth": "when-failed"}, {}),
+    "ema": ({"ema_decay": 0.5}, {}),
+    "lora": ({"kl_coef": 0.1}, {"policy": {"model": MODEL, "lora": {"rank": 2}}}),
+    "guide": ({"hints": "guide", "success_threshold": 0.8}, {}),
+    "ghpo": ({"hints": "ghpo", "success_threshold": 0.8, "ground_truth": "when-failed"}, {}),
     "co-reward": ({"labels": "co-reward", "minibatches": 2, "epochs": 2, "learning_rate": 1e-3}, {}),
     "condition": ({"condition": {}}, {}),
     "curves": (
@@ -164,7 +164,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(what, tmp_path):
 
 def test_a_run_that_never_has_anything_to_learn_ends_with_the_weights_it_began_with(tmp_path):
     tasks = [{"id": "words/first", "verifiers": {"words/gold": 1.0}}]
-    stage = {"dynamic_sampling": 1, "kl": 0.5, "entropy": 0.1, "weight_decay": 0.1, "steps": 3}
+    stage = {"dynamic_sampling": 1, "kl_coef": 0.5, "entropy_coef": 0.1, "weight_decay": 0.1, "steps": 3}
     folder = runs.run(config(tmp_path / "a", stage, tasks=tasks))
     VLM(PolicyConfig(model=MODEL), seed=derive(0, "weights")).save(tmp_path / "fresh")
     fresh = load_file(tmp_path / "fresh" / "model.safetensors")
@@ -180,8 +180,8 @@ def test_a_run_that_never_has_anything_to_learn_ends_with_the_weights_it_began_w
 def test_tasks_have_their_own_templates_group_sizes_and_limits(tmp_path):
     tasks = [
         {"id": "words/first", "name": "plain"},
-        {"id": "words/first", "name": "asked", "prompt": "{text}? Say so.", "group_size": 3, "max_tokens": 2},
-        {"id": "toy/colour", "name": "seen", "prompt": "Look: {text}", "group_size": 2},
+        {"id": "words/first", "name": "asked", "prompt_template": "{text}? Say so.", "group_size": 3, "max_tokens": 2},
+        {"id": "toy/colour", "name": "seen", "prompt_template": "Look: {text}", "group_size": 2},
     ]
     folder = runs.run(config(tmp_path / "a", {"prompts_per_step": 6, "steps": 2, "learning_rate": 1e-4}, tasks=tasks))
     sizes: dict[tuple[int, int], int] = {}
@@ -204,7 +204,7 @@ def test_tasks_have_their_own_templates_group_sizes_and_limits(tmp_path):
 
 
 def test_what_a_run_with_hints_records(tmp_path):
-    stage = {"hints": "ghpo", "success": 0.8, "prompts_per_step": 4, "learning_rate": 1e-4}
+    stage = {"hints": "ghpo", "success_threshold": 0.8, "prompts_per_step": 4, "learning_rate": 1e-4}
     folder = runs.run(config(tmp_path / "a", stage))
     hints = [t for rows in rollouts(folder).values() for r in rows for t in texts(r)[1:]]
     assert hints and all(t.startswith("\n\nHint: a") for t in hints)
@@ -217,9 +217,9 @@ def test_what_a_run_with_hints_records(tmp_path):
 
 
 def test_a_gold_completion_that_no_group_needs_is_asked_of_nobody(tmp_path):
-    folder = runs.run(config(tmp_path / "a", {"ground_truth": "when-failed", "success": 0.0, "steps": 2}))
+    folder = runs.run(config(tmp_path / "a", {"ground_truth": "when-failed", "success_threshold": 0.0, "steps": 2}))
     assert [len(rows) for rows in rollouts(folder).values()] == [8, 8]
-    always = runs.run(config(tmp_path / "b", {"ground_truth": "always", "success": 0.0, "steps": 2}))
+    always = runs.run(config(tmp_path / "b", {"ground_truth": "always", "success_threshold": 0.0, "steps": 2}))
     rows = rollouts(always)[1]
     gold = [r for r in rows if r["completion"] == r["answer"]]
     assert len(rows) == 10 and len(gold) == 2 and all(r["status"] == "finished" for r in gold)

@@ -245,8 +245,8 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     [
         ({"algorithm": "rloo", "epochs": 2}, "the loss of rloo has no probability ratio, so from the second update on"),
         ({"algorithm": "rloo", "hints": "guide"}, "so hinted answers count as if they had been given without a hint"),
-        ({"kl": 0.1, "kl_estimator": "k1"}, 'stages.0.kl_estimator = "k1" has no gradient on average in the loss'),
-        ({"algorithm": "gdpo", "kl": 0.1, "kl_in": "reward"}, "gdpo looks at the verifiers' values alone"),
+        ({"kl_coef": 0.1, "kl_estimator": "k1"}, 'stages.0.kl_estimator = "k1" has no gradient on average in the loss'),
+        ({"algorithm": "gdpo", "kl_coef": 0.1, "kl_in": "reward"}, "gdpo looks at the verifiers' values alone"),
     ],
 )
 def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):

@@ -356,7 +356,7 @@ def test_images_and_episodes_go_only_to_those_who_ask(name, value):
 
 def test_case_that_does_not_pickle_fails_alone():
     detail = one_failed(run("raises", [GOOD, Case(completion="", answer=lambda: 0), GOOD]), at=1)
-    assert detail.startswith("the case does not pickle: ")
+    assert detail.startswith("the case can't be pickled: ")
 
 
 # What verifiers do wrong

@@ -158,7 +158,7 @@ def test_what_is_refused_without_loading(tmp_path):
         for model, wanted in [
             (str(tmp_path / "nowhere"), f"model: '{tmp_path / 'nowhere'}' is not a folder: give "),
             (str(tmp_path / "empty"), "is a folder without config.json: give "),
-            (str(tmp_path / "text"), "is a llama that sees no pictures: give one that does"),
+            (str(tmp_path / "text"), "is a llama, which takes no images: give a vision-language model"),
             (str(tmp_path / "torn"), "its config.json can't be read: "),
             ("tiny:nothing", "tiny"),
         ]:

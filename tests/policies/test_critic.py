@@ -108,7 +108,7 @@ def by_hand(vlm, head, rollout):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_values_are_those_of_each_sequence_alone(policy, family, backbone):
     vlm = policy(family)
-    owner = learner(vlm, backbone=backbone, hidden=[16])
+    owner = learner(vlm, backbone=backbone, hidden_sizes=[16])
     roused(owner.critic)
     found = rollouts(vlm)
     want = [by_hand(vlm, owner.critic.head, r) for r in found]
@@ -209,7 +209,7 @@ def test_the_value_loss_reaches_a_shared_backbone_unless_detached(policy, family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_values_do_not_depend_on_packing(policy, family, backbone):
     vlm = policy(family)
-    owner, found = learner(vlm, backbone=backbone, hidden=[16], clip=0.0), rollouts(vlm)
+    owner, found = learner(vlm, backbone=backbone, hidden_sizes=[16], clip_range=0.0), rollouts(vlm)
     roused(owner.critic)
     whole = gradients(owner, measured(owner, found, True, 10_000, value_credit(found))[1])
     assert max(g.abs().max() for n, g in whole.items() if "layers.0" in n) > 1e-4
@@ -236,7 +236,7 @@ def test_a_separate_backbone_begins_as_the_policy_and_is_another():
 
 @pytest.mark.parametrize("backbone", ["shared", "separate"])
 def test_a_learner_with_restored_state_goes_on_bit_for_bit(backbone):
-    vlm, owner = fresh(backbone=backbone, hidden=[8], warmup_steps=1)
+    vlm, owner = fresh(backbone=backbone, hidden_sizes=[8], warmup_steps=1)
     found = rollouts(vlm)
 
     def update(one, step):
@@ -250,7 +250,7 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(backbone):
     assert heads == {f"critic/value.{k}" for k in ("0.weight", "0.bias", "2.weight", "2.bias")}
     assert any(k.startswith("critic/critic.") for k in state) == (backbone == "separate")
     assert any(k.startswith("optimizer/value.0.weight/") for k in state)
-    other, again = fresh(backbone=backbone, hidden=[8], warmup_steps=1)
+    other, again = fresh(backbone=backbone, hidden_sizes=[8], warmup_steps=1)
     with torch.no_grad():
         for (_, p), (_, q) in zip(other.parameters(), vlm.parameters(), strict=True):
             p.copy_(q)

@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_named(checkpoint, tmp_path):
     key = "vision_backbone.featurizer.blocks.0.attn.qkv.weight"
     for change, message in (
         ({k: v for k, v in weights.items() if k != key}, f"lacks {key}: take a checkpoint with OpenVLA's own head"),
-        ({**weights, "action_head.fc1.weight": torch.zeros(2)}, r"has action_head.fc1.weight, which OpenVLA's layout hasn't"),
+        ({**weights, "action_head.fc1.weight": torch.zeros(2)}, r"has action_head.fc1.weight, which OpenVLA's layout doesn't have"),
         ({**weights, key: torch.zeros(3, 4)}, rf"{key} is \[3, 4\] in its files, and \[96, 32\] by its config.json"),
     ):
         folder = changed(checkpoint, tmp_path / "other")
@@ -314,9 +314,9 @@ def test_statistics_come_with_the_checkpoint(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"image_resize_strategy": "letterbox"}, "image_resize_strategy = 'letterbox' can't be done: only resize-naive"),
-        ({"interpolations": ["bicubic", "bilinear"]}, "interpolation 'bilinear' can't be done"),
-        ({"input_sizes": [[3, 56, 56], [3, 28, 28]]}, "can't be done: only squares of one size"),
+        ({"image_resize_strategy": "letterbox"}, "image_resize_strategy = 'letterbox' is not supported: use resize-naive"),
+        ({"interpolations": ["bicubic", "bilinear"]}, "interpolation 'bilinear' is not supported"),
+        ({"input_sizes": [[3, 56, 56], [3, 28, 28]]}, "is not supported: use squares of one size"),
         ({"input_sizes": [[3, 28, 28]] * 2}, "makes 2 pictures of 28 pixels, and its config.json has towers for"),
     ],
 )

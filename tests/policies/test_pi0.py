@@ -382,13 +382,13 @@ def test_states_are_normalised_and_filled_up(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"chunk": 6}, "policy.options.chunk = 6 is too many for this pi0: 5 actions are foreseen"),
+        ({"chunk": 6}, "policy.options.chunk = 6 is too many for this pi0: 5 actions are predicted"),
         ({"dims": 33}, "policy.options.dims = 33 is too many for this pi0: 32 numbers an action has at most"),
         ({"state": 40}, "policy.options.state = 40 is too many for this pi0: 32 numbers a state has at most"),
         ({"steps": 0}, "policy.options.steps = 0 must be a whole number from 1 to 256"),
         ({"noisy": "some"}, "policy.options.noisy = 'some' is unknown: choose one of all, one"),
         ({"noise_level": 0.0}, "policy.options.noise_level = 0.0 must be a number above 0"),
-        ({"prompt": "go"}, r"policy.options.prompt = 'go' must hold \{instruction\}"),
+        ({"prompt": "go"}, r"policy.options.prompt = 'go' must contain \{instruction\}"),
         ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
         ({"model": "tiny:pi0:depth=2"}, "'depth=2' is not understood: write tiny:pi0:hidden=64,layers=2,chunk=50"),
         ({"model": "tiny:qwen2_vl"}, "policy.model: 'tiny:qwen2_vl' is no pi0: write tiny:pi0"),
@@ -401,7 +401,7 @@ def test_options_that_cannot_be(options, message):
 
 def test_observations_that_cannot_be():
     shown = seen()
-    with pytest.raises(UserError, match=r"policy.options.cameras has 'top', which the simulator hasn't: it has front, wrist"):
+    with pytest.raises(UserError, match=r"policy.options.cameras has 'top', which the simulator doesn't have: it has front, wrist"):
         pi0(cameras=["top"]).look(shown)
     with pytest.raises(UserError, match="the simulator shows no picture, and pi0 needs one"):
         pi0().look(Observation(images={}, state=shown.state, instructions=shown.instructions))

@@ -94,7 +94,7 @@ def test_a_policy_acts_in_the_simulators_numbers_and_imitates_in_its_own(tmp_pat
     one, two = (p.act(seen, seeds, seeds, 1.0) for p in (plain, scaled))
     assert torch.equal(one.choices, two.choices) and torch.equal(one.logprobs_nKC, two.logprobs_nKC)
     n = one.choices
-    assert torch.equal(two.actions_nKA, scaled.units.simulated(scaled.statistics.action.physical(n)))
+    assert torch.equal(two.actions_nKA, scaled.units.simulated(scaled.statistics.action.unnormalize(n)))
     assert not torch.equal(two.actions_nKA, n)
 
     shown = torch.tensor([[0.2, -0.3, 0.1, 0.25, -0.2, 0.5, -1.0], [0.1, 0.0, 0.0, 0.0, 0.0, 0.1, 1.0]])
@@ -116,7 +116,7 @@ def test_a_policy_acts_in_the_simulators_numbers_and_imitates_in_its_own(tmp_pat
         TrajectoryData(**{f: getattr(track, f) for f in TrajectoryData.__slots__} | {"choices": physical[:, None]}), physical=True
     )
     assert torch.equal(again.choices[:, 0], learned)
-    with pytest.raises(UserError, match="the actions are physical, and the policy has no statistics"):
+    with pytest.raises(UserError, match="the actions have physical units, and the policy has no statistics"):
         plain.chunked(track, physical=True)
 
 
@@ -203,7 +203,7 @@ def test_layouts_of_others(tmp_path):
         ({"action": {"q01": [0.0], "q99": [1.0], "mask": []}}, "", "", "q01 has 1 numbers, and mask 0"),
         ({"action": {"q01": [0.0, 0.5], "q99": [1.0, 0.5]}}, "", "", "q99 - q01 of number 1 is 0 and must be above 0"),
         ({"action": {"mean": [0.0], "std": [0.0]}}, "", "", "std of number 0 is 0 and must be above 0"),
-        ({"action": {"q01": [float("nan")], "q99": [1.0]}}, "", "", "action.q01 has nan, which is no finite number"),
+        ({"action": {"q01": [float("nan")], "q99": [1.0]}}, "", "", "action.q01 has nan, which is not a finite number"),
         ({"action": {"q01": 0.0, "q99": 1.0}}, "", "", "action.q01 must be a list of numbers"),
         ({"hidden_size": 4096}, "", "", "has no statistics of actions"),
         ([1], "", "", "holds no table of statistics"),
@@ -235,7 +235,7 @@ def test_policies_and_simulators_that_do_not_fit(tmp_path):
     ):
         policy(gripper="open-high")
     bare = SimulatorSpec(id="some/bare", target="-:-", action=ActionSpec(dims=7, gripper=6))
-    with pytest.raises(UserError, match=r"simulator 'some/bare' doesn't say what 1 of an action is"):
+    with pytest.raises(UserError, match=r"simulator 'some/bare' doesn't give its actions' units"):
         policy(tmp_path).fits("t", None, bare)
     with pytest.raises(UserError, match=r"has a gripper, and policy.options.gripper doesn't say"):
         policy(tmp_path, gripper="").fits("t", None, SPEC)
@@ -252,7 +252,7 @@ def test_policies_and_simulators_that_do_not_fit(tmp_path):
         mine.fits("second", None, other)
     policy().fits("t", None, bare)  # without statistics nothing is asked
     lost = policy(tmp_path)
-    with pytest.raises(UserError, match=r"has met none: call fits\(\) first"):
+    with pytest.raises(UserError, match=r"doesn't know the simulator's units: call fits\(\) first"):
         lost.simulated(torch.zeros(1, 7))
 
 
@@ -279,7 +279,7 @@ def test_a_convention_for_a_gripper_fits_the_numbers_of_the_data(ends, fitting, 
         if convention in fitting:
             made.fits("t", None, SPEC)
         else:
-            with pytest.raises(UserError, match=f"the data's gripper goes from .*: it is one of {', '.join(fitting)}"):
+            with pytest.raises(UserError, match=f"the data's gripper goes from .*: choose one of {', '.join(fitting)}"):
                 made.fits("t", None, SPEC)
 
 

@@ -255,7 +255,7 @@ def test_cropping_and_scaling():
         ({"head": "rnn"}, "policy.options.head = 'rnn' is unknown: choose one of tokens, normal, flow"),
         ({"decoding": "beam"}, "policy.options.decoding = 'beam' is unknown"),
         ({"binning": "log"}, "policy.options.binning = 'log' is unknown"),
-        ({"prompt": "go"}, r"policy.options.prompt = 'go' must hold \{instruction\}"),
+        ({"prompt": "go"}, r"policy.options.prompt = 'go' must contain \{instruction\}"),
         ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
         ({"dims": 0}, "policy.options.dims = 0 must be a whole number from 1 to 256"),
         ({"chunk": "two"}, "policy.options.chunk = 'two' must be a whole number"),

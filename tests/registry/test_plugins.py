@@ -145,12 +145,12 @@ BROKEN = {
         "paper of 'bad/a' must be a text",
     ),
     "a stage that is none": (
-        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", stage=None"),
-        "stage of 'bad/a' must be a dict",
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", stage_defaults=None"),
+        "stage_defaults of 'bad/a' must be a dict",
     ),
     "a stage by numbers": (
-        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", stage={3: 4}"),
-        "stage of 'bad/a' must be a dict",
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", stage_defaults={3: 4}"),
+        "stage_defaults of 'bad/a' must be a dict",
     ),
     "a summary that is none": (specs("bad/a", extra=", summary=None"), "summary of 'bad/a' must be a text, not None"),
     "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", timeout_s=0.0"), "needs a timeout_s above 0"),

@@ -100,7 +100,7 @@ def test_a_task_may_demonstrate_some_prompts_and_leave_others_to_the_expert():
         ({"state": torch.zeros(2, 2)}, "state has 2 moments, and others have 3"),
         ({"state": torch.zeros(3)}, r"state must be float32 \[T, S\]"),
         ({"images": {"front": torch.zeros(3, 4, 4, 3)}}, r"images\['front'\] must be uint8 \[T, H, W, 3\]"),
-        ({"images": {}, "state": None}, "it shows neither a picture nor a state"),
+        ({"images": {}, "state": None}, "it has neither a picture nor a state"),
     ],
 )
 def test_what_is_no_demonstration_is_the_plugins_fault(changes, message):
@@ -114,7 +114,7 @@ def test_data_that_cannot_be_used_are_the_prompts_fault():
     for changes, message in [
         ({"actions_MA": nan}, "numbers that are not finite: mend or remove its episode"),
         ({"state": torch.full((3, 2), torch.inf)}, "numbers that are not finite"),
-        ({"actions_MA": torch.full((5, 2), -1.5)}, r"an action of 1.5, .* in \[-1, 1\]: .* give policy.options.statistics"),
+        ({"actions_MA": torch.full((5, 2), -1.5)}, r'an action of 1.5, .* in \[-1, 1\]: .* set units = "physical" and'),
     ]:
         with pytest.raises(UserError, match=message) as error:
             collector(lambda prompt, changes=changes: shown(**changes)).encode(prompts(1))
@@ -146,7 +146,7 @@ def test_a_policy_of_another_width_is_refused():
 
 def test_physical_actions_need_a_policy_with_statistics():
     given = shown(actions_MA=torch.full((5, 2), 30.0), physical=True)
-    with pytest.raises(UserError, match=r"the policy has no statistics of such actions: give policy.options.statistics"):
+    with pytest.raises(UserError, match=r"the policy has no statistics: set policy.options.statistics"):
         imitated(collector(lambda prompt: given), prompts(1))
 
 
@@ -204,7 +204,7 @@ def test_the_experts_episodes_are_those_that_a_stage_imitates():
         assert torch.equal(demonstration.images["front"], rollout.data.images["front"][:-1])
     episodes.close()
     made.close()
-    with pytest.raises(UserError, match=r"split 'warm' of task 'dial/turn' has 64 episodes, and 65 are asked for: ask for fewer"):
+    with pytest.raises(UserError, match=r"split 'warm' of task 'dial/turn' has 64 episodes, and 65 are requested: request fewer"):
         expert_episodes("dial/turn", {}, 65, split="warm")
 
 

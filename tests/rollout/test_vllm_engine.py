@@ -263,7 +263,7 @@ def test_it_is_spread_over_gpus_next_to_each_other(policy, monkeypatch):
         found = arguments(gpu(policy, own), tensor_parallel=2)
         assert (found["tensor_parallel_size"], found["distributed_executor_backend"]) == (2, "mp")
         assert found["device_ids"] == wanted
-    with pytest.raises(UserError, match=r"the vLLM of the learner on GPU 2 wants the GPUs 4 to 5, and there are 4: lower it"):
+    with pytest.raises(UserError, match=r"the vLLM of the learner on GPU 2 needs the GPUs 4 to 5, and there are 4: lower it"):
         arguments(gpu(policy, 2), tensor_parallel=2)
 
 

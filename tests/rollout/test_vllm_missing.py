@@ -49,7 +49,7 @@ def test_an_old_one_is_refused(monkeypatch, version):
 @pytest.mark.parametrize("version", ["", None, "nightly"])
 def test_one_that_is_half_removed_is_refused(monkeypatch, version):
     found(monkeypatch, vllm=version)
-    with pytest.raises(UserError, match=r"vllm is here by halves, without a version: pip install"):
+    with pytest.raises(UserError, match=r"vllm is only partly installed, without a version: pip install"):
         check_installed()
 
 

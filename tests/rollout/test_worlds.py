@@ -235,13 +235,13 @@ def fail(*_):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"world": fail}, r"task 'talk': world\(\) raised RuntimeError: out of order"),
-        ({"step": fail}, r"task 'talk': its world's step\(\) raised RuntimeError: out of order"),
-        ({"close": fail}, r"task 'talk': its world's close\(\) raised RuntimeError: out of order"),
-        ({"step": lambda text: "no"}, r"its world's step\(\) must give a mmrl\.Reply with a finite reward, not 'no'"),
+        ({"world": fail}, r"task 'talk': environment\(\) raised RuntimeError: out of order"),
+        ({"step": fail}, r"task 'talk': its environment's step\(\) raised RuntimeError: out of order"),
+        ({"close": fail}, r"task 'talk': its environment's close\(\) raised RuntimeError: out of order"),
+        ({"step": lambda text: "no"}, r"its environment's step\(\) must give a mmrl\.Reply with a finite reward, not 'no'"),
         ({"step": lambda text: Reply(reward=float("nan"), terminated=True)}, "with a finite reward"),
-        ({"step": lambda text: Reply()}, "neither ends the episode nor says anything"),
-        ({"step": lambda text: Reply(messages=["no"])}, "what a world says: reading its messages"),
+        ({"step": lambda text: Reply()}, "neither ends the episode nor gives messages"),
+        ({"step": lambda text: Reply(messages=["no"])}, "an environment's reply: reading its messages"),
     ],
 )
 def test_a_world_that_breaks_is_named(how, message):
@@ -253,7 +253,7 @@ def test_a_world_that_breaks_is_named(how, message):
     ("said", "message"),
     [
         (user_message("see", "nowhere.png"), "nowhere.png does not exist"),
-        (user_message("see <|image_pad|>"), r"holds '<\|image_pad\|>', which stands for pictures"),
+        (user_message("see <|image_pad|>"), r"contains '<\|image_pad\|>', a picture's placeholder"),
     ],
 )
 def test_what_a_world_says_may_be_wrong(said, message):

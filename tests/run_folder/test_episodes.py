@@ -78,9 +78,9 @@ def test_the_first_of_each_kind_are_kept_in_the_order_of_the_prompts():
 
 
 def test_what_broke_or_shows_nothing_is_not_kept():
-    broken = replace(rollout(0, False), track=None, outcome={}, status=Status.ENVIRONMENT_ERROR)
+    broken = replace(rollout(0, False), data=None, outcome={}, status=Status.ENVIRONMENT_ERROR)
     blind = rollout(1, True)
-    blind = replace(blind, track=replace(blind.data, images={}))
+    blind = replace(blind, data=replace(blind.data, images={}))
     assert rows(broken, blind) == [] and rows(rollout(0, True), limit=0) == []
 
 

@@ -62,7 +62,7 @@ def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (),
 
 def setup(config: RunConfig, tasks: dict[str, Task]) -> Setup:
     """A run file's setup with other tasks, by label, whose held-out split needn't be one that the real ones have."""
-    unchecked = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"n": 0})})
+    unchecked = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"num_prompts": 0})})
     return replace(resolve(unchecked), config=config, tasks=tasks, splits=Splits(tasks, config.seed))
 
 

@@ -170,7 +170,7 @@ TASK_FAULTS = {
         rows(change(messages=lambda r, s, i: [user_message("?" + r.id, __file__)])),
         "an image of row 'train-0' of 'train' does not load",
     ),
-    "a lambda": ("prompts_pickle", rows(change(meta={"f": lambda: 1})), "does not pickle"),
+    "a lambda": ("prompts_pickle", rows(change(meta={"f": lambda: 1})), "can't be pickled"),
     "no gold": ("gold_is_text", task(gold=lambda self, prompt: None), "gold of row 'train-0' of 'train' is None"),
     "the answer told": (
         "answer_is_not_shown",

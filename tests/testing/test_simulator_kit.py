@@ -268,7 +268,7 @@ FAULTS = {
     "an infinite reward": (
         "transitions_are_as_declared",
         changed(reward_N=lambda self: self.place / 0),
-        "step() gave a reward that is not finite: divide by nothing that may be 0",
+        "step() gave a reward that is not finite: check it for divisions by 0",
     ),
     "flags of numbers": ("transitions_are_as_declared", changed(success_N=lambda self: self.place), "success_N is torch.float32"),
     "a part too few": (

@@ -118,8 +118,8 @@ def test_closing_waits_for_the_step_under_way_and_drops_the_others():
 def test_lag_is_counted_by_tokens():
     vlm = cases.policy("qwen2_5_vl")
     one, two = cases.rollouts(vlm, [cases.prompt(1)], group=2)
-    old = replace(one, turns=(replace(one.turns[0], token_ids=(5,) * 6, version=3),))
-    new = replace(two, turns=(replace(two.turns[0], token_ids=(5,) * 2, version=5),))
+    old = replace(one, turns=(replace(one.turns[0], token_ids=(5,) * 6, policy_version=3),))
+    new = replace(two, turns=(replace(two.turns[0], token_ids=(5,) * 2, policy_version=5),))
     assert staleness_metrics([old, new], 5, 2) == {"staleness/mean": 1.5, "staleness/max": 2.0}
     with pytest.raises(RuntimeError, match=r"^step 6 got tokens of weights 2 versions old, above compute.staleness = 1$"):
         staleness_metrics([old, new], 5, 1)
@@ -187,8 +187,8 @@ def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ({"importance": "off"}, r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
-        ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of today's weights"),
+        ({"importance_sampling": "off"}, r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
+        ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of the current weights"),
         ({"imitation": {"rule": "mixed"}}, r"^stages.0.imitation reads prompts while compute.staleness = 1 samples others"),
         ({"condition": {}}, r"^stages.0.condition reads prompts while compute.staleness = 1 samples others"),
     ],

@@ -127,7 +127,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     path = tmp_path / "step-000003"
     checkpoint.save(path, Weights(), Learner(STATE), {})
     (path / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"step-000003 can't be read.*remove that folder to go on from an earlier one"):
+    with pytest.raises(UserError, match=r"step-000003 can't be read.*remove that folder to resume from an earlier one"):
         checkpoint.load(path)
 
 

@@ -40,7 +40,7 @@ class Bandit:
     def parameters(self):
         return self.model.named_parameters()
 
-    def twin(self, frozen=False):
+    def clone(self, frozen=False):
         return Bandit(*self.w.tolist())
 
     def outputs(self, micro, temperature, *, states=False, entropy_gradient=False):

@@ -18,7 +18,7 @@ from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.sections import RlStage
 from mmrl.judge import weighted_score
 from mmrl.rollout.generate.sampling import SamplingParams
-from mmrl.train.position import SamplingStep
+from mmrl.train.position import StepIndex
 from mmrl.train.sampling import rules
 from mmrl.train.sampling.groups import outcomes
 from mmrl.train.sampling.hints import HINT
@@ -75,7 +75,7 @@ class Collector:
     def wake_up(self):
         pass
 
-    def figures(self):
+    def metrics(self):
         return {}
 
     def demonstrate(self, prompts, inputs, completions):
@@ -121,7 +121,7 @@ class Step:
         self.takes, self.tasks, self.answer, self.films = [], tasks, answer, films
         limits, sizes = limits or {}, sizes or {}
         self.stage = RlStage(kind="rl", **{"steps": 1, "prompts_per_step": 2, "group_size": 2, **stage})
-        self.collector, self.judge, self.at = Collector(script, world), Judge(), SamplingStep(0, 0, version)
+        self.collector, self.judge, self.at = Collector(script, world), Judge(), StepIndex(0, 0, version)
         run = SimpleNamespace(
             config=SimpleNamespace(seed=0),
             tasks={t: task or Numbers() for t in "ab"},
@@ -139,7 +139,7 @@ class Step:
     def settle(self):
         pass
 
-    def figures(self):
+    def metrics(self):
         return {}
 
     def upcoming(self, n):
@@ -337,7 +337,7 @@ def test_a_step_that_is_left_with_nothing_is_idle():
 
 
 def test_a_world_that_pays_differently_gives_spread_too():
-    step = Step(script("0 0:3", "0 0"), world={"0:3": 0.75}, dynamic_sampling=0, success_low=0.5, success=0.75)
+    step = Step(script("0 0:3", "0 0"), world={"0:3": 0.75}, dynamic_sampling=0, min_success_rate=0.5, success_threshold=0.75)
     found = step()
     assert names(found.groups) == ["p0"] and found.groups[0].rewards == [0.0, 0.75]
     assert found.groups[0].spread == 0.375 and found.sampled[1].spread == 0.0
@@ -358,7 +358,7 @@ EDGES = [
 @pytest.mark.parametrize(("answers", "share"), EDGES)
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.75), (0.25, 1.0), (0.25, 0.75), (0.5, 0.5), (0.0, 0.0001)])
 def test_the_bounds_of_the_share_of_successes_are_both_inside(answers, share, low, high):
-    found = Step(script(answers), prompts_per_step=1, group_size=4, success_low=low, success_high=high)()
+    found = Step(script(answers), prompts_per_step=1, group_size=4, min_success_rate=low, max_success_rate=high)()
     assert found.sampled[0].successes(0.5) == share
     assert found.idle == (not low <= share <= high)
     assert found.counts == {"sampling/groups": 1.0, "sampling/filtered_share": float(found.idle)}
@@ -370,7 +370,7 @@ def test_what_a_success_is_can_be_set(success, share):
     assert group.successes(success) == share
     for low, idle in ((share - 0.01, False), (share, False), (share + 0.01, True)):
         if 0 <= low < 1:
-            step = Step(script("1 0.5 0.25 0"), prompts_per_step=1, group_size=4, success=success, success_low=low)
+            step = Step(script("1 0.5 0.25 0"), prompts_per_step=1, group_size=4, success_threshold=success, min_success_rate=low)
             assert step().idle == idle
 
 
@@ -378,24 +378,24 @@ def test_what_a_success_is_can_be_set(success, share):
 def test_shares_of_ten_are_compared_exactly(tenths):
     """0.1 and 0.9 of ten completions: SimpleVLA-RL's bounds."""
     answers = " ".join(["1"] * tenths + ["0"] * (10 - tenths))
-    found = Step(script(answers), prompts_per_step=1, group_size=10, success_low=0.1, success_high=0.9)()
+    found = Step(script(answers), prompts_per_step=1, group_size=10, min_success_rate=0.1, max_success_rate=0.9)()
     assert found.idle == (tenths in (0, 10))
     if 0 < tenths < 10:
-        exactly = Step(script(answers), prompts_per_step=1, group_size=10, success_low=tenths / 10, success_high=tenths / 10)()
+        exactly = Step(script(answers), prompts_per_step=1, group_size=10, min_success_rate=tenths / 10, max_success_rate=tenths / 10)()
         assert not exactly.idle
 
 
 def test_success_rules_replace_only_with_dynamic_sampling():
     answers = script("1 1", "1 0", "0 1")
-    alone, replaced = Step(answers, success_high=0.5), Step(answers, success_high=0.5, dynamic_sampling=1)
+    alone, replaced = Step(answers, max_success_rate=0.5), Step(answers, max_success_rate=0.5, dynamic_sampling=1)
     assert names(alone().groups) == ["p1"] and alone.takes == [2]
     assert names(replaced().groups) == ["p1", "p2"] and replaced.takes == [2, 1]
 
 
 def test_a_group_without_spread_that_passes_the_success_rules_stays_without_dynamic_sampling():
     answers = script("1 1", "0 0")
-    assert names(Step(answers, success_low=0.5)().groups) == ["p0"]
-    assert Step(answers, success_low=0.5, dynamic_sampling=1, prompts_per_step=1)().idle
+    assert names(Step(answers, min_success_rate=0.5)().groups) == ["p0"]
+    assert Step(answers, min_success_rate=0.5, dynamic_sampling=1, prompts_per_step=1)().idle
 
 
 def test_a_plugins_rule_chooses_before_the_built_in_ones_and_in_every_round(monkeypatch):
@@ -744,7 +744,7 @@ def test_a_task_that_breaks_its_promises_is_named():
             return "p0 in other words"
 
     for stage, what in (
-        ({"labels": "majority"}, r"task 'a': answer_of\(\) must give text, not \['a list'\]"),
+        ({"labels": "majority"}, r"task 'a': extract_answer\(\) must give text, not \['a list'\]"),
         ({"labels": "co-reward"}, r"task 'a': rephrase\(\) must give a mmrl.Prompt, not 'p0 in other words'"),
         ({"hints": "ghpo"}, r"task 'a': hint\(\) must give text, not None"),
     ):

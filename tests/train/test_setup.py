@@ -44,14 +44,14 @@ def test_a_whole_run_looks_up_and_computes_each_thing_once(tmp_path: Any, monkey
     looked_up: Counter[Any] = Counter()
     made: Counter[Any] = Counter()
     counted(monkeypatch, Registry, "get", looked_up, lambda self, kind, id: (kind, id))
-    for name in ("device_of", "weights_of", "metric_of", "check_verifiers", "compose"):
+    for name in ("resolve_device", "weights_of", "task_metric", "check_verifiers", "compose"):
         counted(monkeypatch, mmrl.train.resolve, name, made)
-    counted(monkeypatch, mmrl.data.prompts, "prompts_of", made, lambda label, task, split, seed: f"prompts of {split}")
-    config = smoke(load_config(DIGITS, [f"runs={tmp_path}", "record.trackers=[]"]))
+    counted(monkeypatch, mmrl.data.prompts, "load_prompts", made, lambda label, task, split, seed: f"prompts of {split}")
+    config = smoke(load_config(DIGITS, [f"runs_dir={tmp_path}", "record.trackers=[]"]))
     looked_up.clear()
     runs.run(config)
     splits = ("prompts of warm", "prompts of train", "prompts of test")
-    assert made == dict.fromkeys(("device_of", "weights_of", "metric_of", "check_verifiers", "compose", *splits), 1)
+    assert made == dict.fromkeys(("resolve_device", "weights_of", "task_metric", "check_verifiers", "compose", *splits), 1)
     engines = {("policies", "vlm"): 2, ("verifiers", "classification/answer"): 2}  # the loader and the judge look up their own
     assert {asked: n for asked, n in looked_up.items() if n > 1} == engines
 

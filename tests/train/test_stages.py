@@ -279,9 +279,9 @@ def test_every_time_a_step_samples_it_has_a_seed_of_its_own():
 
 IDLE = [
     {},
-    {"kl": 0.5},
-    {"kl": 0.5, "kl_in": "reward"},
-    {"entropy": 0.5},
+    {"kl_coef": 0.5},
+    {"kl_coef": 0.5, "kl_in": "reward"},
+    {"entropy_coef": 0.5},
     {"algorithm": "ppo"},
     {"algorithm": "reinforce++"},
     {"condition": {"top": 0.5}},
@@ -583,7 +583,7 @@ def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
 @pytest.mark.parametrize("name", ["k1", "k2", "k3"])
 def test_the_penalty_in_the_loss_by_hand(name):
     """No group has spread, so the penalty is all that there is; every token counts the same."""
-    stage = {"kl": 0.5, "kl_estimator": name, "settings": {"normalise": "token"}}
+    stage = {"kl_coef": 0.5, "kl_estimator": name, "settings": {"normalise": "token"}}
     run = begun(stage, lambda p: ["1", "1!!", "1", "1"])
     reference = copy.deepcopy(run.policy)
     perturb(run.policy)
@@ -601,7 +601,7 @@ def test_the_penalty_in_the_loss_by_hand(name):
 
 @pytest.mark.parametrize("name", ["k1", "k2", "k3"])
 def test_the_penalty_in_the_reward_by_hand(name):
-    stage = {"kl": 0.5, "kl_in": "reward", "kl_estimator": name}
+    stage = {"kl_coef": 0.5, "kl_in": "reward", "kl_estimator": name}
     run = begun(stage, MIXED)
     reference = copy.deepcopy(run.policy)
     perturb(run.policy)
@@ -620,7 +620,7 @@ def test_the_penalty_in_the_reward_by_hand(name):
 @pytest.mark.parametrize("kl_in", ["loss", "reward"])
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 def test_at_the_first_step_the_reference_is_the_policy_exactly(lora, kl_in):
-    run = begun({"kl": 0.5, "kl_in": kl_in, "learning_rate": 0.3}, lambda p: EVERY.split(" "), lora=lora)
+    run = begun({"kl_coef": 0.5, "kl_in": kl_in, "learning_rate": 0.3}, lambda p: EVERY.split(" "), lora=lora)
     assert (run.steps.learner.reference.copy is None) == (lora is not None)
     with_kl = step(run)
     assert with_kl["kl"] == 0.0
@@ -631,22 +631,22 @@ def test_at_the_first_step_the_reference_is_the_policy_exactly(lora, kl_in):
 
 
 def test_the_weight_follows_the_divergence():
-    run = begun({"kl": 0.2, "kl_target": 1e-4, "kl_horizon": 5.0, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
+    run = begun({"kl_coef": 0.2, "kl_target": 1e-4, "kl_horizon": 5.0, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
     expected = 0.2
     for _ in range(4):
         found = step(run)
         assert found["kl_coef"] == pytest.approx(expected)
         expected *= 1 + min(max(found["kl"] / 1e-4 - 1, -0.2), 0.2) / 5.0
     assert run.at.memory == {"kl": pytest.approx(expected)} and expected > 0.2 * 0.96 * 1.04**2
-    fixed = begun({"kl": 0.2}, lambda p: EVERY.split(" "))
+    fixed = begun({"kl_coef": 0.2}, lambda p: EVERY.split(" "))
     assert [step(fixed)["kl_coef"] for _ in range(3)] == [0.2] * 3 and fixed.at.memory == {}
 
 
 def test_the_reference_follows_every_so_many_steps():
-    run = begun({"kl": 0.1, "reference_every": 2, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
+    run = begun({"kl_coef": 0.1, "reference_every": 2, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
     found = [step(run)["kl"] for _ in range(5)]
     assert found[0] == found[2] == found[4] == 0.0 and found[1] > 1e-6 and found[3] > 1e-6
-    still = begun({"kl": 0.1, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
+    still = begun({"kl_coef": 0.1, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
     assert [step(still)["kl"] > 1e-6 for _ in range(5)] == [False, True, True, True, True]
 
 
@@ -663,7 +663,7 @@ def gold_of(policy, ids):
 @pytest.mark.parametrize("uncertain", [False, True])
 def test_mixed_is_one_loss_of_both(uncertain):
     """The first three prompts are imitated, the next two sampled."""
-    imitation = {"start": 0.75, "end": 0.25, "steps": 4, "batch_size": 3, "uncertain": uncertain}
+    imitation = {"start_weight": 0.75, "end_weight": 0.25, "decay_steps": 4, "batch_size": 3, "uncertainty_weighting": uncertain}
     run = begun({"imitation": imitation}, lambda p: EVERY.split(" "), temperature=0.7)
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)
@@ -679,13 +679,13 @@ def test_mixed_is_one_loss_of_both(uncertain):
 
 
 def test_the_weight_of_imitation_goes_from_start_to_end_and_stays():
-    imitation = {"start": 0.9, "end": 0.1, "steps": 4, "batch_size": 1}
+    imitation = {"start_weight": 0.9, "end_weight": 0.1, "decay_steps": 4, "batch_size": 1}
     run = begun({"imitation": imitation, "learning_rate": 1e-3}, lambda p: EVERY.split(" "))
     assert [step(run)["imitation/weight"] for _ in range(6)] == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1, 0.1])
 
 
 def test_a_weight_of_one_samples_nothing_and_a_weight_of_none_imitates_nothing():
-    imitation = {"start": 1.0, "end": 0.0, "steps": 1, "batch_size": 2}
+    imitation = {"start_weight": 1.0, "end_weight": 0.0, "decay_steps": 1, "batch_size": 2}
     run = begun({"imitation": imitation}, lambda p: EVERY.split(" "))
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     first = step(run)
@@ -822,7 +822,7 @@ def test_weights_of_importance_by_hand(kind, expected):
     """The sampler is off by these factors: 1.5, 3 and a half. A weight of 2 is the most."""
     off = tuple(-math.log(f) for f in (1.5, 3.0, 0.5))
     run = begun(
-        {"importance": kind, "group_size": 3, "importance_sampling_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off
+        {"importance_sampling": kind, "group_size": 3, "importance_sampling_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off
     )
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)

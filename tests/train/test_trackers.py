@@ -314,7 +314,7 @@ def test_needs_must_be_a_tuple(site) -> None:
     site("mmrl-odd", {"mmrl_odd.py": source}, {"odd": "mmrl_odd"})
     (odd,) = [p for p in registry().plugins if p.name == "odd"]
     assert odd.error == (
-        "breaks the plugin contract: needs of 'odd/one' must be a tuple of modules such as ('wandb',), not 'wandb'"
+        "breaks the plugin contract: requires of 'odd/one' must be a tuple of modules such as ('wandb',), not 'wandb'"
     )
 
 

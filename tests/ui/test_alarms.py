@@ -187,7 +187,7 @@ def test_no_place_of_a_page_is_there_twice_and_many_alarms_with_large_pictures_s
             {"kind": "box", "source": "true", "coordinates": [0, 0, 0.5, 0.5]},
             {"kind": "box", "source": "said", "coordinates": [0, 0, 0.4, 0.5]},
         ]
-        rows += [row(g, f"{g} {m}", messages=asked, marks=marks) for m in range(4)]
+        rows += [row(g, f"{g} {m}", messages=asked, overlays=marks) for m in range(4)]
     keep(run, rows, pictures)
     for n in range(30):
         run.error(5, f"stage {n}", "12% of it: mend it", alarm="blind")

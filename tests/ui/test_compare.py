@@ -26,7 +26,7 @@ def item(id: str, value: float | None, task: str = "t/a", **more: object) -> dic
 
 def make(path: Path, values: str, seed: int = 0, algorithm: str = "grpo", step: int = 4, **more: object) -> RunFolder:
     """A run whose prompts 0, 1, 2 ... scored these digits at its last step."""
-    config = {"name": path.name, "seed": seed, "runs": "runs", "stages": [{"kind": "rl", "algorithm": algorithm}]}
+    config = {"name": path.name, "seed": seed, "runs_dir": "runs", "stages": [{"kind": "rl", "algorithm": algorithm}]}
     run = RunFolder.create(path, config, seed)
     run.items(step, [item(str(i), float(v), **more) for i, v in enumerate(values)])
     return run

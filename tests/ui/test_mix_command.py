@@ -33,7 +33,7 @@ class Stub:
         self.stop_at = None
 
     def train(self, config, progress, *, resume=False, overwrite=False):
-        path = Path(config.runs) / config.name
+        path = Path(config.runs_dir) / config.name
         self.trained.append((config.name, resume))
         assert not overwrite and resume == path.exists()
         folder = RunFolder.open(path, to_dict(config)) if resume else RunFolder.create(path, to_dict(config), config.seed)

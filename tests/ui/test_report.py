@@ -411,9 +411,9 @@ def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: R
     ("settings", "said"),
     [
         ({}, "Held-out prompts, greedy."),
-        ({"temperature": 0.0, "samples": 1}, "Held-out prompts, greedy."),
+        ({"temperature": 0.0, "num_samples": 1}, "Held-out prompts, greedy."),
         ({"temperature": 0.5}, "Held-out prompts, 1 answer each at temperature 0.5."),
-        ({"temperature": 1.0, "samples": 8}, "Held-out prompts, 8 answers each at temperature 1."),
+        ({"temperature": 1.0, "num_samples": 8}, "Held-out prompts, 8 answers each at temperature 1."),
     ],
 )
 def test_the_evaluation_says_how_it_was_answered(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
@@ -713,7 +713,7 @@ def test_clips_of_a_prompt_stand_beside_it_and_those_of_episodes_beside_what_cam
         return page_of(run)
 
     asked = user_message("in which order?", clip(0), clip(100))
-    seen = page(*(rollout(say, messages=[asked], shows=Image.new("RGB", (9, 9), say)) for say in ("red", "blue")))
+    seen = page(*(rollout(say, messages=[asked], drawing=Image.new("RGB", (9, 9), say)) for say in ("red", "blue")))
     assert seen.count("button", "film") == 2  # both clips, once for the group
     assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and the image that each completion draws
     played = page(*(rollout(f"return {k}", messages=[user_message("pick", clip(k))]) for k in (10, 20, 30)))

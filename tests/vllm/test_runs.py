@@ -124,7 +124,7 @@ def test_models_whose_pictures_can_not_be_handed_over_are_refused(tmp_path):
 
 
 def test_heads_that_its_attention_does_not_serve_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r'serves attention heads of 32, .* and this model\'s have 16: use "local"'):
+    with pytest.raises(UserError, match=r'supports attention heads of 32, .* and this model\'s have 16: use "local"'):
         run(tmp_path, "small", policy={"model": "tiny:qwen2_5_vl:hidden=64,layers=1"})
     assert not (tmp_path / "small").exists()
 

@@ -1,1 +1,1 @@
-"""Pictures and videos, for tasks and verifiers."""
+"""Images and videos, for tasks and verifiers."""

@@ -1,4 +1,4 @@
-"""Videos: which moments of a file are shown, as pictures with their times. `mmrl.api.media.decoding` reads the file."""
+"""Videos: which frames of a file are shown, and when. `mmrl.api.media.decoding` reads the file."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_SHOWN = 4096
-"""Frames that are shown of one."""
+"""Largest number of frames that are shown of one video."""
 MAX_DECODED = 2**31
-"""Bytes of the frames that are shown together, decoded."""
+"""Largest size of the decoded frames of one video, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """Which moments of a video are shown. It is decoded when it is read, and by whoever reads it the same.
+    """A selection of frames of a video file. It is decoded on use, and always gives the same frames.
 
-    At most one of `fps`, `count` and `indices` is given; with none, the policy's own rate counts.
+    At most one of `fps`, `count` and `indices` is given; without any, the policy's own frame rate is used.
     """
 
     path: str
-    """Of the file."""
+    """Path of the file."""
     fps: float | None = None
-    """Frames a second that are shown, from the beginning on; where the policy sees fewer, as many as it sees, evenly."""
+    """Frames per second that are shown, from the beginning; if the policy's limit is lower, that many frames, evenly spaced."""
     count: int | None = None
-    """Or so many, evenly from the first to the last; all, where there are fewer."""
+    """Number of frames, evenly spaced from the first to the last; all frames if there are fewer."""
     indices: tuple[int, ...] = ()
-    """Or these, counted from 0 in the whole file; each may be shown twice, in any order."""
+    """Indices of the frames in the whole file, from 0, in any order; an index may be repeated."""
     start_s: float = 0.0
-    """Where it begins, in seconds of the file."""
+    """Start of the clip, in seconds of the file."""
     end_s: float | None = None
-    """Where it ends; by default with the file. Beyond that it is an error."""
+    """End of the clip, in seconds of the file; by default the end of the file. A later end is an error."""
     order: tuple[int, ...] = ()
-    """In which order the frames are shown, a permutation of their numbers from 0; the times stay where they are."""
+    """Order in which the frames are shown, a permutation of their indices from 0; the times don't change."""
     shuffled: int | None = None
-    """Or in one that is drawn from this seed, never the one in which they come."""
+    """Seed of a random order, which is never the original one."""
     blank: bool = False
-    """Every frame is grey."""
+    """Show every frame as grey."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str):
@@ -65,7 +65,7 @@ class Clip:
             raise UserError(f"video {self.path}: count = {self.count!r} must be 1 to {MAX_SHOWN}")
         if not 0 <= self.start_s < math.inf or (self.end_s is not None and not self.start_s < self.end_s < math.inf):
             raise UserError(
-                f"video {self.path}: from {self.start_s!r} to {self.end_s!r} s is no part of it: 0 <= start_s < end_s"
+                f"video {self.path}: start_s = {self.start_s!r}, end_s = {self.end_s!r}: give 0 <= start_s < end_s, in seconds"
             )
         if self.order and self.shuffled is not None:
             raise UserError(f"video {self.path}: order and shuffled are both given: choose one")
@@ -75,45 +75,45 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoFrames:
-    """Frames and when they are seen: a clip that was decoded, or one that a task made."""
+    """Frames with their times: a decoded clip, or frames that a task made."""
 
     frames_THWC: np.ndarray
     """uint8 [T, H, W, 3], RGB, upright."""
     times_s: tuple[float, ...]
-    """T seconds from the clip's beginning, rising."""
+    """Time of each of the T frames, in seconds from the clip's beginning, increasing."""
     duration_s: float
-    """Of the clip; after the last of `times_s`."""
+    """Duration of the clip in seconds; later than the last of `times_s`."""
     indices: tuple[int, ...] = ()
-    """T numbers of the frames in their file; empty where there is none."""
+    """Index of each of the T frames in its file; empty without a file."""
     name: str = ""
-    """Of the file, for errors."""
+    """Name of the file, for error messages."""
 
     @property
     def rate(self) -> float:
-        """Frames a second that are shown."""
+        """Frames per second."""
         return len(self.times_s) / self.duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoLimits:
-    """How much of a video is looked at."""
+    """Limits on the number and size of a video's frames."""
 
     fps: float = 2.0
-    """Frames a second of a clip that doesn't say."""
+    """Frames per second, for a clip without its own rate."""
     max_frames: int = 128
-    """Of one clip; of a longer one the same number is shown evenly."""
+    """Largest number of frames; of a longer clip this many are shown, evenly spaced."""
     factor: int = 1
-    """Width and height become multiples of it."""
+    """Width and height are rounded to multiples of this."""
     min_pixels: int = 1
-    """Width times height of a frame; smaller ones are enlarged."""
+    """Width times height of a frame; smaller frames are enlarged."""
     max_pixels: int = MAX_PIXELS
-    """Larger ones are shrunk."""
+    """Width times height of a frame; larger frames are shrunk."""
     total_pixels: int = MAX_DECODED // 3
-    """Of all frames together; with many frames each has less."""
+    """Pixels of all frames together; if there are many frames, each is smaller."""
 
     def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
-        """(width, height) in which so many frames of this size are shown: the nearest multiples of `factor` that keep the ratio
-        and the limits, as the image processors of Qwen-VL have it."""
+        """(width, height) in which `frames` frames of this size are shown: the nearest multiples of `factor` that keep the aspect
+        ratio and the limits, as in the image processors of Qwen-VL. Raises UserError for frames that are too narrow."""
         if max(width, height) > MAX_RATIO * min(width, height):
             raise UserError(f"its frames of {width} x {height} are too narrow: crop or pad them")
         most, factor = max(min(self.max_pixels, self.total_pixels // frames), self.factor**2), self.factor
@@ -128,24 +128,24 @@ class VideoLimits:
 
 
 NATIVE = VideoLimits()
-"""Frames as they are in the file."""
+"""Limits that keep the frames' own size."""
 GLIMPSE = VideoLimits(max_pixels=2**16)
-"""For people."""
+"""Limits for frames that people look at."""
 GREY = 128
-"""Of a blanked frame."""
+"""Value of each channel of a blanked frame."""
 
 
 def as_clip(video: Any) -> Clip | VideoFrames:
-    """What stands for a video in a message: itself, or the whole file that a path names. UserError for anything else."""
+    """The video of a message as a `Clip` or `VideoFrames`; a path stands for the whole file. Raises UserError otherwise."""
     if isinstance(video, str | os.PathLike):
         return Clip(path=os.fspath(video))
     if not isinstance(video, Clip | VideoFrames):
-        raise UserError(f"{video!r:.60} is no video: give a path, mmrl.api.media.clips.Clip or Footage")
+        raise UserError(f"{video!r:.60} is no video: give a path, or a Clip or VideoFrames of mmrl.api.media.clips")
     return video
 
 
 def shuffle_frames(clip: Clip | VideoFrames, seed: int) -> Clip | VideoFrames:
-    """The same frames in an order that is drawn from the seed; the times stay where they are."""
+    """The same frames in a random order drawn from the seed; the times don't change."""
     clip = as_clip(clip)
     if isinstance(clip, Clip):
         return replace(clip, order=(), shuffled=seed)
@@ -153,16 +153,16 @@ def shuffle_frames(clip: Clip | VideoFrames, seed: int) -> Clip | VideoFrames:
 
 
 def permutation(count: int, seed: int) -> tuple[int, ...]:
-    """Of so many numbers from 0, drawn from the seed; where there are two or more, not the one that leaves them as they are."""
+    """A random permutation of range(count), drawn from the seed; never the identity if there are two or more numbers."""
     draw = random.Random(seed)
-    found = straight = list(range(count))
-    while found == straight and count > 1:
-        found = draw.sample(straight, count)
-    return tuple(found)
+    order = identity = list(range(count))
+    while order == identity and count > 1:
+        order = draw.sample(identity, count)
+    return tuple(order)
 
 
 def blank_frames(clip: Clip | VideoFrames) -> Clip | VideoFrames:
-    """The same frames and times, all grey."""
+    """A video with the same times and sizes whose frames are all grey."""
     import numpy as np
 
     clip = as_clip(clip)
@@ -172,5 +172,5 @@ def blank_frames(clip: Clip | VideoFrames) -> Clip | VideoFrames:
 
 
 def evenly_spaced(first: float, last: float, count: int) -> list[float]:
-    """So many numbers from the first to the last; one alone lies in the middle."""
+    """`count` evenly spaced numbers from the first to the last; a single one lies in the middle."""
     return [first + (last - first) * k / (count - 1) for k in range(count)] if count > 1 else [(first + last) / 2]

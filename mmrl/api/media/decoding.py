@@ -1,6 +1,7 @@
-"""Reading a video's file. It is hostile input until it is decoded: only containers that hold their own pictures are opened, none
-that name other files; what a file says of its length and rate is not believed, its packets are counted; and whatever goes wrong
-becomes one line that names the file. PyAV decodes.
+"""Safe decoding of video files with PyAV.
+
+Video files are untrusted input: only containers that hold their own frames are opened, none that refer to other files; the length
+and frame rate come from counting packets, not from the file's header; and every error becomes one line that names the file.
 """
 
 from __future__ import annotations
@@ -59,29 +60,30 @@ FORMATS = (
     "gif",
     "m4v",
 )
-"""Containers that are opened. Not playlists and lists of files, which pull in others."""
+"""Containers that are opened. Not playlists and lists of files, which load other files."""
 MAX_BYTES = 2**32
-"""Of a file, 4 GiB."""
+"""Largest file, 4 GiB."""
 MAX_PACKETS = 2_000_000
-"""Frames of a file, more than eighteen hours at 30 a second."""
+"""Largest number of frames in a file, more than eighteen hours at 30 a second."""
 MAX_RATE = 1000
-"""Frames a second of a file, on average."""
+"""Largest average number of frames per second in a file."""
 SHORT_S, SHORT_SHARE = 1.0, 0.1
-"""A file whose pictures end so much, and such a share, before the end that it names was cut off..."""
+"""A file is truncated if its frames end more than SHORT_S seconds, and more than SHORT_SHARE of the duration in its header, too
+early..."""
 ABSURD = 1000
-"""... unless it names an end so many times further, which is no end at all."""
+"""... unless the duration in the header is at least ABSURD times as long, which means that the header is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoInfo:
-    """What the packets of a file tell, its pictures not decoded."""
+    """Facts from the packets of a file, without decoding frames."""
 
     times_s: tuple[float, ...]
-    """When each frame is seen, from the first one's 0, rising."""
+    """Time of each frame in seconds, increasing from 0."""
     duration_s: float
-    """Until the last frame ends."""
+    """Seconds until the last frame ends."""
     size: tuple[int, int]
-    """(width, height) in pixels, before it is turned upright."""
+    """(width, height) in pixels, before rotation."""
 
     @property
     def frames(self) -> int:
@@ -89,19 +91,19 @@ class VideoInfo:
 
     @property
     def fps(self) -> float:
-        """Frames a second, on average."""
+        """Average number of frames per second."""
         return self.frames / self.duration_s
 
 
 def probe(path: str | Path) -> VideoInfo:
-    """What a file holds. Raises UserError where it can't be read, or holds no pictures."""
+    """Read the facts of a video file. Raises UserError if it can't be read or has no frames."""
     with _opened(str(path)) as (container, stream):
         return _facts(str(path), container, stream)
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[Any, Any]]:
-    """(container, its stream of pictures); whatever goes wrong within is a UserError."""
+    """(container, its video stream); errors inside the block become UserError."""
     import av
 
     if "://" in path:
@@ -109,14 +111,14 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     where = Path(path)
     try:
         there = where.exists()
-    except (OSError, ValueError) as error:  # too long a name
+    except (OSError, ValueError) as error:  # such as a name that is too long
         raise UserError(f"video {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
     if not there:
         raise UserError(f"video {display_path(path)} does not exist: check the path")
     if not where.is_file():
         raise UserError(f"video {path} is no file: give the path of one video")
     if not (size := where.stat().st_size):
-        raise UserError(f"video {path} is empty, 0 bytes: get it again, or leave it out")
+        raise UserError(f"video {path} is empty, 0 bytes: download it again, or leave it out")
     if size > MAX_BYTES:
         raise UserError(f"video {path} is too large, {size:,} bytes: at most {MAX_BYTES:,}")
     try:
@@ -157,27 +159,27 @@ def _facts(path: str, container: Any, stream: Any) -> VideoInfo:
     pts.sort()
     base = stream.time_base or Fraction(1, 1000)
     gaps = sorted(b - a for a, b in itertools.pairwise(pts))
-    rest = gaps[len(gaps) // 2] if gaps else last  # of what containers say of the last frame's length, little is true
+    rest = gaps[len(gaps) // 2] if gaps else last  # the last frame's own duration is unreliable in many containers
     duration = float((pts[-1] - pts[0] + max(rest, 0)) * base)
     times = tuple(float((p - pts[0]) * base) for p in pts)
     named = _named(container, stream)
     if named - duration > max(SHORT_S, SHORT_SHARE * named) and named < ABSURD * max(duration, 1.0):
-        raise UserError(f"video {path} was cut off: it ends after {duration:.1f} of {named:.1f} s: get it again")
+        raise UserError(f"video {path} was cut off: it ends after {duration:.1f} of {named:.1f} s: download it again")
     if len(pts) > 1 and len(pts) > MAX_RATE * duration:
-        raise UserError(f"video {path} names times that can't be: {len(pts):,} frames in {duration:.2g} s: write it anew")
+        raise UserError(f"video {path} has impossible times, {len(pts):,} frames in {duration:.2g} s: encode it again")
     size = (stream.codec_context.width, stream.codec_context.height)
     return VideoInfo(times_s=times, duration_s=duration or 1 / 30, size=size)
 
 
 def _named(container: Any, stream: Any) -> float:
-    """The seconds that the file says its pictures last; 0 where it doesn't."""
+    """The duration in the file's header in seconds; 0 without one."""
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
     return container.duration / 1e6 if container.duration and len(container.streams) == 1 else 0.0
 
 
 def frame_indices(clip: Clip, facts: VideoInfo, limits: VideoLimits) -> tuple[int, ...]:
-    """The numbers of the frames that a clip shows. Raises UserError where it asks for what isn't there."""
+    """Indices of the frames that a clip shows. Raises UserError if the clip names frames or times that the file doesn't have."""
     if clip.indices:
         beyond = [i for i in clip.indices if not 0 <= i < facts.frames]
         if beyond:
@@ -189,7 +191,7 @@ def frame_indices(clip: Clip, facts: VideoInfo, limits: VideoLimits) -> tuple[in
     first = max(0, bisect.bisect_right(facts.times_s, clip.start_s + 1e-6) - 1)
     last = max(first, bisect.bisect_left(facts.times_s, end - 1e-6) - 1)
     most = min(limits.max_frames, last - first + 1)
-    if clip.count is None:  # by rate: at the beginning, and every 1 / rate after it
+    if clip.count is None:  # a frame every 1 / rate seconds
         rate = clip.fps or limits.fps
         wanted = max(1, math.ceil((min(end, facts.duration_s) - clip.start_s) * rate - 1e-6))
         if wanted <= most:
@@ -208,7 +210,7 @@ def _nearest(times: Sequence[float], t: float) -> int:
 
 
 def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
-    """The frames of a clip, read from its file; see `mmrl.api.media.decoding.cached_frames`."""
+    """Decode the frames of a clip from its file, without the cache; see `cached_frames`."""
     import numpy as np
 
     with _opened(clip.path) as (container, stream):
@@ -237,7 +239,7 @@ def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
 def _pictures(
     path: str, container: Any, stream: Any, facts: VideoInfo, indices: Sequence[int], limits: VideoLimits
 ) -> dict[int, np.ndarray]:
-    """The frames with these numbers, by number."""
+    """Index -> frame, uint8 [H, W, 3], for these indices."""
     wanted = set(indices)
     found: dict[int, np.ndarray] = {}
     first = stream.start_time
@@ -266,7 +268,7 @@ def _pictures(
 
 
 class Scaler:
-    """Frames as RGB of a size. One for a clip: to set it up takes longer than to scale a frame."""
+    """Scales frames and converts them to RGB. Use one per clip: setting it up takes longer than scaling a frame."""
 
     def __init__(self) -> None:
         from av.video.reformatter import VideoReformatter
@@ -274,14 +276,14 @@ class Scaler:
         self._of = VideoReformatter()
 
     def __call__(self, frame: Any, width: int, height: int) -> np.ndarray:
-        """A frame of PyAV's, uint8 [height, width, 3]. On one thread: several clips are decoded side by side."""
+        """frame: of PyAV. Returns uint8 [height, width, 3]. It uses one thread, since several clips are decoded in parallel."""
         scaled = self._of.reformat(frame, format="rgb24", width=width, height=height, interpolation="BICUBIC", threads=1)
         made: np.ndarray = scaled.to_ndarray()
         return made
 
 
 def _picture(scaler: Scaler, frame: Any, limits: VideoLimits, frames: int) -> np.ndarray:
-    """RGB, upright, in the size that is looked at."""
+    """The frame as upright RGB in the size that `limits` give."""
     import numpy as np
 
     turns = round(frame.rotation / 90) % 4
@@ -292,10 +294,10 @@ def _picture(scaler: Scaler, frame: Any, limits: VideoLimits, frames: int) -> np
 
 
 def cached_frames(clip: Clip | VideoFrames, limits: VideoLimits = NATIVE) -> VideoFrames:
-    """The frames that are shown. What was decoded lately is kept, `KEPT_BYTES` of it.
+    """The frames of a clip within the limits. Recently decoded frames are cached, up to `KEPT_BYTES`.
 
-    Raises UserError, which names the file, where it is missing, broken anywhere before the last frame that is shown, cut off, too
-    large, or of a kind that is not opened; and where the clip asks for what isn't there.
+    Raises UserError, which names the file, if it is missing, broken anywhere before the last frame that is shown, truncated, too
+    large, or of a format that is not in `FORMATS`; also if the clip names frames or times that the file doesn't have.
     """
     clip = as_clip(clip)
     if isinstance(clip, VideoFrames):
@@ -315,7 +317,7 @@ def cached_frames(clip: Clip | VideoFrames, limits: VideoLimits = NATIVE) -> Vid
 
 
 def recent_frames(clip: Clip | VideoFrames) -> VideoFrames:
-    """What is seen of a clip by somebody, for people to look at: as it was decoded last, or small."""
+    """The frames of a clip for people: those in the cache, or small ones decoded now."""
     clip = as_clip(clip)
     if isinstance(clip, Clip):
         with _LOCK:
@@ -326,13 +328,14 @@ def recent_frames(clip: Clip | VideoFrames) -> VideoFrames:
 
 
 class Count:
-    """Files that were decoded by this process so far."""
+    """Counter of decoded files."""
 
     files = 0
+    """Files that this process has decoded so far."""
 
 
 KEPT_BYTES = 2**28
-"""How many bytes of decoded frames stay cached, 256 MB."""
+"""Size of the cache of decoded frames, in bytes."""
 _KEPT: OrderedDict[Any, VideoFrames] = OrderedDict()
 
 
@@ -340,22 +343,22 @@ _LOCK = threading.Lock()
 
 
 def clear_cache() -> None:
-    """Nothing that was decoded is kept."""
+    """Empty the cache of decoded frames."""
     with _LOCK:
         _KEPT.clear()
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """What changes when the file does."""
+    """(modification time in ns, size in bytes) of the file, a part of its key in the cache."""
     try:
-        found = os.stat(path)
-    except (OSError, ValueError):  # the latter of a NUL
-        return (0, 0)  # opening it says what is wrong
-    return found.st_mtime_ns, found.st_size
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError for a path with NUL
+        return (0, 0)  # opening the file raises the error
+    return status.st_mtime_ns, status.st_size
 
 
 def _resized(footage: VideoFrames, limits: VideoLimits) -> VideoFrames:
-    """As it is, in the size and number that is looked at."""
+    """The frames reduced to the number and size that the limits allow."""
     import av
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""A clip as one picture: moments of it side by side, their times, and spans of time below, for people to look at."""
+"""A clip as one image, for people: frames side by side, their times, and time spans below."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TRUE, SAID = (0, 130, 90), (213, 94, 0)
-"""Colours of what is true and of what was said, told apart by the colour-blind too (Okabe and Ito)."""
+"""Colours of the ground truth and of the prediction, from the colour-blind safe palette of Okabe and Ito."""
 GROUND, LINE, INK = (246, 246, 244), (205, 205, 200), (60, 60, 60)
 GAP, TEXT, BAR = 4, 14, 12
-"""Pixels: between frames, of a line of text, of a span."""
+"""Pixels: gap between frames, height of a line of text, height of a time span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpan:
-    """A part of a clip that has a name."""
+    """A named part of a clip, in seconds from its beginning."""
 
     name: str
     start_s: float
@@ -29,8 +29,8 @@ class TimeSpan:
 
 
 def filmstrip(footage: VideoFrames, spans: Sequence[TimeSpan] = (), *, width: int = 960, most: int = 8, across: int = 8) -> Image:
-    """At most so many moments of a clip, evenly, `across` in a row, each with its time; under them a line of time for each span.
-    What of a span lies beyond the clip ends in an arrow's head at the edge. width: of the picture, in pixels."""
+    """Draw at most `most` evenly spaced frames of a clip, `across` in a row, each with its time, and below them a timeline for
+    each span. A span that ends after the clip is drawn with an arrowhead at the edge. width: of the result, in pixels."""
     import numpy as np
     from PIL import Image, ImageDraw
 

@@ -1,7 +1,7 @@
-"""Images, safely decoded, and the frames that coordinates are written in.
+"""Safe decoding of images.
 
-An image file is hostile input until it is decoded: its size is read from the header first, only raster formats that
-Pillow decodes itself are opened, and whatever goes wrong becomes one line that names the file.
+Image files are untrusted input: the size is read from the header first, only raster formats that Pillow decodes itself are
+opened, and every error becomes one line that names the file.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 MAX_PIXELS = 2**26
 """Width times height of the largest image that is decoded, 67 megapixels: 268 MB in memory."""
 MAX_RATIO = 200
-"""The longer side over the shorter; Qwen's image processors refuse more."""
+"""Largest ratio of the longer side to the shorter; Qwen's image processors refuse more."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "TGA", "ICO", "JPEG2000", "AVIF")
-"""What is opened. Not EPS, which runs a program, nor containers that pull in other files."""
+"""Formats that are opened. Not EPS, which runs a program, nor containers that load other files."""
 
 
 def load_image(ref: Any, max_pixels: int = MAX_PIXELS, name: str = "") -> Image:
-    """The picture as an RGB PIL image in its own size, upright.
+    """Load an image as an upright RGB PIL image in its original size.
 
-    ref: a PIL image, a path, or the bytes of an image file. name: what to call it in errors; by default its path.
+    ref: a PIL image, a path, or the bytes of an image file. max_pixels: largest width times height. name: for error messages; by
+    default its path.
 
-    EXIF orientation is applied; transparency is laid on white; CMYK is converted without its colour profile; 16 bits of
-    grey are scaled to 8; of an animation or a multi-page file the first frame is used. The size is never changed,
-    because coordinates count on it: an image above `max_pixels`, or longer than `MAX_RATIO` times its width, is refused, and
-    a tiny one, even of 1 x 1, is returned as it is, for the policy's processor to enlarge to the least it can see.
+    EXIF orientation is applied; transparency becomes white; CMYK is converted without its colour profile; 16-bit grey is scaled
+    to 8 bits; of an animation or a multi-page file the first frame is used. The size is never changed, because coordinates
+    depend on it. A tiny image, even of 1 x 1, is returned as it is; the policy's processor enlarges it.
 
-    Raises UserError, which names the image, when it is missing, broken, cut off, too large, or of a kind not listed above.
+    Raises UserError, which names the image, if it is missing, broken, truncated, larger than `max_pixels`, longer on one side
+    than `MAX_RATIO` times the other, or of a format that is not in `FORMATS`.
     """
     from PIL import Image
 
@@ -101,7 +102,7 @@ def _decode(image: Image, max_pixels: int, name: str) -> Image:
         return upright if upright.mode == "RGB" and "transparency" not in upright.info else _rgb(upright, name)
     except UserError:
         raise
-    except Exception as error:  # decoders raise all sorts on broken files, and each means that the file is broken
+    except Exception as error:  # decoders raise exceptions of many kinds for broken files
         raise _broken(name, error) from error
 
 
@@ -111,7 +112,7 @@ def _rgb(image: Image, name: str) -> Image:
     if image.mode.startswith("I"):
         return _eight_bits(image, name).convert("RGB")
     if image.mode == "F":
-        raise UserError(f"image {name} holds floating-point pixels, whose range is not known: save it with 8 or 16 bits")
+        raise UserError(f"image {name} has floating-point pixels of unknown range: save it with 8 or 16 bits")
     if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
@@ -119,13 +120,13 @@ def _rgb(image: Image, name: str) -> Image:
 
 
 def _eight_bits(image: Image, name: str) -> Image:
-    """16-bit grey as 8-bit grey; Pillow's own conversion would clip everything above 255 to white."""
+    """Convert 16-bit grey to 8-bit grey; Pillow's own conversion clips everything above 255 to white."""
     import numpy
     from PIL import Image
 
     grey = numpy.asarray(image).astype(numpy.int64)
     if grey.min() < 0 or grey.max() > 65535:
-        raise UserError(f"image {name} holds 32-bit numbers, whose range is not known: save it with 8 or 16 bits")
+        raise UserError(f"image {name} has 32-bit pixels of unknown range: save it with 8 or 16 bits")
     return Image.fromarray(((grey * 255 + 32767) // 65535).astype(numpy.uint8))
 
 

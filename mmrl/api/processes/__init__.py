@@ -1,6 +1,7 @@
-"""Child processes that run code of plugins: workers of the judge, worlds of simulators, the conformance kit's other process.
+"""Child processes that run code of plugins: workers of the judge, environments of simulators, the second process of the
+conformance kit.
 
-Each is a fresh interpreter in a session of its own, never a fork: threads and a CUDA context would not survive one.
+Each is a new interpreter in its own session, never a fork, since threads and a CUDA context don't survive a fork.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import IO, Any
 
 CHILD = Path(__file__).with_name("child.py")
 SAME_ORDER = {"PYTHONHASHSEED": "0"}
-"""The same order of sets everywhere, so that a score or a world repeats."""
+"""A fixed order of sets in all processes, so that scores and environments are reproducible."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **SAME_ORDER}
-"""For processes that run side by side: one thread each."""
+"""Environment variables of processes that run in parallel: one thread each."""
 TAIL = 4000
-"""Bytes of stderr that are kept."""
+"""Number of bytes that are kept of the end of stderr."""
 
 
 class ChildProcess:
-    """A process that calls one function, and the end of what it writes to stderr."""
+    """A process that calls one function; the end of its stderr is kept."""
 
     def __init__(
         self,
@@ -42,11 +43,11 @@ class ChildProcess:
         stderr: IO[bytes] | None = None,
         bound: bool = True,
     ) -> None:
-        """program: `module:function`. arguments: for it, as JSON holds them. environment: all variables of the process.
-        file: the module's, for a module that imports the standard library alone; `python` may then lack mmrl.
-        python: the interpreter, by default this one. path: its `sys.path`, by default its own. pass_fds: descriptors that it
-        inherits. pipes: to its stdin and from its stdout, unbuffered. stderr: a file in place of a pipe that `listen` reads.
-        bound: on Linux it is killed when the thread ends that makes this."""
+        """program: `module:function`. arguments: of the function, JSON-serialisable. environment: all environment variables of
+        the process. file: path of a module that imports only the standard library; `python` then needs no mmrl.
+        python: the interpreter, by default this one. path: its `sys.path`, by default its own. pass_fds: file descriptors that it
+        inherits. pipes: open unbuffered pipes to its stdin and stdout. stderr: a file to use instead of a pipe that `listen`
+        reads. bound: on Linux, kill the process when the thread that made this object ends."""
         request = {
             "program": program,
             "file": file,
@@ -73,20 +74,20 @@ class ChildProcess:
         self._killed = False
 
     def listen(self) -> bool:
-        """Read what has come on stderr and keep the end of it; False once it is closed."""
+        """Read the available stderr and keep its end; False once stderr is closed."""
         data = self.stderr.read(1 << 16)
         self._tail = (self._tail + (data or b""))[-TAIL:]
         return data != b""
 
     def exit_code(self, patience_s: float) -> int | None:
-        """Negative for a signal; None where the process still runs after so many seconds."""
+        """The exit code, negative for a signal; None if the process still runs after `patience_s` seconds."""
         try:
             return self.popen.wait(patience_s)
         except subprocess.TimeoutExpired:
             return None
 
     def how_it_ended(self) -> str:
-        """Of a process that has ended: `exited with code 1; stderr: ...`."""
+        """How an ended process ended, such as `exited with code 1; stderr: ...`."""
         code = self.popen.returncode
         self.listen()
         text = self._tail.decode(errors="replace")
@@ -96,17 +97,17 @@ class ChildProcess:
         return how + (f"; stderr: {text}" if text else "")
 
     def kill(self) -> None:
-        """End the process, and all that it started in its session."""
+        """Kill the process and everything that it started in its session."""
         if not self._killed:
             with contextlib.suppress(
                 ProcessLookupError, PermissionError
-            ):  # all have ended; macOS says EPERM when only zombies are left
+            ):  # all have ended; macOS raises EPERM if only zombies are left
                 os.killpg(self.pid, signal.SIGKILL)
             self.popen.wait()
             self._killed = True
 
     def close(self) -> None:
-        """End the process as `kill` does, and close the pipes to it."""
+        """Kill the process as `kill` does, and close its pipes."""
         self.kill()
         for pipe in (self.popen.stdin, self.popen.stdout, self.stderr):
             if pipe:
@@ -114,7 +115,7 @@ class ChildProcess:
 
 
 def shared_memory(size: int = 0) -> int:
-    """A descriptor of so many bytes that several processes can map; on Linux in memory, so that no full disk can hurt."""
+    """A file descriptor of `size` bytes that several processes can map; on Linux in memory, so a full disk doesn't matter."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("mmrl")
     else:

@@ -1,4 +1,4 @@
-"""Python code that is tried in a child process with a deadline: one that crashes or hangs is a fact like any other."""
+"""Run Python code that may crash or hang in a child process with a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 
 def try_python(code: str, timeout_s: float, *arguments: str) -> dict[str, Any]:
-    """The JSON object on the last line that `code` prints in a child process, or `{"error": why there is none}`."""
+    """Run `code` in a child process and return the JSON object on the last line that it prints, or `{"error": reason}`.
+
+    arguments: `sys.argv[1:]` of the code."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],

@@ -1,1 +1,1 @@
-"""Types and helpers to write simulators with."""
+"""Types and helpers for writing simulators."""

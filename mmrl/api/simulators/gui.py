@@ -1,7 +1,7 @@
-"""Screens that are looked at and acted on, a web page's or a phone's: what they show, and what can be done to them.
+"""GUI environments, such as web pages and phones: observations of a screen, and actions on it.
 
-A plugin that drives some says so with `SimulatorSpec(screens=True)`; tasks reach them by id, with `screens_of`, and know no
-plugin. Places are pixels of the screen's picture, x to the right and y down from its top left corner.
+A plugin with such environments declares them with `SimulatorSpec(screens=True)`. Tasks get them by id with `screens_of`, without
+importing the plugin. Coordinates are pixels of the screenshot: x to the right and y down from the top left corner.
 """
 
 from __future__ import annotations
@@ -26,93 +26,94 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One thing done to a screen."""
+    """One action on a screen."""
 
     kind: ActionKind
     at: Point | None = None
-    """Where: of a click, a press, the start of a drag, and of a scroll where it isn't the middle of the screen."""
+    """The point of a click or a press, the start of a drag, or the point of a scroll (by default the middle of the screen)."""
     to: Point | None = None
-    """Where a drag ends."""
+    """The end of a drag."""
     text: str = ""
-    """What is typed; the key, such as Enter or Control+A; the app or the page that is opened; the answer."""
+    """The text to type; the key, such as Enter or Control+A; the app or page to open; the answer."""
     direction: Direction | None = None
-    """Of a scroll: `down` shows what is further down."""
+    """The direction of a scroll: `down` shows what is further down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """A thing on a screen that can be seen, as the page or the app itself says."""
+    """A visible element of a screen, from the page's or app's accessibility data."""
 
     box: Box
     role: str
-    """What it is: button, link, textbox, checkbox, text, ..."""
+    """The kind of element: button, link, textbox, checkbox, text, ..."""
     text: str = ""
-    """What is written on it, or what it is called where nothing is."""
+    """Its visible text, or else its accessible name."""
     value: str = ""
-    """What it holds: a field's text, `checked`, an option that is chosen."""
+    """Its state: a field's text, `checked`, a selected option."""
     icon: bool = False
-    """It shows a picture and no text."""
+    """It shows an image and no text."""
     interactive: bool = False
     """It can be clicked or typed into."""
     click_point: Point | None = None
-    """A place on it that nothing covers: its middle where that is free. None where nobody looked."""
+    """A point on it that no other element covers, if possible its middle. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenObservation:
-    """A screen at one moment, and what the page made of the last action."""
+    """The observation of a screen at one moment, and the result of the last action."""
 
     screenshot: Image | None = None
-    """None once the episode is over, where nobody looks."""
+    """May be None after the end of the episode, or for `start(picture=False)`."""
     instruction: str = ""
-    """What is to be done."""
+    """The goal of the episode."""
     elements: tuple[Element, ...] = ()
-    """From top to bottom; only where they were asked for."""
+    """Visible elements from top to bottom; only with `open(elements=True)`."""
     reward: float = 0.0
-    """What the page pays for this action by its own rule, time included, -1 to 1."""
+    """The page's own reward for this action, time penalty included, -1 to 1."""
     raw_reward: float = 0.0
-    """The same without the time that it took."""
+    """The reward without the time penalty."""
     terminated: bool = False
     """The episode is over."""
     success: bool = False
-    """What was to be done is done."""
+    """The goal is reached."""
     notes: tuple[str, ...] = ()
-    """What was refused or happened aside, for people and for the policy: a dialog, another host, a place off the screen."""
+    """Refused actions and side events, for people and the policy: a dialog, another host, a point off the screen."""
 
 
 @runtime_checkable
 class Screen(Protocol):
-    """One screen, in the hands of one episode. Its methods are called from any thread, one at a time, and raise
-    `mmrl.EnvironmentFailed` where it crashed or hung."""
+    """One screen, used by one episode. Its methods are called from any thread, one at a time, and raise
+    `mmrl.EnvironmentFailed` if the screen crashed or hung."""
 
     def start(self, page: str, seed: int, picture: bool = True) -> ScreenObservation:
-        """The page anew, drawn from the seed alone, whatever was shown before. picture: False where nobody will look at it."""
+        """Start an episode on a page. The observation depends on the page and the seed alone. picture: False if no screenshot is
+        needed. Raises UserError for an unknown page."""
         ...
 
     def act(self, action: Action) -> ScreenObservation:
-        """What follows. An action that makes no sense here does nothing and leaves a note."""
+        """Carry out an action and return the next observation. An impossible action does nothing and leaves a note."""
         ...
 
     def expert_action(self) -> Action | None:
-        """What someone who knows the page would do now; None where nobody does."""
+        """The expert's next action; None if the page has no expert."""
         ...
 
     def close(self) -> None:
-        """Gives the screen back."""
+        """Release the screen."""
         ...
 
 
 @runtime_checkable
 class Screens(Protocol):
-    """What a spec with `screens=True` makes, as `target(**options)`."""
+    """A pool of screens: the target of a spec with `screens=True` makes it, as `target(**options)`."""
 
     size: tuple[int, int]
-    """(width, height) of pictures, in pixels."""
+    """(width, height) of screenshots, in pixels."""
     pages: Sequence[str]
-    """What `Screen.start` knows."""
+    """The pages that `Screen.start` knows."""
     actions: frozenset[str]
-    """Of `ACTION_KINDS`."""
+    """The kinds of actions that are possible, a subset of `ACTION_KINDS`."""
 
     def open(self, elements: bool = False) -> Screen:
-        """A screen that nobody else has. elements: its `ScreenObservation` should list them."""
+        """Get an unused screen. elements: whether its observations list the visible elements."""
         ...

@@ -1,6 +1,6 @@
-"""How an episode in a simulator is laid out as targets of learning: a token, an action or a chunk each, as `ratio` says.
+"""The targets of an episode in a simulator: each is a token, an action or a chunk, depending on `ratio`.
 
-T calls (S of several episodes), K actions in a chunk, C choices in an action, L targets.
+T calls of one episode (S of several), K actions in a chunk, C choices in an action (tokens, or 1), L targets.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from mmrl.api.simulators.types import TrajectoryData
 
 Ratio = Literal["token", "action", "chunk"]
-"""What has a log-probability of its own in a loss; see the stage key `ratio`."""
+"""The unit with its own log-probability ratio in the loss; see the stage key `ratio`."""
 Credited = Literal["token", "action", "chunk", "turn"]
-"""What has an advantage of its own; see the stage key `credit`."""
+"""The unit with its own advantage; see the stage key `credit`."""
 
 
 def per_target(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio) -> torch.Tensor:
-    """Figures of choices [S, K, C] -> [L]: summed over each target, of what was carried out, in the order of calls, actions and
-    choices."""
+    """Sum values of choices [S, K, C] over each target -> [L], in the order of calls, actions and choices. Actions that were not
+    carried out are left out."""
     if ratio == "token":
         return x_SKC[valid_SK].flatten()
     x_SK = x_SKC.sum(-1)
@@ -28,49 +28,49 @@ def per_target(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio) -> tor
 
 
 def values_per_target(values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
-    """A critic's values, of each action (U = K) or of the whole call (U = 1), -> [L]. choices: C."""
+    """A critic's values [S, U], of each action (U = K) or of the whole call (U = 1), -> [L]. choices: C."""
     if ratio == "chunk":
         return values_SU[:, 0]
     values_SK = values_SU.expand(-1, valid_SK.shape[1])
     return values_SK[..., None].expand(-1, -1, choices if ratio == "token" else 1)[valid_SK].flatten()
 
 
-def num_targets(track: TrajectoryData, ratio: Ratio) -> int:
+def num_targets(data: TrajectoryData, ratio: Ratio) -> int:
     """L of an episode."""
     if ratio == "chunk":
-        return len(track.valid_TK)
-    return int(track.valid_TK.sum()) * (track.logprobs_TKC.shape[-1] if ratio == "token" else 1)
+        return len(data.valid_TK)
+    return int(data.valid_TK.sum()) * (data.logprobs_TKC.shape[-1] if ratio == "token" else 1)
 
 
-def target_rewards(track: TrajectoryData, ratio: Ratio) -> torch.Tensor:
-    """float32 [L]: each action's reward at its last target; of a chunk the sum."""
+def target_rewards(data: TrajectoryData, ratio: Ratio) -> torch.Tensor:
+    """float32 [L]: each action's reward at its last target; for chunks the sum of their actions' rewards."""
     if ratio != "token":
-        return per_target(track.rewards_TK[..., None], track.valid_TK, ratio)
-    paid_TKC = track.logprobs_TKC.new_zeros(track.logprobs_TKC.shape)
-    paid_TKC[..., -1] = track.rewards_TK
-    return per_target(paid_TKC, track.valid_TK, ratio)
+        return per_target(data.rewards_TK[..., None], data.valid_TK, ratio)
+    rewards_TKC = data.logprobs_TKC.new_zeros(data.logprobs_TKC.shape)
+    rewards_TKC[..., -1] = data.rewards_TK
+    return per_target(rewards_TKC, data.valid_TK, ratio)
 
 
-def call_ends(track: TrajectoryData, ratio: Ratio) -> torch.Tensor:
-    """int64 [T]: the last target of each call."""
+def call_ends(data: TrajectoryData, ratio: Ratio) -> torch.Tensor:
+    """int64 [T]: index of the last target of each call."""
     import torch
 
     if ratio == "chunk":
-        return torch.arange(len(track.valid_TK))
-    each = track.logprobs_TKC.shape[-1] if ratio == "token" else 1
-    return (track.valid_TK.sum(1).cumsum(0) * each - 1).cpu()
+        return torch.arange(len(data.valid_TK))
+    targets_in_action = data.logprobs_TKC.shape[-1] if ratio == "token" else 1
+    return (data.valid_TK.sum(1).cumsum(0) * targets_in_action - 1).cpu()
 
 
-def credit_units(track: TrajectoryData, ratio: Ratio, credit: Credited) -> torch.Tensor:
-    """int64 [L]: the number of the unit of credit that each target belongs to: itself, its action, or its call."""
+def credit_units(data: TrajectoryData, ratio: Ratio, credit: Credited) -> torch.Tensor:
+    """int64 [L]: index of the credit unit that each target belongs to: the target itself, its action, or its call."""
     import torch
 
     if credit == "token":
-        return torch.arange(num_targets(track, ratio))
-    calls, count = track.valid_TK.shape
+        return torch.arange(num_targets(data, ratio))
+    calls, count = data.valid_TK.shape
     if ratio == "chunk":
         return torch.arange(calls)
-    action_TK = (track.valid_TK.flatten().cumsum(0) - 1).view(calls, count)
+    action_TK = (data.valid_TK.flatten().cumsum(0) - 1).view(calls, count)
     unit_TK = action_TK if credit == "action" else torch.arange(calls, device=action_TK.device)[:, None].expand(-1, count)
-    targets_in_action = track.logprobs_TKC.shape[-1] if ratio == "token" else 1
-    return unit_TK[track.valid_TK].repeat_interleave(targets_in_action).cpu()
+    targets_in_action = data.logprobs_TKC.shape[-1] if ratio == "token" else 1
+    return unit_TK[data.valid_TK].repeat_interleave(targets_in_action).cpu()

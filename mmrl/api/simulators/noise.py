@@ -1,8 +1,8 @@
-"""Random numbers that are a function of a seed and of where they are used, alike on every device and in every batch.
+"""Counter-based random numbers: a function of a seed and of their use, the same on every device and in every batch.
 
-A generator's numbers depend on what was drawn before them, and so on how many environments there are and in which order they go.
-These don't: row n of a batch gets the numbers of its own seed, wherever it stands. The mixing is that of SplitMix64 (Steele et
-al., Fast splittable pseudorandom number generators, 2014, figure 17).
+The numbers of a random generator depend on what was drawn before, and so on the number and order of environments. These don't:
+row n of a batch gets the numbers of its own seed, at any index. The mixing function is that of SplitMix64 (Steele et al., Fast
+splittable pseudorandom number generators, 2014, figure 17).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -77235922
 def uniform(seeds_n: torch.Tensor, *use: int | torch.Tensor, shape: tuple[int, ...] = ()) -> torch.Tensor:
     """float32 [n, *shape] in (0, 1), never 0 or 1.
 
-    seeds_n: int64. use: whole numbers, or int64 [n], that tell one use of a seed from another (a purpose, a step); numbers of
-    different uses are independent of each other.
+    seeds_n: int64 [n]. use: integers, or int64 [n], that distinguish the uses of a seed (a purpose, a step); the numbers of
+    different uses are independent.
     """
     import torch
 
@@ -48,10 +48,10 @@ def _mixed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
-    """To the right, as if there were no sign."""
+    """Logical (unsigned) shift to the right."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def _signed(number: int) -> int:
-    """A whole number as int64 holds it."""
+    """An integer wrapped to int64."""
     return (number + 2**63) % 2**64 - 2**63

@@ -1,6 +1,6 @@
-"""What flows between a simulator, a task and the engine: Observation, Transition, ActionSpec, Simulation, Demonstration.
+"""Data types of simulators: Observation, Transition, ActionSpec, Simulation, Demonstration, TrajectoryData.
 
-N environments, n of them chosen, A action dims, H and W pixels, S numbers of state. Tensors are on the simulator's device.
+N environments, n of them chosen, A action dims, H and W pixels, S state dims. Tensors are on the simulator's device.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What n environments show: the rows that were asked for, in that order. What was given out is not changed later."""
+    """The observations of n environments, in the order of the indices that were given. Later steps don't change it."""
 
     images: Mapping[str, torch.Tensor]
     """Camera -> uint8 [n, H, W, 3]; empty for a simulator that doesn't render."""
     state: torch.Tensor | None
-    """float32 [n, S]: what is known besides pictures, such as the pose of the arm; None where there is none."""
+    """float32 [n, S]: proprioception and the like, such as the pose of the arm; None without any."""
     instructions: Sequence[str]
-    """n texts: what is to be done."""
+    """n texts: the goal of each episode."""
 
     def __len__(self) -> int:
         return len(self.instructions)
 
     def rows(self, rows: torch.Tensor) -> Observation:
-        """Some of them. rows: int64 [k], on any device."""
+        """The observations of some environments. rows: int64 [k], on any device."""
         return Observation(
             images={camera: images[rows.to(images.device)] for camera, images in self.images.items()},
             state=None if self.state is None else self.state[rows.to(self.state.device)],
@@ -40,92 +40,91 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What a step did in all N environments. Rows of environments that were not active mean nothing."""
+    """The result of a step in all N environments. Rows of inactive environments are undefined."""
 
     observation: Observation
-    """N rows; of an environment whose episode just ended the state that ended it, never that of a next one."""
+    """N rows. If an episode just ended, its last state, never the first state of the next episode."""
     reward_N: torch.Tensor
     """float32: the simulator's own reward of this step."""
     terminated_N: torch.Tensor
-    """bool: the episode is over by itself, so that nothing more can be earned. Success alone doesn't end an episode."""
+    """bool: the episode ended by itself, so no further reward is possible. Success alone doesn't end an episode."""
     truncated_N: torch.Tensor
-    """bool: the simulator itself cut it off. The time limit is the engine's."""
+    """bool: the simulator itself truncated the episode. The time limit isn't the simulator's task: mmrl applies it."""
     success_N: torch.Tensor
-    """bool: the task is solved in the state that was reached."""
+    """bool: the task is solved in the state after this step."""
     lost_N: torch.Tensor | None = None
-    """bool: the environment broke in this step (its process died or hung); its episode is void, and a reset mends it."""
+    """bool: the environment failed in this step (its process died or hung). Its episode is void, and a reset repairs it."""
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Name -> float32 [N], 0 to 1: how much of a part of the task holds in that state, such as `grasped`; for rewards by stages
-    and for figures. The same names in every step; `success` is always known besides."""
+    """Name -> float32 [N], 0 to 1: progress on a part of the task in the state after this step, such as `grasped`; for staged
+    rewards and metrics. The names are the same in every step; `success` is always available too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSpec:
-    """What the numbers of an action mean. Each is in [-1, 1]; a simulator clips what is beyond and refuses NaN."""
+    """The action space. Each number is in [-1, 1]; a simulator clips larger values and refuses NaN."""
 
     dims: int
     """A."""
     control_mode: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other"
-    """`end-effector-delta`: x, y, z, then rotations, then the gripper, as differences from the pose of now."""
+    """`end-effector-delta`: x, y, z, then rotations, then the gripper, as differences from the current pose."""
     gripper: int | None = None
-    """Which dim opens (below 0) and closes (above 0) a gripper, if one does."""
+    """Index of the dim that opens (below 0) and closes (above 0) a gripper, if there is one."""
     units: tuple[float, ...] = ()
-    """A numbers: what 1 of each is, in metres, radians, or what the simulator counts in; a gripper's is not used. Below 0 where
-    the simulator turns a number round. Empty: unknown."""
+    """A numbers: the size of 1 in each dim, in metres, radians or the simulator's unit; that of a gripper is not used. Negative
+    if the simulator inverts the dim. Empty: unknown."""
 
     def __post_init__(self) -> None:
         if self.units and (len(self.units) != self.dims or not all(math.isfinite(u) and u for u in self.units)):
             raise ValueError(f"units = {self.units} must be {self.dims} finite numbers, none of them 0")
         if self.gripper is not None and not 0 <= self.gripper < self.dims:
-            raise ValueError(f"gripper = {self.gripper!r} is none of the {self.dims} dims of an action")
+            raise ValueError(f"gripper = {self.gripper!r} must be an index of the {self.dims} dims of an action, from 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """How a task's episodes are simulated and paid: what `Task.simulation` says."""
+    """How a task's episodes are simulated and rewarded: the value of `Task.simulation`."""
 
     simulator: str
-    """Id of the simulator; empty for a task that brings its own demonstrations and has none: it can be imitated, and nothing
-    more."""
+    """Id of the simulator; empty for a task that has only its own demonstrations and can't be simulated."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the simulator, besides `num_envs` and `device`."""
     max_steps: int | None = None
-    """Steps after which an episode is cut off; the simulator's own limit when None."""
+    """Steps after which an episode is cut off; None: the simulator's own limit."""
     stages: Mapping[str, float] = field(default_factory=lambda: {"success": 1.0})
-    """Part -> what it is worth: the potential of a state is their weighted sum. `grasped & success` is the product of two."""
+    """Part -> weight: the potential of a state is the weighted sum of its parts. `grasped & success` is the product of two."""
     reward: Literal["stages", "own", "none"] = "stages"
-    """`stages`: the potential (of the state that each step reached); `own`: the simulator's; `none`: only verifiers pay."""
+    """`stages`: the potential of the state after each step; `own`: the simulator's reward; `none`: only verifiers reward."""
     potential_based: bool = True
-    """Pay the difference of the potential and not the potential itself (RL4VLA); it is 0 where an episode starts."""
+    """Reward the difference of the potential instead of the potential itself (RL4VLA); the potential is 0 at the start."""
     terminate_on_success: bool = True
     """An episode ends with its first success; otherwise it goes on to its limit, and success may be lost again."""
     time_limit_terminates: bool = False
-    """The time limit is part of the task: what isn't done by then has failed, and nothing more is to come. Otherwise an episode
-    that reaches it was merely cut off, and a critic's value of its last state still counts."""
+    """The time limit is part of the task: reaching it terminates the episode, without bootstrapping. Otherwise it truncates the
+    episode, and the critic's value of the last state is used for bootstrapping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """What a task itself shows for imitation: a moment of an episode, or several, T of them, and what was done."""
+    """A task's own demonstration for imitation: T consecutive observations of an episode, and the actions."""
 
     instruction: str
     images: Mapping[str, torch.Tensor]
-    """Camera -> uint8 [T, H, W, 3]: what was seen before each action, under the names that the simulator's cameras have."""
+    """Camera -> uint8 [T, H, W, 3]: the images before each action, with the names of the simulator's cameras."""
     state: torch.Tensor | None
-    """float32 [T, S], of the same moments."""
+    """float32 [T, S], at the same times as `images`."""
     actions_MA: torch.Tensor
-    """float32, M >= T: what was done in these moments, and then, for policies that choose chunks, what followed."""
+    """float32, M >= T: the action after each observation and, for policies that act in chunks, the actions that followed."""
     physical_units: bool = False
-    """The numbers of an action are metres, radians and so on, and not the simulator's [-1, 1]: for policies with statistics."""
+    """Actions are in metres, radians and so on, not in the simulator's [-1, 1]; for policies with statistics."""
 
 
 def split_parts(stage: str) -> list[str]:
-    """The parts whose product a key of `Simulation.stages` names."""
+    """The names of the parts in a key of `Simulation.stages`, such as `grasped & success`."""
     return [name.strip() for name in stage.split("&")]
 
 
 def potential(stages: Mapping[str, float], parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """float32 [N]: what states are worth, see `Simulation.stages`. parts: name -> float32 [N], `success` among them."""
+    """float32 [N]: the potential of N states, see `Simulation.stages`. parts: name -> float32 [N], including `success`."""
     import torch
 
     worth = [weight * math.prod(parts[name] for name in split_parts(key)) for key, weight in stages.items()]
@@ -134,33 +133,33 @@ def potential(stages: Mapping[str, float], parts: Mapping[str, torch.Tensor]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryData:
-    """What happened in one episode: T calls of the policy, a chunk of K actions each, C choices in an action (tokens, or 1)."""
+    """The steps of one episode: T calls of the policy, a chunk of K actions each, C choices in an action (tokens, or 1)."""
 
     instruction: str
     images: Mapping[str, torch.Tensor]
-    """Camera -> uint8 [T + 1, H, W, 3]: what was seen before each call, and the state in which the episode was left."""
+    """Camera -> uint8 [T + 1, H, W, 3]: the images before each call, and those of the last state."""
     state: torch.Tensor | None
-    """float32 [T + 1, S], of the same moments."""
+    """float32 [T + 1, S], at the same times as `images`."""
     choices: torch.Tensor
-    """[T, ...]: what the policy chose, in its own terms; it knows how to say how likely that was."""
+    """[T, ...]: the policy's samples in its own format, from which it can compute their log-probabilities again."""
     logprobs_TKC: torch.Tensor
-    """float32: natural log-probability of each choice when it was made; NaN where nobody sampled, as in a demonstration."""
+    """float32: natural log-probability of each choice when it was sampled; NaN if it was not sampled, as in a demonstration."""
     valid_TK: torch.Tensor
-    """bool: the action was carried out; those of a chunk that follow the end of the episode were not."""
+    """bool: the action was carried out; the actions of a chunk after the end of the episode were not."""
     rewards_TK: torch.Tensor
-    """float32: what each action was paid; 0 where it was not carried out."""
+    """float32: the reward of each action; 0 for actions that were not carried out."""
     values_TU: torch.Tensor | None = None
-    """float32: what a critic said before each call, of each action (U = K) or of the whole (U = 1)."""
+    """float32: the critic's value before each call, of each action (U = K) or of the whole call (U = 1)."""
     expert_actions_TA: torch.Tensor | None = None
-    """float32: what an expert would have done at each call, where one was asked."""
+    """float32: the expert's action at each call, if it was computed."""
     bootstrap: float = 0.0
-    """What it said of the state in which the episode was left; 0 where the episode ended by itself."""
+    """The critic's value of the last state; 0 if the episode ended by itself."""
     step_s: float = 0.1
-    """Simulated seconds of an action, for videos."""
+    """Simulated seconds per action, for videos."""
 
     @property
     def stub(self) -> TrajectoryData:
-        """Without what was seen and chosen: what algorithms count with, on the CPU."""
+        """A copy on the CPU without images, state and choices: only the data that algorithms compute with."""
         import torch
 
         plain = {
@@ -173,14 +172,14 @@ class TrajectoryData:
 
     @property
     def portable(self) -> TrajectoryData:
-        """With tensors of its own, in main memory: a part of a tensor would take the whole along to another process."""
+        """A copy with its own tensors in main memory: pickling a view of a tensor would send the whole tensor."""
         tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if hasattr(getattr(self, f.name), "clone")}
         images = {camera: shown.cpu().clone() for camera, shown in self.images.items()}
         return dataclasses.replace(self, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
 
     @property
     def length(self) -> int:
-        """Choices that were carried out."""
+        """Number of choices that were carried out."""
         return int(self.valid_TK.sum()) * self.logprobs_TKC.shape[-1]
 
     @property

@@ -1,1 +1,1 @@
-"""Helpers to write tasks with."""
+"""Helpers for writing tasks."""

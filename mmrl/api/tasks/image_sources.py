@@ -1,7 +1,8 @@
-"""Pictures that are at hand: the photographs that scikit-image and scikit-learn ship, and folders of one's own. For tasks.
-Folders may be of other files, such as clips.
+"""Sources of images for tasks: the photographs of scikit-image and scikit-learn, and the user's own folders. The helpers for
+folders work for other files too, such as videos.
 
-Everything is drawn by hashing names with a seed, so that every machine draws the same, and adding a file moves no other one.
+Everything is drawn by hashing names with a seed, so every machine draws the same, and a new file doesn't move other files to
+another split.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ PHOTOGRAPHS = (
     *("astronaut", "brick", "chelsea", "china", "coffee", "coins", "flower", "grass", "gravel", "hubble_deep_field", "ihc"),
     *("motorcycle_left", "retina", "rocket"),
 )
-"""What scikit-image and scikit-learn have in their wheels; `china` and `flower` are scikit-learn's."""
+"""Names of the photographs in the wheels of scikit-image and scikit-learn (`china` and `flower`)."""
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
     *(".tga", ".jp2", ".avif"),
 )
 SPLIT_SHARES = {"train": 0.7, "test": 0.3}
-"""How much of a photograph's longer side each split is cut from, from its beginning."""
+"""Split -> its part of a photograph's longer side, in this order from the left or top."""
 
 
 def hash_rank(seed: int, *names: str) -> int:
-    """A number in [0, 2**64) for a seed and names: the order in which items are drawn."""
+    """A hash in [0, 2**64) of a seed and names; sorting by it gives a random order."""
     return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogatepass")).digest()[:8], "big")
 
 
 def chance(seed: int, *names: str) -> random.Random:
-    """A generator for a seed and names, the same on every machine."""
+    """A random generator seeded with a seed and names, the same on every machine."""
     return random.Random(hash_rank(seed, *names))
 
 
 @functools.cache
 def photograph(name: str) -> Image:
-    """One of `PHOTOGRAPHS`, as an RGB picture of at least 256 pixels a side. Don't change it: it is kept.
+    """One of `PHOTOGRAPHS`, as an RGB image of at least 256 pixels per side. Don't change it: it is cached.
 
-    Raises UserError when the package that ships it is not installed.
+    Raises UserError if the package with it is not installed.
     """
     from mmrl.api.media.images import load_image
 
@@ -68,19 +69,20 @@ def photograph(name: str) -> Image:
 
 
 def random_crop(split: str, draw: random.Random, width: int, height: int, names: tuple[str, ...] = PHOTOGRAPHS) -> Image:
-    """A piece of a photograph, `width` x `height` pixels: which, where and how large is drawn, between a quarter of the split's
-    part and all of it. Pieces of different splits share no pixel. split: a key of `SPLIT_SHARES`."""
+    """A random crop of a random photograph, resized to `width` x `height` pixels. Before resizing, its sides are 0.5 to 1 times
+    those of the largest crop of this shape in the split's part. Crops of different splits share no pixel. split: a key of
+    `SPLIT_SHARES`."""
     from PIL.Image import Resampling
 
     whole = photograph(draw.choice(names))
-    whole = whole.crop(part(split, whole.size))  # resampling looks beyond the box that it is given
+    whole = whole.crop(part(split, whole.size))  # resampling would read pixels outside of the box
     scale = min(whole.width / width, whole.height / height) * draw.uniform(0.5, 1.0)
     x, y = draw.uniform(0, whole.width - scale * width), draw.uniform(0, whole.height - scale * height)
     return whole.resize((width, height), Resampling.BICUBIC, (x, y, x + scale * width, y + scale * height))
 
 
 def part(split: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The box of a photograph of `size` that belongs to a split."""
+    """(left, top, right, bottom) of a split's part in a photograph of `size`, in pixels."""
     check_split(split, SPLIT_SHARES)
     long = max(size)
     names = list(SPLIT_SHARES)
@@ -91,10 +93,11 @@ def part(split: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
 
 
 def list_files(folder: str, suffixes: Sequence[str] = SUFFIXES, of: str = "image") -> dict[str, Path]:
-    """The files in a folder and the folders in it, by id: their path below it, the same on every machine. Nothing is opened.
+    """Id -> path of the files in a folder and its subfolders, sorted by id. The id is the path below the folder, the same on
+    every machine. No file is opened.
 
-    suffixes: in small letters, of the files that count. of: what they are, in the singular, for messages.
-    Raises UserError when there are none.
+    suffixes: of the files to list, in lower case. of: the kind of file in the singular, for messages.
+    Raises UserError if there are none.
     """
     root = Path(str(folder)).expanduser()
     try:
@@ -102,20 +105,20 @@ def list_files(folder: str, suffixes: Sequence[str] = SUFFIXES, of: str = "image
             wrong = "is a file" if root.exists() else "does not exist"
             raise UserError(f"folder {display_path(root.absolute())} {wrong}: give a folder of {of}s")
     except OSError as error:
-        raise UserError(f"folder {display_path(root)} can't be read: {error.strerror or error}: correct path") from None
+        raise UserError(f"folder {display_path(root)} can't be read: {error.strerror or error}: correct the path") from None
     found = {
-        unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path  # macOS lists another form
+        unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path  # macOS lists NFD
         for parent, _, names in os.walk(root, onerror=_raise)
         for name in names
         if not name.startswith(".") and Path(name).suffix.lower() in suffixes
     }
     if not found:
-        raise UserError(f"folder {display_path(root)} has no {of}s ({', '.join(suffixes)}): put some in, or give another")
+        raise UserError(f"folder {display_path(root)} has no {of}s ({', '.join(suffixes)}): add some, or give another folder")
     return dict(sorted(found.items()))
 
 
 def split_of(id: str, seed: int, shares: Mapping[str, float] = SPLIT_SHARES) -> str:
-    """Which split an item belongs to, by its id alone. shares: add up to 1."""
+    """The split of an item, by its id and the seed alone. shares: split -> share; they add up to 1."""
     point = hash_rank(seed, "split", id) / 2**64
     for name, share in shares.items():
         if point < share:
@@ -127,10 +130,10 @@ def split_of(id: str, seed: int, shares: Mapping[str, float] = SPLIT_SHARES) -> 
 def split_files(
     folder: str, each: int, seed: int, suffixes: Sequence[str] = SUFFIXES, of: str = "image"
 ) -> tuple[dict[str, list[str]], dict[str, list[Path]]]:
-    """(split -> ids, split -> files): `each` items of each of a folder's `list_files`, all files once before any comes again.
-    Which split one is in depends on its name alone.
+    """(split -> ids, split -> files): `each` items per file in a folder (see `list_files`); all files come once before any is
+    repeated. The split of a file depends on its id and the seed alone.
 
-    Raises UserError where a split of `SPLIT_SHARES` gets none.
+    Raises UserError if a split of `SPLIT_SHARES` gets no file.
     """
     listed = list_files(folder, suffixes, of)
     order = sorted(listed, key=lambda id: hash_rank(seed, "order", id))
@@ -143,7 +146,7 @@ def split_files(
             ids[split].append(f"{id}#{k}" if k else id)
     if empty := [split for split, found in paths.items() if not found]:
         raise UserError(
-            f"folder {display_path(folder)} has {len(listed)} {of}{'s' * (len(listed) != 1)}, and none of them falls to "
+            f"folder {display_path(folder)} has {len(listed)} {of}{'s' * (len(listed) != 1)}, and none of them is in split "
             f"{empty[0]!r}: add more, or set another seed"
         )
     return ids, paths
@@ -154,15 +157,15 @@ def _raise(error: OSError) -> None:
 
 
 class ImageSource(Protocol):
-    """Pictures by split, made when they are asked for."""
+    """Images by split, made on access."""
 
     @property
     def ids(self) -> Mapping[str, Sequence[str]]:
-        """Split -> the items' ids."""
+        """Split -> ids of the items."""
         ...
 
     def name(self, split: str, index: int) -> str:
-        """Of the original; pictures of different names are of different ones."""
+        """Name of the original image: items with different names come from different originals."""
         ...
 
     def open(self, split: str, index: int) -> Image: ...
@@ -170,20 +173,20 @@ class ImageSource(Protocol):
 
 @dataclass
 class PhotographCrops:
-    """Square pieces of photographs; those of different splits share no pixel."""
+    """Square crops of photographs; crops of different splits share no pixel."""
 
     size: int
-    """Pixels of a side."""
+    """Width and height in pixels."""
     counts: Mapping[str, int]
-    """Split -> how many."""
+    """Split -> number of crops."""
     seed: int
     names: Sequence[str] = ()
-    """Of `PHOTOGRAPHS`; by default all."""
+    """Names of `PHOTOGRAPHS` to use; by default all."""
 
     def __post_init__(self) -> None:
         listed = isinstance(self.names, list | tuple)
         if not listed or any(not isinstance(name, str) or name not in PHOTOGRAPHS for name in self.names):
-            raise UserError(f"photographs = {self.names!r:.200} must be a list of some of {', '.join(PHOTOGRAPHS)}")
+            raise UserError(f"photographs = {self.names!r:.200} must be a list of names of {', '.join(PHOTOGRAPHS)}")
         self.ids = {split: [f"{split}-{i:05d}" for i in range(count)] for split, count in self.counts.items()}
 
     def name(self, split: str, index: int) -> str:
@@ -200,13 +203,13 @@ class PhotographCrops:
 
 @dataclass
 class ImageFolder:
-    """The images in a folder, each whole, some shrunk; which split one is in depends on its name alone."""
+    """The images in a folder; the split of an image depends on its name and the seed alone."""
 
     path: str
     size: int
-    """Pixels of the longer side that larger ones are shrunk to; 0 shrinks none."""
+    """Larger images are shrunk to this longer side, in pixels; 0 shrinks none."""
     each: int
-    """Items of each image."""
+    """Number of items per image."""
     seed: int
 
     def __post_init__(self) -> None:

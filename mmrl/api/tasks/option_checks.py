@@ -1,7 +1,6 @@
-"""What most tasks need: prompts that are made when they are asked for, and options that are checked.
+"""Helpers that most tasks need: prompts that are made on access, and checks of options.
 
-A check raises UserError in one line that names the option, its value and what is possible; the closest of these where there is
-one.
+A check raises UserError with one line that names the option, its value and the possible values, and suggests the closest one.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ __all__ = ["LazyPrompts", "check_choice", "check_integer", "check_split", "check
 
 T = TypeVar("T")
 KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", list: "a list", Mapping: "a table"}
-"""What an option may be, in the words of a run file."""
+"""Type of an option -> its name in messages."""
 MOST = 1e300
-"""Of a share: more would add up to infinity."""
+"""The largest share: larger ones could add up to infinity."""
 
 
 class LazyPrompts(Sequence[Prompt], Generic[T]):
-    """Prompts that are made when they are asked for: one per item, the same item the same prompt."""
+    """A sequence of prompts that are made on access: one per item, always the same for the same item."""
 
     def __init__(self, items: Sequence[T], make: Callable[[T], Prompt], difficulty: Callable[[T], float] | None = None) -> None:
-        """items: whatever a prompt is made of, often numbers, `range(2000)`. make: of an item; it is called at each access.
-        difficulty: of an item, its prompt's `meta["difficulty"]`, where that is known before the prompt is made: easy-first order
-        asks it of all items."""
+        """items: the data that prompts are made of, often numbers such as `range(2000)`. make: makes the prompt of an item;
+        called on each access. difficulty: the `meta["difficulty"]` of an item's prompt, if it is known without making the prompt;
+        the order `easy-first` needs it for all items."""
         self.items, self.make, self.difficulty = items, make, difficulty
 
     def __len__(self) -> int:
@@ -46,41 +45,44 @@ class LazyPrompts(Sequence[Prompt], Generic[T]):
 
 
 def check_choice(option: str, value: Any, choices: Iterable[Any]) -> None:
-    """Refuse a value that is none of the choices. true and false are no numbers here: `true` is not the choice 1."""
+    """Raise UserError for a value that is not among the choices. Booleans are not numbers here: `true` is not the choice 1."""
     known = list(choices)
     if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in known):
         raise UserError(f"{option} = {value!r:.60} is unknown: {_possible(value, known)}")
 
 
 def check_integer(option: str, value: Any, least: int, most: int | None = None, of: str = "") -> None:
-    """Refuse what is no whole number from `least` to `most`, both allowed; None is no bound. of: what it counts, "pixels"."""
+    """Raise UserError unless the value is an integer from `least` to `most`, both included; None is no bound.
+
+    of: the unit, such as "pixels", for the message."""
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f"from {least}" if most is None else f"from {least} to {most}"
         raise UserError(f"{option} = {value!r:.60} must be a whole number{f' of {of}' if of else ''} {bounds}")
 
 
 def check_type(option: str, value: Any, kind: type, such_as: str = "") -> None:
-    """Refuse a value of another kind. kind: one of `KINDS`. such_as: an example, as a run file has it."""
+    """Raise UserError for a value of another type. kind: one of `KINDS`. such_as: an example, written as in a run file."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise UserError(f"{option} = {value!r:.60} must be {KINDS[kind]}{f', such as {such_as}' if such_as else ''}")
 
 
 def parse_split_shares(option: str, value: Any, without: str | None = None) -> dict[str, float]:
-    """Split -> share, adding up to 1, of an option that names splits with numbers of any sum. UserError for anything else.
+    """Split -> share, scaled to add up to 1. value: split -> positive number. Raises UserError for anything else.
 
-    without: a split that rows of its own make, such as "test" with a `test_path`; where it is the only one, the rest is "train".
+    without: a split to leave out because it has its own rows, such as "test" with a `test_path`; if no other split is left, all
+    rows are "train".
     """
     check_type(option, value, Mapping, "{train = 0.9, test = 0.1}")
     shares = {str(name): share for name, share in value.items() if name != without} or ({"train": 1.0} if without else {})
     sound = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 < v <= MOST for v in shares.values())
     if not shares or not sound:
-        raise UserError(f"{option} = {dict(value)!r:.200} must name splits with numbers above 0, {{train = 0.9, test = 0.1}}")
+        raise UserError(f"{option} = {dict(value)!r:.200} must give each split a number above 0: {{train = 0.9, test = 0.1}}")
     total = sum(shares.values())
     return {name: share / total for name, share in shares.items()}
 
 
 def check_split(split: str, splits: Iterable[str]) -> str:
-    """The split, or UserError when a task has none of that name."""
+    """Return the split; raises UserError if the task has no split of that name."""
     known = list(splits)
     if split not in known:
         raise UserError(f"there is no split {split!r:.60}: {_possible(split, known)}")

@@ -1,4 +1,4 @@
-"""What is drawn over a prompt's pictures for people: what is true there, and what a completion says."""
+"""Overlays on a prompt's images, for people: the ground truth, and the prediction in a completion."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from mmrl.api.types import Prompt
 OverlayKind = Literal["box", "point", "path", "grid", "interval"]
 OverlaySource = Literal["true", "said"]
 MOST = 32
-"""Marks of a rollout that are true, and as many that are said; more are left out."""
+"""Largest number of overlays of each source per rollout; further ones are left out."""
 FAR = 10.0
-"""How far beyond its picture a place may be, in widths and heights of it; a number that is further off is no place."""
+"""How far a point may be outside of its image, in widths and heights of the image; points further away are refused."""
 LATEST = 1e6
-"""Seconds: no interval ends later."""
+"""Latest end of an interval, in seconds."""
 CORNERS, CELLS = 64, 400
-"""Points of a path and cells of a grid, at most."""
+"""Largest number of points of a path, and of cells of a grid."""
 LONGEST = 80
-"""Characters of a label; of a longer one the end is left out."""
+"""Largest number of characters of a label; longer labels are cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """Something that is drawn over a picture, or under a video."""
+    """A shape that is drawn over an image, or below a video."""
 
     kind: OverlayKind
-    """box, point, path (an arrow stands at its end), grid, or interval of a video."""
+    """box, point, path (with an arrowhead at its end), grid, or interval of a video."""
     coordinates: Sequence[float]
-    """In parts of the picture's width and height, 0 to 1: (x1, y1, x2, y2) of a box, (x, y) of a point, (x1, y1, x2, y2, ...) of
-    a path. (rows, columns) of a grid that fills the picture. (start, end, length of the video) of an interval, in seconds."""
+    """As shares of the image's width and height, 0 to 1: (x1, y1, x2, y2) of a box, (x, y) of a point, (x1, y1, x2, y2, ...) of a
+    path. (rows, columns) of a grid that fills the image. (start, end, duration of the video) of an interval, in seconds."""
     source: OverlaySource
-    """Whether it is true, or what a completion says."""
+    """`true`: the ground truth; `said`: the prediction in a completion."""
     label: str = ""
-    """A few words beside it, such as a name or a score."""
+    """A short text beside it, such as a name or a score."""
     image: int = 0
-    """Which of the prompt's pictures it is on, of an interval which of its videos, from 0."""
+    """Index of the prompt's image, or of the prompt's video for an interval, from 0."""
     labels: Sequence[str] = ()
-    """What stands in the cells of a grid, row by row; an empty text leaves one free."""
+    """Texts in the cells of a grid, row by row; an empty text leaves the cell empty."""
 
 
 def box_overlay(corners: Sequence[float], size: tuple[int, int], of: OverlaySource, label: str = "", image: int = 0) -> Overlay:
-    """The mark of a box, x1, y1, x2, y2 in pixels of a picture of (width, height); corners may be given in reverse."""
+    """The overlay of a box. corners: (x1, y1, x2, y2) in pixels, may be reversed. size: (width, height) of the image in pixels.
+    of: its source."""
     x1, y1, x2, y2 = convert_coordinates(corners, CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size)
     return Overlay(
         kind="box", coordinates=(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)), source=of, label=label, image=image
@@ -53,7 +54,7 @@ def box_overlay(corners: Sequence[float], size: tuple[int, int], of: OverlaySour
 
 
 def point_overlay(at: Sequence[float], size: tuple[int, int], of: OverlaySource, label: str = "", image: int = 0) -> Overlay:
-    """The mark of a point, x, y in pixels of a picture of (width, height)."""
+    """The overlay of a point. at: (x, y) in pixels. size: (width, height) of the image in pixels. of: its source."""
     return Overlay(
         kind="point",
         coordinates=convert_coordinates(at, CoordinateFormat.PIXELS, CoordinateFormat.UNIT, size),
@@ -63,11 +64,11 @@ def point_overlay(at: Sequence[float], size: tuple[int, int], of: OverlaySource,
     )
 
 
-def ground_truth_overlays(prompt: Prompt, eyes: ImageProcessing) -> list[Overlay]:
-    """The boxes and points of `meta["boxes"]` and `meta["points"]` on the prompt's first picture.
+def ground_truth_overlays(prompt: Prompt, image_processing: ImageProcessing) -> list[Overlay]:
+    """Overlays of the boxes and points in `meta["boxes"]` and `meta["points"]`, on the prompt's first image.
 
-    (x1, y1, x2, y2) and (x, y), in pixels of the original or in the frame that `meta["frame"]` names; a box may also be a mapping
-    of "bbox_2d" and "label".
+    Boxes are (x1, y1, x2, y2) or {"bbox_2d": box, "label": text}, points (x, y): in pixels of the original image, or in the
+    coordinate format `meta["frame"]`.
     """
     boxes, points = prompt.meta.get("boxes", ()), prompt.meta.get("points", ())
     if not prompt.images or not (len(boxes) or len(points)):
@@ -76,7 +77,11 @@ def ground_truth_overlays(prompt: Prompt, eyes: ImageProcessing) -> list[Overlay
 
     def pixels(numbers: Sequence[float]) -> tuple[float, ...]:
         found: tuple[float, ...] = convert_coordinates(
-            list(numbers), prompt.meta.get("frame", CoordinateFormat.PIXELS), CoordinateFormat.PIXELS, size, eyes.model_size(size)
+            list(numbers),
+            prompt.meta.get("frame", CoordinateFormat.PIXELS),
+            CoordinateFormat.PIXELS,
+            size,
+            image_processing.model_size(size),
         )
         return found
 
@@ -87,96 +92,110 @@ def ground_truth_overlays(prompt: Prompt, eyes: ImageProcessing) -> list[Overlay
     ]
 
 
-def overlay_error(mark: Any) -> str:
-    """What keeps a mark from being drawn; empty where nothing does."""
-    if not isinstance(mark, Overlay):
-        return f"it is a {type(mark).__name__} and no mmrl.Overlay"
-    if mark.kind not in get_args(OverlayKind) or mark.source not in get_args(OverlaySource):
+def overlay_error(overlay: Any) -> str:
+    """Why an overlay can't be drawn; empty if it can."""
+    if not isinstance(overlay, Overlay):
+        return f"it is a {type(overlay).__name__}, not a mmrl.Overlay"
+    if overlay.kind not in get_args(OverlayKind) or overlay.source not in get_args(OverlaySource):
         kinds = ", ".join(get_args(OverlayKind))
-        return f"kind = {mark.kind!r:.40} must be one of {kinds}, and source = {mark.source!r:.40} true or said"
-    if type(mark.image) is not int or not 0 <= mark.image < 1000:
-        return f"image = {mark.image!r:.40} must be a whole number from 0: which of the prompt's pictures or videos"
-    if not isinstance(mark.labels, list | tuple) or not all(isinstance(text, str) for text in (mark.label, *mark.labels)):
+        return f"kind = {overlay.kind!r:.40} must be one of {kinds}, and source = {overlay.source!r:.40} true or said"
+    if type(overlay.image) is not int or not 0 <= overlay.image < 1000:
+        return f"image = {overlay.image!r:.40} must be a whole number from 0: which of the prompt's pictures or videos"
+    if not isinstance(overlay.labels, list | tuple) or not all(
+        isinstance(text, str) for text in (overlay.label, *overlay.labels)
+    ):
         return "label must be a text, and labels a tuple of texts"
-    if not isinstance(mark.coordinates, list | tuple) or not all(map(is_finite, mark.coordinates)):
-        return f"at = {mark.coordinates!r:.80} must be finite numbers"
-    return _WRONG[mark.kind](mark)
+    if not isinstance(overlay.coordinates, list | tuple) or not all(map(is_finite, overlay.coordinates)):
+        return f"coordinates = {overlay.coordinates!r:.80} must be finite numbers"
+    return _CHECKS[overlay.kind](overlay)
 
 
-def _wrong_box(mark: Overlay) -> str:
+def _box_error(overlay: Overlay) -> str:
     ordered = (
-        len(mark.coordinates) == 4 and mark.coordinates[0] <= mark.coordinates[2] and mark.coordinates[1] <= mark.coordinates[3]
+        len(overlay.coordinates) == 4
+        and overlay.coordinates[0] <= overlay.coordinates[2]
+        and overlay.coordinates[1] <= overlay.coordinates[3]
     )
-    return _far(mark) if ordered else f"the box {tuple(mark.coordinates)} must be x1, y1, x2, y2 with x1 <= x2 and y1 <= y2"
-
-
-def _wrong_point(mark: Overlay) -> str:
-    return _far(mark) if len(mark.coordinates) == 2 else f"the point {tuple(mark.coordinates)} must be x, y"
-
-
-def _wrong_path(mark: Overlay) -> str:
-    even = not len(mark.coordinates) % 2 and 4 <= len(mark.coordinates) <= 2 * CORNERS
-    return _far(mark) if even else f"a path of {len(mark.coordinates)} numbers must be 2 to {CORNERS} pairs of x and y"
-
-
-def _wrong_grid(mark: Overlay) -> str:
-    whole = len(mark.coordinates) == 2 and all(v == int(v) and v >= 1 for v in mark.coordinates)
-    if not whole or mark.coordinates[0] * mark.coordinates[1] > CELLS:
-        return f"the grid {tuple(mark.coordinates)} must be rows, columns, whole numbers with at most {CELLS} cells"
-    cells = int(mark.coordinates[0] * mark.coordinates[1])
     return (
-        "" if len(mark.labels) == cells else f"the grid {tuple(mark.coordinates)} has {cells} cells and {len(mark.labels)} labels"
+        _distance_error(overlay)
+        if ordered
+        else f"the box {tuple(overlay.coordinates)} must be x1, y1, x2, y2 with x1 <= x2 and y1 <= y2"
     )
 
 
-def _wrong_interval(mark: Overlay) -> str:
+def _point_error(overlay: Overlay) -> str:
+    return _distance_error(overlay) if len(overlay.coordinates) == 2 else f"the point {tuple(overlay.coordinates)} must be x, y"
+
+
+def _path_error(overlay: Overlay) -> str:
+    even = not len(overlay.coordinates) % 2 and 4 <= len(overlay.coordinates) <= 2 * CORNERS
+    return (
+        _distance_error(overlay)
+        if even
+        else f"a path of {len(overlay.coordinates)} numbers must be 2 to {CORNERS} pairs of x and y"
+    )
+
+
+def _grid_error(overlay: Overlay) -> str:
+    whole = len(overlay.coordinates) == 2 and all(v == int(v) and v >= 1 for v in overlay.coordinates)
+    if not whole or overlay.coordinates[0] * overlay.coordinates[1] > CELLS:
+        return f"the grid {tuple(overlay.coordinates)} must be rows, columns, whole numbers with at most {CELLS} cells"
+    cells = int(overlay.coordinates[0] * overlay.coordinates[1])
+    return (
+        ""
+        if len(overlay.labels) == cells
+        else f"the grid {tuple(overlay.coordinates)} has {cells} cells and {len(overlay.labels)} labels"
+    )
+
+
+def _interval_error(overlay: Overlay) -> str:
     sound = (
-        len(mark.coordinates) == 3
-        and 0 <= mark.coordinates[0] <= mark.coordinates[1] <= LATEST
-        and 0 < mark.coordinates[2] <= LATEST
+        len(overlay.coordinates) == 3
+        and 0 <= overlay.coordinates[0] <= overlay.coordinates[1] <= LATEST
+        and 0 < overlay.coordinates[2] <= LATEST
     )
-    return "" if sound else f"the interval {tuple(mark.coordinates)} must be start <= end and the video's length, in seconds"
+    return "" if sound else f"the interval {tuple(overlay.coordinates)} must be start <= end and the video's length, in seconds"
 
 
-def _far(mark: Overlay) -> str:
-    near = all(-FAR <= v <= 1 + FAR for v in mark.coordinates)
+def _distance_error(overlay: Overlay) -> str:
+    near = all(-FAR <= v <= 1 + FAR for v in overlay.coordinates)
     return (
         ""
         if near
-        else f"{mark.kind} {tuple(mark.coordinates)!s:.80} is far off the picture: places are parts of its width and height"
+        else f"{overlay.kind} {tuple(overlay.coordinates)!s:.80} is far off the image: give shares of its width and height"
     )
 
 
-_WRONG = {"box": _wrong_box, "point": _wrong_point, "path": _wrong_path, "grid": _wrong_grid, "interval": _wrong_interval}
+_CHECKS = {"box": _box_error, "point": _point_error, "path": _path_error, "grid": _grid_error, "interval": _interval_error}
 
 
 # -- as plain data ----------------------------------------------------------------------------------------------------------
 
 
-def to_json(marks: Iterable[Overlay]) -> list[dict[str, Any]]:
-    """Marks as the run folder keeps them, `MOST` of what is true and of what is said; what can't be drawn is left out."""
-    sound = [mark for mark in marks if not overlay_error(mark)]
-    kept = [mark for of in get_args(OverlaySource) for mark in [one for one in sound if one.source == of][:MOST]]
-    return [_plain(mark) for mark in kept]
+def to_json(overlays: Iterable[Overlay]) -> list[dict[str, Any]]:
+    """Overlays as plain data for the run folder, at most `MOST` of each source; those that can't be drawn are left out."""
+    sound = [overlay for overlay in overlays if not overlay_error(overlay)]
+    kept = [overlay for of in get_args(OverlaySource) for overlay in [one for one in sound if one.source == of][:MOST]]
+    return [_plain(overlay) for overlay in kept]
 
 
-def _plain(mark: Overlay) -> dict[str, Any]:
+def _plain(overlay: Overlay) -> dict[str, Any]:
     plain: dict[str, Any] = {
-        "kind": mark.kind,
-        "source": mark.source,
-        "coordinates": [round(float(v), 5) for v in mark.coordinates],
+        "kind": overlay.kind,
+        "source": overlay.source,
+        "coordinates": [round(float(v), 5) for v in overlay.coordinates],
     }
-    if mark.label:
-        plain["label"] = mark.label[:LONGEST]
-    if mark.labels:
-        plain["labels"] = [text[:LONGEST] for text in mark.labels]
-    return {**plain, "image": mark.image} if mark.image else plain
+    if overlay.label:
+        plain["label"] = overlay.label[:LONGEST]
+    if overlay.labels:
+        plain["labels"] = [text[:LONGEST] for text in overlay.labels]
+    return {**plain, "image": overlay.image} if overlay.image else plain
 
 
 def from_json(value: Any) -> list[Overlay]:
-    """The marks of a row, at most 2 * `MOST`. Whatever the row holds, nothing is raised: what can't be drawn is left out."""
+    """Overlays from plain data, at most 2 * `MOST`. It never raises: invalid entries are left out."""
     found = [_read(one) for one in value[: 2 * MOST]] if isinstance(value, list) else []
-    return [mark for mark in found if mark is not None]
+    return [overlay for overlay in found if overlay is not None]
 
 
 def _read(value: Any) -> Overlay | None:
@@ -187,5 +206,5 @@ def _read(value: Any) -> Overlay | None:
         isinstance(fields[name], str) for name in ("kind", "source")
     ):
         return None
-    mark = Overlay(**fields)
-    return None if overlay_error(mark) else mark
+    overlay = Overlay(**fields)
+    return None if overlay_error(overlay) else overlay

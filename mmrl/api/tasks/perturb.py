@@ -1,4 +1,4 @@
-"""A prompt seen otherwise: pictures blanked, videos in another order or in fewer frames. What changes nothing of the answer tells
+"""Perturbed prompts: blanked images, videos with shuffled or fewer frames. A perturbation that doesn't change the answers shows
 what the policy doesn't use."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt
 
 GREY = (128, 128, 128)
-"""The colour of a blanked picture."""
+"""The colour of a blanked image, RGB."""
 Part = Mapping[str, Any]
 
 
 def blanked(prompt: Prompt) -> Prompt:
-    """With a mid-grey picture or video of the same size in the place of each of its own."""
+    """The prompt with each image and video replaced by a grey one of the same size."""
     from PIL import Image
 
     def blank(part: Part) -> Part:
@@ -32,8 +32,8 @@ def blanked(prompt: Prompt) -> Prompt:
 
 
 def shuffled(prompt: Prompt, seed: int) -> Prompt:
-    """With the frames of each video in another order, drawn from the seed and the prompt's id. Those that a task made move with
-    it; of a file those that are shown."""
+    """The prompt with the frames of each video in another order, drawn from the seed and the prompt's id. Of a video file only
+    the frames that are shown are shuffled."""
     number = iter(range(10**6))
 
     def shuffle(part: Part) -> Part:
@@ -46,7 +46,7 @@ def shuffled(prompt: Prompt, seed: int) -> Prompt:
 
 
 def subsample_frames(prompt: Prompt, count: int) -> Prompt:
-    """With so many frames of each video, evenly; all, where there are fewer. Those that a task chose one by one stay."""
+    """The prompt with `count` evenly spaced frames of each video, or all if there are fewer. Clips with `indices` stay."""
 
     def sparse(part: Part) -> Part:
         if part["type"] != "video":

@@ -1,7 +1,7 @@
-"""Records of data that people bring: JSONL, JSON, CSV, TSV, Parquet, folders of `datasets`, names on the Hub. For tasks.
+"""Tables of the user's data, for tasks: JSONL, JSON, CSV, TSV, Parquet, folders of `datasets`, data sets on the Hub.
 
-A row that can't be used is a UserError that names its file and line, raised when that row is asked for: a run leaves it out,
-counts it and goes on.
+Accessing a row that can't be used raises a UserError that names its file and line. A run leaves such a row out, counts it and
+continues.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from mmrl.api.errors import UserError, display_path, shorten
 
 T = TypeVar("T")
 SPLITS = {"train": ("train", "training"), "test": ("test", "validation", "valid", "val", "dev")}
-"""Our split -> what data sets call it; the first that is there is taken."""
+"""Split of a task -> its possible names in data sets; the first that exists is used."""
 MAX_PATH = 4096
-"""Characters of a path: Linux's most."""
+"""Largest number of characters of a path, Linux's limit."""
 MAX_LINE = 2**26
-"""Bytes of a line of JSONL."""
+"""Largest number of bytes of a JSONL line."""
 _HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
-_FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
-"""Names of files, which the Hub isn't asked for."""
 """A data set's name on the Hub."""
+_FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
+"""Suffixes of files; such names are not looked up on the Hub."""
 
 
 @dataclass(frozen=True)
 class DataTable(Sequence[dict[str, Any]]):
-    """The rows of one table, read when they are asked for."""
+    """The rows of one table, read on access."""
 
     name: str
     """The file or data set, for messages."""
     size: int
+    """Number of rows."""
     read: Callable[[int], Any]
-    """A row by its number, from 0; anything but an object is refused, and what it raises is told as that row's fault."""
+    """Reads a row by its index, from 0. It must return a mapping; its exceptions become a UserError that names the row."""
     unit: str = "row"
+    """What a row is called in messages, such as `line`."""
     first: int = 0
-    """What the first row is called: `line 1` of a JSONL file."""
+    """Number of the first row in messages."""
     columns: tuple[str, ...] = ()
-    """The names of the columns, where the format has such."""
+    """The names of the columns, if the format has any."""
 
     def __len__(self) -> int:
         return self.size
@@ -54,26 +56,27 @@ class DataTable(Sequence[dict[str, Any]]):
             row = self.read(index)
         except UserError:
             raise
-        except Exception as error:  # a parser, a decoder: whatever it is, the row is broken
-            raise UserError(f"{self.location(index)} can't be read: {shorten(error)[:200]}: mend or remove it") from error
+        except Exception as error:  # parsers and decoders raise exceptions of many kinds for a broken row
+            raise UserError(f"{self.location(index)} can't be read: {shorten(error)[:200]}: correct or remove it") from error
         if not isinstance(row, Mapping):
-            raise UserError(f"{self.location(index)} holds a {type(row).__name__}, not an object with keys: mend or remove it")
+            raise UserError(f"{self.location(index)} holds a {type(row).__name__}, not an object with keys: correct or remove it")
         return dict(row)
 
     def location(self, index: int) -> str:
-        """`data/train.jsonl line 7`"""
+        """The place of a row for messages, such as `data/train.jsonl line 7`."""
         return f"{display_path(self.name)} {self.unit} {index + self.first}"
 
 
 @dataclass(frozen=True)
 class LazyItems(Sequence[T], Generic[T]):
-    """What is made of rows, one by one, when it is asked for. A fault in making one names its row."""
+    """Items that are made from rows on access. An error names the row."""
 
     rows: DataTable
     make: Callable[[dict[str, Any], int], T]
-    """Of a row and its number. It raises UserError or ValueError, KeyError, TypeError for a row that can't be used."""
+    """Makes an item from a row and its index. It raises UserError, ValueError, KeyError or TypeError for a row that can't be
+    used."""
     chosen: Sequence[int] = field(default=())
-    """The numbers of the rows, in order."""
+    """Indices of the rows to use, in order."""
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -89,15 +92,16 @@ class LazyItems(Sequence[T], Generic[T]):
             raise UserError(
                 f"{self.rows.location(number)} has no key {error.args[0]!r}: it has {', '.join(row)[:200]}"
             ) from error
-        except (ValueError, TypeError, IndexError, OverflowError) as error:  # the last: a whole number beyond all floats
-            raise UserError(f"{self.rows.location(number)}: {shorten(error)[:200]}: mend or remove it") from error
+        except (ValueError, TypeError, IndexError, OverflowError) as error:  # OverflowError: an integer too large for a float
+            raise UserError(f"{self.rows.location(number)}: {shorten(error)[:200]}: correct or remove it") from error
 
 
 def read_table(path: str, *, name: str | None = None, revision: str | None = None, split: str | None = None) -> DataTable:
-    """A table: a `.jsonl`, `.json`, `.csv`, `.tsv` or `.parquet` file, what `datasets` saved, or a data set's name on the Hub.
+    """Open a table: a `.jsonl`, `.json`, `.csv`, `.tsv` or `.parquet` file, a folder saved by `datasets`, or a data set's name on
+    the Hub.
 
-    name, revision, split: of a data set. Nothing but a table's outline is read before its rows are asked for.
-    Raises UserError when there is no such table.
+    name, revision, split: of a data set. Rows are parsed on access if the format allows it.
+    Raises UserError if there is no such table or it can't be read.
     """
     if not isinstance(path, str | Path):
         raise UserError(f"path = {path!r:.60} must be a text: the path of a table, or a data set's name")
@@ -116,7 +120,8 @@ def read_table(path: str, *, name: str | None = None, revision: str | None = Non
 
 
 def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
-    """An image as a row names it: a path, taken relative to `folder` or to the table's own folder; anything else as it is."""
+    """The image of a row: a path relative to `folder` or, by default, to the table's folder becomes a full path; any other value
+    is returned as it is. path: of the table. Raises ValueError for a path that is empty or too long."""
     if not isinstance(image, str):
         return image
     if not image.strip():
@@ -131,7 +136,7 @@ def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
 
 
 def _jsonl(path: Path) -> DataTable:
-    """Lines are found once and parsed one by one; blank ones count as lines and are no rows."""
+    """The offsets of lines are found now, lines are parsed on access. Blank lines are counted, but are no rows."""
     offsets: list[tuple[int, int]] = []
     with open(path, "rb") as file:
         at = 0
@@ -149,7 +154,7 @@ def _jsonl(path: Path) -> DataTable:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{display_path(path)} line {number} is no JSON ({shorten(error)[:120]}): mend or remove it"
+                f"{display_path(path)} line {number} is no JSON ({shorten(error)[:120]}): correct or remove it"
             ) from error
 
     return _Lines(str(path), len(offsets), read, "line", lines=tuple(number for _, number in offsets))
@@ -171,7 +176,7 @@ def _json(path: Path) -> DataTable:
         raise UserError(f"{display_path(path)} is no JSON ({shorten(error)[:120]}): correct it, or save it as .jsonl") from error
     if not isinstance(found, list):
         raise UserError(
-            f"{display_path(path)} holds a {type(found).__name__}: a list of objects is read, or .jsonl with one in each line"
+            f"{display_path(path)} holds a {type(found).__name__}: give a list of objects, or .jsonl with one object per line"
         )
     return DataTable(str(path), len(found), found.__getitem__, "item")
 
@@ -196,7 +201,7 @@ def _csv(path: Path) -> DataTable:
         line, row = rows[index]
         if len(row) != len(header):
             raise UserError(
-                f"{display_path(path)} line {line} has {len(row)} fields and the header {len(header)}: mend or remove it"
+                f"{display_path(path)} line {line} has {len(row)} fields and the header {len(header)}: correct or remove it"
             )
         return dict(zip(header, row, strict=True))
 
@@ -216,7 +221,7 @@ def _dataset(path: str, local: Path, name: str | None, revision: str | None, spl
     datasets = _datasets()
     here = local.exists()
     if local.is_file() or (not here and local.suffix.lower() in _FILES):
-        why = "is no table that is read: save it as" if here else "does not exist: check the path, to a table as"
+        why = "has a format that can't be read: save it as" if here else "does not exist: check the path, to a table as"
         raise UserError(f"{display_path(path)} {why} .jsonl, .json, .csv, .tsv or .parquet")
     if not here and not _HUB.fullmatch(path):
         raise UserError(
@@ -227,10 +232,12 @@ def _dataset(path: str, local: Path, name: str | None, revision: str | None, spl
             loaded = datasets.load_from_disk(str(local))
         else:
             loaded = datasets.load_dataset(str(local) if here else path, name, revision=revision)
-    except Exception as error:  # a download, a file or a schema: all end in one line
+    except Exception as error:  # downloads, files and schemas fail with exceptions of many kinds
         why = " ".join(str(error).split())[:300]
         if not here:
-            raise UserError(f"{path} is no file or folder here, and the Hub gives no data set of this name ({why})") from error
+            raise UserError(
+                f"{path} is no file or folder here, and the Hub gives no data set of this name ({why}): check the path"
+            ) from error
         raise UserError(f"data set {display_path(path)} can't be loaded: {why}: check path, name and revision") from error
     if not isinstance(loaded, Mapping):
         return _table(path, loaded)
@@ -241,7 +248,7 @@ def _dataset(path: str, local: Path, name: str | None, revision: str | None, spl
 
 
 def _table(name: str, table: Any) -> DataTable:
-    """Rows of a `datasets` table, its images undecoded, so that `mmrl.api.media.images` decodes them with its limits."""
+    """Rows of a `datasets` table with undecoded images, so that `mmrl.api.media.images` decodes them with its limits."""
     datasets = _datasets()
     for column, feature in table.features.items():
         if isinstance(feature, datasets.Image):
@@ -254,7 +261,7 @@ def _table(name: str, table: Any) -> DataTable:
 
 
 def _image(value: Any) -> Any:
-    """An undecoded image as its bytes or its path; anything else as it is."""
+    """The bytes or path of an undecoded image; any other value is returned as it is."""
     if isinstance(value, Mapping) and value.keys() == {"bytes", "path"}:
         return value["bytes"] or value["path"]
     if isinstance(value, list) and value and all(isinstance(v, Mapping) and v.keys() == {"bytes", "path"} for v in value):
@@ -267,5 +274,5 @@ def _datasets() -> Any:
         import datasets
     except ModuleNotFoundError:
         raise UserError('this table needs datasets: pip install "multimodal-rl[train]"') from None
-    datasets.disable_progress_bars()  # they would stand among a run's own lines
+    datasets.disable_progress_bars()  # they would mix with a run's own lines
     return datasets

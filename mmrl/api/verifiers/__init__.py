@@ -1,1 +1,1 @@
-"""Helpers to write verifiers with."""
+"""Helpers for writing verifiers."""

@@ -1,4 +1,4 @@
-"""math-verify without its signals, and not on what it would compute for hours. For verifiers; the judge keeps the deadline."""
+"""math-verify for verifiers: without its signal-based timeouts (the judge has its own), and not for texts that take too long."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ except ModuleNotFoundError as error:
     raise UserError(f'comparing formulas needs {error.name}: pip install "multimodal-rl[mathematics]"') from error
 
 MAX_MATH = 20_000
-"""Characters that math-verify is given; its patterns take quadratic time."""
+"""Largest number of characters for math-verify, since its patterns take quadratic time."""
 COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
-"""A command of LaTeX, its name as the group."""
+"""A LaTeX command; the group is its name."""
 _PYTHON = re.compile(r"(?<=[\w)}\]])\*\*|(?<=[\d)}\]])\s+\*\*")
-"""A power as Python writes it. In "it is **7**" the stars are no power."""
+"""Python's power operator. In "it is **7**" the stars are no power."""
 _EXPONENT = re.compile(r"(\S)\s*\^[\s({-]*(\d+)")
 _AFTER = re.compile(r"\s*[-+]?\s*(\\[A-Za-z]+\s*(?=[{\[(]))?([{\[(]|\d+|\\[A-Za-z]+|\S|\Z)")
-"""What follows a `^`: a command with a group, a bracket that opens, a number, a command, a sign."""
+"""The text after a `^`: a command with a group, an opening bracket, a number, a command, or another character."""
 _DIGIT = re.compile(r"\d(?:\.\d+)?")
-"""A digit, with the decimals behind it as one: those make a number no larger."""
+"""A digit with its decimals, which count as one digit because they make a number no larger."""
 _BLANKS = re.compile(r"\s*\^")
 _OPENING, _CLOSING = frozenset("({["), frozenset(")}]")
 _EXP = re.compile(r"exp\W*exp|exp\s*(?:\\left)?\s*[({][^)}]*(?:exp|\^)")
@@ -36,29 +36,29 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its
 
 
 def parse_math(text: str) -> list[Any]:
-    """What math-verify finds in a text; nothing where it would take too long."""
-    # a timeout of 0 is none: math-verify's own use signals
+    """The expressions that math-verify finds in a text; an empty list if parsing would take too long."""
+    # 0 switches the timeout off: math-verify's timeouts use signals
     return [] if is_too_expensive(text) else math_verify.parse(text, parsing_timeout=0)
 
 
 def verify_parsed(gold: list[Any], target: list[Any]) -> bool:
-    """math-verify's comparison, in the order of its arguments; nothing equals nothing."""
+    """math-verify's comparison, with its order of arguments; an empty list equals nothing."""
     return bool(gold and target and math_verify.verify(gold, target, timeout_seconds=0))
 
 
 def answers_match(completion: str, answer: str) -> bool:
-    """Whether math-verify finds something in both and calls it equal; whatever it can't compare is unequal, as in all the
-    published code that this serves."""
+    """Whether math-verify parses both texts and finds them equal. Texts that it can't compare are unequal, as in the published
+    systems that use it."""
     try:
         wanted = math_verify.parse(answer, parsing_timeout=0)
         return bool(wanted) and verify_parsed(parse_math(completion), wanted)
-    except Exception:  # noqa: BLE001  the published rule
+    except Exception:  # noqa: BLE001  the published systems do the same
         return False
 
 
 def is_too_expensive(text: str) -> bool:
-    """Too long for math-verify, or what it would compute for minutes or hours: towers of powers, high powers of sums, factorials,
-    brackets in brackets in brackets. Takes linear time."""
+    """Whether math-verify would take minutes or hours for a text: texts longer than `MAX_MATH`, towers of powers, high powers of
+    sums, factorials, deeply nested brackets. The check takes linear time."""
     if len(text) > MAX_MATH:
         return True
     text = _PYTHON.sub("^", text)
@@ -80,8 +80,8 @@ def is_too_expensive(text: str) -> bool:
 
 
 def _towers(text: str) -> bool:
-    """A power, an exponential or a factorial in an exponent, or more than four digits, which sums and products make
-    large."""
+    """Whether an exponent holds a power, an exponential, a factorial, or more than four digits, from which sums and products can
+    make large numbers."""
     at = text.find("^")
     while at >= 0:
         after = _AFTER.match(text, at + 1)
@@ -105,7 +105,7 @@ def _towers(text: str) -> bool:
 
 
 def _closed(text: str, at: int) -> int:
-    """Where the group ends whose bracket opens just before `at`: after its closing bracket, or at the end of the text."""
+    """The end of the group whose bracket opens just before `at`: after its closing bracket, or the end of the text."""
     depth = 1
     while at < len(text) and depth:
         depth += (text[at] in _OPENING) - (text[at] in _CLOSING)
@@ -114,7 +114,7 @@ def _closed(text: str, at: int) -> int:
 
 
 def _nested(text: str) -> int:
-    """How much stands in more brackets than four: the grammar of LaTeX tries each of these in several ways."""
+    """A measure of brackets nested more than four deep: the LaTeX parser tries each of them in several ways."""
     depth = deep = 0
     for sign in text:
         depth += (sign in _OPENING) - (sign in _CLOSING)

@@ -1,7 +1,7 @@
-"""What a completion says: its tags, its JSON, its numbers. For verifiers.
+"""Parsers of completions for verifiers: tags, JSON, numbers.
 
-A completion is hostile input. Everything here takes time linear in its length, reads no more than `MAX_LENGTH` characters of it,
-and gives None, or nothing, where it can't be read; only `literal` raises anything.
+A completion is untrusted input. All functions take linear time, read at most `MAX_LENGTH` characters, and return None or an empty
+result if they can't parse it; only `literal` raises.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_LENGTH = 200_000
-"""Characters of a completion that are read; a longer one counts as unreadable."""
+"""Largest number of characters of a completion; a longer one is not parsed."""
 MAX_DEPTH = 32
-"""How deep JSON may be nested."""
+"""Largest nesting depth of JSON."""
 MAX_MARKS = 32
-"""Marks on one letter, accents and the like: Unicode's stream-safe form (UAX #15) has 30 at most, and no language more."""
+"""Largest number of combining marks (accents and the like) on one letter. Unicode's stream-safe form (UAX #15) allows 30, and no
+language needs more."""
 STARTS = 64
-"""Places at which JSON is looked for in prose."""
+"""Largest number of positions at which JSON is tried in prose."""
 NUMBER = re.compile(
     r"(?<![\w.])[-+\u2212]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,3})?(?!\w|\.[0-9])"
     r"|(?<![\w.])[-+\u2212]?\.[0-9]{1,40}(?!\w)"
@@ -36,7 +37,7 @@ NUMBER = re.compile(
 
 
 def only_answer(text: str, tag: str = "answer") -> tuple[str | None, str]:
-    """(what the one `<tag>...</tag>` holds, ""), or (None, why there is not exactly one, after the thinking)."""
+    """(content of the only `<tag>...</tag>`, ""), or (None, reason) if there is not exactly one, outside of the thinking."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     if len(text) > MAX_LENGTH:
         return None, f"longer than {MAX_LENGTH:,} characters"
@@ -52,8 +53,11 @@ def only_answer(text: str, tag: str = "answer") -> tuple[str | None, str]:
 
 
 def short_answer(text: str, tags: bool, longest: int, searched: int) -> tuple[str | None, str]:
-    """(the answer, ""), or (None, why there is none): what `only_answer` finds, or all of the text where the prompt asked for no
-    `tags` and there are none in as many characters as are `searched`. longest: characters of an answer."""
+    """(answer, ""), or (None, reason). The answer is that of `only_answer`, or the whole text if the prompt doesn't require tags
+    and the text has none.
+
+    tags: whether the prompt requires tags. longest: largest number of characters of an answer. searched: number of characters at
+    the beginning in which tags are looked for."""
     found, why = only_answer(text) if tags or "answer>" in text[:searched] else (text, "")
     if found is not None and len(found) > longest:
         return None, f"an answer of {len(found):,} characters"
@@ -61,7 +65,7 @@ def short_answer(text: str, tags: bool, longest: int, searched: int) -> tuple[st
 
 
 def tag_contents(text: str, tag: str) -> Iterator[str]:
-    """What stands in each `<tag>...</tag>`, in order: the matches of `<tag>(.*?)</tag>` with line breaks, in linear time."""
+    """The content of each `<tag>...</tag>`, in order: the matches of `<tag>(.*?)</tag>` with DOTALL, in linear time."""
     opening, closing, at = f"<{tag}>", f"</{tag}>", 0
     while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
         yield text[start + len(opening) : end]
@@ -69,18 +73,18 @@ def tag_contents(text: str, tag: str) -> Iterator[str]:
 
 
 def first_tag(text: str, tag: str = "answer") -> str | None:
-    """What the first `<tag>...</tag>` holds, line breaks included; None without one."""
+    """The content of the first `<tag>...</tag>`, line breaks included; None without one."""
     return next(tag_contents(text, tag), None)
 
 
 def last_tag(text: str, tag: str = "answer") -> str | None:
-    """What the last of the tags holds that `re.findall` with `<tag>(.*?)</tag>` finds; None without one."""
-    found = deque(tag_contents(text, tag), maxlen=1)
-    return found[0] if found else None
+    """The content of the last `<tag>...</tag>`, the last match of `<tag>(.*?)</tag>` with DOTALL; None without one."""
+    contents = deque(tag_contents(text, tag), maxlen=1)
+    return contents[0] if contents else None
 
 
 def first_tag_on_line(text: str, tag: str = "answer") -> str | None:
-    """What the first `<tag>(.*?)</tag>` holds that opens and closes on one line, as a pattern without DOTALL finds it."""
+    """The content of the first `<tag>(.*?)</tag>` that opens and closes on one line, as a pattern without DOTALL matches."""
     for line in text.split("\n"):
         if (found := first_tag(line, tag)) is not None:
             return found
@@ -89,7 +93,7 @@ def first_tag_on_line(text: str, tag: str = "answer") -> str | None:
 
 def has_think_answer_format(text: str) -> bool:
     """Whether `<think>.*?</think>\\s*<answer>.*?</answer>` matches the whole text, line breaks included: the format reward of
-    VLM-R1, CLS-RL, UI-R1, GUI-R1 and Video-R1. Empty blocks and further tags inside pass, blanks around don't."""
+    VLM-R1, CLS-RL, UI-R1, GUI-R1 and Video-R1. Empty blocks and further tags inside pass; white space around doesn't."""
     if not (text.startswith("<think>") and text.endswith("</answer>")):
         return False
     return any(m.start() >= len("<think>") and m.end() <= len(text) - len("</answer>") for m in _TURN.finditer(text))
@@ -99,7 +103,7 @@ _TURN = re.compile(r"</think>\s*<answer>")
 
 
 def thinks_and_answers_once(text: str) -> bool:
-    """Whether a text is one `<think>` and one `<answer>` block, neither empty, with blanks at most around them."""
+    """Whether a text is one `<think>` and one `<answer>` block, neither empty, with only white space around them."""
     text = text.strip()
     if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
         return False
@@ -113,8 +117,9 @@ def thinks_and_answers_once(text: str) -> bool:
 
 
 def find_json(text: str, kinds: type | tuple[type, ...] = (list, dict)) -> Any:
-    """The JSON value that a text holds: all of it, or in a ``` fence, or else the first list or object in its prose. None without
-    one of these kinds. NaN and Infinity, nesting beyond `MAX_DEPTH` and numbers of thousands of digits are no JSON."""
+    """The JSON value in a text: the whole text, or the content of a ``` fence, or else the first list or object in the prose.
+    None if there is none of the types `kinds`. NaN, Infinity, nesting deeper than `MAX_DEPTH` and integers of more than 40 digits
+    are refused."""
     if len(text) > MAX_LENGTH:
         return None
     for piece in (text, *fenced_blocks(text)):
@@ -137,9 +142,9 @@ def find_json(text: str, kinds: type | tuple[type, ...] = (list, dict)) -> Any:
 
 
 def only_json(text: str, *, spare: int | None = None, prose: int | None = None, fence: bool = False) -> Any:
-    """The one JSON list or object of a text: all from the first bracket to the last. None where that is no JSON, because there
-    are two, or because something is wrong with it; and where the text around it holds more than `spare` numbers, which are
-    another answer, or more than `prose` characters. fence: of a text with one ``` fence it is what stands in that."""
+    """The only JSON list or object in a text: everything from the first bracket to the last. None if that is no valid JSON, such
+    as for two values; or if the text around it has more than `spare` numbers, which would be another answer, or more than `prose`
+    characters. fence: if the text has one ``` fence, use its content."""
     plain = text.strip()
     start = min((at for sign in "[{" if (at := plain.find(sign)) >= 0), default=-1)
     if start < 0:
@@ -150,7 +155,7 @@ def only_json(text: str, *, spare: int | None = None, prose: int | None = None, 
     if (spare is not None and len(_DIGITS.findall(around)) > spare) or (prose is not None and len(around) > prose):
         return None
     found = find_json(piece)
-    try:  # json_in also takes the first of two
+    try:  # find_json would also accept the first of two values
         return found if found is not None and json.loads(piece) == found else None
     except (ValueError, RecursionError):
         return None
@@ -160,7 +165,7 @@ _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
 def fenced_blocks(text: str) -> Iterator[str]:
-    """What stands between ``` fences, without the language's name."""
+    """The contents of ``` fences, without the name of the language."""
     parts = text.split("```")
     for inside in parts[1::2] if len(parts) % 2 else parts[1:-1:2]:
         name, _, rest = inside.partition("\n")
@@ -168,7 +173,7 @@ def fenced_blocks(text: str) -> Iterator[str]:
 
 
 def depth(value: Any) -> int:
-    """How deep lists and objects are nested; a plain value has 0."""
+    """The nesting depth of lists and objects; 0 for any other value."""
     level, found = [value], 0
     while inner := [v for x in level if isinstance(x, list | dict) for v in (x.values() if isinstance(x, dict) else x)]:
         level, found = inner, found + 1
@@ -193,14 +198,14 @@ def _no_constant(name: str) -> Any:
 
 def _integer(text: str) -> int:
     if len(text) > 40:
-        raise ValueError("an integer of too many digits")
+        raise ValueError("the integer has too many digits")
     return int(text)
 
 
 def _float(text: str) -> float:
     found = float(text)
     if not math.isfinite(found):
-        raise ValueError("a number that no float holds")
+        raise ValueError("the number is too large for a float")
     return found
 
 
@@ -211,13 +216,13 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, par
 
 
 def nfc(text: str) -> str:
-    """The text in Unicode's form NFC, in linear time. Where more than `MAX_MARKS` marks follow each other it stays as it is:
-    sorting them takes time by the square of their number."""
+    """The text in Unicode's form NFC, in linear time. A text with more than `MAX_MARKS` combining marks in a row is returned as
+    it is, since sorting marks takes quadratic time."""
     return text if text.isascii() or _marked(text) else unicodedata.normalize("NFC", text)
 
 
 def _marked(text: str) -> bool:
-    """Whether more than `MAX_MARKS` marks follow each other."""
+    """Whether a text has more than `MAX_MARKS` combining marks in a row."""
     run = 0
     for sign in text if not text.isascii() else "":
         run = run + 1 if unicodedata.category(sign)[0] == "M" else 0
@@ -229,13 +234,13 @@ def _marked(text: str) -> bool:
 # -- literals ---------------------------------------------------------------------------------------------------------------
 
 _WARNED_OF = re.compile(r"\\|[0-9a-fA-FjJ.](?:and|else|for|if|in|is|not|or)")
-"""All that Python's parser may warn of: a backslash that escapes nothing, a number without a blank before a word."""
+"""Everything that Python's parser may warn of: an invalid escape sequence, a number directly before a keyword."""
 _FILTERS = threading.Lock()
 
 
 def literal(text: str, longest: int = MAX_LENGTH) -> Any:
-    """What `ast.literal_eval` gives, which evaluates nothing; ValueError for all that it doesn't read, for a longer text, and
-    where more than `MAX_MARKS` marks follow each other: Python sorts those of a name, in time by the square of their number."""
+    """`ast.literal_eval` of a text. Raises ValueError for anything that is no literal, for a text longer than `longest`, and for
+    more than `MAX_MARKS` combining marks in a row, since Python sorts the marks of a name in quadratic time."""
     if len(text) > longest:
         raise ValueError(f"longer than {longest:,} characters")
     if _marked(text):
@@ -244,15 +249,15 @@ def literal(text: str, longest: int = MAX_LENGTH) -> Any:
         with _no_warnings() if _WARNED_OF.search(text) else contextlib.nullcontext():
             return ast.literal_eval(text)
     except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError("no literal") from error
+        raise ValueError("the text is no literal") from error
 
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Python's parser warns of what a model writes oddly: that is nobody's fault, and no error where warnings are errors. All
-    other warnings stay as they are, and one thread at a time does this, since filters belong to the process."""
+    """Switch off the warnings of Python's parser about a model's text, which must not become errors. Other warnings stay on. Only
+    one thread at a time may do this, since warning filters belong to the process."""
     with _FILTERS, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="<unknown>")  # as `ast.literal_eval` calls what it parses
+        warnings.filterwarnings("ignore", module="<unknown>")  # the module name that `ast.literal_eval` uses
         yield
 
 
@@ -260,15 +265,16 @@ def _no_warnings() -> Iterator[None]:
 
 
 def parse_number(text: str) -> float | None:
-    """The number that a text is: `12`, `-3.5`, `+.5`, `1,234`, `1e3`, with blanks around, one full stop at the end, a percent or
-    currency sign. None for any other text: digits are 0 to 9, those of other scripts and full-width ones are none."""
+    """Parse a text that is one number: `12`, `-3.5`, `+.5`, `1,234`, `1e3`. White space around it, one full stop at the end, and
+    a percent or currency sign are allowed. None for any other text. Only 0 to 9 are digits, not those of other scripts or
+    full-width ones."""
     plain = text.strip().removesuffix(".").strip("$€£% \t\n") if len(text) < 200 else ""
     match = NUMBER.fullmatch(plain)
     return _value(match[0]) if match else None
 
 
 def parse_numbers(text: str, most: int = 10_000) -> list[float]:
-    """The first numbers of a text, in order. Digits inside words (`x1`, `bbox_2d`) are none."""
+    """The first `most` numbers in a text, in order. Digits inside words (`x1`, `bbox_2d`) don't count."""
     found = (_value(m[0]) for _, m in zip(range(most), NUMBER.finditer(text[:MAX_LENGTH]), strict=False))
     return [v for v in found if v is not None]
 

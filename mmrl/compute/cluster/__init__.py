@@ -98,7 +98,7 @@ def follow(
     outcome, deadline = ("died", "it said nothing of why"), float("inf")
     while True:
         over = bool(ray.wait([ended], timeout=0)[0])
-        for name, arguments in ray.get(relay.told.remote(0.0 if over else HEARD_S)):
+        for name, arguments in ray.get(relay.receive.remote(0.0 if over else HEARD_S)):
             if name == "ended":
                 outcome, deadline = arguments, time.monotonic() + LEAVING_S
             elif name == "broke":

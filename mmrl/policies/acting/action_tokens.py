@@ -1,4 +1,4 @@
-"""Actions as tokens: numbers of [-1, 1] <-> one of so many bins <-> the last ids of a vocabulary."""
+"""Actions as tokens: numbers in [-1, 1] <-> bins <-> the last ids of a vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionTokens:
-    """How a number of an action becomes a token.
+    """Converts the numbers of an action to tokens and back.
 
     `openvla` is OpenVLA's arithmetic (prismatic/vla/action_tokenizer.py at c8f03f4): `bins` edges from -1 to 1, of which
     `digitize` counts those that are not above the number, and `bins - 1` centres between them; the bins `bins - 2` and
@@ -24,7 +24,7 @@ class ActionTokens:
     kind: Literal["uniform", "openvla"] = "uniform"
 
     def bin_of(self, actions: torch.Tensor) -> torch.Tensor:
-        """Numbers -> int64 bins, 0 to `bins` - 1; what is beyond [-1, 1] counts as its end."""
+        """Numbers -> int64 bins, 0 to `bins` - 1; numbers beyond [-1, 1] are clipped."""
         inside = actions.clamp(-1.0, 1.0).double()
         if self.kind == "openvla":
             return torch.bucketize(inside, self._edges(actions.device), right=True).clamp(1, self.bins) - 1
@@ -39,9 +39,9 @@ class ActionTokens:
         return ((2 * bins.double() + 1) / self.bins - 1).float()
 
     def _edges(self, device: torch.device) -> torch.Tensor:
-        """numpy's, whose last bits torch.linspace doesn't have: a number on an edge must fall into the published bin."""
+        """numpy.linspace: torch.linspace differs in the last bits, and a number on an edge must fall into the published bin."""
         return torch.from_numpy(np.linspace(-1.0, 1.0, self.bins)).to(device)
 
     def ids(self, vocabulary: int) -> list[int]:
-        """The token ids of the bins 0 .. `bins` - 1, in this order, of a vocabulary of so many ids."""
+        """The token ids of the bins 0 .. `bins` - 1, in this order. vocabulary: number of ids."""
         return [vocabulary - 1 - b for b in range(self.bins)]

@@ -1,4 +1,4 @@
-"""A policy that acts: what is seen -> hidden states -> a head -> a chunk of actions. It learns like a policy that writes."""
+"""Base class of policies that act in simulators: observation -> hidden states -> head -> chunk of actions."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSample:
-    """What a policy chose for n environments."""
+    """Actions that a policy chose for n environments."""
 
     actions_nKA: torch.Tensor
     """float32, in [-1, 1]."""
     choices: torch.Tensor
-    """[n, ...], in the policy's own terms."""
+    """[n, ...]: the actions in the head's representation, such as bins."""
     logprobs_nKC: torch.Tensor
     values_nU: torch.Tensor | None = None
-    """What the critic says, of each action or of the whole."""
+    """The critic's values, one for each action (U = K) or one for the chunk (U = 1)."""
     expert_actions_nA: torch.Tensor | None = None
-    """What an expert would do, where one is asked."""
+    """Actions of the simulator's expert, if they were requested."""
 
 
 class ActingPolicy(Policy):
-    """What all policies that act share. A subclass sees; the head decides.
+    """Base class of all policies that act. A subclass computes features; its head chooses actions.
 
     The network stays in evaluation mode, so that log-probabilities in updates are those of the sampler.
     """
@@ -55,53 +55,53 @@ class ActingPolicy(Policy):
     collector = "mmrl.rollout.collector:step_collector"
     packer = "mmrl.train.update.pack_trajectories:TrajectoryPacker"
     exact_sampler = True
-    """Samples come from this very forward pass: before the first update they need not be computed again."""
+    """Samples come from the same forward pass as updates, so before the first update log-probabilities need not be recomputed."""
     free: ClassVar[frozenset[str]] = frozenset()
-    """Settings that say how it looks and samples, not what it is: they are saved, and a run file may say others."""
+    """Settings of image processing and sampling: they are saved, and a run file may change them."""
     choice_settings: ClassVar[frozenset[str]] = frozenset({"dims", "chunk"})
-    """Settings that say what a choice is: a teacher needs the policy's own."""
+    """Settings that define a choice: a teacher must have the same."""
     device: torch.device
     model: nn.Module
     """All weights that may be trained."""
     head: Head
     chunk: int = 1
-    """Actions that are chosen in a call."""
+    """Number of actions chosen in a call."""
     dims: int
-    """Numbers of an action."""
+    """Dimensions of an action."""
     width: int = 0
-    """Of the states that a critic reads."""
+    """Width of the hidden states that a critic reads."""
     statistics: Statistics | None = None
-    """Of the data that it was trained on, for a policy whose numbers are normalised; see `mmrl.policies.acting.units`."""
+    """Statistics of the training data, if the policy's numbers are normalised; see `mmrl.policies.acting.units`."""
     gripper: str = ""
-    """What that data's numbers for a gripper mean."""
+    """The data's gripper convention, a key of `units.GRIPPERS`."""
     units: Units | None = None
-    """Of the simulator, for such a policy; known when it first met one."""
+    """Units of the simulator, for a policy with statistics; `fits` sets them."""
 
     @property
     def ahead(self) -> int:
-        """Actions of a demonstration that it learns from at each moment."""
+        """Number of a demonstration's actions that it learns from at each step."""
         return self.chunk
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
-        """What a call of these episodes counts in `train.micro_batch_tokens`: the most of them. It depends on nothing else, so
-        that a run which goes on after a stop makes the same passes."""
+        """Tokens of the longest call of these episodes, as counted by `train.micro_batch_tokens`. It depends on the episodes
+        alone, so that a resumed run makes the same passes."""
         return 1
 
-    # -- what a subclass says ---------------------------------------------------------------------------------------------
+    # -- what a subclass defines ------------------------------------------------------------------------------------------
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
-        """(what the head reads [n, K, ...], the states that a critic reads [n, width])."""
+        """(input of the head [n, K, ...], input of the critic [n, width])."""
         raise NotImplementedError
 
     def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must be read with: plain data."""
+        """Settings saved in a checkpoint, which a policy must share to load it: plain data."""
         raise NotImplementedError
 
     # -- scales -----------------------------------------------------------------------------------------------------------
 
     def use_statistics(self, given: str | Mapping[str, Any], key: str, kind: str, gripper: str) -> None:
-        """The policy's numbers are those of a data set; nothing where nothing is given. given: see `units.load_statistics`.
-        Raises UserError for statistics that don't fit it."""
+        """Read the statistics by which the policy's numbers are normalised, if any are given. given: see `units.load_statistics`.
+        Raises UserError for statistics that don't fit the policy."""
         if not isinstance(given, str | Mapping):
             raise UserError(f"policy.options.statistics = {given!r:.60} must be a file or a folder with one")
         for option, value in (("statistics_key", key), ("statistics_kind", kind), ("gripper", gripper)):
@@ -129,18 +129,18 @@ class ActingPolicy(Policy):
         return self._units().simulated(self.statistics.action.unnormalize(actions))
 
     def in_own_terms(self, actions: torch.Tensor, physical: bool = False) -> torch.Tensor:
-        """The inverse of `simulated`. physical: from metres, radians and the data set's own convention for a gripper."""
+        """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead."""
         if self.statistics is None:
             if physical:
                 raise UserError(
-                    "the actions are physical, and the policy has no statistics of such actions: give policy.options.statistics"
+                    "the actions have physical units, and the policy has no statistics: set policy.options.statistics"
                 )
             return actions
         return self.statistics.action.normalize(actions if physical else self._units().physical(actions))
 
     def _units(self) -> Units:
         if self.units is None:
-            raise UserError("a policy with statistics needs a simulator that says its units, and has met none: call fits() first")
+            raise UserError("the policy has statistics but doesn't know the simulator's units: call fits() first")
         return self.units
 
     # -- acting -----------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class ActingPolicy(Policy):
     def act(
         self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, temperature: float, critic: Critic | None = None
     ) -> ActionSample:
-        """A chunk for each row. What is drawn depends on seeds_n and calls_n alone; temperature 0 takes the likeliest."""
+        """A chunk of actions for each row. It depends on the row, seeds_n and calls_n; temperature 0 takes the likeliest."""
         draw = CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(self.device)
         actions, choices, logprobs, states = self.choose(seen, draw, temperature)
         if not torch.isfinite(actions).all():
@@ -166,17 +166,18 @@ class ActingPolicy(Policy):
 
     @torch.no_grad()
     def values(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, critic: Critic) -> torch.Tensor:
-        """What the critic says of what is seen before these calls, float32 [n, U]; see `act`."""
+        """The critic's values of the observations before these calls, float32 [n, U]; see `act`."""
         reader = critic.backbone or self
         return critic.of(reader.states_of(seen, CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(self.device)))
 
     def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
-        """The states that a critic reads, [n, width]. draw: of the calls, for a policy with a memory of its episodes."""
+        """The hidden states that a critic reads, [n, width]. draw: the calls' randomness, for a policy that remembers
+        episodes."""
         return self.features(seen)[1]
 
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
-        """A demonstration, one action a call, as chunks in the policy's terms: at each moment the next actions, `ahead` of them,
-        the last one again where the episode is over. physical: they are not the simulator's, see `in_own_terms`."""
+        """A demonstration with one action per call -> chunks in the policy's representation: at each step the next `ahead`
+        actions; the last one is repeated after the end of the episode. physical: see `in_own_terms`."""
         actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical)
         count = len(actions_TA)
         later = torch.arange(count)[:, None] + torch.arange(self.ahead)
@@ -190,13 +191,14 @@ class ActingPolicy(Policy):
         )
 
     def following(self, rollout: Trajectory) -> Trajectory:
-        """DAgger (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). A chunk has one action."""
+        """For DAgger (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). Chunks must have one
+        action."""
         track = rollout.data
         assert track is not None and track.expert_actions_TA is not None
         return replace(rollout, data=self.chunked(replace(track, choices=track.expert_actions_TA[:, None])))
 
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
-        """UserError where the policy doesn't fit the simulator of a task."""
+        """Raise UserError if the policy doesn't fit the simulator of a task."""
         action = getattr(simulator, "action", None) or spec.action
         if action is None:
             raise UserError(f"simulator {spec.id!r} doesn't say what an action is: its spec needs action=ActionSpec(...)")
@@ -235,23 +237,23 @@ class ActingPolicy(Policy):
         return (*self.head.score(features, calls.choices, temperature), states)
 
     def states(self, calls: ActionMicroBatch) -> torch.Tensor:
-        """What a critic reads, [S, width]."""
+        """The hidden states that a critic reads, [S, width]."""
         return self.states_of(calls.observation)
 
     @classmethod
     def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:
-        """Refuse the teacher of a distill stage that can't say how likely this policy's choices are; loads nothing."""
+        """Raise UserError if the teacher of a distill stage can't score this policy's choices; loads nothing."""
         check_teacher(cls, config, teacher)
 
     def refuse_teacher(self, teacher: ActingPolicy, name: str) -> None:
-        """Refuse one that can't say how likely this policy's choices are."""
+        """Raise UserError if a loaded teacher can't score this policy's choices."""
         theirs = teacher.choice_terms()
         for term, here in self.choice_terms().items():
             if theirs.get(term) != here:
                 raise _other_choices(name, term, theirs.get(term), here)
 
     def choice_terms(self) -> dict[str, Any]:
-        """What a choice is, in plain data: a policy that says the same of its own can score it."""
+        """The definition of a choice, as plain data; policies with equal terms can score each other's choices."""
         kept = self._kept()
         return {name: kept.get(name) for name in (*sorted(self.choice_settings), "statistics", "gripper")}
 
@@ -264,7 +266,7 @@ class ActingPolicy(Policy):
         save_file({name: p.detach().contiguous() for name, p in self._own()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """What `save` wrote. Raises UserError where it is of a policy of another shape."""
+        """Load what `save` wrote. Raises UserError if the saved policy has another shape."""
         saved = json.loads((folder / SETTINGS).read_text())
         if "statistics" in saved and self.statistics is None:
             raise UserError(
@@ -288,18 +290,18 @@ class ActingPolicy(Policy):
                 parameter.copy_(tensors[name])
 
     def _kept(self) -> dict[str, Any]:
-        """All settings, those of the scales among them."""
+        """All settings, including those of normalisation."""
         scales = {} if self.statistics is None else {"statistics": self.statistics.plain(), "gripper": self.gripper}
         return {**self.settings(), **scales}
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights that this class keeps itself."""
+        """The weights that this class saves itself."""
         yield from self.model.named_parameters()
 
 
 def check_teacher(kind: type[ActingPolicy], config: PolicyConfig, teacher: str) -> None:
-    """Refuse a saved teacher that can't say how likely the policy's choices are. Loads nothing, so that what neither the run file
-    nor a folder says is left to `ActingPolicy.refuse_teacher`."""
+    """Raise UserError if a saved teacher can't score the policy's choices. Loads nothing: terms that neither the run file nor a
+    folder gives are checked by `ActingPolicy.refuse_teacher`."""
     taught = check_same_kind(Path(teacher), config.kind)
     parameters = inspect.signature(kind).parameters.values()
     ways = {p.name: p.default for p in parameters if p.default is not p.empty}

@@ -1,6 +1,6 @@
-"""Flow matching as a policy that explores: chains from noise to actions, their likelihood, and the loss on demonstrations.
+"""Flow matching as a stochastic policy: chains from noise to actions, their likelihood, and the loss on demonstrations.
 
-Time runs from noise at 1 to actions at 0. n calls, M moments of each, `...` the numbers of what is chosen.
+Time runs from noise at 1 to actions at 0. n calls, M times in each, `...` the dimensions of a choice.
 """
 
 from __future__ import annotations
@@ -15,37 +15,36 @@ import torch
 from mmrl.policies.acting.randomness import CallRandomness
 
 Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: where each x is carried, whatever the other moments are."""
+"""(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: the velocity at each x, which doesn't depend on the others."""
 
 PLACES = 4
-"""Moments between noise and action at which a demonstration is looked at."""
+"""Times between noise and action at which the loss of a demonstration is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
-    """Euler's rule along a velocity with a little noise in it, so that a step is a normal distribution whose likelihood is known
-    (Liu et al., Flow-GRPO, equation 9). The drift of the noisy process gives every moment the distribution that it has without
-    noise.
+    """Euler steps along a velocity with added noise, so that each step is a normal distribution with a known likelihood (Liu et
+    al., Flow-GRPO, equation 9). The drift is corrected so that the distribution at every time is that without noise.
 
-    What is kept of a call (its choices) is, of its own chain, `steps + 1` places [n, steps + 1, ...]; where only `one` step is
-    noisy, the places before and after it and a third filled with its number [n, 3, ...]; of a demonstration, whose chain nobody
-    knows, the action alone [n, 1, ...].
+    The choices of a sampled call are the `steps + 1` points of its chain [n, steps + 1, ...]; if only `one` step is noisy, the
+    points before and after it and a third that is filled with the step's index [n, 3, ...]; of a demonstration, whose chain is
+    unknown, the action alone [n, 1, ...].
     """
 
     steps: int
     noise_level: float = 0.5
     """a in sigma(t) = a sqrt(t / (1 - t))."""
     noisy: Literal["all", "one"] = "all"
-    """`one`: one step of each call is noisy, drawn for each call by itself, and learned from; the others follow the velocity.
-    Scoring then costs one moment and not `steps` (Chen et al., pi_RL, section 4.2, where a whole batch shares the step)."""
+    """`one`: one step, drawn for each call separately, is noisy and trained; the others follow the velocity. Scoring then
+    computes one velocity instead of `steps` (Chen et al., pi_RL, section 4.2, where a whole batch shares the step)."""
     emphasis: float = 1.0
-    """Demonstrations are looked at at times of the distribution Beta(emphasis, 1): above 1, nearer to noise."""
+    """The times of the loss on demonstrations follow Beta(emphasis, 1): above 1, nearer to noise."""
 
     def sample(
         self, velocity: Velocity, draw: CallRandomness, shape: tuple[int, ...], temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(where the chain ends [n, *shape], choices, log-probability of each number [n, *shape]); temperature scales the noise,
-        0 adds none on the way."""
+        """(end of the chain [n, *shape], choices, log-probability of each number [n, *shape]). temperature: scales the noise of
+        the steps; 0 adds none."""
         x = draw.normal(0, *shape)
         only_n = (draw.uniform(self.steps + 1) * self.steps).long() if self.noisy == "one" else None
         logprob, places = torch.zeros_like(x), [x]
@@ -66,8 +65,8 @@ class Chains:
         return x, torch.stack([before, after, _wide(only_n, x).expand_as(x).to(x.dtype)], 1), logprob
 
     def score(self, velocity: Velocity, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """(log-probability of each number [n, ...], entropy of each number [n]), with gradient. Of a demonstration, minus the
-        loss of flow matching and no entropy."""
+        """(log-probability of each number [n, ...], entropy of each number [n]), with gradient. For a demonstration, minus the
+        flow matching loss and 0."""
         if choices.shape[1] == 1:
             return -self.matching(velocity, choices[:, 0]), choices.new_zeros(len(choices))
         if self.noisy == "one":
@@ -83,8 +82,8 @@ class Chains:
 
     def matching(self, velocity: Velocity, actions: torch.Tensor) -> torch.Tensor:
         """Squared error of the velocity [n, ...] between noise and the actions [n, ...] (Lipman et al., Flow Matching for
-        Generative Modeling, equation 14), a mean over one time in each part of the way; noise and times are functions of the
-        actions."""
+        Generative Modeling, equation 14), averaged over `PLACES` times, one in each interval; noise and times are functions of
+        the actions."""
         seeds_n = (actions.double().flatten(1) * 1e6).round().long().sum(1)
         draw = CallRandomness(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))
         start = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
@@ -95,13 +94,13 @@ class Chains:
         return ((v - (start - actions[:, None])) ** 2).mean(1)
 
     def _times(self, at: torch.Tensor) -> torch.Tensor:
-        """When the steps of these numbers begin."""
+        """Start times of the steps with these indices."""
         return 1.0 - at.float() / self.steps
 
     def _step(
         self, x: torch.Tensor, v: torch.Tensor, at: torch.Tensor, spread: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(mean, standard deviation) of what follows x at steps `at`. spread: scales the noise, of the same shape as `at`."""
+        """(mean, standard deviation) of the point after x at steps `at`. spread: scales the noise, of the same shape as `at`."""
         delta = 1.0 / self.steps
         t = self._times(at)
         sigma = self.noise_level * (t / (1.0 - t).clamp_min(delta)).sqrt() * spread
@@ -117,5 +116,5 @@ def normal(x: torch.Tensor, mean: torch.Tensor, std: Any) -> torch.Tensor:
 
 
 def _wide(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """With as many axes as the other, ones behind its own."""
+    """x with trailing axes of length 1, so that it has as many axes as `other`."""
     return x.view(*x.shape, *[1] * (other.dim() - x.dim()))

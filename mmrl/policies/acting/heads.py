@@ -1,8 +1,8 @@
-"""From hidden states to actions: one of several bins a number, a normal distribution, or a flow. n calls, K actions in a chunk, A
+"""Heads from hidden states to actions: a bin for each number, a normal distribution, or a flow. n calls, K actions in a chunk, A
 numbers in an action, F features.
 
-What a head draws is a function of each call's seed (`mmrl.api.simulators.noise`), so that an episode repeats itself in any
-company.
+Samples are functions of each call's seed (`mmrl.api.simulators.noise`), so that an episode doesn't depend on the rest of the
+batch.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from mmrl.policies.acting.randomness import CallRandomness
 
 
 def categorical(logits: torch.Tensor, temperature: float, uniform: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int64 index, float32 its log-probability at `temperature`, 1 where that is 0) of logits [..., B]; the likeliest where the
-    temperature is 0, else the first at which the cumulated probability exceeds `uniform` [...]."""
+    """Sample from logits [..., B]: (int64 index, float32 log-probability at `temperature`, or at 1 if it is 0). The index is the
+    likeliest if the temperature is 0, else the first at which the cumulated probability exceeds `uniform` [...]."""
     logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
     if not temperature or uniform is None:
         chosen = logprobs.argmax(-1)
     else:
         reached = logprobs.exp().cumsum(-1)
-        # the last sum is 1 up to rounding: as a share of it, every uniform number falls into a bin
+        # the last sum is 1 up to rounding: relative to it, every uniform number falls into a bin
         chosen = torch.searchsorted((reached / reached[..., -1:]).contiguous(), uniform[..., None].contiguous(), right=True)
         chosen = chosen[..., 0].clamp_max(logits.shape[-1] - 1)
     return chosen, logprobs.gather(-1, chosen[..., None])[..., 0]
 
 
 class Normal(nn.Module):
-    """A normal distribution for each number, with a spread that doesn't depend on what is seen; a choice is the action itself,
-    and what is beyond [-1, 1] is clipped by the simulator alone, so that its likelihood stays that of what was drawn."""
+    """A normal distribution for each number, with a standard deviation that doesn't depend on the observation. A choice is the
+    action itself; only the simulator clips it to [-1, 1], so that its likelihood is that of the sample."""
 
     slots = 1
-    """Hidden states that an action is made of."""
+    """Number of hidden states for each action."""
 
     def __init__(self, features: int, dims: int, spread: float = 0.6, hidden: int = 0) -> None:
         """spread: standard deviation at the beginning. hidden: width of a hidden layer; 0 is a linear map."""
@@ -63,12 +63,12 @@ class Normal(nn.Module):
         return normal(choices, mean, spread).sum(-1, keepdim=True), entropy
 
     def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
-        """What a demonstrated action is in the head's terms."""
+        """Demonstrated actions as choices of the head."""
         return actions_nKA
 
 
 class Tokens(nn.Module):
-    """One of `bins` for each number; its features are logits already."""
+    """A bin for each number; its input features are the logits."""
 
     def __init__(self, tokens: ActionTokens, dims: int) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class Tokens(nn.Module):
 
 
 class Flow(nn.Module):
-    """Actions are carried from noise along a learned velocity, each by itself; see `Chains`. A choice is an action's whole chain,
-    [steps + 1, A]; its log-probability is the sum over the steps."""
+    """Actions follow a learned velocity from noise, each separately; see `Chains`. A choice is an action's whole chain, [steps +
+    1, A]; its log-probability is the sum over the steps."""
 
     slots = 1
 
@@ -105,7 +105,7 @@ class Flow(nn.Module):
         )
 
     def _seeing(self, features_nKF: torch.Tensor) -> Velocity:
-        """The velocity where this is seen."""
+        """The velocity given these features."""
 
         def velocity(x_nMKA: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
             features = features_nKF[:, None].expand(-1, x_nMKA.shape[1], -1, -1).float()
@@ -116,13 +116,13 @@ class Flow(nn.Module):
         return velocity
 
     def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
-        """(actions_nKA, choices [n, K, steps + 1, A], logprobs_nK1); temperature 0 adds no noise on the way."""
+        """(actions_nKA, choices [n, K, steps + 1, A], logprobs_nK1); temperature 0 adds no noise to the steps."""
         shape = (features_nKF.shape[1], self.dims)
         end, choices, logprob = self.chains.sample(self._seeing(features_nKF), draw, shape, temperature)
         return end, choices.transpose(1, 2), logprob.sum(-1, keepdim=True)
 
     def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """(logprobs_nK1, entropy_nK1). Of a demonstration, whose chain is unknown, the loss of flow matching, negated."""
+        """(logprobs_nK1, entropy_nK1). For a demonstration, whose chain is unknown, minus the flow matching loss."""
         found, entropy_n = self.chains.score(self._seeing(features_nKF), choices.transpose(1, 2), temperature)
         logprob = found.mean(-1, keepdim=True) if choices.shape[2] == 1 else found.sum(-1, keepdim=True)
         return logprob, (self.dims * entropy_n)[:, None, None].expand_as(logprob)

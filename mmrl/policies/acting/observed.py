@@ -1,4 +1,4 @@
-"""What a policy that acts reads of an observation, refused in one line where the simulator shows something else."""
+"""The parts of an observation that a policy reads, with errors for simulators that lack them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 
 
 def picture_of(seen: Observation | TrajectoryData, camera: str) -> torch.Tensor:
-    """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
+    """uint8 [n, H, W, 3] of a camera, by default the first. Raises UserError if there is no such camera."""
     if not seen.images:
         raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
     name = camera or next(iter(seen.images))
     if name not in seen.images:
-        raise UserError(f"policy.options.camera = {camera!r} is none of the simulator's: it has {', '.join(seen.images)}")
+        raise UserError(
+            f"policy.options.camera = {camera!r} is not a camera of the simulator: choose one of {', '.join(seen.images)}"
+        )
     return seen.images[name]
 
 
 def state_of(seen: Observation, size: int) -> torch.Tensor:
-    """float32 [n, size]. Raises UserError where the simulator shows another."""
+    """float32 [n, size]. Raises UserError if the simulator's state has another size."""
     if seen.state is None or seen.state.shape[1] != size:
         there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
         raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")

@@ -1,4 +1,4 @@
-"""Options of policies that act, refused in one line where they can't be meant."""
+"""Checks of the options of policies that act."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mmrl.api.errors import UserError
 
 
 def check_integer(name: str, value: Any, least: int, most: int) -> None:
-    """Refuse what is no whole number from `least` to `most`."""
+    """Raise UserError unless `value` is a whole number from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a whole number from {least} to {most}")
 
 
 def check_number(name: str, value: Any, low: float, high: float) -> None:
-    """Refuse what is no number above `low` and at most `high`."""
+    """Raise UserError unless `value` is a number above `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a number above {low:g} and at most {high:g}")
 
@@ -26,16 +26,16 @@ def check_text(name: str, value: Any) -> None:
 
 
 def check_texts(name: str, value: Any) -> None:
-    """Refuse what is no list of texts; a text alone would be read as its letters."""
+    """Raise UserError unless `value` is a list of texts; a single text would be read as a list of letters."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a list of texts")
 
 
 def check_prompt(value: Any) -> None:
-    """Refuse a prompt without a place for the instruction."""
+    """Raise UserError for a prompt without {instruction}."""
     check_text("prompt", value)
     if "{instruction}" not in value:
-        raise UserError(f"policy.options.prompt = {value!r} must hold {{instruction}}, where the task's own goes")
+        raise UserError(f"policy.options.prompt = {value!r} must contain {{instruction}}, which the task's instruction replaces")
 
 
 def check_crop(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the randomness of a policy that acts is a function of."""
+"""Random numbers of policies that act, as functions of the episode and the call."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mmrl.api.simulators import noise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRandomness:
-    """The randomness of n calls: theirs alone, whatever stands beside them."""
+    """Random numbers of n calls, which don't depend on the rest of the batch."""
 
     seeds_n: torch.Tensor
     """int64, of the episodes."""
     calls_n: torch.Tensor
-    """int64: which call of its episode each is."""
+    """int64: index of each call in its episode."""
 
     def to(self, device: torch.device) -> CallRandomness:
         return CallRandomness(seeds_n=self.seeds_n.to(device), calls_n=self.calls_n.to(device))
 
     def uniform(self, use: int, *shape: int) -> torch.Tensor:
-        """float32 [n, *shape]. use: tells the draws of one call apart."""
+        """float32 [n, *shape]. use: distinguishes several draws of one call."""
         return noise.uniform(self.seeds_n, self.calls_n, use, shape=shape)
 
     def normal(self, use: int, *shape: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a folder says of the policy that acts which was saved in it, and whether a policy can learn from it."""
+"""Settings of a saved policy that acts, read from its folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Everything that was saved beside the weights; nothing where there is no such policy."""
+    """All settings that were saved beside the weights; empty if the folder holds no such policy."""
     path = folder / SETTINGS
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
-    """The options with which a policy that acts was saved in this folder; nothing where there is none."""
+    """The options with which a policy that acts was saved in this folder; empty if there is none."""
     return {name: value for name, value in read_settings(folder).items() if name != "model"}
 
 
 def check_same_kind(folder: Path, kind: str) -> dict[str, Any]:
-    """Those options, without the kind. Raises UserError where another kind of policy was saved."""
+    """`saved_options` without the kind. Raises UserError if another kind of policy was saved."""
     found = saved_options(folder)
     if found.pop("kind", kind) != kind:
         raise UserError(f"{str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}", key="policy.model")

@@ -1,7 +1,7 @@
-"""What a policy's numbers mean: statistics of the data that it was trained on, and the units of a simulator.
+"""Scales of a policy's numbers: statistics of its training data, and the units of a simulator.
 
-Three scales: normalised (what a policy trained on robots' data gives), physical (metres, radians, a gripper's own convention) and
-the simulator's [-1, 1]. `Statistics` lead from the first to the second and back, `Units` from the second to the third and back.
+There are three scales: normalised (outputs of a policy trained on robot data), physical (metres, radians, a gripper convention)
+and the simulator's [-1, 1]. `Statistics` convert between the first two, `Units` between the last two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mmrl.api.simulators.types import ActionSpec
 
 Kind = Literal["quantiles", "min-max", "mean-std"]
 ENDS: dict[str, tuple[str, str]] = {"quantiles": ("q01", "q99"), "min-max": ("min", "max"), "mean-std": ("mean", "std")}
-"""Kind -> what its two lists are called in files."""
+"""Kind -> names of its two lists in files."""
 GRIPPERS: dict[str, tuple[float, float]] = {
     "open-high": (1.0, 0.0),
     "close-high": (0.0, 1.0),
@@ -29,7 +29,7 @@ GRIPPERS: dict[str, tuple[float, float]] = {
 }
 """A data set's convention -> (its number of an open gripper, its number of a closed one). `open-high` is OpenVLA's."""
 ACTIONS, STATES = ("action", "actions"), ("proprio", "state", "observation.state")
-"""What files call them: OpenVLA's, LeRobot's and openpi's."""
+"""Their names in files of OpenVLA, LeRobot and openpi."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,28 +66,28 @@ class Normalizer:
         return torch.where(mask, n, x).float()
 
     def _rows(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(first, second, mask), float64 and bool [D]. What is not normalised may have anything for its ends."""
+        """(first, second, mask), float64 and bool [D]. Numbers that are not normalised may have any ends."""
         mask = torch.tensor(self.mask, device=device)
         first, second = (torch.tensor(v, dtype=torch.float64, device=device) for v in (self.first, self.second))
         return torch.where(mask, first, 0.0), torch.where(mask, second, 1.0), mask
 
     def plain(self) -> dict[str, Any]:
-        """As a file has it."""
+        """The same as in a file."""
         low, high = ENDS[self.kind]
         return {low: list(self.first), high: list(self.second), "mask": list(self.mask)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Of the data set that a policy was trained on."""
+    """Statistics of the data set that a policy was trained on."""
 
     action: Normalizer
     state: Normalizer | None = None
     key: str = ""
-    """Which data set's, where a file has several."""
+    """Name of the data set, if a file has several."""
 
     def plain(self) -> dict[str, Any]:
-        """What `load_statistics` reads again: a checkpoint keeps it, and needs no other file."""
+        """Plain data that `load_statistics` reads; checkpoints contain it, so that they need no other file."""
         found: dict[str, Any] = {"action": self.action.plain()}
         if self.state:
             found["state"] = self.state.plain()
@@ -96,17 +96,17 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """What a simulator's numbers are, and what a data set's gripper means."""
+    """Units of a simulator's actions, and the gripper convention of a data set."""
 
     sizes: tuple[float, ...]
     """See `ActionSpec.units`."""
     gripper: int | None
-    """Which of them is the gripper, whose size is not used."""
+    """Index of the gripper, whose size is not used; None if there is none."""
     convention: str = ""
-    """Of `GRIPPERS`; empty where there is none."""
+    """A key of `GRIPPERS`; empty if there is no gripper."""
 
     def simulated(self, physical: torch.Tensor) -> torch.Tensor:
-        """Physical actions -> the simulator's, float32 [..., A]; what is beyond [-1, 1] is its end. A gripper opens or closes."""
+        """Physical actions -> the simulator's, float32 [..., A], clipped to [-1, 1]. A gripper is either opened or closed."""
         found = physical / torch.tensor(self.sizes, device=physical.device)
         if self.gripper is not None:
             opened, closed = GRIPPERS[self.convention]
@@ -115,7 +115,7 @@ class Units:
         return found.clamp(-1, 1)
 
     def physical(self, simulated: torch.Tensor) -> torch.Tensor:
-        """The inverse of `simulated`, for what is within [-1, 1]."""
+        """The inverse of `simulated`, for actions within [-1, 1]."""
         found = simulated * torch.tensor(self.sizes, device=simulated.device)
         if self.gripper is not None:
             opened, closed = GRIPPERS[self.convention]
@@ -127,8 +127,8 @@ def load_statistics(given: str | Mapping[str, Any], key: str = "", kind: str = "
     """Statistics from a file, or from what `Statistics.plain` gave.
 
     given: a JSON file: OpenVLA's config.json or dataset_statistics.json, LeRobot's stats.json, openpi's norm_stats.json; or a
-    folder with one of these. key: which data set's. kind: see `Kind`; needed where a file has several and is not OpenVLA's.
-    Raises UserError for what is missing or can't be, with what there is.
+    folder with one of these. key: name of the data set. kind: see `Kind`; needed if a file has several and is not OpenVLA's.
+    Raises UserError for missing or invalid statistics.
     """
     if not isinstance(given, str):
         return _kept(given, key, kind)
@@ -160,7 +160,7 @@ def check_gripper(convention: str) -> None:
 
 
 def check_range(action: Normalizer, gripper: int, convention: str) -> None:
-    """Refuse a convention whose numbers are not those of the data: 0 to 1, or -1 to 1. Means and deviations don't tell."""
+    """Raise UserError if the data's range (0 to 1, or -1 to 1) is not the convention's. Means and deviations are not checked."""
     if action.kind == "mean-std":
         return
     low, high = action.first[gripper], action.second[gripper]
@@ -169,16 +169,16 @@ def check_range(action: Normalizer, gripper: int, convention: str) -> None:
         fitting = [name for name, ends in GRIPPERS.items() if (min(ends) < 0) == (low < -0.5)]
         raise UserError(
             f"policy.options.gripper = {convention!r}, and the data's gripper goes from {low:g} to {high:g}: "
-            f"it is one of {', '.join(fitting)}"
+            f"choose one of {', '.join(fitting)}"
         )
 
 
 def simulator_units(where: str, action: ActionSpec, convention: str) -> Units:
-    """The units of a simulator. where: how errors call it. Raises UserError where it doesn't say them."""
+    """The units of a simulator. where: its name in errors. Raises UserError if its spec lacks them."""
     if not action.units:
         raise UserError(
-            f"{where} doesn't say what 1 of an action is in metres or radians (ActionSpec.units), and the policy has statistics: "
-            "say it, or take a policy without"
+            f"{where} doesn't give its actions' units in metres or radians (ActionSpec.units), and the policy has statistics: "
+            "set them, or take a policy without statistics"
         )
     if action.gripper is not None and not convention:
         raise UserError(
@@ -194,7 +194,7 @@ def simulator_units(where: str, action: ActionSpec, convention: str) -> Units:
 
 
 def _file(path: Path) -> tuple[Path, Mapping[str, Any]]:
-    """(the file that was read, its data). Fine-tuned OpenVLA checkpoints have their statistics in a file of its own."""
+    """(the file that was read, its data). Fine-tuned OpenVLA checkpoints have their statistics in a separate file."""
     if path.is_dir():
         names = ("dataset_statistics.json", "norm_stats.json", "stats.json", "config.json")
         places = (path, path / "meta")  # LeRobot's are in meta
@@ -230,12 +230,12 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _lists(value: Any) -> bool:
-    """Some kind is there, with at least one number."""
+    """Whether it has the lists of some kind, with at least one number."""
     return isinstance(value, Mapping) and any(all(value.get(end) for end in ends) for ends in ENDS.values())
 
 
 def _numbers(where: str, value: Any, kind: str, published: bool) -> Normalizer:
-    """published: OpenVLA's layout, whose arithmetic is that of quantiles unless something else is asked for."""
+    """published: OpenVLA's layout, which means quantiles unless `kind` says otherwise."""
     if not isinstance(value, Mapping):
         raise UserError(f"policy.options.statistics: {where} is no table of lists")
     there = [k for k, ends in ENDS.items() if all(end in value for end in ends)]
@@ -268,14 +268,14 @@ def _numbers(where: str, value: Any, kind: str, published: bool) -> Normalizer:
             what, width = ("std", second[i]) if kind == "mean-std" else (f"{high} - {low}", second[i] - first[i])
             raise UserError(
                 f"policy.options.statistics: {where}: {what} of number {i} is {width:g} and must be above 0: "
-                "mask = false leaves alone what never changed"
+                "set mask = false for a number that never changes"
             )
     return Normalizer(kind=kind, first=first, second=second, mask=mask)  # type: ignore[arg-type]
 
 
 def _moving(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Statistics of a state in which a number that never changed has a width, 1 or 2: it is 0 or -1 wherever it is as it was. Of
-    actions that is refused: such a number could not be learned."""
+    """Statistics of a state with a width of 1 or 2 for numbers that never changed, which are then normalised to 0 or -1. For
+    actions such a width is an error: the number could not be learned."""
     found = dict(state)
     for low, high in ENDS.values():
         first, second = found.get(low), found.get(high)
@@ -293,17 +293,17 @@ def _list(where: str, value: Any) -> tuple[float, ...]:
         raise UserError(f"policy.options.statistics: {where} must be a list of numbers")
     if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in value):
         odd = next(v for v in value if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v))
-        raise UserError(f"policy.options.statistics: {where} has {odd!r}, which is no finite number")
+        raise UserError(f"policy.options.statistics: {where} has {odd!r}, which is not a finite number")
     return tuple(float(v) for v in value)
 
 
 def _kept(given: Mapping[str, Any], key: str, kind: str) -> Statistics:
-    """From a checkpoint."""
+    """Statistics from a checkpoint."""
     for option, asked, kept in (("statistics_key", key, given.get("key", "")), ("statistics_kind", kind, given.get("kind"))):
         if asked and asked != kept:
             raise UserError(f"policy.options.{option} = {asked!r}, and the policy's own statistics have {kept!r}: leave it out")
     if given.get("kind") not in get_args(Kind):
-        raise UserError("policy.options.statistics is no statistics that a policy was saved with: give a file")
+        raise UserError("policy.options.statistics is not a table that a policy saved: give a file")
     state = given.get("state")
     return Statistics(
         action=_numbers("action", given.get("action"), given["kind"], False),

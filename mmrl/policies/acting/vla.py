@@ -1,7 +1,7 @@
-"""A vision-language model that acts: it reads a picture and an instruction, and gives a chunk of actions.
+"""Vision-language-action models: a picture and an instruction -> a chunk of actions.
 
-Actions are tokens, the last ids of the vocabulary, one after the other or all at once in slots behind the prompt; or they come
-from a head on hidden states (normal, flow). Sampling and learning go through the same masked and tempered distribution.
+Actions are tokens (the last ids of the vocabulary), decoded one by one or in parallel in slots behind the prompt; or they come
+from a head on hidden states (normal, flow). Sampling and updates use the same masked distribution at the same temperature.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "crop": 1.0,
 }
 NONE = "none"
-"""Statistics that are not used although they are there."""
+"""Value of `statistics`: don't use those that come with the model."""
 
 
 class VLA(ActingPolicy):
@@ -82,11 +82,12 @@ class VLA(ActingPolicy):
     ) -> None:
         """dims: numbers of an action. chunk: actions of a call. head: tokens, normal or flow. decoding: of tokens, `parallel` in
         slots that see each other, or `one-by-one`, each seeing those before it. bins, binning: see `ActionTokens`. prompt: the
-        text, with {instruction} in it. lower_case: of instructions. camera: the first one when empty. size: pixels that pictures
-        are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept. flow_steps: of the flow.
-        spread: what a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what its numbers mean, see
-        `units.load_statistics`; those that come with an OpenVLA checkpoint when statistics is empty, none of them with "none".
-        None: `DEFAULTS`, or what the model's family does."""
+        text, with {instruction} in it. lower_case: convert instructions. camera: the first one when empty. size: pixels that
+        pictures are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept. flow_steps:
+        Euler steps of a flow head. spread: initial standard deviation of a normal head. statistics, statistics_key,
+        statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; when statistics is empty, those that
+        come with an OpenVLA checkpoint, with "none" none of them. Options that are None: `DEFAULTS`, or those of the model's
+        family."""
         asked = {"decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case, "size": size, "crop": crop}
         _check(head, prompt, dims, chunk, camera, flow_steps, spread, DEFAULTS | _given(asked))
         self.vlm = VLM(config, device=device, seed=seed, source=source)
@@ -121,8 +122,8 @@ class VLA(ActingPolicy):
         VLM.check(config)
 
     def _published(self, config: PolicyConfig, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
-        """The statistics to use, where none were given those that come with the model."""
-        mine = config.model.startswith("tiny:") or (Path(config.model) / SETTINGS).is_file()  # it says so where it has any
+        """The statistics to use: the given ones, or those that come with the model."""
+        mine = config.model.startswith("tiny:") or (Path(config.model) / SETTINGS).is_file()  # its settings name its statistics
         if given == NONE or given or mine or not isinstance(self.family, OpenVLAFamily):
             return "" if given == NONE else given
         found = statistics_file(adapter_chain(config.model)[1])
@@ -135,7 +136,7 @@ class VLA(ActingPolicy):
         return found
 
     def _place_ids(self, rows: int, bins: int) -> None:
-        """The ids of the bins, at the end of the vocabulary, and before them one for each slot."""
+        """Set the ids of the bins, at the end of the vocabulary, and before them an id for each slot."""
         ids = self.tokens.ids(rows)
         first = rows - bins - self.slots
         if first < 0 or self.tokens.bins > 1024:
@@ -162,7 +163,7 @@ class VLA(ActingPolicy):
     # -- seeing -----------------------------------------------------------------------------------------------------------
 
     def _pictures(self, seen: Observation) -> list[torch.Tensor]:
-        """uint8 [3, H, W] each, cropped and scaled as the model wants them."""
+        """uint8 [3, H, W] each, cropped and scaled for the model."""
         pictures = picture_of(seen, self.camera).to(self.device).permute(0, 3, 1, 2)
         if self.crop < 1:
             height, width = pictures.shape[2:]
@@ -193,8 +194,8 @@ class VLA(ActingPolicy):
     def _inputs(
         self, seen: Observation, behind: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
-        """(ids [n, S], segment [n, S], positions [axes, n, S], media, the place of each prompt's last token [n]); what stands
-        behind the prompts, int64 [n, M], is in segment 1."""
+        """(ids [n, S], segment [n, S], positions [axes, n, S], media, the index of each prompt's last token [n]). behind: ids
+        after the prompts, int64 [n, M], which are in segment 1."""
         pictures = self._pictures(seen)
         height, width = pictures[0].shape[1:]
         prompts = [self._prompt(text, width, height) for text in seen.instructions]
@@ -222,7 +223,8 @@ class VLA(ActingPolicy):
         return ids_nS, segment_nS, positions, self._media(pictures), ends_n - 1
 
     def _hidden(self, seen: Observation, behind: torch.Tensor, at_nM: torch.Tensor, together: bool) -> torch.Tensor:
-        """Hidden states [n, M, H] at places relative to the prompts' last tokens. together: what is behind sees all of it."""
+        """Hidden states [n, M, H] at places relative to the prompts' last tokens. together: the tokens `behind` all see each
+        other."""
         ids, segment, positions, media, last_n = self._inputs(seen, behind)
         mask = prefix_mask(segment, self.vlm.model.dtype)
         if together:
@@ -232,7 +234,7 @@ class VLA(ActingPolicy):
         return values.view(len(ids), at_nM.shape[1], -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits of the bins, [..., B], and of nothing else."""
+        """Logits of the bins alone, [..., B]."""
         return linear(hidden, self.vlm.model.get_output_embeddings().weight[self.action_ids])
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
@@ -267,8 +269,8 @@ class VLA(ActingPolicy):
         return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
 
     def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(hidden states at the prompts' ends [n, H], what is no padding [n, S], the next positions [axes, n]); padding is on the
-        left."""
+        """(hidden states at the prompts' ends [n, H], mask without padding [n, S], the next positions [axes, n]); padding is on
+        the left."""
         ids, segment, positions, media, last_n = self._inputs(seen, None)
         size = ids.shape[1]
         shift = (torch.arange(size, device=self.device)[None] + last_n[:, None] + 1) % size  # the padding comes first

@@ -1,8 +1,8 @@
 """Checkpoints in OpenVLA's layout (Kim et al., OpenVLA: An Open-Source Vision-Language-Action Model): two vision transformers
 side by side, a projector, and Llama. Weights have the names that they have in its files, so nothing is converted.
 
-n pictures, P patches in each, D the width of a tower, W of both. transformers has the language model alone; the towers are timm's
-`VisionTransformer` (0.9.10 to 0.9.16, which OpenVLA asks for), written anew here.
+n pictures, P patches in each, D the width of a tower, W of both. The language model is transformers'; the towers reimplement
+timm's `VisionTransformer` (0.9.10 to 0.9.16, which OpenVLA requires).
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ TOWERS: dict[str, dict[str, Any]] = {
         **{"registers": 0, "scaled": False, "pooled": True},
     },
 }
-"""timm's name of a tower -> its shape. registers: with them goes a class token; scaled: layer scale; pooled: an attention pool at
-its end, which is not used. Activations are exact GELUs, also SigLIP's, where transformers' is the tanh's."""
+"""timm's name of a tower -> its shape. registers: register tokens, which come with a class token; scaled: layer scale; pooled: an
+attention pool at its end, which is not used. Activations are exact GELUs, also in SigLIP, where transformers has the tanh
+form."""
 EPSILON = 1e-6
-"""Of the towers' norms."""
+"""Epsilon of the towers' norms."""
 
 
 class OpenVLAConfig(PreTrainedConfig):
-    """What its config.json holds, as far as it is read; all else is kept."""
+    """The fields of config.json that are read; the others are kept."""
 
     model_type = "openvla"
     sub_configs = {"text_config": LlamaConfig}
@@ -57,7 +58,7 @@ class OpenVLAConfig(PreTrainedConfig):
     """Data set -> statistics of its actions; see `mmrl.policies.acting.units`."""
     n_action_bins: int = 256
     pad_to_multiple_of: int = 64
-    """By so many rows the embeddings are larger than the vocabulary."""
+    """Number of embedding rows beyond the vocabulary."""
     towers: Any = None
     """Changes of `TOWERS`, one for each tower: for models smaller than any that was published."""
 
@@ -76,7 +77,7 @@ class OpenVLAConfig(PreTrainedConfig):
 
     @property
     def shapes(self) -> list[dict[str, Any]]:
-        """Of each tower. Raises ValueError for one that isn't known."""
+        """The shape of each tower. Raises ValueError for an unknown one."""
         if unknown := [name for name in self.timm_model_ids if name not in TOWERS]:
             raise ValueError(f"its vision tower {unknown[0]!r} can't be read: known are {', '.join(TOWERS)}")
         changes = self.towers or [{}] * len(self.timm_model_ids)
@@ -85,12 +86,12 @@ class OpenVLAConfig(PreTrainedConfig):
 
     @property
     def image_id(self) -> int:
-        """What stands for a patch of a picture: the last row of the embeddings, which no token owns."""
+        """The placeholder id of a picture's patch: the last row of the embeddings, which has no token."""
         return int(self.text_config.vocab_size) - 1
 
 
 class Scale(nn.Module):
-    """A factor for each number."""
+    """Layer scale: a factor for each channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class Scale(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of all tokens of a picture to all."""
+    """Self-attention between all tokens of a picture."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -141,7 +142,7 @@ class Block(GradientCheckpointingLayer):
 
 
 class Pool(nn.Module):
-    """timm's `AttentionPoolLatent`: never used, but in the files."""
+    """timm's `AttentionPoolLatent`: not used, but its weights are in the files."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -152,7 +153,7 @@ class Pool(nn.Module):
 
 
 class Patches(nn.Module):
-    """A picture's squares, each a row: a convolution whose stride is its kernel, computed as the matrix product that it is."""
+    """Patch embedding: a convolution whose stride is its kernel size, computed as a matrix product."""
 
     def __init__(self, width: int, patch: int) -> None:
         super().__init__()
@@ -166,7 +167,8 @@ class Patches(nn.Module):
 
 
 class Tower(nn.Module):
-    """What a picture's patches are after the last block but one, without the final norm, the class token and the registers."""
+    """A vision transformer that returns the patches after its second-to-last block, without final norm, class token and
+    registers."""
 
     def __init__(
         self, *, width: int, depth: int, heads: int, inner: int, patch: int, registers: int, scaled: bool, pooled: bool, size: int
@@ -206,14 +208,14 @@ class Towers(nn.Module):
         self.width = sum(shape["width"] for shape in shapes)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[n, 3 or 6, size, size], a tower's own normalisation in three channels -> [n, P, W]."""
+        """[n, 3 or 6, size, size], three channels for each tower, in its normalisation -> [n, P, W]."""
         if self.fused_featurizer is None:
             return self.featurizer(pixels)
         return torch.cat([self.featurizer(pixels[:, :3]), self.fused_featurizer(pixels[:, 3:])], 2)
 
 
 class Projector(nn.Module):
-    """A perceptron of three layers behind two towers, of two behind one."""
+    """An MLP with three layers after two towers, two layers after one."""
 
     def __init__(self, width: int, out: int, fused: bool) -> None:
         super().__init__()
@@ -285,7 +287,8 @@ AutoModelForImageTextToText.register(OpenVLAConfig, OpenVLA)
 
 
 def load(name: str, dtype: torch.dtype, attention: str) -> OpenVLA:
-    """A folder or hub name. Raises UserError where weights are missing, left over, or of another shape than config.json says."""
+    """Load a folder or hub name. Raises UserError for weights that are missing, left over, or of another shape than in
+    config.json."""
     try:
         model, found = OpenVLA.from_pretrained(
             name,
@@ -299,21 +302,21 @@ def load(name: str, dtype: torch.dtype, attention: str) -> OpenVLA:
         raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}", key="policy.model") from error
     for key, there, here in sorted(found["mismatched_keys"]):
         raise UserError(
-            f"{name!r}: {key} is {list(there)} in its files, and {list(here)} by its config.json: is that of another checkpoint?",
+            f"{name!r}: {key} is {list(there)} in its files, and {list(here)} by its config.json: take both from one checkpoint",
             key="policy.model",
         )
     idle = {key for key, _ in model.named_buffers()}
     cure = "take a checkpoint with OpenVLA's own head and weights, its adapters merged"
     for what, keys in (("lacks", set(found["missing_keys"]) - idle), ("has", set(found["unexpected_keys"]))):
         if keys:
-            beyond = "" if what == "lacks" else ", which OpenVLA's layout hasn't"
+            beyond = "" if what == "lacks" else ", which OpenVLA's layout doesn't have"
             more = f" and {len(keys) - 1} more weights" if len(keys) > 1 else ""
             raise UserError(f"{name!r} {what} {min(keys)}{more}{beyond}: {cure}", key="policy.model")
     return model
 
 
 def _untrained(part: nn.Module) -> None:
-    """Weights that no result depends on are kept as buffers: they are saved again, and neither trained nor adapted."""
+    """Turn unused weights into buffers: they are saved again, but neither trained nor adapted."""
     for module in part.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             delattr(module, name)

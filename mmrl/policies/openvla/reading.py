@@ -1,4 +1,4 @@
-"""What OpenVLA reads: pictures scaled and normalised once for each of its towers, and its way of asking."""
+"""OpenVLA's processor: pictures scaled and normalised once for each of its towers, and its prompt format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = "preprocessor_config.json"
 EMPTY = "▁"
 """The token of a space, which stood before every action in training: 29871 of Llama's."""
 LAYOUTS = {"pure": ("In: ", "\nOut:"), "vicuna": (" USER: ", " ASSISTANT:")}
-"""What stands around a question: OpenVLA's, and that of its first version (openvla-v01)."""
+"""Text before and after a question: OpenVLA's, and that of its first version (openvla-v01)."""
 VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "
     "answers to the user's questions."
@@ -25,20 +25,20 @@ VICUNA = (
 
 
 class Pictures:
-    """Pictures -> `pixel_values` [n, 3 k, size, size] for k towers: stretched to a square, and each tower's mean and spread."""
+    """Pictures -> `pixel_values` [n, 3 k, size, size] for k towers: stretched to a square, normalised for each tower."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """settings: of preprocessor_config.json. Raises ValueError for what can't be done."""
+        """settings: of preprocessor_config.json. Raises ValueError for unsupported ones."""
         self.settings = dict(settings)
         strategy = settings.get("image_resize_strategy")
         if strategy != "resize-naive":
-            raise ValueError(f"{SETTINGS}: image_resize_strategy = {strategy!r} can't be done: only resize-naive")
+            raise ValueError(f"{SETTINGS}: image_resize_strategy = {strategy!r} is not supported: use resize-naive")
         if odd := [way for way in settings.get("interpolations", []) if way != "bicubic"]:
-            raise ValueError(f"{SETTINGS}: interpolation {odd[0]!r} can't be done: only bicubic")
+            raise ValueError(f"{SETTINGS}: interpolation {odd[0]!r} is not supported: use bicubic")
         self.side = int(settings["input_sizes"][0][-1])
         if any(tuple(size) != (3, self.side, self.side) for size in settings["input_sizes"]):
-            raise ValueError(f"{SETTINGS}: input_sizes = {settings['input_sizes']} can't be done: only squares of one size")
-        # what is applied is rounded to bfloat16 in the published files, and `means` is not
+            raise ValueError(f"{SETTINGS}: input_sizes = {settings['input_sizes']} is not supported: use squares of one size")
+        # in the published files the values that are applied are rounded to bfloat16, and `means` is not
         applied = settings.get("tvf_normalize_params") or [
             {"mean": mean, "std": std} for mean, std in zip(settings["means"], settings["stds"], strict=True)
         ]
@@ -54,10 +54,10 @@ class Pictures:
 
 
 class Processor:
-    """The tokenizer and the pictures, in the way of transformers' processors."""
+    """Tokenizer and picture processing, with the interface of transformers' processors."""
 
     def __init__(self, tokenizer: Any, pictures: Pictures, image_id: int, patches: int, layout: str) -> None:
-        """image_id: what stands for a patch. patches: of a picture. layout: of `LAYOUTS`."""
+        """image_id: placeholder of a patch. patches: number in a picture. layout: key of `LAYOUTS`."""
         self.tokenizer, self.image_processor = tokenizer, pictures
         self.image_id, self.patches, self.layout = image_id, patches, layout
 
@@ -75,7 +75,7 @@ class Processor:
         special = dict(text_kwargs or {}).get("add_special_tokens", True)
         ids = self.tokenizer.encode(text[0], add_special_tokens=special)
         if images and not special:
-            raise ValueError("OpenVLA takes pictures at the beginning alone, and not later in a conversation")
+            raise ValueError("OpenVLA takes pictures only at the beginning of a conversation")
         empty = self.tokenizer.convert_tokens_to_ids(EMPTY)
         if special and text[0].endswith(LAYOUTS[self.layout][1]) and ids[-1] != empty:
             ids = [*ids, empty]
@@ -92,7 +92,7 @@ class Processor:
             said = "".join(part["text"] for part in parts if part["type"] == "text")
             images = [part["image"] for part in parts if part["type"] == "image" and "image" in part]
             if images and i:
-                raise ValueError("OpenVLA takes pictures in the first message alone")
+                raise ValueError("OpenVLA takes pictures only in the first message")
             pictures += images
             text += f" {said}{self.tokenizer.eos_token}" if message["role"] == "assistant" else f"{before}{said}{behind}"
         return text, pictures
@@ -110,7 +110,7 @@ def _tensor(picture: Any) -> torch.Tensor:
 
 
 def load_processor(name: str, config: Any) -> Processor:
-    """Of a folder or hub name. Raises UserError for what is missing or can't be used."""
+    """The processor of a folder or hub name. Raises UserError for missing or unusable files."""
     from transformers import AutoTokenizer
     from transformers.utils import cached_file
 
@@ -124,17 +124,17 @@ def load_processor(name: str, config: Any) -> Processor:
 
 
 def make_processor(name: str, tokenizer: Any, pictures: Pictures, config: Any) -> Processor:
-    """Raises UserError where the parts don't belong to each other."""
+    """Raises UserError if the parts don't belong together."""
     towers = config.shapes
     if len(pictures.mean) != 3 * len(towers) or any(tower["size"] != pictures.side for tower in towers):
         raise UserError(
             f"{name!r}: {SETTINGS} makes {len(pictures.mean) // 3} pictures of {pictures.side} pixels, and its "
-            f"config.json has towers for {[tower['size'] for tower in towers]}: is one of another checkpoint?",
+            f"config.json has towers for {[tower['size'] for tower in towers]}: take both from one checkpoint",
             key="policy.model",
         )
     if tokenizer.convert_tokens_to_ids(EMPTY) in (None, tokenizer.unk_token_id) or tokenizer.bos_token_id is None:
         raise UserError(
-            f"{name!r}: its tokenizer has no token for a space ({EMPTY!r}) or none to begin with: is it Llama's?",
+            f"{name!r}: its tokenizer has no token for a space ({EMPTY!r}) or none for the beginning of a text: use Llama's",
             key="policy.model",
         )
     layout = "vicuna" if "vicuna" in config.llm_backbone_id else "pure"

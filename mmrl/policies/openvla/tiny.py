@@ -1,4 +1,4 @@
-"""A tiny OpenVLA with random weights: its towers, projector and Llama, its names of weights, its files."""
+"""A tiny OpenVLA with random weights: towers, projector, Llama, weight names and files are like the real one's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 PATCH, SIZE = 14, 56
 BINS, SPARE = 256, 64
-"""Ids of actions, and rows of the embeddings that no token owns."""
+"""Number of action ids, and of embedding rows without a token."""
 WORDS = [
     "In: What action should the robot take to pick up the red cube?\nOut:",
     "push put on stack reach ball cylinder box plate blue",
@@ -73,8 +73,8 @@ def build(hidden: int, layers: int, seed: int, dtype: torch.dtype, attention: st
 
 
 def tokenizer_of() -> Any:
-    """As Llama's: pieces with a sign for spaces, bytes for all else, a padding token behind the vocabulary. The last ids, which
-    actions are written with, are of tokens that no text has."""
+    """A tokenizer like Llama's: pieces with a sign for spaces, bytes for all else, a padding token behind the vocabulary. The
+    last ids, which stand for actions, belong to tokens that occur in no text."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -30,7 +30,7 @@ def pi0_class() -> Any:
 
 
 def check_model(name: str) -> None:
-    """Refuse a `policy.model` that is no pi0, without loading it. What a hub name stands for is not looked up."""
+    """Raise UserError for a `policy.model` that is not a pi0, without loading it. A hub name is not looked up."""
     if name.startswith("tiny:"):
         tiny.parse(name, 0)
     elif Path(name).is_dir():
@@ -42,7 +42,7 @@ def check_model(name: str) -> None:
 
 
 def load_model(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tuple[Any, Any]:
-    """(the model, its tokenizer). Raises UserError for what is no pi0, lacks weights or has no tokenizer."""
+    """(the model, its tokenizer). Raises UserError for a model that is not a pi0, lacks weights or has no tokenizer."""
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         return tiny.build(pi0_class(), dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
@@ -76,7 +76,7 @@ def skeleton(name: str) -> Any:
 
 
 def _settings(name: str) -> Any:
-    """The configuration; of LeRobot's checkpoints, whose config.json is of another make, pi0's own."""
+    """The configuration; pi0's default for LeRobot's checkpoints, whose config.json has another format."""
     prepare_torchvision()
     from transformers import PI0Config
 

@@ -1,8 +1,8 @@
-"""pi0: pictures and an instruction are read once a call, and an expert beside them carries noise to a chunk of actions (Black et
+"""pi0: pictures and an instruction are encoded once per call, and an action expert turns noise into a chunk of actions (Black et
 al., pi0: A Vision-Language-Action Flow Model for General Robot Control). The network is transformers'.
 
-n calls, M moments of a flow, C actions that the network foresees, D numbers that it has for an action, K and A those that are
-carried out, P tokens of what is read, H the expert's width.
+n calls, M times of a flow, C actions that the network predicts, D numbers in each, K and A those that are executed, P tokens of
+the encoded input, H the expert's width.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from mmrl.policies.resizing import center_crop, resize
 
 NOISY = ("all", "one")
 EMPHASIS = 1.5
-"""Of demonstrations' times, as pi0 was trained: its Beta(1.5, 1) (Black et al., appendix B)."""
+"""`Chains.emphasis`: pi0 was trained at times from Beta(1.5, 1) (Black et al., appendix B)."""
 
 
 class Reading(DynamicCache):
-    """Takes the keys and values of one pass. A layer that is computed again, for its gradients, gives the same once more."""
+    """Stores the keys and values of one pass. A layer that is recomputed for gradients writes the same values again."""
 
     repeatable = True
 
@@ -50,7 +50,7 @@ class Reading(DynamicCache):
 
 
 class Prefix:
-    """What was read, for passes behind it that leave no trace: its keys and values are put in front, and nothing is kept."""
+    """A read-only cache: puts the keys and values of a `Reading` in front of those of a pass, and stores nothing."""
 
     repeatable = True
 
@@ -64,27 +64,27 @@ class Prefix:
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """What a call reads: everything but the actions."""
+    """The encoded inputs of a call: everything but the actions."""
 
     cache: Prefix
     real_nP: torch.Tensor
-    """bool: what is no padding."""
+    """bool: False for padding."""
     state_nH: torch.Tensor
     """The robot's state as the expert reads it."""
     seen_nH: torch.Tensor | None = field(default=None)
-    """What the expert makes of that state, once it was asked."""
+    """The expert's output for the state, once computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """What `ActingPolicy` asks of a head, for demonstrations."""
+    """The part of a head that `ActingPolicy` needs for demonstrations."""
 
     numbers: int
     """D."""
     slots: int = 1
 
     def choices_of(self, actions_nCA: torch.Tensor) -> torch.Tensor:
-        """[n, 1, C, D]: a chain of the end alone; numbers that the robot hasn't are 0, as in pi0's own training."""
+        """[n, 1, C, D]: a chain of its end alone; numbers that the robot doesn't have are 0, as in pi0's training."""
         return pad(actions_nCA, (0, self.numbers - actions_nCA.shape[-1]))[:, None]
 
 
@@ -92,13 +92,13 @@ class Pi0(ActingPolicy):
     """`policy.model` is a folder or hub name that transformers' `PI0ForConditionalGeneration` loads, a folder that this class
     saved, or `tiny:pi0`.
 
-    The network foresees C actions of D numbers; the first K are carried out, A numbers of each, and what is likely or not is what
-    they went through. The rest of the chain is drawn as well, and is context: its likelihood would add the noise of what nobody
-    sees to every ratio (pi_RL does the same: the openpi policy of RLinf cuts log-probabilities to the executed chunk and the
+    The network predicts C actions of D numbers; the first K are executed, A numbers of each, and log-probabilities are those of
+    their chain alone. The rest of the chain is sampled as well, as context: its likelihood would add noise of unused numbers to
+    every ratio (pi_RL does the same: the openpi policy of RLinf cuts log-probabilities to the executed chunk and the
     environment's numbers).
 
-    A critic reads what the expert makes of the robot's state. That token sees pictures, instruction and state, and no action, so
-    a value depends on no noise and needs no chain; a mean over the action tokens, as in pi_RL, would.
+    A critic reads the expert's output for the robot's state. That token sees pictures, instruction and state, but no action, so a
+    value depends on no noise and needs no chain; a mean over the action tokens, as in pi_RL, would.
     """
 
     free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
@@ -128,11 +128,11 @@ class Pi0(ActingPolicy):
         statistics_kind: str = "",
         gripper: str = "",
     ) -> None:
-        """dims: numbers of an action. chunk: actions of a call, the first of those that the network foresees. state: of the state
-        that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
+        """dims: numbers of an action. chunk: actions of a call, the first of those that the network predicts. state: numbers of
+        the state that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
         cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its middle that is kept.
         tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key, statistics_kind,
-        gripper: what its numbers mean, see `units.load_statistics`."""
+        gripper: normalisation of its numbers, see `units.load_statistics`."""
         _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
         options.check_integer("state", state, 0, 100_000)
         options.check_texts("cameras", cameras)
@@ -165,7 +165,7 @@ class Pi0(ActingPolicy):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Refuse a `model` that can't be loaded, without loading it."""
+        """Raise UserError for a `model` that can't be loaded, without loading it."""
         check_model(config.model)
 
     @staticmethod
@@ -175,7 +175,7 @@ class Pi0(ActingPolicy):
 
     @property
     def ahead(self) -> int:
-        """All actions that the network foresees, C: those that are not carried out are learned as well, as by openpi."""
+        """All actions that the network predicts, C: those that are not executed are learned as well, as in openpi."""
         return int(self.model.config.chunk_size)
 
     def choice_terms(self) -> dict[str, Any]:
@@ -196,20 +196,20 @@ class Pi0(ActingPolicy):
     # -- reading ----------------------------------------------------------------------------------------------------------
 
     def _pictures(self, seen: Observation) -> torch.Tensor:
-        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled until they fit, black around them, as openpi does."""
+        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and padded with black, as in openpi."""
         if not seen.images:
             raise UserError("the simulator shows no picture, and pi0 needs one: give it a camera")
         names = self.cameras or list(seen.images)
         for name in names:
             if name not in seen.images:
                 raise UserError(
-                    f"policy.options.cameras has {name!r}, which the simulator hasn't: it has {', '.join(seen.images)}"
+                    f"policy.options.cameras has {name!r}, which the simulator doesn't have: it has {', '.join(seen.images)}"
                 )
         found = [_framed(seen.images[name].to(self.device), self.crop, self.side) for name in names]
         return torch.stack(found, 1).to(self._dtype)
 
     def _ids(self, instruction: str, pictures: int) -> list[int]:
-        """The pictures' places, the beginning of a text, the text, a line's end (openpi, PaligemmaTokenizer)."""
+        """Placeholders of the pictures, a BOS token, the text, a newline (openpi, PaligemmaTokenizer)."""
         key = (instruction, pictures)
         if key not in self._read:
             said = self.text.replace("{instruction}", instruction).strip().replace("_", " ").replace("\n", " ")
@@ -219,7 +219,7 @@ class Pi0(ActingPolicy):
         return self._read[key]
 
     def _state(self, seen: Observation) -> torch.Tensor:
-        """float32 [n, D of states]: normalised where there are statistics, and zeros behind it."""
+        """float32 [n, D of states]: normalised if there are statistics, padded with zeros."""
         most = self.model.config.max_state_dim
         if not self.state:
             return torch.zeros(len(seen), most, device=self.device)
@@ -262,8 +262,8 @@ class Pi0(ActingPolicy):
     # -- the expert -------------------------------------------------------------------------------------------------------
 
     def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
-        """float32 [n, M, C, D]. All moments stand behind one copy of what was read, and none sees another, so a pass of M moments
-        is that of M passes."""
+        """float32 [n, M, C, D]. All M times follow one copy of the encoded input and don't see each other, so one pass equals M
+        passes."""
         count, moments, ahead = x_nMCD.shape[:3]
         rows = [scene.state_nH[:, None]]
         if moments:
@@ -307,7 +307,7 @@ class Pi0(ActingPolicy):
         assert scene.seen_nH is not None
         if calls.choices.shape[1] > 1:
             logprobs = self._carried_out(found).sum(-1, keepdim=True)
-        else:  # the mean over a chunk is that over all that is foreseen, so that what is not carried out is learned as well
+        else:  # a chunk's mean is over all predicted actions, so that those that are not executed are learned as well
             each, share = found.mean(-1, keepdim=True), self.chunk / self.ahead
             rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
             logprobs = share * each[:, : self.chunk] + (1 - share) * rest
@@ -338,7 +338,7 @@ class Pi0(ActingPolicy):
         self.tokenizer.save_pretrained(folder)
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Nothing: transformers keeps them all."""
+        """Nothing: transformers saves them all."""
         yield from ()
 
 
@@ -364,7 +364,7 @@ def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, pr
 
 def _check_sizes(chunk: int, dims: int, state: int, settings: Any) -> None:
     for name, value, what, most in (
-        ("chunk", chunk, "actions are foreseen", settings.chunk_size),
+        ("chunk", chunk, "actions are predicted", settings.chunk_size),
         ("dims", dims, "numbers an action has at most", settings.max_action_dim),
         ("state", state, "numbers a state has at most", settings.max_state_dim),
     ):

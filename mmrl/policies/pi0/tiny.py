@@ -16,11 +16,11 @@ from mmrl.policies.vlm import tiny
 
 FAMILY = "pi0"
 SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
-"""Width of the language model and the eye, of which the expert has half; depth of all three; actions that are foreseen."""
+"""Width of the language model and the vision tower (the expert has half of it); depth of all three; predicted actions."""
 
 
 def parse(name: str, seed: int) -> dict[str, int]:
-    """`tiny:pi0[:key=value,...]` -> keyword arguments of `build`. Raises UserError for what is not understood."""
+    """`tiny:pi0[:key=value,...]` -> keyword arguments of `build`. Raises UserError for an unknown or invalid part."""
     if name.split(":")[1] != FAMILY:
         raise UserError(f"{name!r} is no pi0: write tiny:{FAMILY}, or a folder or hub name of one", key="policy.model")
     _, options = tiny_sizes(name, SIZES, seed)

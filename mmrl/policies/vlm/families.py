@@ -1,7 +1,7 @@
-"""What differs between model families: positions, coordinate frame, forbidden ids, whether a group can share its prompt.
+"""What differs between model families: positions, coordinate format, banned ids, whether a group can share its prompt.
 
-`Family` itself serves any transformers image-text-to-text model, one completion a row and one prompt a prefill. A family that
-can share a prompt says so and gives positions.
+`Family` itself serves any transformers image-text-to-text model, one completion a row and one prompt a prefill. A family that can
+share a prompt sets `shares_prefix` and computes positions.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Family:
     shares_prefix = False
     """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
     completion_type = 0
-    """What `token_type_ids` and the like say of a completion's tokens."""
+    """Value of `token_type_ids` and the like for a completion's tokens."""
     frame = CoordinateFormat.PIXELS
-    """The frame in which the family writes coordinates."""
+    """The format in which the family writes coordinates."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         self.model = model
         self.processor = processor
 
     def banned_ids(self) -> list[int]:
-        """Ids that must never be sampled: vision placeholders, and rows of the embedding that no token owns."""
+        """Ids that must never be sampled: vision placeholders, and rows of the embedding without a token."""
         tokenizer = self.processor.tokenizer
         found = {
             v
@@ -59,21 +59,21 @@ class Family:
         return {}
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
-        """(width, height) of each image as the model sees it, in pixels; empty where that can't be said."""
+        """(width, height) of each image as the model sees it, in pixels; empty if unknown."""
         return ()
 
     @property
     def frame_factor(self) -> int:
-        """What width and height of a video's frames are multiples of. UserError where the family sees no videos."""
+        """Width and height of a video's frames are multiples of this. Raises UserError if the family has no videos."""
         raise UserError(f"a {self.model.config.model_type} model can't be shown videos here: use one of the Qwen-VL families")
 
     @property
     def action_end(self) -> int:
-        """The id behind the last one that can stand for an action."""
+        """One past the last id that can stand for an action."""
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     def acting(self) -> dict[str, Any]:
-        """How the family acts: options of `VLA` in which it differs from others."""
+        """Options of `VLA` in which the family differs from others."""
         return {}
 
     def logits(
@@ -85,8 +85,8 @@ class Family:
         source_L: torch.Tensor,
         states_Q: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
-        """What predicts the next token after each of L flat positions: (values, head, states); head(values) are the logits
-        [L, V], states the last hidden states [Q, H] at the flat positions `states_Q`, if they are given."""
+        """Predictions of the next token after each of L flat positions: (values, head, states); head(values) are the logits [L,
+        V], states the last hidden states [Q, H] at the flat positions `states_Q`, if they are given."""
         self._forget()
         row_L, place_L = source_L // ids_BS.shape[1], source_L % ids_BS.shape[1]
         kept, index_L = place_L.unique(return_inverse=True)
@@ -117,14 +117,14 @@ class Family:
         ).logits[:, -1]
 
     def _forget(self) -> None:
-        """Models with M-RoPE keep an offset from the last prompt that had images."""
+        """Clear the offset that models with M-RoPE store from the last prompt with images."""
         for module in (self.model, self.model.base_model, getattr(self.model, "model", None)):
             if module is not None and getattr(module, "rope_deltas", None) is not None:
                 module.rope_deltas = None
 
 
 class PaliGemma(Family):
-    """PaliGemma: type 0 is the prompt, which sees itself in both directions; a completion must not."""
+    """PaliGemma: token type 0 is the prompt, whose attention is bidirectional; a completion's must not be."""
 
     completion_type = 1
 
@@ -148,7 +148,7 @@ class PrefixFamily(Family):
         media: Mapping[str, torch.Tensor],
         cache: Any = None,
     ) -> torch.Tensor:
-        """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: is read and filled."""
+        """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: read and extended."""
         found: torch.Tensor = self.model.model(
             input_ids=ids_BS,
             attention_mask=mask,
@@ -170,7 +170,7 @@ class PrefixFamily(Family):
     ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         hidden = self.hidden(ids_BS, mask, positions, media).flatten(0, 1)
         # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
-        # in whatever order the CPU threads come
+        # in the order of CPU threads
         states = None if states_Q is None else hidden.index_select(0, states_Q)
         return hidden.index_select(0, source_L), self.model.get_output_embeddings(), states
 
@@ -218,8 +218,8 @@ class Qwen25VL(PrefixFamily):
 
 
 def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
-    """What follows a picture or a video begins behind the largest of its positions on any axis: Wang et al. 2024, Qwen2-VL,
-    section 2.1. transformers 5.3 to 5.19 leaves time out, so that text stands among the frames of a long video."""
+    """Positions after a picture or video continue behind its largest position on any axis: Wang et al. 2024, Qwen2-VL, section
+    2.1. transformers 5.3 to 5.19 leaves the time axis out, so that text overlaps the frames of a long video."""
     positions = positions.clone()
     for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
         positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()
@@ -239,7 +239,7 @@ class Qwen3VL(Qwen25VL):
 
 
 class OpenVLAFamily(PrefixFamily):
-    """OpenVLA: pictures follow the first token; actions are ids before the rows that fill the embeddings up."""
+    """OpenVLA: pictures follow the first token; actions are the ids before the padding rows of the embeddings."""
 
     def banned_ids(self) -> list[int]:
         return sorted({*super().banned_ids(), self.model.config.image_id})

@@ -1,4 +1,4 @@
-"""What a vision-language model reads: prompts and conversations -> ids, positions, pixels; and text from what it wrote."""
+"""Processing for vision-language models: prompts and conversations -> ids, positions, pixels; and ids -> text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.families import Family
 
 SECONDS = "second_per_grid_ts"
-"""What positions are counted from and nothing else."""
+"""An output of processors that is used for positions alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,13 @@ class PromptInputs:
     ids: torch.Tensor
     """int64 [S]."""
     positions: torch.Tensor | None
-    """int64 [axes, S]; None where the model counts by itself."""
+    """int64 [axes, S]; None if the model computes them."""
     media: Mapping[str, torch.Tensor]
     """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
     token_types: Mapping[str, torch.Tensor]
     """Keyword arguments [S] that do; a completion's tokens get 0."""
     clocks: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """What the positions of videos were counted from; a sampler that counts them again needs it."""
+    """Times from which positions of videos were computed; needed by a sampler that computes them again."""
     image_sizes: tuple[tuple[int, int], ...] = ()
     model_sizes: tuple[tuple[int, int], ...] = ()
     coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
@@ -53,16 +53,16 @@ class PromptProcessor:
     def __init__(
         self, family: Family, pixels: Mapping[str, int], eos: frozenset[int], video: VideoConfig = VideoConfig()
     ) -> None:
-        """pixels: limits of the image processor, none where empty; eos: the ids that end a turn; video: what is seen of one."""
+        """pixels: limits of the image processor, none if empty; eos: the ids that end a turn; video: limits of videos."""
         self.family, self.pixels, self.eos, self.video = family, pixels, eos, video
         self.processor = family.processor
         self.tokenizer = self.processor.tokenizer
         self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(family.banned_ids())) if t)
-        """What stands for pictures, as text."""
+        """Placeholder tokens of pictures, as text."""
 
     @property
     def image_processing(self) -> ImageProcessing:
-        """How this policy sees pictures, for tasks."""
+        """How this policy processes images, for tasks."""
         return ImageProcessing(self.family.frame, functools.lru_cache(maxsize=4096)(self._seen_size))
 
     def _seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -94,12 +94,12 @@ class PromptProcessor:
     def extend(
         self, inputs: PromptInputs, token_ids: Sequence[int], messages: Sequence[Message]
     ) -> tuple[PromptInputs, tuple[int, ...]]:
-        """(A conversation after a turn and what was said to it, the ids of what was said): what the policy reads before its next
-        turn. The sampled ids stay as they are; what the chat layout puts around the messages is among the others.
+        """(inputs after a turn and the reply to it, ids of the reply): what the policy reads before its next turn. The sampled
+        ids don't change; the ids of the reply include the chat template's text around the messages.
 
         inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
         """
-        where = "what a world says"
+        where = "an environment's reply"
         following, images, videos = self._loaded(where, messages)
         self._check_text(where, following)
         encoded = self._encode_text(where, self._after_an_answer(following), images, videos)
@@ -138,8 +138,8 @@ class PromptProcessor:
         return extended, tuple(ids.tolist())
 
     def _after_an_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The text that the chat layout puts behind an assistant's answer: its end, these messages, and the next turn's head. It
-        is what two conversations that differ in the answer alone have in common at their ends."""
+        """The text of the chat template after an assistant's answer: its end, these messages, and the next turn's head. It is the
+        common ending of two conversations that differ only in the answer."""
         question = {"role": "user", "content": [{"type": "text", "text": "?"}]}
         texts = [
             self.processor.apply_chat_template(
@@ -155,10 +155,10 @@ class PromptProcessor:
     def _encode_prompt(
         self, where: str, messages: Sequence[Mapping[str, Any]], images: Sequence[Any], videos: Sequence[VideoFrames]
     ) -> dict[str, torch.Tensor]:
-        """The processor's tensors of a conversation that is to be answered."""
+        """The processor's tensors of a conversation, with the head of the next answer."""
         size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
         try:
-            if videos:  # whose times are told beside them, which the template can't
+            if videos:  # their times are passed separately, which the template can't do
                 text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
                 return self._encode_text(where, text, images, videos)
             encoded = self.processor.apply_chat_template(
@@ -178,7 +178,7 @@ class PromptProcessor:
     def _encode_text(
         self, where: str, text: str, images: Sequence[Any], videos: Sequence[VideoFrames] = ()
     ) -> dict[str, torch.Tensor]:
-        """The processor's tensors of a text in the chat layout, with these pictures and videos in it."""
+        """The processor's tensors of a text after the chat template, with these pictures and videos in it."""
         options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
         if images and self.pixels:
             options["images_kwargs"] = {"size": {**dict(self.processor.image_processor.size), **self.pixels}}
@@ -199,7 +199,7 @@ class PromptProcessor:
     def _loaded(
         self, where: str, messages: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], list[Any], list[VideoFrames]]:
-        """(The messages with all content in parts, their pictures, what is seen of their videos), decoded."""
+        """(messages with all content in parts, their pictures, the frames of their videos), decoded."""
         images: list[Any] = []
         videos: list[VideoFrames] = []
 
@@ -222,7 +222,7 @@ class PromptProcessor:
 
     @functools.cached_property
     def limits(self) -> VideoLimits:
-        """How much of a video is looked at."""
+        """Limits on the frames of a video."""
         video = self.video
         return VideoLimits(
             fps=video.fps,
@@ -233,13 +233,13 @@ class PromptProcessor:
         )
 
     def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
-        """UserError for text that the processor would take for a picture."""
+        """Raise UserError for text that the processor would take for a picture."""
         texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
         if found := next((token for token in self.reserved for text in texts if token in text), None):
-            raise UserError(f"{where}: the text (and what a hint or a condition adds) holds {found!r}, which stands for pictures")
+            raise UserError(f"{where}: the text (with hint and condition) contains {found!r}, a picture's placeholder: remove it")
 
     def encode_completion(self, text: str) -> list[int]:
-        """The ids of a completion written by a person, the end-of-turn token included."""
+        """The ids of a given completion, the end-of-turn token included."""
         return [*self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), self.tokenizer.eos_token_id]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -253,7 +253,7 @@ def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.devic
 
 
 def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """What the model needs of what a processor gives."""
+    """The outputs of a processor that the model takes."""
     return {k: v for k, v in encoded.items() if k not in ("attention_mask", "labels")}  # PaliGemma's makes labels
 
 
@@ -266,13 +266,13 @@ def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _channels_first(footage: VideoFrames) -> torch.Tensor:
-    """uint8 [T, 3, H, W]; a single frame stands twice, as a processor wants two."""
+    """uint8 [T, 3, H, W]; a single frame is repeated, because a processor needs two."""
     frames = torch.from_numpy(footage.frames_THWC.copy()).permute(0, 3, 1, 2)
     return frames.repeat(2, 1, 1, 1) if len(frames) == 1 else frames
 
 
 def _metadata(footage: VideoFrames) -> Any:
-    """What transformers' processors take times from: their frames are ours, counted in milliseconds."""
+    """Metadata from which transformers' processors read times: frame numbers in milliseconds."""
     from transformers.video_utils import VideoMetadata
 
     times = [round(1000 * t) for t in footage.times_s]
@@ -281,7 +281,7 @@ def _metadata(footage: VideoFrames) -> Any:
 
 
 def explained(error: BaseException) -> str:
-    """What a processor raised, in one line."""
+    """An error of a processor, in one line."""
     return f"{type(error).__name__}: {shorten(error)[:300]}"
 
 

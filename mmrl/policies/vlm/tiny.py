@@ -39,7 +39,7 @@ CHAT_TEMPLATE = """\
 {% endif %}"""
 
 HIDDEN, LAYERS = 128, 2
-# A few phrases that tasks use, so that a prompt is some ten tokens and not fifty bytes.
+# Phrases that tasks use, so that a prompt has about ten tokens instead of fifty bytes.
 CORPUS = [
     "What digit is shown? What type of object is in the photo? Please choose one from list [ a, b, c].",
     "Please directly output the answer.",

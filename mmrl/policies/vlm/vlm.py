@@ -29,9 +29,9 @@ from mmrl.policies.vlm.vocabulary import check_teacher
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 ALIGNED = 16
-"""Rows of a mask begin at multiples of so many numbers: torch's attention on GPUs would copy others into such a place."""
+"""Rows of a mask begin at multiples of this many numbers: torch's attention on GPUs copies masks whose rows don't."""
 LOGIT_CHUNK = 2**25
-"""Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
+"""Logits are computed for this many (token, vocabulary) pairs at a time: 128 MiB in float32."""
 
 
 class VLM(Policy):
@@ -65,7 +65,7 @@ class VLM(Policy):
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
         limits = self.family.pixel_limits(config.min_pixels, config.max_pixels)
         self.reader = PromptProcessor(self.family, limits, self.eos, config.video)
-        # the rest of a checkpoint's settings is ignored, and may be such that transformers refuses to write it again
+        # other generation settings of a checkpoint are ignored; transformers may refuse to save them
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
         self.end_id: int = self.tokenizer.eos_token_id
         vocabulary = self.model.get_output_embeddings().weight.shape[0]
@@ -75,7 +75,7 @@ class VLM(Policy):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Refuse a `model` that can't be loaded, without loading it. What a hub name stands for is not looked up."""
+        """Raise UserError for a `model` that can't be loaded, without loading it. A hub name is not looked up."""
         name = config.model
         if name.startswith("tiny:"):
             tiny.parse(name, 0)
@@ -90,11 +90,11 @@ class VLM(Policy):
 
     @staticmethod
     def check_teacher(config: PolicyConfig, teacher: str) -> None:
-        """Refuse the teacher of a distill stage that writes other tokens; see `vocabulary.check_teacher`."""
+        """Raise UserError if the teacher of a distill stage has other tokens; see `vocabulary.check_teacher`."""
         check_teacher(config, teacher)
 
     def _try(self, name: str) -> None:
-        """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
+        """Raise UserError if the processor or chat template can't process a picture."""
         from PIL import Image
 
         try:
@@ -102,14 +102,14 @@ class VLM(Policy):
         except UserError as error:
             why = explained(error.__cause__) if error.__cause__ else str(error)
             raise UserError(
-                f"{name!r}: a picture can't be processed: {why}: is its chat template missing?", key="policy.model"
+                f"{name!r}: a picture can't be processed: {why}: check its chat template", key="policy.model"
             ) from error
         self.blank = shown
-        """A small picture that nothing is said of."""
+        """The inputs of a prompt with a small black picture."""
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"{name!r}: its chat template leaves pictures out: use one that shows them", key="policy.model")
 
-    # -- prompts and text: the reader's ----------------------------------------------------------------------------------
+    # -- prompts and text, by the processor ------------------------------------------------------------------------------
 
     @property
     def image_processing(self) -> ImageProcessing:
@@ -131,17 +131,17 @@ class VLM(Policy):
 
     @property
     def width(self) -> int:
-        """Of the hidden states that a critic reads."""
+        """Width of the hidden states that a critic reads."""
         return int(self.model.config.get_text_config().hidden_size)
 
     @property
     def longest(self) -> int:
-        """Tokens that the model's positions were made for."""
+        """The model's maximum number of positions."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
     def clone(self, frozen: bool = False, spread: bool = True) -> VLM:
-        """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty. spread: where this
-        one's weights are spread over ranks, so are the copy's."""
+        """A second policy with a copy of the weights as they are now; frozen: for the reference of a KL penalty. spread: if this
+        policy's weights are sharded over ranks, shard the copy's too."""
         other = copy.copy(self)
         other.root = None
         with unsharded(self.root):
@@ -154,7 +154,7 @@ class VLM(Policy):
         return other
 
     def _rebuilt(self) -> Any:
-        """The same model with the same weights. What is spread can't be copied."""
+        """A new model with the same weights, because sharded weights can't be copied."""
         from transformers import initialization
 
         settings = copy.deepcopy(self.model.config)
@@ -170,7 +170,7 @@ class VLM(Policy):
         return model.to(self.device).eval()
 
     def spread(self) -> None:
-        """From now on each rank holds a part of the weights."""
+        """Shard the weights over ranks."""
         self.root = shard(self.model)
 
     # -- the model ----------------------------------------------------------------------------------------------------
@@ -178,7 +178,8 @@ class VLM(Policy):
     def outputs(
         self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
     ) -> ForwardOutputs:
-        """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""
+        """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: compute the entropy with
+        gradient."""
 
         def passed() -> tuple[torch.Tensor, ...]:
             values_L, head, states_QH = self._forward(micro, states)
@@ -199,7 +200,7 @@ class VLM(Policy):
         return self._through(passed)[0]
 
     def _through(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-        """Where weights are spread, what is needed of them is gathered meanwhile."""
+        """Call `work`, through the FSDP root if weights are sharded."""
         found: tuple[torch.Tensor, ...] = self.root(work) if self.root is not None else work()
         return found
 
@@ -212,7 +213,7 @@ class VLM(Policy):
             taught_L, teacher_head, _ = teacher._forward(micro, False)
 
         def one(head: Any, values: torch.Tensor, taught: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            width = min(len(self.bias_V), len(teacher.bias_V))  # beyond it stand only rows that no token owns
+            width = min(len(self.bias_V), len(teacher.bias_V))  # rows beyond it have no token
             own = self.distribution(head(values), temperature)[:, :width].clamp_min(-1e4)
             with torch.no_grad():
                 other = teacher.distribution(teacher_head(taught), temperature)[:, :width].clamp_min(-1e4)
@@ -236,7 +237,7 @@ class VLM(Policy):
     def _by_chunk(
         self, function: Callable[..., tuple[torch.Tensor, torch.Tensor]], *values_L: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`function` of so many tokens at a time that their logits fit; the backward pass makes them again."""
+        """Apply `function` to chunks of tokens whose logits fit `LOGIT_CHUNK`; the backward pass recomputes them."""
         step = max(1, LOGIT_CHUNK // len(self.bias_V))
         if len(values_L[0]) <= step:
             return function(*values_L)
@@ -256,11 +257,11 @@ class VLM(Policy):
         return logprobs_LV.gather(-1, target_L[:, None])[:, 0], entropy_L
 
     def distribution(self, logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Float32 log-probabilities that sampling follows: temperature applied, banned ids at minus infinity."""
+        """Float32 log-probabilities for sampling: temperature applied, banned ids at minus infinity."""
         return (logits_NV.float() / temperature + self.bias_V).log_softmax(-1)
 
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
-        """What may be trained, by name, in an order that stays: every weight, or with `lora` the adapters'."""
+        """The trainable parameters by name, in a fixed order: all weights, or with `lora` the adapters'."""
         return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
 
     def save(self, folder: Path) -> None:
@@ -278,10 +279,10 @@ def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:
 
 
 def prefix_mask(segment_BS: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """[B, 1, S, S] in the model's dtype, to be added: 0 where a token sees another, namely the prompt and its own completion up
-    to itself, else the smallest number. Padding sees itself, so that no row of the softmax is empty.
+    """Additive mask [B, 1, S, S] in the model's dtype: 0 where a token sees another (the prompt and its own completion up to
+    itself), else the smallest number. Padding sees itself, so that no row of the softmax is empty.
 
-    Of a boolean one torch makes such a copy in every layer, which stays until the backward pass.
+    torch would convert a boolean mask to such a copy in every layer and keep it until the backward pass.
     """
     segment_B1S1, segment_B11S = segment_BS[:, None, :, None], segment_BS[:, None, None, :]
     causal = torch.ones(segment_BS.shape[1], segment_BS.shape[1], dtype=torch.bool, device=segment_BS.device).tril()
@@ -307,13 +308,13 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
 
 
 def model_type(name: str) -> str:
-    """What a folder's or hub name's config.json says; empty where it can't be read."""
+    """`model_type` in the config.json of a folder or hub name; empty if it can't be read."""
     from transformers import PreTrainedConfig
 
     try:
         return str(PreTrainedConfig.get_config_dict(name)[0].get("model_type", ""))
-    except (OSError, ValueError, AttributeError):  # the last where it holds no table
-        return ""  # loading it says what is wrong
+    except (OSError, ValueError, AttributeError):  # AttributeError: it holds no table
+        return ""  # loading reports the error
 
 
 def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Whether two models read and write the same tokens, told from their configurations alone."""
+"""Whether two models read and write the same tokens, checked without loading weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmrl.policies.lora import adapter_chain
 
 
 def check_teacher(config: PolicyConfig, teacher: str) -> None:
-    """Refuse a teacher whose log-probabilities would be of other tokens, or that reads pictures otherwise. Loads no weights."""
+    """Raise UserError for a teacher with other tokens or another model family. Loads no weights."""
     kinds, vocabularies = zip(*(read_vocabulary(config, name) for name in (config.model, teacher)), strict=True)
     if kinds[0] != kinds[1]:
         raise UserError(f"teacher {teacher!r} is a {kinds[1]} model and the policy a {kinds[0]}: take one of the same family")
@@ -34,7 +34,7 @@ def read_vocabulary(config: PolicyConfig, name: str) -> tuple[str, dict[str, int
         return family, tiny.vocabulary(family)
     from transformers import AutoConfig, AutoTokenizer
 
-    from mmrl.policies.openvla import model  # noqa: F401  transformers doesn't know it otherwise
+    from mmrl.policies.openvla import model  # noqa: F401  registers OpenVLA with transformers
 
     options: dict[str, Any] = dict(trust_remote_code=config.trust_remote_code)
     try:

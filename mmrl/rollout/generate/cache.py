@@ -50,7 +50,7 @@ class ReservedLayer(DynamicLayer):
 
 
 def select(cache: Any, rows_N: torch.Tensor) -> None:
-    """Keep these rows, in this order; a row may be asked for several times."""
+    """Keep these rows, in this order; a row may occur several times."""
     for layer in cache.layers:
         layer.reorder_cache(rows_N)  # the one operation that layers of every kind have, linear attention's too
 

@@ -1,8 +1,8 @@
-"""Samplers in processes of their own, each with a policy of its own: Ray actors, on this machine or anywhere in a cluster.
+"""Samplers in Ray actors, on this machine or anywhere in a cluster, each with its own copy of the policy.
 
-An engine is asked with the version of the weights that it should have, and with where they lie in Ray's object store. So one that
-Ray started again, or that missed a version, takes them before it samples; there is no state that could be out of step. What is
-drawn for a prompt is fixed by its number, so that it doesn't matter which engine draws it, or how many there are.
+Each call of an engine names the version of the weights to use and their place in Ray's object store. An engine that Ray
+restarted, or that missed a version, loads them before it samples, so engines can't be out of date. A prompt's number fixes its
+random draws, so the completions don't depend on which engine samples them, or how many engines there are.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mmrl.rollout.generate.snapshot import SnapshotGenerator
 from mmrl.rollout.generate.weights import parameter_versions
 
 Packed = dict[str, tuple[str, tuple[int, ...], numpy.ndarray]]
-"""Name of a weight -> (torch dtype, shape, its bytes): all processes of a node read it where it lies, in Ray's object store."""
+"""Name of a weight -> (torch dtype, shape, its bytes): all processes of a node share them in Ray's object store."""
 
 
 class EngineActors:
-    """Samples with this learner's share of `compute.engines`: engine i is learner (i % learners)'s."""
+    """Samples with this learner's share of `compute.engines`: engine i serves learner (i % learners)."""
 
     def __init__(self, config: RunConfig, policy: VLM, beside: Generator | None = None) -> None:
         """policy: the learner's. beside: a sampler in this process that takes a share too (`placement = "hybrid"`)."""
@@ -43,17 +43,17 @@ class EngineActors:
         self.engines: list[Any] = []
         """Handles of Ray actors, from `ready` on."""
         self.syncs = 0
-        """How often weights were handed out."""
+        """Number of times that weights were sent."""
         self.sent = 0
-        """Bytes of the weights that were handed out the last time."""
+        """Bytes of the weights that were sent the last time."""
         self._known: dict[str, int] = {}
         self._weights: Any = None
         self._started = False
         self.awake = False
-        """The engines are to sample with what they were sent."""
+        """The engines sample with the weights that were sent last."""
 
     def ready(self) -> None:
-        """Start the engines. UserError where Ray isn't installed or has no room, or one can't make what it samples with."""
+        """Start the engines. Raises UserError if Ray isn't installed or has no room, or an engine can't make its sampler."""
         if self.beside:
             self.beside.ready()
         if self.engines:
@@ -65,7 +65,7 @@ class EngineActors:
         import ray
 
         room = {"num_cpus": 1, "num_gpus": compute.tensor_parallel if on_gpu else 0, "scheduling_strategy": "SPREAD"}
-        again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
+        again = {"max_restarts": compute.retries, "max_task_retries": -1}  # calls are repeated as long as the actor restarts
         made = ray.remote(Engine).options(**room, **again)
         given = (self.config, str(torch.device(self.policy.device.type)), os.getcwd(), switches())
         self.engines = [made.remote(*given) for _ in range(own)]
@@ -74,7 +74,7 @@ class EngineActors:
     def generate(
         self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
     ) -> list[list[Completion]]:
-        """group_size completions of each prompt, which every engine gets like many of; see `LocalGenerator.generate`."""
+        """group_size completions of each prompt; prompts are divided equally. See `LocalGenerator.generate`."""
         if not self.awake:
             self.wake_up()
         numbers = numbers or range(len(inputs))
@@ -100,7 +100,7 @@ class EngineActors:
         return found
 
     def sync(self) -> None:
-        """Hand the learner's weights out if any was written to since the last time: once for each node that has engines."""
+        """Send the learner's weights if any changed since the last time, once to each node that has engines."""
         now = parameter_versions(self.policy.model)
         if now == self._known:
             return
@@ -112,7 +112,7 @@ class EngineActors:
         self._known, self.syncs = now, self.syncs + 1
 
     def wake_up(self) -> None:
-        """From now on, and until `sleep` or the next call, they sample with the learner's weights of this moment."""
+        """Sample with the learner's present weights until `sleep` or the next call."""
         self.ready()
         self.sync()
         self.awake = True
@@ -120,7 +120,7 @@ class EngineActors:
             self.beside.wake_up()
 
     def sleep(self) -> None:
-        """An engine's memory is its own; what samples in this process gives its back."""
+        """Engines keep their memory; the sampler in this process frees its own."""
         self.awake = False
         if self.beside:
             self.beside.sleep()
@@ -140,7 +140,7 @@ class EngineActors:
             self._started = False
 
     def _answers(self, asked: Sequence[Any]) -> list[Any]:
-        """What the engines answer; their UserErrors are ours."""
+        """The engines' answers. Raises their UserErrors."""
         import ray
 
         try:
@@ -157,19 +157,20 @@ class EngineActors:
 
 
 class Engine:
-    """What a Ray actor is: a policy of its own and a sampler."""
+    """A Ray actor with its own policy and a sampler."""
 
     def __init__(self, config: RunConfig, device: str, folder: str, environment: Mapping[str, str]) -> None:
-        """device: where to sample. folder, environment: the learner's, by which a model and plugins are found."""
+        """device: where to sample. folder, environment: the learner's working folder and environment variables, to find models
+        and plugins."""
         adopt_environment(folder, environment)
         self.config, self.device = config, device
         self.generator: Generator | None = None
         self.policy: VLM
         self.version = 0
-        """Of the weights that it has; 0 for those that the run began with, which have none."""
+        """Version of its weights; 0 for those with which the run began."""
 
     def ready(self) -> None:
-        """Make the policy and what it is sampled with."""
+        """Make the policy and its sampler."""
         if self.generator is not None:
             return
         if self.config.train.threads:
@@ -192,20 +193,20 @@ class Engine:
         sampling: SamplingParams,
         numbers: Sequence[int],
     ) -> list[list[Completion]]:
-        """version: of the weights to sample with. weights: where they lie, taken from there only when they are others."""
+        """version: of the weights to sample with. weights: references in Ray's object store, read only if the version differs."""
         self.ready()
         assert self.generator is not None
         if version != self.version:
             import ray
 
             load_weights(self.policy, ray.get(weights[0]))
-            self.generator.wake_up()  # what has weights of its own looks at the policy's only then
+            self.generator.wake_up()  # a sampler with its own weights copies the policy's only here
             self.version = version
         return self.generator.generate(inputs, group_size, sampling, numbers)
 
 
 def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
-    """What samples in this process. twin: with weights of its own, as the policy's change meanwhile."""
+    """The sampler of this process. twin: with a copy of the weights, because the policy's change while it samples."""
     if config.compute.sampler == "local":
         return (SnapshotGenerator if twin else LocalGenerator)(policy, config.generate.batch_size)
     from mmrl.rollout.generate.vllm import VllmGenerator
@@ -215,7 +216,7 @@ def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generato
 
 
 def packed_weights(policy: VLM) -> Packed:
-    """The weights that training may have changed: of LoRA the adapters, else all."""
+    """The weights that training may have changed: with LoRA the adapters, else all."""
     found: Packed = {}
     for name, parameter in policy.model.named_parameters():
         if policy.lora and not is_adapter(name):
@@ -227,7 +228,7 @@ def packed_weights(policy: VLM) -> Packed:
 
 
 def load_weights(policy: VLM, packed: Packed) -> None:
-    """Write these weights into a policy's, which count it."""
+    """Write these weights into a policy's parameters, which raises their version counters."""
     own = dict(policy.model.named_parameters())
     with torch.no_grad():
         for name, (dtype, shape, data_B) in packed.items():

@@ -17,7 +17,7 @@ from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 
 LOOK_EVERY = 8
-"""Tokens between two looks at which completions ended: a look waits for the device. What is decoded past an end is dropped."""
+"""Tokens between checks which completions ended: a check waits for the device. Tokens after an end are dropped."""
 
 
 class LocalGenerator:
@@ -30,20 +30,20 @@ class LocalGenerator:
         self.look_every = 1 if policy.device.type == "cpu" else LOOK_EVERY
 
     def ready(self) -> None:
-        """Nothing is missing."""
+        """Nothing to prepare."""
 
     def wake_up(self) -> None:
-        """Gather the weights, where they are spread over ranks."""
+        """Gather the weights, if they are sharded over ranks."""
         if self.policy.root is not None:
             unshard(self.policy.root)
 
     def sleep(self) -> None:
-        """Keep this rank's share of them."""
+        """Keep only this rank's shard of the weights."""
         if self.policy.root is not None:
             reshard(self.policy.root)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def generate(
         self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
@@ -51,7 +51,7 @@ class LocalGenerator:
         """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
         numbers = numbers or range(len(inputs))
         at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
-        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # similar lengths together: little padding
         groups: list[list[Completion]] = [[] for _ in inputs]
         with (sampling.logits_processor or LogitsProcessor()).decoding(self.policy.model):
             for start in range(0, len(order), at_once):
@@ -106,7 +106,7 @@ class LocalGenerator:
             token, logprob = self._choose(logits, sampling, None if drawn_TN is None else drawn_TN[t, row_N])
             tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
             logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
-            ended = torch.isin(token, eos) & ~finished_N[row_N]  # what a row that is still decoded says after its end is nothing
+            ended = torch.isin(token, eos) & ~finished_N[row_N]  # tokens of a row after its end don't count
             length_N[row_N] = torch.where(ended, t + 1, length_N[row_N])
             finished_N[row_N] |= ended
             if t + 1 == sampling.max_tokens:
@@ -168,7 +168,8 @@ class LocalGenerator:
 
 
 def uniform_draws(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:
-    """float64 [T, N] in [0, 1): what each token of each completion is drawn with. A prompt's own seed alone fixes its group's."""
+    """float64 [T, N] in [0, 1): random numbers of each token of each completion. Those of a group depend on its prompt's seed
+    alone."""
     made = [torch.rand(group_size, length, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     return torch.cat(made).T
 

@@ -1,4 +1,4 @@
-"""What every sampler is asked and what it answers."""
+"""The interface of all samplers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Completion:
     """One sampled completion."""
 
     token_ids: tuple[int, ...]
-    """The end token included, if it came."""
+    """The end token included, if it was sampled."""
     logprobs: tuple[float, ...]
     finished: bool
     """An end token was sampled; otherwise the limit cut the completion off."""
@@ -32,44 +32,44 @@ class SamplingParams:
     top_p: float = 1.0
     """Only the likeliest tokens that together have this probability are sampled; their logprobs stay those among all tokens."""
     top_k: int = 0
-    """Only so many of the likeliest tokens are sampled; 0 for all."""
+    """Only this many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
-    """Each completion draws from a generator of its own, made from this and `prompt_seed`'s numbers."""
+    """Each completion has its own random generator, seeded with this and the prompt's number; see `prompt_seed`."""
     logits_processor: LogitsProcessor | None = None
-    """Changes the logits before tokens are chosen; of the embedded sampler alone."""
+    """Changes the logits before tokens are chosen; only the embedded sampler supports it."""
 
 
 def prompt_seed(sampling: SamplingParams, number: int) -> int:
-    """What a prompt's completions are drawn with."""
+    """The seed of a prompt's completions."""
     return derive(sampling.seed, "prompt", number)
 
 
 class Generator(Protocol):
-    """Prompts -> completions of the policy as it is at the moment."""
+    """Prompts -> completions of the policy with its present weights."""
 
     batch_size: int
     """Completions decoded at once."""
 
     def wake_up(self) -> None:
-        """Completions are asked for next, of the learner's weights as they are now and not as they become meanwhile. Called on
-        all ranks alike, and only while nothing is sampled."""
+        """Prepare to sample with the learner's present weights, even if they change later. Called on all ranks, and only while
+        nothing is sampled."""
         ...
 
     def ready(self) -> None:
-        """Make what sampling needs, so that what can't be made is refused before a run begins."""
+        """Make what sampling needs, so that errors appear before a run begins."""
         ...
 
     def generate(
         self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
     ) -> list[list[Completion]]:
-        """group_size completions of each prompt. numbers: of the prompts, which with the seed fix what is drawn for each, whoever
-        its neighbours are; by default they are counted."""
+        """group_size completions of each prompt. numbers: of the prompts; with the seed they fix each prompt's random draws,
+        whatever the rest of the batch is. By default 0, 1 and so on."""
         ...
 
     def sleep(self) -> None:
-        """The learner learns now: give back what memory can be given until the next `generate`."""
+        """An update follows: free memory until the next `generate`."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release its resources."""
         ...

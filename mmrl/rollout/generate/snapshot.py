@@ -1,4 +1,4 @@
-"""The embedded sampler with weights of its own, so that it can sample while the learner's change."""
+"""The embedded sampler with a copy of the weights, so that it can sample while the learner's change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SnapshotGenerator(LocalGenerator):
 
     @torch.no_grad()
     def wake_up(self) -> None:
-        """Take over the learner's weights of this moment."""
+        """Copy the learner's present weights."""
         now = parameter_versions(self.learner.model)
         if now == self._known:
             return

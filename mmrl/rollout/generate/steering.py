@@ -1,5 +1,5 @@
-"""Answers to videos that are steered while they are decoded, by the entropy of the next token: V-Reason (Sridhar et al., Video
-Reasoning without Training). The model stays as it is; what learns is added to what its last layer remembers of the video."""
+"""Steer answers to videos during decoding, by the entropy of the next token: V-Reason (Sridhar et al., Video Reasoning without
+Training). The model doesn't change; a trained controller is added to its last layer's cached values of the video."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mmrl.rollout.generate.processor import LogitsProcessor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What was seen of one answer to a video."""
+    """Measurements of one answer to a video."""
 
     tokens: int
     entropy: float
@@ -31,31 +31,31 @@ class Trace:
 
 
 class Steering(LogitsProcessor):
-    """How answers are steered, and what was seen of those that were decoded with it. A learning rate of 0 only looks on."""
+    """Steers answers and measures them. A learning rate of 0 only measures."""
 
     def __init__(self, learning_rate: float, interval: int, ema: float) -> None:
-        """learning_rate: Adam's, of the controller, 0 or more. interval: tokens from one of its steps to the next. ema: decay of
-        the entropy's running mean, a token, in [0, 1)."""
+        """learning_rate: Adam's, of the controller, 0 or more. interval: tokens from one of its steps to the next. ema: decay per
+        token of the entropy's running mean, in [0, 1)."""
         self.learning_rate, self.interval, self.ema = learning_rate, interval, ema
         self.traces: list[Trace] = []
         self._steered: Steered | None = None
-        """Of the rows that are decoded now; None where no prompt shows a video."""
+        """State of the rows that are decoded now; None if no prompt has a video."""
 
     @contextlib.contextmanager
     def decoding(self, model: torch.nn.Module) -> Iterator[None]:
         """No gradients but those of the controllers."""
         trained = [p for p in model.parameters() if p.requires_grad]
         try:
-            for p in trained:  # otherwise a step would remember all layers, for gradients that nobody asks for
+            for p in trained:  # otherwise autograd would record all layers for unused gradients
                 p.requires_grad_(False)
-            with torch.inference_mode(False), torch.no_grad():  # what inference mode makes can't be in a backward pass
+            with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode can't be in a backward pass
                 yield
         finally:
             for p in trained:
                 p.requires_grad_(True)
 
     def begin(self, policy: VLM, cache: DynamicCache, inputs: Sequence[PromptInputs], group_size: int) -> None:
-        """Put a controller for each row into the cache, where a prompt shows a video."""
+        """Put a controller for each row into the cache, if a prompt has a video."""
         video, longest = getattr(policy.model.config, "video_token_id", None), max(len(i.ids) for i in inputs)
         place_PS = torch.zeros(len(inputs), longest, dtype=torch.bool)
         for row, one in enumerate(inputs):
@@ -65,36 +65,36 @@ class Steering(LogitsProcessor):
             return
         place_NS = place_PS.to(policy.device).repeat_interleave(group_size, 0)
         last = cache.layers[-1]
-        assert isinstance(last, ReservedLayer)  # as of every family that is shown videos
+        assert isinstance(last, ReservedLayer)  # so in every family with video input
         layer = SteeredLayer(last, place_NS, self.learning_rate, Switch(self.ema))
         cache.layers[-1] = layer
         self._steered = Steered(policy, layer, self.learning_rate)
 
     def needs_gradient(self, step: int) -> bool:
-        """Where the controllers take a step."""
+        """Whether the controllers take a step."""
         return self._steered is not None and self.learning_rate > 0 and step > 0 and step % self.interval == 0
 
     def __call__(self, step: int, ids_NT: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
-        """The same logits, after which the controllers take a step where it is time: what they learn of a token's distribution
-        serves those that follow it."""
+        """The same logits. Every `interval` tokens the controllers take a step on the token's distribution, for the tokens after
+        it."""
         if self._steered:
             self._steered.see(logits_NV, self.needs_gradient(step))
         return logits_NV.detach()
 
     def end(self, length_N: torch.Tensor) -> None:
-        """Keep what was seen of the answers."""
+        """Record the traces of the answers."""
         if self._steered:
             self.traces += self._steered.traces(length_N)
 
     def figures(self) -> dict[str, float]:
-        """`entropy`, `peak` and `tokens` of the traces, on average; none where no answer was to a video."""
+        """Means of `entropy`, `peak` and `tokens` of the traces; empty if no answer was to a video."""
         names = ("entropy", "peak", "tokens") if self.traces else ()
         return {name: statistics.fmean(getattr(trace, name) for trace in self.traces) for name in names}
 
 
 class Switch:
-    """The sign of the entropy in V-Reason's loss, of each row by its own running mean: -1, which raises the entropy, where the
-    mean is as high as it ever was; 1, which lowers it, below that, and so always once it has passed its maximum."""
+    """The sign of the entropy in V-Reason's loss, for each row by its own running mean: -1, which raises the entropy, while the
+    mean is at its highest so far; 1, which lowers the entropy, below that."""
 
     def __init__(self, ema: float) -> None:
         self.ema = ema
@@ -102,7 +102,7 @@ class Switch:
         self.highest_N = torch.empty(0)
 
     def __call__(self, entropy_N: torch.Tensor) -> torch.Tensor:
-        """Take in the entropies of one more token, with which the mean begins; [N] of -1 and 1."""
+        """Add the entropies of one more token to the mean, which begins with the first. Returns [N] of -1 and 1."""
         if self.mean_N is None:
             self.mean_N = self.highest_N = entropy_N
         else:
@@ -116,8 +116,8 @@ class Switch:
 
 
 class SteeredLayer(ReservedLayer):
-    """A layer of the cache with a controller for each row, which is added to the values of the video's tokens. What belongs to a
-    row goes with it when rows are selected."""
+    """A layer of the cache with a controller for each row, which is added to the values of the video's tokens. Controllers follow
+    their rows when rows are selected."""
 
     def __init__(self, layer: ReservedLayer, place_NS: torch.Tensor, learning_rate: float, switch: Switch) -> None:
         """place_NS: bool, which tokens of the prompts, padded on the left, are the video's."""
@@ -155,7 +155,7 @@ class SteeredLayer(ReservedLayer):
 
 
 class Steered:
-    """The decoding of some rows with a controller."""
+    """Decoding of rows with controllers."""
 
     def __init__(self, policy: VLM, layer: SteeredLayer, learning_rate: float) -> None:
         self.policy, self.layer, self.learning_rate = policy, layer, learning_rate
@@ -172,7 +172,7 @@ class Steered:
                 self.layer.learn((sign_N * entropy_N).sum())  # each row's own: no controller is in another row's entropy
 
     def traces(self, length_N: torch.Tensor) -> list[Trace]:
-        """Of the answers, which have so many tokens."""
+        """The traces of the answers, which have these numbers of tokens."""
         entropy_NT, sign_NT = (torch.stack(x, 1).cpu() for x in (self.entropy_TN, self.sign_TN))
         found = []
         for row, tokens in enumerate(length_N.tolist()):
@@ -183,11 +183,10 @@ class Steered:
         return found
 
     def _kept(self, entropy_N: torch.Tensor) -> torch.Tensor:
-        """The signs, see `Switch`. UserError for what is not finite."""
+        """The signs, see `Switch`. Raises UserError for entropies that are not finite."""
         if not torch.isfinite(entropy_N).all():
             raise UserError(
-                f"evaluate.steering.learning_rate = {self.learning_rate:g} drove the model's logits to what is not finite: "
-                "lower it"
+                f"evaluate.steering.learning_rate = {self.learning_rate:g} made the model's logits not finite: lower it"
             )
         sign_N, layer = self.layer.switch(entropy_N), self.layer
         for seen, values in ((self.entropy_TN, entropy_N), (self.sign_TN, sign_N * layer.shown_N)):

@@ -1,7 +1,7 @@
 """vLLM as the sampler, in the learner's process: the learner's ids, pixels and weights.
 
-vLLM sees no text and no pictures. It is given what `Reader` made once for sampler and learner both, so that prompt ids can't
-differ and nothing is processed twice; and what it samples from is what `VLM.distribution` says, with the same ids out of reach.
+vLLM gets no text and no pictures, but the `PromptInputs` that sampler and learner share, so that prompt ids can't differ and
+nothing is processed twice. It samples from the distribution of `VLM.distribution`, with the same ids banned.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from mmrl.rollout.generate.vllm_engine import has_separate_workers, preserve_rng
 from mmrl.rollout.generate.weights import Named, SharedWeights, changed_weights, num_bytes, parameter_versions
 
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
-"""vLLM's name of a medium -> what says how many there are, and of how many patches each is."""
+"""vLLM's name of a modality -> the tensor with one row per item: its numbers of patches."""
 
 
 class VllmGenerator:
-    """Samples with vLLM. Its weights are the learner's: they are brought over whenever those have changed."""
+    """Samples with vLLM. The learner's weights are copied to it whenever they have changed."""
 
     def __init__(self, policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int) -> None:
         """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included.
 
-        Raises UserError for a model family whose pictures can't be handed over.
+        Raises UserError for a model family whose pictures can't be passed to vLLM.
         """
         if not isinstance(policy.family, Qwen25VL):
             kind = policy.model.config.model_type
@@ -43,46 +43,46 @@ class VllmGenerator:
         self.engine: Any = None
         """`vllm.LLMEngine`, from `ready` on."""
         self.sleeps = settings.sleep_mode and policy.device.type == "cuda"
-        """Its memory can be given back: on a CPU vLLM can't."""
+        """Whether `sleep` frees its memory; on a CPU vLLM can't."""
         self.resting = False
-        """It was told that it isn't needed, and has not sampled since."""
+        """`sleep` was called, and nothing was sampled since."""
         self.syncs = 0
-        """How often weights were brought over."""
+        """Number of times that weights were copied."""
         self.sent = 0
-        """Bytes of the weights that were brought over the last time."""
+        """Bytes of the weights that were copied the last time."""
         self._known: dict[str, int] = {}
-        """`parameter_versions` of the weights that vLLM has; empty where it has none."""
+        """`parameter_versions` of the weights that vLLM has; empty if it has none."""
         self._asked = 0
         self._apart = False
-        """Its workers are processes of their own."""
+        """Its workers are separate processes."""
         self._held = contextlib.ExitStack()
 
     def ready(self) -> None:
-        """Start vLLM, and let it rest. UserError where it isn't installed, or can't run the model."""
+        """Start vLLM and put it to sleep. Raises UserError if it isn't installed, or can't run the model."""
         if self.engine is not None:
             return
         self._apart = has_separate_workers(self.settings)
         with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
             self.engine = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
-            self._held = made.pop_all()  # what vLLM read the architecture from is there as long as it is
+            self._held = made.pop_all()  # keep the folder of the architecture as long as vLLM
         self.sleep()
 
     def wake_up(self) -> None:
-        """From now on, and until `sleep` or the next call, it samples with the learner's weights of this moment."""
+        """Sample with the learner's present weights until `sleep` or the next call."""
         self.ready()
         self.sync()
 
     def sleep(self) -> None:
-        """Give vLLM's GPU memory to the learner until `sync`. Its weights are dropped, not kept on the host: the learner's are
-        nearer, and other ones by then."""
+        """Free vLLM's GPU memory until `sync`. Its weights are dropped, not kept on the host, because `sync` copies newer ones
+        from the learner."""
         if self.engine is None or self.resting:
             return
         self.resting = True
         if self.sleeps:
             self._known = {}
             with self._working():
-                self.engine.sleep_mode(level=2)
+                self.engine.sleep(level=2)
 
     def close(self) -> None:
         if self.engine is None:
@@ -101,7 +101,7 @@ class VllmGenerator:
         longest = max((len(one.ids) for one in inputs), default=0)
         if longest >= self.max_context:
             raise UserError(
-                f"a prompt has {longest} tokens, and vLLM was started for {self.max_context} with the answer: raise "
+                f"a prompt has {longest} tokens, and vLLM was started for {self.max_context} including the answer: raise "
                 "generate.max_context, or lower policy.max_pixels"
             )
         alike = 1 if sampling.temperature else group_size  # greedy completions of a prompt, which are sampled once
@@ -125,15 +125,15 @@ class VllmGenerator:
         return found
 
     def sync(self) -> None:
-        """Wake vLLM if it sleeps, bring over the learner's weights that were written to since the last time, by whole blocks, and
-        forget what came of the old ones."""
+        """Wake vLLM if it sleeps, copy the learner's weights that changed since the last time, in whole blocks, and clear its
+        caches of the old ones."""
         asleep = self.resting and self.sleeps
         if self.policy.root is not None:
-            reshard(self.policy.root)  # what is gathered doesn't count what is written
+            reshard(self.policy.root)  # gathered weights don't count writes
         known = parameter_versions(self.policy.model)
         with self._working():
             if asleep:
-                torch.cuda.empty_cache()  # what the learner keeps and doesn't use
+                torch.cuda.empty_cache()  # memory that the learner caches and doesn't use
                 self.engine.wake_up(["weights"])
             if known != self._known:
                 before, self._known = self._known, {}  # until all have arrived
@@ -146,7 +146,7 @@ class VllmGenerator:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """vLLM does something. UserError where a process of it died."""
+        """Context of calls of vLLM. Raises UserError if one of its processes died."""
         try:
             with preserve_rng_state(self.policy.device):
                 yield
@@ -175,7 +175,7 @@ class VllmGenerator:
             yield name, value
 
     def forget(self) -> None:
-        """Drop what was computed with earlier weights: keys and values of prompts, and what pictures looked like."""
+        """Clear what was computed with earlier weights: keys and values of prompts, and features of pictures."""
         self.engine.reset_prefix_cache()
         self.engine.reset_mm_cache()
         self.engine.reset_encoder_cache()
@@ -235,7 +235,7 @@ def _sample(output: Any) -> Completion:
 
 
 def _digest(item: Mapping[str, Any]) -> str:
-    """Of what a picture or video is made of: equal ones are looked at once."""
+    """Hash of a picture's or video's tensors: vLLM encodes equal ones once."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(item):
         value = item[name].data

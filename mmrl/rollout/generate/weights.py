@@ -1,7 +1,7 @@
-"""Which weights a sampler of its own has to be given, and how another process of this machine reads them.
+"""Which weights must be sent to a sampler with its own copy, and how another process of this machine reads them.
 
-Weights go in blocks: those of the layers that are children of one module, q, k, v and o of an attention say. What vLLM fuses into
-one layer lies within a block, and of a fused layer it can only be given the whole.
+Weights are sent in blocks: those of all layers that are children of one module, such as q, k, v and o of an attention. Layers
+that vLLM fuses into one lie within a block, because a fused layer can only be loaded as a whole.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mmrl.policies.shard import full_tensor
 
 Named = tuple[str, torch.Tensor]
 Place = tuple[str, torch.dtype, tuple[int, ...], int]
-"""A weight in a buffer: its name, what its numbers are, its shape, the byte where it begins."""
+"""A weight in a buffer: its name, its dtype, its shape, the byte where it begins."""
 
 SHELF = 2**28
-"""Bytes that are handed over at once, where a block isn't larger."""
+"""Bytes that are sent at once, unless a block is larger."""
 ALIGNED = 64
-"""Weights begin at multiples of so many bytes."""
+"""Weights begin at multiples of this many bytes."""
 
 
 def parameter_versions(model: torch.nn.Module) -> dict[str, int]:
@@ -37,27 +37,27 @@ def block(name: str) -> str:
 
 
 def changed_weights(model: torch.nn.Module, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
-    """The weights of all blocks of which any was written to, detached, with what adapters add worked in. Where they are spread
-    over ranks each is gathered, so all ranks are to ask."""
+    """The weights of all blocks in which one changed, detached, with adapters merged. Sharded weights are gathered, so call it on
+    all ranks."""
     blocks = {block(name) for name, version in now.items() if before.get(name) != version}
     for name, value in merged_weights(model, lambda name: block(name) in blocks):
         yield name, full_tensor(value.detach())
 
 
 def num_bytes(values: Iterable[torch.Tensor]) -> int:
-    """Bytes."""
+    """Total bytes of these tensors."""
     return sum(v.numel() * v.element_size() for v in values)
 
 
 class SharedWeights:
-    """A buffer on which weights lie while other processes of this machine read them: shared memory, or on a GPU CUDA's IPC."""
+    """A buffer from which other processes of this machine read weights: shared memory, or on a GPU CUDA IPC."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.buffer_B = torch.empty(0, dtype=torch.uint8)
 
     def loads(self, weights: Iterable[Named]) -> Iterator[list[Place]]:
-        """Put whole blocks there, as many at once as fit; each time, say what lies where. Of what lay there nothing is left."""
+        """Write whole blocks into the buffer, as many at once as fit, and yield their places. Each time overwrites the last."""
         waiting: list[Named] = []
         bytes_waiting = 0
         for names in _blocks(weights):
@@ -70,7 +70,7 @@ class SharedWeights:
             yield self._put(waiting, bytes_waiting)
 
     def handles(self, readers: int) -> list[bytes]:
-        """What `open_shared` reads the buffer from, one for each reader."""
+        """Handles with which `open_shared` opens the buffer, one for each reader."""
         return [bytes(ForkingPickler.dumps(self.buffer_B)) for _ in range(readers)]
 
     def _put(self, weights: Sequence[Named], room: int) -> list[Place]:
@@ -88,7 +88,7 @@ class SharedWeights:
 
 
 def open_shared(handle: bytes, places: Sequence[Place]) -> Iterator[Named]:
-    """The weights on another process's shelf, as views of it."""
+    """The weights in another process's `SharedWeights`, as views of its buffer."""
     buffer_B = pickle.loads(handle)
     return ((place[0], _view(buffer_B, place)) for place in places)
 

@@ -1,4 +1,4 @@
-"""What is imitated by policies that act: demonstrations that a task brings, and episodes of a simulator's own expert."""
+"""Demonstrations for policies that act: those of a task's data, and episodes of a simulator's expert."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.rollout.simulators.lane import Lane
 
 BEYOND = 1e-5
-"""What an action of [-1, 1] may exceed it by: rounding."""
+"""Actions may be outside [-1, 1] by this much, for rounding."""
 
 # -- a task's own -----------------------------------------------------------------------------------------------------------
 
 
 def task_demonstration(task: Task, prompt: Prompt) -> Demonstration | None:
-    """What the task itself shows for a prompt. Raises UserError where its data can't be used, and PluginError where what it gives
-    is no demonstration."""
+    """The task's own demonstration of a prompt. Raises UserError if its data can't be used, and PluginError if it doesn't return
+    a demonstration."""
     where = f"task {prompt.task!r}: demonstration() of prompt {prompt.id!r}"
     with plugin_errors(where):
         shown = task.demonstration(prompt)
@@ -40,13 +40,13 @@ def task_demonstration(task: Task, prompt: Prompt) -> Demonstration | None:
     if worst > 1 + BEYOND and not shown.physical_units:
         raise UserError(
             f"{where} has an action of {worst:.4g}, and a simulator's are in [-1, 1]: if they are metres or radians, "
-            'say so (units = "physical") and give policy.options.statistics'
+            'set units = "physical" and policy.options.statistics'
         )
     return shown
 
 
 def _malformed(shown: Demonstration) -> str:
-    """What is wrong with the shapes, in words; empty where nothing is."""
+    """What is wrong with the shapes, as a text; empty if nothing is."""
     actions, state, T = shown.actions_MA, shown.state, 0
     if not isinstance(actions, torch.Tensor) or actions.ndim != 2 or actions.dtype is not torch.float32 or not actions.numel():
         return "actions_MA must be a float32 tensor [M, A] with at least one action"
@@ -60,13 +60,13 @@ def _malformed(shown: Demonstration) -> str:
             return f"{what} has {len(rows)} moments, and others have {T}"
         T = len(rows)
     if not T:
-        return "it shows neither a picture nor a state"
+        return "it has neither a picture nor a state"
     return f"it has {len(actions)} actions for {T} moments: give each its own" if len(actions) < T else ""
 
 
 def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> TrajectoryData:
-    """A demonstration as a track of the policy, a call for each of its moments. What came after the last is not known, and not
-    learned from: it is shown once more."""
+    """A demonstration as trajectory data of the policy, with a call for each of its steps. The observation after the last step is
+    unknown and not learned from; the last one is repeated."""
     if shown.actions_MA.shape[1] != policy.dims:
         raise UserError(
             f"task {prompt.task!r}: an action of its demonstrations has {shown.actions_MA.shape[1]} numbers, and "
@@ -96,7 +96,7 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
 
 
 def to_device(track: TrajectoryData, device: torch.device) -> TrajectoryData:
-    """The track with what was seen on a device: tracks of several sources lie in one batch."""
+    """Trajectory data with its observations on a device, so that several sources fit into one batch."""
     state = None if track.state is None else track.state.to(device)
     return replace(track, images={camera: rows.to(device) for camera, rows in track.images.items()}, state=state)
 
@@ -111,12 +111,12 @@ def _and_last(rows: torch.Tensor) -> torch.Tensor:
 def expert_actions(lane: Lane, envs: Sequence[int]) -> torch.Tensor:
     """What the simulator's expert would do in these environments now, float32 [n, A]."""
     if not isinstance(lane.simulator, Expert):
-        raise UserError(f"simulator {lane.spec.id!r} has no expert that could be followed: take another teacher")
+        raise UserError(f"simulator {lane.spec.id!r} has no expert: take another teacher")
     return lane.simulator.expert()[torch.tensor(envs)]
 
 
 def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> ActionSample:
-    """What the expert does, as a policy's choice."""
+    """The expert's actions as a policy's sample."""
     actions_nA = expert_actions(lane, envs)
     return ActionSample(
         actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
@@ -124,7 +124,7 @@ def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> ActionSampl
 
 
 def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
-    """One call of an episode, with what was seen then."""
+    """One call of an episode, with its observation."""
     at = call % len(track.choices)
     return replace(
         track,
@@ -138,12 +138,12 @@ def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
 
 
 class EpisodeCache:
-    """An expert's episodes, the newest of them, in bounded memory: what was forgotten is played again, and is the same."""
+    """A bounded cache of an expert's newest episodes. Evicted episodes are played again, with the same result."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes = 0
-        """Of all that may be forgotten."""
+        """Bytes of the episodes that may be evicted."""
         self._tracks: OrderedDict[Any, TrajectoryData] = OrderedDict()
         self._kept: dict[Any, TrajectoryData] = {}
 
@@ -160,7 +160,7 @@ class EpisodeCache:
         return self._tracks[key]
 
     def add(self, tracks: Mapping[Any, TrajectoryData], lasting: bool) -> None:
-        """lasting: never forget these, of a simulator whose episodes are no function of a seed."""
+        """lasting: never evict these, because the simulator's episodes are not functions of a seed."""
         if lasting:
             self._kept |= tracks
             return

@@ -1,4 +1,4 @@
-"""Episodes that a simulator's own expert plays, for whoever wants to keep them or look at them."""
+"""Episodes that a simulator's expert plays, to save or to inspect them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from mmrl.rollout.simulators.lockstep import make_lane
 
 
 class Episodes:
-    """The first episodes of a task's split, played by the expert of its simulator: those that a stage which imitates the split
-    would play. Iterate over it for pairs of a demonstration and of what came of it."""
+    """The first episodes of a task's split, played by the expert of its simulator, as in a stage that imitates the split.
+    Iterating gives pairs of a demonstration and its outcome."""
 
     def __init__(self, id: str, options: Mapping[str, Any], count: int, *, split: str = "demo", environments: int = 16) -> None:
-        """id, options: of the task. environments: so many go on at a time. Raises UserError where the task has no simulator or
-        not so many episodes."""
+        """id, options: of the task. environments: number of episodes played at a time. Raises UserError if the task has no
+        simulator or too few episodes."""
         task = plugins.registry().make_task(id, options)
         if task.simulation is None:
             raise UserError(f"task {id!r} is answered in words: it has no simulator whose expert could play it")
         self.starts = list(islice(_starts(id, task, split), count))
         if len(self.starts) < count:
             raise UserError(
-                f"split {split!r} of task {id!r} has {len(self.starts)} episodes, and {count} are asked for: ask for fewer"
+                f"split {split!r} of task {id!r} has {len(self.starts)} episodes, and {count} are requested: request fewer"
             )
         self.lane = make_lane(task.simulation, min(environments, count), "cpu")
         self.hz = self.lane.spec.control_hz
-        """Steps in a second of the simulator's world; 0 where it doesn't say."""
+        """Steps per second of simulated time; 0 if unknown."""
         self.action: ActionSpec | None = getattr(self.lane.simulator, "action", None) or self.lane.spec.action
 
     def __iter__(self) -> Iterator[tuple[Demonstration, Mapping[str, float]]]:
@@ -42,8 +42,8 @@ class Episodes:
             yield _shown(track), outcome
 
     def trajectories(self) -> Iterator[tuple[TrajectoryData, Mapping[str, float]]]:
-        """The same with the state in which each episode was left."""
-        at_once = 4 * self.lane.num_envs  # so many are in memory
+        """The same as trajectory data, with the final observation of each episode."""
+        at_once = 4 * self.lane.num_envs  # episodes in memory
         for first in range(0, len(self.starts), at_once):
             for job in self._played(self.starts[first : first + at_once]):
                 if job.track is None:

@@ -1,4 +1,4 @@
-"""What episodes of a task that acts begin with, and what its demonstrations show, for people."""
+"""First observations of episodes and demonstrations of a task that acts, for display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmrl.rollout.simulators.demonstrations import task_demonstration
 
 
 def initial_observations(task: Task, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts with the instruction and the pictures of the first moment as their messages. Nothing is played."""
+    """The prompts with the instruction and the first observation's pictures as their messages. Nothing is played."""
     shown = [task_demonstration(task, prompt) for prompt in prompts]
     seen = [_said(p, d.instruction, d.images) if d is not None else p for p, d in zip(prompts, shown, strict=True)]
     rest = [n for n, d in enumerate(shown) if d is None]

@@ -20,31 +20,31 @@ from mmrl.policies.acting.base import ActionSample
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
 
 TRIES = 3
-"""How often an episode is begun whose environment breaks."""
+"""Number of attempts at an episode whose environment fails."""
 
 
 @dataclass(kw_only=True)
 class EpisodeJob:
-    """An episode that is to be played, and then what came of it."""
+    """An episode to play, and later its result."""
 
     prompt: Prompt
     seed: int
-    """What the policy draws in this episode is a function of it."""
+    """Fixes the policy's random draws in this episode."""
     tries: int = 0
     status: Status = Status.ENVIRONMENT_ERROR
     outcome: dict[str, float] = dataclasses.field(default_factory=dict)
     track: TrajectoryData | None = None
     env: int = 0
     start: int = 0
-    """Its first call, among those of its lane."""
+    """Index of its first call among those of its lane."""
     end: int = 0
     last: Observation | None = None
-    """One row: the state in which it was left."""
+    """One row: the final observation."""
 
 
 @dataclass(kw_only=True)
 class PolicyCall:
-    """One call of the policy: what all N environments showed, what was chosen for those at `envs_n`, and what it was paid."""
+    """One call of the policy: observations of all N environments, choices for those at `envs_n`, and rewards."""
 
     observation: Observation
     chosen: ActionSample
@@ -60,7 +60,7 @@ class Lane:
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
         self.max_steps = simulation.max_steps or getattr(simulator, "max_steps", 0) or spec.max_steps
         if self.max_steps < 1:
-            raise UserError(f"simulator {spec.id!r} says no max_steps: give the task's simulation one")
+            raise UserError(f"simulator {spec.id!r} has no max_steps: set it in the task's simulation")
         self.queue: deque[EpisodeJob] = deque()
         self.jobs: list[EpisodeJob | None] = [None] * num_envs
         self.calls: list[PolicyCall] = []
@@ -69,31 +69,31 @@ class Lane:
         self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
         self._parts: frozenset[str] | None = None
-        """The names that the first step gave."""
+        """The names in the first step."""
         self._elapsed_N = torch.zeros(num_envs, dtype=torch.int64)
         self._potential_N, self._paid_N = torch.zeros(num_envs), torch.zeros(num_envs)
         self._best: dict[str, torch.Tensor] = {}
 
     @property
     def who(self) -> str:
-        """How errors call it."""
+        """Its name in errors."""
         return f"simulator {self.spec.id!r}"
 
     @property
     def draws_for_all(self) -> bool:
-        """A seed doesn't make a start, so starts that are to be equal are kept and restored."""
+        """Whether a seed alone doesn't fix a start, so that equal starts need snapshots."""
         return "per-env-seed" not in self.spec.capabilities and "snapshot" in self.spec.capabilities
 
     # -- episodes begin ---------------------------------------------------------------------------------------------------
 
     def begin(self, jobs: list[EpisodeJob]) -> None:
-        """Takes these episodes on and starts as many as there is room for."""
+        """Queues these episodes and starts as many as there are free environments."""
         self.queue.extend(jobs)
         self.calls, self.ended = [], []
         self._refill()
 
     def _refill(self) -> None:
-        """Starts waiting episodes where there is room. Without partial resets: when all are free, those of one variant."""
+        """Starts waiting episodes in free environments. Without partial resets: when all are free, those of one variant."""
         free = [i for i, job in enumerate(self.jobs) if job is None]
         together = "partial-reset" not in self.spec.capabilities
         if together and len(free) < self.num_envs:
@@ -111,7 +111,7 @@ class Lane:
             self._start([env for env, _ in started], [job for _, job in started], variant)
 
     def _start(self, envs: list[int], jobs: list[EpisodeJob], variant: str | None) -> None:
-        """Puts environments into the starts of their episodes: equal ones for equal prompts."""
+        """Resets environments to the starts of their episodes: equal starts for equal prompts."""
         if self.draws_for_all:
             keys = [(job.prompt.task, job.prompt.id, variant) for job in jobs]
             for env, job, key in zip(envs, jobs, keys, strict=True):
@@ -129,12 +129,12 @@ class Lane:
         if "partial-reset" in self.spec.capabilities:
             ids, seeds_n = self._ids(envs), torch.tensor(seeds, dtype=torch.int64)
             self._place(ids, self.simulator.reset(seeds_n, ids, variant))
-        else:  # those that no episode waits for start somewhere
+        else:  # environments without an episode start anywhere
             every = dict(zip(envs, seeds, strict=True))
             self.reset_all([every.get(i, seeds[0]) for i in range(self.num_envs)], variant)
 
     def reset_all(self, seeds: list[int], variant: str | None = None) -> Observation:
-        """Starts every environment, whatever goes on in it; what they show."""
+        """Resets all environments, active ones too; returns their observations."""
         shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
         check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
         self._observation = shown
@@ -144,7 +144,7 @@ class Lane:
         return torch.tensor(envs, dtype=torch.int64)
 
     def _place(self, ids_n: torch.Tensor, shown: Observation) -> None:
-        """Puts the rows of some environments into what all of them show."""
+        """Writes the observations of some environments into those of all."""
         check_observation(f"reset() or restore() of {self.who}", shown, len(ids_n), self._observation)
         old = self._observation
         if old is None:
@@ -163,7 +163,7 @@ class Lane:
         )
 
     def shown(self, envs: list[int]) -> Observation:
-        """What these environments show to the policy: with what is said of each episode behind its instruction."""
+        """The policy's observations of these environments: a prompt's additional text follows the instruction."""
         seen = self.observation.rows(self._ids(envs))
         texts = [_told(text, self.jobs[env]) for text, env in zip(seen.instructions, envs, strict=True)]
         return replace(seen, instructions=texts)
@@ -177,12 +177,12 @@ class Lane:
 
     @property
     def observation(self) -> Observation:
-        """What all environments show; rows of inactive ones mean nothing."""
+        """Observations of all environments; rows of inactive ones mean nothing."""
         assert self._observation is not None
         return self._observation
 
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
-        """Carries out a chunk of actions, one after the other; where an episode ends, the rest of its chunk is dropped."""
+        """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
         actions_nKA = chosen.actions_nKA.cpu()
         count = actions_nKA.shape[1]
         call = PolicyCall(
@@ -206,7 +206,7 @@ class Lane:
         self._refill()
 
     def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
-        """One step of the simulator; which episodes ended with it. Writes what was paid into `rewards_N`."""
+        """One step of the simulator; returns which episodes ended with it. Writes rewards into `rewards_N`."""
         found = self.simulator.step(actions_NA, active_N)
         check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
         self._parts, self._observation = frozenset(found.parts), found.observation
@@ -238,7 +238,7 @@ class Lane:
         return ended_N
 
     def _rewards(self, own_N: torch.Tensor, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> torch.Tensor:
-        """float32 [N]: what the step is paid, 0 where there was none."""
+        """float32 [N]: rewards of the step, 0 in inactive environments."""
         rule = self.simulation
         if rule.reward == "none":
             return torch.zeros(self.num_envs)
@@ -267,7 +267,7 @@ class Lane:
         self.jobs[env] = None
 
     def _lose(self, env: int) -> None:
-        """The environment broke: the episode is begun again, a few times."""
+        """The environment failed: the episode is restarted, up to `TRIES` attempts."""
         job = self.jobs[env]
         assert job is not None
         self.lost += 1
@@ -278,7 +278,7 @@ class Lane:
             self.ended.append(job)
 
     def tracks(self) -> None:
-        """Gives every episode that ended, since `begin`, its track."""
+        """Sets the trajectory data of every episode that ended since `begin`."""
         if not self.calls:
             return
         device = self.calls[0].chosen.choices.device
@@ -315,12 +315,12 @@ class Lane:
             )
 
     def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:
-        """[n, ...] -> [N, ...], 0 in the environments that nothing was chosen for."""
+        """[n, ...] -> [N, ...], 0 in the environments without a choice."""
         return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, envs_n.to(rows_n.device), rows_n)
 
 
 def _told(instruction: str, job: EpisodeJob | None) -> str:
-    """The instruction with what is said of the episode behind it."""
+    """The instruction, followed by the prompt's additional text."""
     said = job.prompt.meta.get(SAID, "") if job else ""
     return f"{instruction} {said}".strip()
 

@@ -36,7 +36,7 @@ from mmrl.rollout.simulators.lane import EpisodeJob, Lane
 from mmrl.rollout.simulators.remote import SimulatorActors
 
 Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
-"""(lane, its active environments, what they show) -> what is done in them."""
+"""(lane, its active environments, their observations) -> actions in them."""
 
 
 class SimulatorCollector:
@@ -52,26 +52,26 @@ class SimulatorCollector:
         device: str = "cpu",
         elsewhere: SimulatorActors | None = None,
     ) -> None:
-        """tasks: label -> task, each with a `simulation`. Simulators are made when they are first needed, by `elsewhere` if given
-        and then not on `device`."""
+        """tasks: label -> task, each with a `simulation`. Simulators are made on first use, by `elsewhere` if given, else on
+        `device`."""
         self.policy, self.tasks, self.config, self.device, self.elsewhere = policy, tasks, config, device, elsewhere
         self.critic: Critic | None = None
-        """Values what is seen, where an algorithm has one."""
+        """Computes values of observations, if the algorithm has a critic."""
         self.with_expert = False
-        """Ask the simulators' experts, at every call, what they would do."""
+        """Record at every call what the simulators' experts would do."""
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
-        """The policy's time, how long it waited for simulators, and the time that those took."""
+        """Seconds of the policy's calls, of waiting for simulators, and of the simulators' steps."""
         self._lanes: dict[str, list[Lane]] = {}
         self._played = EpisodeCache(config.demonstration_cache_mb * 2**20)
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
     def batch_size(self) -> int:
-        """How many episodes an evaluation should ask for at once."""
+        """How many episodes an evaluation should request at once."""
         return 4 * self.config.num_envs
 
     def metrics(self) -> dict[str, float]:
-        """Metrics since they were last asked for."""
+        """Metrics since the last call."""
         lanes = self._every_lane()
         seconds, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         steps, lost = sum(lane.steps for lane in lanes), sum(lane.lost for lane in lanes)
@@ -88,7 +88,7 @@ class SimulatorCollector:
         return found
 
     def ready(self) -> None:
-        """Make all simulators, and see that the policy fits them and can act on what they show."""
+        """Make all simulators, and check that the policy fits them and can act on their observations."""
         tried: list[Lane] = []
         for label, task in self.tasks.items():
             if task.simulation and task.simulation.simulator and (lane := self.lanes(label)[0]) not in tried:
@@ -100,7 +100,7 @@ class SimulatorCollector:
                     self.policy.act(shown.rows(nothing_n), nothing_n, nothing_n, 0.0)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
-        """What their tasks demonstrate of these prompts; nothing where the simulator is to show all."""
+        """The tasks' own demonstrations of these prompts; None where the simulator's expert plays instead."""
         return [task_demonstration(self.tasks[prompt.task], prompt) for prompt in prompts]
 
     def collect(
@@ -112,8 +112,8 @@ class SimulatorCollector:
         version: int = 0,
         numbers: Sequence[int] = (),
     ) -> list[Trajectory]:
-        """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. What is
-        drawn in an episode is fixed by its prompt's id, so that `numbers` say nothing."""
+        """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. A
+        prompt's id fixes the random draws of its episodes, so `numbers` is ignored."""
         jobs = [
             EpisodeJob(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
             for prompt in prompts
@@ -126,9 +126,9 @@ class SimulatorCollector:
     def demonstrate(
         self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
     ) -> list[Trajectory]:
-        """What their tasks demonstrate or, where a task has nothing, what the simulator's own expert does from these starts.
-        Nobody sampled it, so logprobs are NaN. A prompt with `meta["call"]` is of one moment of its expert's episode alone,
-        counted round and round."""
+        """The tasks' own demonstrations or, if a task has none, episodes of the simulator's expert from these starts. They are
+        not sampled, so logprobs are NaN. A prompt with `meta["call"]` gives only that call of its expert's episode, modulo its
+        length."""
         of_expert = self._expert([p for p, shown in zip(prompts, inputs, strict=True) if shown is None])
         tracks = [
             of_expert[_episode(p)] if shown is None else to_trajectory(shown, p, self.policy)
@@ -145,7 +145,7 @@ class SimulatorCollector:
         ]
 
     def _expert(self, prompts: Sequence[Prompt]) -> dict[Any, TrajectoryData]:
-        """The expert's episodes of these prompts, in the policy's terms; those that aren't kept any more are played again."""
+        """The expert's episodes of these prompts, in the policy's representation; those that aren't cached are played."""
         starts = {_episode(p): p for p in prompts}
         found = {key: self._played[key] for key in starts if key in self._played}
         missing = {key: p for key, p in starts.items() if key not in found}
@@ -160,10 +160,10 @@ class SimulatorCollector:
         return found
 
     def wake_up(self) -> None:
-        """Policies that act are whole on every rank."""
+        """Nothing to do: policies that act are not sharded."""
 
     def sleep(self) -> None:
-        """Simulators keep what they have: it is needed again at once."""
+        """Nothing to do: simulators are needed again at once."""
 
     def close(self) -> None:
         for lane in self._every_lane():
@@ -202,7 +202,7 @@ class SimulatorCollector:
             lane.tracks()
 
     def _step(self, lane: Lane, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
-        """Lets a simulator work: beside what follows where there are several lanes, else at once."""
+        """Runs a simulator's work: in a thread if there are several lanes, else at once."""
 
         def timed() -> None:
             started = time.perf_counter()
@@ -225,7 +225,7 @@ class SimulatorCollector:
         return replace(chosen, expert_actions_nA=expert_actions(lane, envs)) if self.with_expert else chosen
 
     def _value_ends(self, jobs: Sequence[EpisodeJob]) -> None:
-        """What the critic says of the states in which episodes were cut off."""
+        """Sets the critic's values of the final states of truncated episodes."""
         cut = [job for job in jobs if job.status.is_truncated and job.last is not None and job.track is not None]
         if self.critic is None or not cut:
             return
@@ -241,8 +241,8 @@ class SimulatorCollector:
     # -- simulators -------------------------------------------------------------------------------------------------------
 
     def lanes(self, label: str) -> list[Lane]:
-        """The lanes of a task, made now if they aren't there. Tasks with the same simulation share theirs, such as those that
-        differ in the world's variant alone."""
+        """The lanes of a task, made on first use. Tasks with the same simulation share lanes, such as those that differ only in
+        the variant."""
         if label not in self._lanes:
             simulation, count = self.tasks[label].simulation, self.config.lanes
             assert simulation is not None
@@ -262,20 +262,20 @@ class SimulatorCollector:
 
 
 def make_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
-    """A lane with a simulator of its own, here on this device (see `Registry.make_simulator`), or elsewhere."""
+    """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`."""
     registry = plugins.registry()
     simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
     return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
 
 
 def _episode(prompt: Prompt) -> tuple[str, str]:
-    """What tells the expert's episodes apart: prompts of moments of one share it."""
+    """Key of an expert's episode, which prompts of its single calls share."""
     return prompt.task, f"{prompt.seed} {prompt.meta.get('variant')}" if "call" in prompt.meta else prompt.id
 
 
 def _dealt(jobs: Sequence[EpisodeJob], count: int, whole: bool) -> list[list[EpisodeJob]]:
-    """Episodes in turn to `count` lanes, in advance, so that who is quicker changes nothing. whole: all of a prompt to one lane,
-    which alone knows the start that they share."""
+    """Deal episodes to `count` lanes in turn, in advance, so that the lanes' speed changes nothing. whole: all episodes of a
+    prompt go to one lane, the only one that has their common start."""
     turns: dict[tuple[str, str], int] = {}
     dealt: list[list[EpisodeJob]] = [[] for _ in range(count)]
     for n, job in enumerate(jobs):

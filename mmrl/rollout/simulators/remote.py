@@ -1,7 +1,7 @@
-"""Simulators in processes of their own, on any machine of a cluster: Ray actors, one for each lane, so that lanes go on at once.
+"""Simulators in Ray actors on any machine of a cluster, one for each lane, so that lanes run concurrently.
 
-An actor makes its simulator from the task's simulation, by its id; what goes to and fro are arrays in main memory. A simulator
-that dies with its process or machine is made again, and costs the episodes that went on in it, which are begun again.
+An actor makes its simulator from the task's simulation, by its id; data is exchanged as arrays in main memory. A simulator that
+dies with its process or machine is made again, and its unfinished episodes are restarted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
 
 SAID = ("action", "instruction", "max_steps", "variants")
-"""Attributes that a simulator may have for its users."""
+"""Optional attributes of a simulator, which are copied from the actor."""
 CLOSING_S = 10.0
-"""Seconds that one may take to close."""
+"""Seconds that a simulator may take to close."""
 
 
 class SimulatorActors:
@@ -41,17 +41,17 @@ class SimulatorActors:
         self._started = False
 
     def make(self, simulation: Simulation, num_envs: int) -> ActorSimulator:
-        """A simulator elsewhere, on a CPU, with room of its own. UserError where Ray isn't installed or has no room for it, and
-        for what `Registry.make_simulator` refuses."""
+        """A simulator in an actor with a CPU of its own. Raises UserError if Ray isn't installed or has no room for it, and the
+        errors of `Registry.make_simulator`."""
         what = 'compute.simulators = "actors"'
-        self._started |= ray_for(self.config, what, on_gpu=False)  # where a GPU would be wanted, there are no simulators
+        self._started |= ray_for(self.config, what, on_gpu=False)  # simulators in actors use no GPU
         import ray
 
         wait_for_cpus(ray, f"a simulator of {what}", 1)
         return ActorSimulator(simulation, num_envs, self.config.compute.retries)
 
     def close(self) -> None:
-        """End the Ray that was started for them; the simulators are closed by then."""
+        """End Ray if it was started for them; the simulators are closed before."""
         if self._started:
             import ray
 
@@ -62,9 +62,9 @@ class SimulatorActors:
 class ActorSimulator:
     """A `mmrl.Simulator` whose environments are in a Ray actor; tensors are on the CPU.
 
-    When the actor dies, a new one takes its place, at most `retries` times. What went on in its environments is lost: at their
-    next step they are `lost_N`, so that the engine begins those episodes again, as it does for a world in a process
-    (`mmrl.api.simulators.processes`). After that many deaths, a UserError.
+    When the actor dies, a new one takes its place, at most `retries` times. The episodes in its environments are lost: at their
+    next step they are `lost_N`, so that the engine restarts them, as with environments in processes
+    (`mmrl.api.simulators.processes`). Another death raises UserError.
     """
 
     def __init__(self, simulation: Simulation, num_envs: int, retries: int) -> None:
@@ -98,7 +98,7 @@ class ActorSimulator:
         """See `mmrl.Simulator.snapshot`: pickled, to be read by an actor again."""
         state: bytes = self._asked("snapshot", env_ids_n)
         if self._gone_N[env_ids_n.cpu()].any():
-            raise UserError(f"{self.who} died before its start could be kept: go on with --resume")
+            raise UserError(f"{self.who} died before its start was saved: go on with --resume")
         return state
 
     def restore(self, env_ids_n: torch.Tensor, state: bytes) -> Observation:
@@ -126,7 +126,7 @@ class ActorSimulator:
     # -- the actor ----------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Start an actor and have it make the simulator."""
+        """Start an actor, which makes the simulator."""
         import ray
 
         room = {"num_cpus": 1, "num_gpus": 0, "scheduling_strategy": "SPREAD"}
@@ -143,7 +143,7 @@ class ActorSimulator:
                 raise
 
     def _asked(self, name: str, *arguments: Any) -> Any:
-        """What the simulator answers, asked again of a new one as often as an actor dies."""
+        """Call a method of the simulator; if the actor dies, call it again on a new one."""
         import ray
 
         while True:
@@ -154,41 +154,39 @@ class ActorSimulator:
                 return to_tensors(answer.result(ACTOR))
             except ray.exceptions.RayActorError as error:
                 self._count(error)
-                ray.kill(self._actor)  # one that merely can't be reached, too
+                ray.kill(self._actor)  # also if it only can't be reached
                 self._begin()
                 self._gone_N[:] = True
-                # all stand somewhere then, as they do in one that has been used
+                # so that all environments have a state, as in a used simulator
                 with contextlib.suppress(ray.exceptions.RayActorError):
                     start = to_arrays(torch.zeros(self.num_envs, dtype=torch.int64))
                     ray.get(self._actor.call.remote("reset", start))[0].result(ACTOR)
 
     def _count(self, error: Exception) -> None:
-        """A death. UserError when there were too many."""
+        """Count a death. Raises UserError if there were too many."""
         self.deaths += 1
         if self.deaths > self.retries:
             raise UserError(
                 f"{self.who}: its process died more often than compute.retries = {self.retries} allows "
                 f"({shorten(error)[:200]}): give it more memory or lower simulate.num_envs, then go on with --resume"
             ) from error
-        warnings.warn(
-            f"{self.who}: its process died, and what went on in it is begun again: {shorten(error)[:200]}", stacklevel=4
-        )
+        warnings.warn(f"{self.who}: its process died, and its episodes are restarted: {shorten(error)[:200]}", stacklevel=4)
 
     def _mend(self, env_ids_n: torch.Tensor | None) -> None:
         self._gone_N[slice(None) if env_ids_n is None else env_ids_n.cpu()] = False
 
 
 class SimulatorActor:
-    """What a Ray actor is: a simulator."""
+    """A Ray actor with a simulator."""
 
     def __init__(self, simulation: Simulation, num_envs: int, folder: str, environment: Mapping[str, str]) -> None:
-        """folder, environment: the learner's, by which plugins and files are found."""
+        """folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
         self._given = (simulation, num_envs, "cpu")
         self._made: Any = None
 
     def facts(self) -> Answer:
-        """Make the simulator, and say what it is."""
+        """Make the simulator, and return its attributes."""
 
         def made() -> dict[str, Any]:
             self._made = self._made or plugins.registry().make_simulator(*self._given)
@@ -198,7 +196,7 @@ class SimulatorActor:
         return attempt(made)
 
     def call(self, name: str, *arguments: Any) -> tuple[Answer, list[str]]:
-        """What a method of the simulator gives, and the warnings that it gave meanwhile."""
+        """Call a method of the simulator; returns its result and its warnings."""
 
         def done() -> Any:
             with plugin_errors(f"simulator {self._given[0].simulator!r}"):
@@ -219,7 +217,7 @@ class SimulatorActor:
 
 
 class Array(NamedTuple):
-    """A tensor on its way: processes of a machine read numpy's where they lie."""
+    """A tensor to be sent: processes of a machine share numpy arrays without copies."""
 
     data: numpy.ndarray
 
@@ -232,7 +230,7 @@ def to_arrays(value: Any) -> Any:
 
 
 def to_tensors(value: Any) -> Any:
-    """The same with tensors in place of arrays, on the CPU and to be written to."""
+    """The same with tensors in place of arrays, on the CPU and writable."""
     return torch.from_numpy(value.data.copy()) if isinstance(value, Array) else _inside(value, to_tensors)
 
 

@@ -1,6 +1,6 @@
-"""What a simulator gave, held against the contract before anything is made of it: shapes, dtypes, names, ranges.
+"""Checks of a simulator's outputs before they are used: shapes, dtypes, names, ranges.
 
-The engine checks every step with these, and the conformance kit asks no less. N environments; H, W, S are those of the simulator.
+The engine checks every step with these, and so does the conformance kit. N environments; H, W, S are those of the simulator.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mmrl.api.errors import PluginError
 from mmrl.api.simulators.types import Observation, Transition
 
 ROUNDING = 1e-3
-"""By so much a part may lie beyond 0 and 1."""
+"""A part may be outside [0, 1] by this much."""
 
 
 def check_observation(who: str, seen: Any, n: int, like: Observation | None) -> None:
@@ -27,12 +27,12 @@ def check_observation(who: str, seen: Any, n: int, like: Observation | None) -> 
         size = ("H", "W") if like is None else tuple(like.images[camera].shape[1:3])
         check_tensor(who, f"camera {camera!r}", rows, torch.uint8, (n, *size, 3))
     if like is not None and (seen.state is None) != (like.state is None):
-        raise PluginError(f"{who} shows a state now and then: give one always, or never")
+        raise PluginError(f"{who} gives a state in some observations only: give one always, or never")
     if seen.state is not None:
         width = "S" if like is None or like.state is None else like.state.shape[1]
         check_tensor(who, "state", seen.state, torch.float32, (n, width))
     if len(seen.instructions) != n or not all(isinstance(text, str) for text in seen.instructions):
-        raise PluginError(f"{who} gave the instructions {list(seen.instructions)!r:.80}, and not {n} texts")
+        raise PluginError(f"{who} gave the instructions {list(seen.instructions)!r:.80}, not {n} texts")
 
 
 def check_transition(who: str, found: Any, n: int, like: Observation | None, parts: Collection[str] | None) -> None:
@@ -65,13 +65,13 @@ def check_parts(who: str, parts: Mapping[str, torch.Tensor], sound_N: torch.Tens
 def check_reward(who: str, reward_N: torch.Tensor, sound_N: torch.Tensor) -> None:
     """PluginError unless rewards are finite where an episode goes on."""
     if not torch.isfinite(reward_N[sound_N]).all():
-        raise PluginError(f"{who} gave a reward that is not finite: divide by nothing that may be 0")
+        raise PluginError(f"{who} gave a reward that is not finite: check it for divisions by 0")
 
 
 def check_tensor(who: str, what: str, rows: Any, dtype: torch.dtype, shape: tuple[int | str, ...]) -> None:
-    """PluginError unless it is a tensor of this dtype and shape; where that has a letter, any number will do."""
+    """PluginError unless it is a tensor of this dtype and shape; a letter in the shape matches any size."""
     if not isinstance(rows, torch.Tensor):
-        raise PluginError(f"{who} gave a {type(rows).__name__} for {what}, and not a tensor")
+        raise PluginError(f"{who} gave a {type(rows).__name__} for {what}, not a tensor")
     fixed = [(i, want) for i, want in enumerate(shape) if not isinstance(want, str)]
     if rows.dtype != dtype or rows.ndim != len(shape) or any(rows.shape[i] != want for i, want in fixed):
         wanted = ", ".join(map(str, shape))

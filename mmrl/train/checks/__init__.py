@@ -1,1 +1,1 @@
-"""What is wrong with a run before its first step."""
+"""Checks of a run before its first step."""

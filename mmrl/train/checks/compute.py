@@ -1,4 +1,4 @@
-"""What of `[compute]` is refused before anything is loaded."""
+"""Checks of `[compute]`, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
 
 
 def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
-    """UserError for what can't run as `[compute]` says, and for keys that would mean nothing. acts: the policy does. algorithms:
-    of each stage."""
+    """Raise UserError if the run can't run as `[compute]` says, or if a key would have no effect. acts: the policy acts in
+    simulators. algorithms: one per stage."""
     check_unused(config.compute)
     check_sampler(config, acts)
     check_placement(config, acts)
@@ -21,27 +21,27 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
 
 
 def check_unused(compute: ComputeConfig) -> None:
-    """Refuse numbers of what isn't there."""
+    """Refuse engines and tensor parallelism where there are none."""
     if compute.engines > 1 and compute.placement == "colocated":
         raise UserError(
-            f'compute.engines = {compute.engines} with compute.placement = "colocated": there are none then; use "separate" or '
+            f'compute.engines = {compute.engines}, but compute.placement = "colocated" has no engines: use "separate" or '
             '"hybrid"'
         )
     if compute.tensor_parallel > 1 and compute.sampler != "vllm":
         raise UserError(
-            f"compute.tensor_parallel = {compute.tensor_parallel} is vLLM's, and "
-            f"compute.sampler = {compute.sampler!r}: use 'vllm'"
+            f"compute.tensor_parallel = {compute.tensor_parallel} needs vLLM, but compute.sampler = {compute.sampler!r}: "
+            "use 'vllm'"
         )
 
 
 def check_sampler(config: RunConfig, acts: bool) -> None:
-    """Refuse what vLLM can't do here."""
+    """Refuse settings that vLLM doesn't support."""
     if config.compute.sampler != "vllm":
         return
     generate = config.generate
     for wrong, why in (
-        (acts, f"samples words, and policy.kind = {config.policy.kind!r} acts"),
-        (generate.top_p != 1 or generate.top_k, "gives log-probabilities of what generate.top_p and top_k leave, not of all"),
+        (acts, f"samples text, but policy.kind = {config.policy.kind!r} acts"),
+        (generate.top_p != 1 or generate.top_k, "gives log-probabilities after generate.top_p and top_k, not before"),
         (config.evaluate.steer, "can't be steered (evaluate.steer)"),
     ):
         if wrong:
@@ -52,14 +52,14 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
 
 
 def check_placement(config: RunConfig, acts: bool) -> None:
-    """Refuse what engines, judges and simulators in processes of their own can't do."""
+    """Refuse settings that engines, judges and simulators in separate processes don't support."""
     compute = config.compute
     if compute.simulators == "actors":
         where = 'compute.simulators = "actors"'
         if not acts:
-            raise UserError(f'{where}, and policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
+            raise UserError(f'{where}, but policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
         if config.simulate.device.startswith("cuda"):
-            raise UserError(f'{where} simulates on CPUs, and simulate.device = "{config.simulate.device}": drop one of both')
+            raise UserError(f'{where} simulates on CPUs, but simulate.device = "{config.simulate.device}": drop one of them')
         import_ray(where)
     if compute.judges:
         import_ray(f"compute.judges = {compute.judges}")
@@ -67,51 +67,50 @@ def check_placement(config: RunConfig, acts: bool) -> None:
         return
     where = f'compute.placement = "{compute.placement}"'
     if acts:
-        raise UserError(f'{where} is of samplers of words, and policy.kind = {config.policy.kind!r} acts: use "colocated"')
+        raise UserError(f'{where} is for policies that write, but policy.kind = {config.policy.kind!r} acts: use "colocated"')
     if config.evaluate.steer:
         raise UserError(f'{where} can\'t be steered (evaluate.steer): use "colocated"')
     if compute.engines < compute.learners:
         raise UserError(
-            f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
+            f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs at least one"
         )
     import_ray(where)
 
 
 def check_learners(config: RunConfig, acts: bool) -> None:
-    """Refuse what several learners can't do together."""
+    """Refuse settings that several learners don't support."""
     compute = config.compute
     if compute.learners == 1:
         return
     several = f"compute.learners = {compute.learners}"
     if config.evaluate.steer:
-        raise UserError(f"evaluate.steer sums up what it saw in one process, and {several}: leave it out, or take one learner")
-    spread = compute.weights == "sharded" and not acts  # those of policies that act are small, and whole on each
+        raise UserError(f"evaluate.steer works in one process, but {several}: leave it out, or use one learner")
+    spread = compute.weights == "sharded" and not acts  # policies that act are small, each learner has all their weights
     for number, stage in enumerate(config.stages):
         if stage.optimizer == "adafactor" and spread:
             raise UserError(
-                f'stages.{number}.optimizer = "adafactor" can\'t step weights that are spread over {several}: take another, or '
+                f'stages.{number}.optimizer = "adafactor" doesn\'t support weights sharded over {several}: use another, or '
                 'compute.weights = "replicated"'
             )
 
 
 def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
-    """UserError for what can't be sampled while the learner learns."""
+    """Refuse settings that asynchronous sampling doesn't support."""
     k = config.compute.staleness
     if k and acts:
-        raise UserError(f"compute.staleness = {k} is for policies that write, and {config.policy.kind!r} acts: leave it out")
+        raise UserError(f"compute.staleness = {k} is for policies that write, but {config.policy.kind!r} acts: leave it out")
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
         if not k or not isinstance(stage, RlStage) or algorithm is None:
             continue
         cure = "leave one of them out"
         if stage.importance_sampling == "off":
             raise UserError(
-                f'stages.{number}.importance_sampling = "off" with compute.staleness = {k}: what older weights sampled '
-                "must be weighed; "
-                'use "truncate" or "mask"'
+                f'stages.{number}.importance_sampling = "off" with compute.staleness = {k}: completions of older weights '
+                'need importance sampling; use "truncate" or "mask"'
             )
         if "baselines_N" in algorithm.needs:
             raise UserError(
-                f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of today's weights, and "
+                f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of the current weights, but "
                 f"compute.staleness = {k} samples with older ones: {cure}"
             )
         for key in ("imitation", "condition"):

@@ -1,7 +1,7 @@
-"""Before the first step: would a right answer fit, and would it be rewarded?
+"""Before the first step: check that gold completions fit into the token limit and get the highest reward.
 
-A verifier that reads another format than the task asks for, or a limit that cuts every answer off, looks like a model that does
-not learn; the gold completions tell the two apart.
+A verifier that reads another format than the task asks for, or a limit that cuts off every answer, otherwise looks like a model
+that doesn't learn.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mmrl.api.types import Rollout
 from mmrl.data.prompts import Indexable, gold_completion, prompt_at
 from mmrl.judge import Judge, build_cases
 
-if TYPE_CHECKING:  # previews ask too, and need no torch
+if TYPE_CHECKING:  # previews import this module too, without torch
     from mmrl.config.sections import TaskConfig
     from mmrl.rollout.collector import Collector
 
 PROMPTS = 4
-"""How many of each task are tried, spread over the split."""
+"""Gold completions checked per task, spread over the split."""
 QUOTED = 80
-"""Characters of a completion that are quoted."""
+"""Maximal characters of a quoted completion."""
 
 
 def gold_warnings(
@@ -36,17 +36,17 @@ def gold_warnings(
     entries: Mapping[str, TaskConfig],
     smoke: bool = False,
 ) -> Iterator[str]:
-    """What speaks against a run, a sentence each. All by task. smoke: the run is cut short on purpose, `max_tokens` too."""
+    """Warnings of one sentence each. All mappings are by task. smoke: don't warn of `max_tokens`, which a smoke run lowers."""
     for task, items in prompts.items():
-        if tasks[task].simulation is not None:  # nobody writes a completion
+        if tasks[task].simulation is not None:  # its episodes have no completions
             continue
         rollouts = list(_gold(tasks[task], task, items, collector, entries[task].prompt_template))
-        if not rollouts:  # nobody can say what would be right
+        if not rollouts:  # the task has no gold completions
             continue
         shortest = min(r.length for r in rollouts)
         if shortest > max_tokens[task] and not smoke:
             key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
-            yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
+            yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions of {shortest} tokens: raise it"
         for name, spec in verifiers[task].items():
             scored = zip(judge.run(name, build_cases(rollouts)), rollouts, strict=True)
             low = [(s.value, r.completion, s.detail) for s, r in scored if s.value is not None and is_below_high(spec, s.value)]
@@ -55,18 +55,18 @@ def gold_warnings(
 
 
 def is_below_high(spec: VerifierSpec, value: float) -> bool:
-    """Whether this is less than the best that a verifier gives. A sum of parts may miss that by rounding."""
+    """Whether a value is less than the verifier's highest one, by more than rounding of a sum of parts."""
     return value < spec.high - slack(spec)
 
 
 def slack(spec: VerifierSpec) -> float:
-    """By how much two of a verifier's values may differ and be the same."""
+    """The tolerance in which two values of a verifier count as equal."""
     return 1e-6 * max(1.0, abs(spec.high))
 
 
 def describe_gold_loss(spec: VerifierSpec, task: str, low: Sequence[tuple[float, str, str]], tried: int) -> str:
-    """What is said of a verifier that gives gold completions less than its best. task: its id. low: (value, completion, the
-    score's detail) of each of them, one at least. tried: how many completions there were."""
+    """The warning about a verifier that gives gold completions less than its highest value. task: the task's id. low: (value,
+    completion, detail of the score) of each such completion, at least one. tried: number of gold completions checked."""
     value, completion, detail = low[0]
     why = f", saying {detail!r}" if detail else ""
     less, most = _apart(value, spec.high)
@@ -79,16 +79,16 @@ def describe_gold_loss(spec: VerifierSpec, task: str, low: Sequence[tuple[float,
 
 
 def _apart(a: float, b: float) -> tuple[str, str]:
-    """Two different numbers with as few digits as tell them apart."""
+    """Two different numbers as text, with just enough digits to differ."""
     for digits in range(6, 17):
-        if (said := (f"{a:.{digits}g}", f"{b:.{digits}g}"))[0] != said[1]:
+        if (texts := (f"{a:.{digits}g}", f"{b:.{digits}g}"))[0] != texts[1]:
             break
-    return said
+    return texts
 
 
 def _gold(task: Task, name: str, items: Indexable, collector: Collector, template: str) -> Iterator[Rollout]:
-    """The gold completions of a few prompts, of those that have one, as finished episodes; broken pictures are the run's
-    business."""
+    """The gold completions of a few prompts, as finished rollouts. Skips prompts without one and prompts with broken images,
+    which the run reports itself."""
     for i in range(0, len(items), -(-len(items) // PROMPTS)):
         try:
             prompt = prompt_at(items, i, name, template)

@@ -1,4 +1,4 @@
-"""Whether the parts of a model that a run file names exist, asked of a model without weights."""
+"""Check that the model has the parts that a run file names, on a model without weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
 def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
     """Refuse patterns of `policy.lora.target_modules` and `stages.N.parts` that match nothing, and stages that train nothing.
 
-    critics: indices of the stages with a value function. build: makes the model from its configuration alone, without weights;
-    `skeleton` does where it gives None. It is called only if there are such patterns.
+    critics: indices of the stages with a value function. build: makes the model from its configuration, without weights; if it
+    returns None, `skeleton` is used. It is called only if there are such patterns.
     """
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
@@ -46,7 +46,7 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
                 continue
             if any(matches(part.match, name) for name in (*names, *own)):
                 raise UserError(
-                    f"stages.{i}.parts match {part.match!r} never holds, as earlier entries match the same: move it up"
+                    f"stages.{i}.parts match {part.match!r} has no effect, as earlier entries match the same: move it up"
                 )
             if part.match == "value":
                 raise UserError(f'stages.{i}.parts match "value" matches nothing, as the stage has no critic: leave it out')
@@ -57,7 +57,7 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
 
 
 def skeleton(config: PolicyConfig) -> Any:
-    """The model of a run file with all its weights' names and shapes and none of their values, on torch's meta device."""
+    """The model of a run file on torch's meta device: all weights have names and shapes, none has values."""
     import torch
 
     from mmrl.compute.torchvision import prepare_torchvision
@@ -72,7 +72,7 @@ def skeleton(config: PolicyConfig) -> Any:
     prepare_torchvision()
     from transformers import AutoConfig, AutoModelForImageTextToText
 
-    from mmrl.policies.openvla import model  # noqa: F401  transformers doesn't know it otherwise
+    from mmrl.policies.openvla import model  # noqa: F401  registers it with transformers
 
     trust = config.trust_remote_code
     try:
@@ -88,7 +88,7 @@ def skeleton(config: PolicyConfig) -> Any:
 
 
 def _nothing(pattern: str, names: Sequence[str], what: str, tied: bool) -> str:
-    """Why a pattern that matches none of these names may do so, and what would match."""
+    """The message about a pattern that matches none of these names: the likely reason, and patterns that match."""
     if pattern == "head" and tied:
         return '"head" matches nothing, as this model\'s head is tied to its embeddings, which are in "language": leave it out'
     there = [part for part in PARTS if any(part_of(name) == part for name in names)]

@@ -1,4 +1,4 @@
-"""What is refused before anything is loaded. `mmrl.train.resolve.resolve` calls these checks and keeps what they find."""
+"""Checks of a run file, before anything is loaded. `mmrl.train.resolve.resolve` calls them and keeps their results."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def check_verifiers(
     metrics: Mapping[str, str],
     simulators: Mapping[str, SimulatorSpec],
 ) -> tuple[dict[str, VerifierSpec], dict[str, Mapping[str, Any]]]:
-    """Every verifier that the run calls, for rewards or for evaluation: its spec and its options, by the id that asks for it.
-    Refuses options that no verifier of this run has. given: `[verifiers]`; all else by task."""
+    """Every verifier that the run calls, for rewards or for evaluation: its spec and its options, by the id in the run file.
+    Refuses options of verifiers that the run doesn't call. given: `[verifiers]`; the other mappings are by task."""
     registry = plugins.registry()
     names = dict.fromkeys([*(name for verifiers in weights.values() for name in verifiers), *metrics.values()])
     specs: dict[str, VerifierSpec] = {name: registry.get("verifiers", name) for name in names}
@@ -35,7 +35,7 @@ def check_verifiers(
     for name, settings in given.items():
         id = specs[name].id if name in specs else registry.get("verifiers", name).id
         if id not in used:
-            raise UserError(f"verifiers.{name} has options and no task here uses it: these are used: {', '.join(sorted(used))}")
+            raise UserError(f"verifiers.{name} has options, but no task of this run uses it: use {', '.join(sorted(used))}")
         own[id] = settings
     options = {name: own.get(spec.id, {}) for name, spec in specs.items()}
     cameras: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in specs}
@@ -48,14 +48,14 @@ def check_verifiers(
 
 
 def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) -> None:
-    """Refuse an rl stage in which nothing that a task's completions do is rewarded."""
+    """Refuse an rl stage in which a task has no reward."""
     paid = task.simulation is not None and task.simulation.reward != "none"
     if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights.values())):
-        raise UserError(f"tasks {label!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
+        raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 
 
 def check_prompts(label: str, stage: Training, items: Indexable, simulator: SimulatorSpec | None) -> None:
-    """Refuse prompts that a stage can't draw from. items: what is left of the task's split for it."""
+    """Refuse prompts from which a stage can't draw. items: the task's split, after the stage's `select`."""
     check_variant(label, items, simulator)
     if stage.order == "easy-first":
         easy_first(items, label)
@@ -68,23 +68,25 @@ def check_evaluated(evaluate: EvaluateConfig, splits: Splits, simulators: Mappin
 
 
 def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> dict[str, SimulatorSpec]:
-    """The simulators of the tasks that act in one, by label. Refuses tasks that don't go with the policy, or with each other, and
-    keys that mean nothing to what acts. acts: the policy does."""
+    """The simulators of the tasks that act in one, by label. Refuses tasks that don't fit the policy or each other, and keys that
+    have no effect on policies that act. acts: the policy acts in simulators."""
     acted = [label for label, task in tasks.items() if task.simulation is not None]
     spoken = [label for label in tasks if label not in acted]
     if acted and spoken:
         raise UserError(
-            f"task {acted[0]!r} acts in a simulator and task {spoken[0]!r} is answered in words: train them in two runs"
+            f"task {acted[0]!r} acts in a simulator, but task {spoken[0]!r} is answered in words: train them in two runs"
         )
     if acted and not acts:
         raise UserError(
-            f"task {acted[0]!r} acts in a simulator, and policy.kind = {config.policy.kind!r} writes: take one of "
+            f"task {acted[0]!r} acts in a simulator, but policy.kind = {config.policy.kind!r} writes: use one of "
             + ", ".join(spec.id for spec in plugins.registry().specs("policies").values() if spec.acts)
         )
     if acts and not acted:
-        raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
+        raise UserError(
+            f"policy.kind = {config.policy.kind!r} acts in simulators, but task {spoken[0]!r} is answered in words: change one"
+        )
     if acted and config.evaluate.steer:
-        raise UserError(f"evaluate.steer is for answers in words to videos, and task {acted[0]!r} acts: leave it out")
+        raise UserError(f"evaluate.steer is for answers in words to videos, but task {acted[0]!r} acts: leave it out")
     simulators: dict[str, SimulatorSpec] = {}
     for label in acted:
         simulation = tasks[label].simulation
@@ -106,7 +108,7 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
         ]
         if acts and (odd or stage.overlong != "keep" or stage.overlong_buffer):
             raise UserError(
-                f"stages.{number}.{odd[0] if odd else 'overlong'} is about words, and {acted[0]!r} acts: leave it out"
+                f"stages.{number}.{odd[0] if odd else 'overlong'} is for answers in words, but {acted[0]!r} acts: leave it out"
             )
     if acted and config.simulate.device != "auto":
         check_device("simulate.device", config.simulate.device)
@@ -114,7 +116,7 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
 
 
 def check_variant(label: str, items: Indexable, spec: SimulatorSpec | None) -> None:
-    """Refuse a variant of the world that the task's simulator hasn't: that of its first prompt, as the others have theirs."""
+    """Refuse a variant of the environment that the task's simulator doesn't have. Checks the first prompt only."""
     if spec is None:
         return
     variant = prompt_at(items, 0, label).meta.get("variant")
@@ -126,33 +128,34 @@ def check_variant(label: str, items: Indexable, spec: SimulatorSpec | None) -> N
 
 
 def check_imitated(config: RunConfig, label: str) -> None:
-    """Refuse a stage or an evaluation that plays the episodes of a task without a simulator."""
+    """Refuse a stage or an evaluation that needs to play episodes of a task without a simulator."""
     for number, stage in enumerate(config.stages):
         if stage.kind != "sft" and label in config.weights(stage):
             raise UserError(
-                f'stages.{number}: task {label!r} has demonstrations and no simulator, so kind = "{stage.kind}" can\'t play it: '
-                "give it one, in its option simulator, or leave it out of the stage"
+                f'stages.{number}: task {label!r} has demonstrations but no simulator, which kind = "{stage.kind}" needs: '
+                "set the task's option simulator, or leave the task out of the stage"
             )
     if config.evaluate.num_prompts:
         raise UserError(
-            f"task {label!r} has demonstrations and no simulator that a policy could be evaluated in: give it one, in its option "
-            "simulator, or set evaluate.num_prompts = 0"
+            f"task {label!r} has demonstrations but no simulator, which evaluation needs: set the task's option simulator, or "
+            "set evaluate.num_prompts = 0"
         )
 
 
 def check_distilled(config: RunConfig, number: int, stage: DistillStage, simulators: Mapping[str, SimulatorSpec]) -> None:
-    """Refuse a teacher that can't teach. simulators: by the task that acts in one; none for a policy that writes."""
+    """Refuse a teacher that the stage can't use. simulators: by label of the task that acts in one; none for a policy that
+    writes."""
     where, expert = f"stages.{number}", stage.teacher == EXPERT
     if expert and not simulators:
-        raise UserError(f'{where}.teacher = "expert" is a simulator\'s, and these tasks are answered in words: name a model')
+        raise UserError(f'{where}.teacher = "expert" needs a simulator, but these tasks are answered in words: name a model')
     if simulators and stage.divergence != ("hard" if expert else "sampled"):
-        wanted = '"hard": its actions are imitated' if expert else '"sampled": the others are for words'
-        raise UserError(f'{where}.divergence = "{stage.divergence}": with this teacher a policy that acts takes {wanted}')
+        wanted = '"hard", which imitates its actions' if expert else '"sampled"; the others are for words'
+        raise UserError(f'{where}.divergence = "{stage.divergence}": with this teacher a policy that acts needs {wanted}')
     for label in config.weights(stage) if expert else ():
         if "expert" not in simulators[label].capabilities:
             raise UserError(f"{where}.teacher: simulator {simulators[label].id!r} of task {label!r} has no expert: name a model")
     if expert and config.policy.options.get("chunk", 1) != 1:
-        raise UserError(f"{where}.teacher: an expert says one action at a time: set policy.options.chunk = 1")
+        raise UserError(f"{where}.teacher: an expert gives one action at a time: set policy.options.chunk = 1")
 
 
 def check_stage(
@@ -163,7 +166,7 @@ def check_stage(
     tasks: Mapping[str, Task],
     weights: Mapping[str, Weights],
 ) -> None:
-    """Refuse an rl stage whose algorithm can't do what its keys ask. tasks, weights: by label."""
+    """Refuse an rl stage whose algorithm doesn't support its keys. tasks, weights: by label."""
     where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
     check_bounds(f"{where}.settings", stage.settings, algorithm.bounds)
     if algorithm.compares:
@@ -171,31 +174,31 @@ def check_stage(
             size = entry.group_size or stage.group_size
             if size + extra < 2 and entry.label in config.weights(stage):
                 key = f"tasks {entry.label!r} group_size" if entry.group_size else f"{where}.group_size"
-                raise UserError(f"{key} = {size}: {stage.algorithm} compares completions of the same prompt: sample at least 2")
+                raise UserError(f"{key} = {size}, but {stage.algorithm} compares completions of the same prompt: sample at least 2")
     if stage.critic and not algorithm.has_critic:
         raise UserError(
-            f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
+            f"{where}.critic is given, but {stage.algorithm} doesn't use one: drop it, or use an algorithm like ppo"
         )
     if stage.critic and stage.critic.warmup_steps >= stage.steps:
         raise UserError(
-            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it"
+            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves none of {stage.steps} steps to the policy: lower it"
         )
     if stage.labels != "task" and "baselines_N" in algorithm.needs:
         raise UserError(
             f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '
-            "which needs the task's answers: take another algorithm"
+            "which needs the task's answers: use another algorithm"
         )
     if stage.condition and algorithm.has_critic:
-        raise UserError(f"{where}.condition imitates completions, and the critic of {stage.algorithm} is never trained: drop one")
+        raise UserError(f"{where}.condition imitates completions and never trains the critic of {stage.algorithm}: drop one")
     if stage.credit != "token" and "units_NT" not in algorithm.needs:
         raise UserError(
-            f'{where}.credit = "{stage.credit}" is about a critic\'s values, and {stage.algorithm} has no critic: drop it'
+            f'{where}.credit = "{stage.credit}" needs a critic, but {stage.algorithm} has none: drop it'
         )
-    for key in ("kl_target", "reference_every"):  # here, as the penalty may be the algorithm's
+    for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
         if getattr(stage, key) and not stage.kl_coef:
-            raise UserError(f"{where}.{key} is set and kl_coef = 0, so there is no penalty: set kl, or drop {key}")
+            raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
     if "teacher_logprobs_NT" in algorithm.needs:
-        raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage hasn\'t: write kind = "distill"')
+        raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage doesn\'t have: write kind = "distill"')
     if stage.reference == "adapter" and config.policy.lora is None:
         raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
     if stage.reference_every and config.policy.lora is not None and stage.reference == "auto":
@@ -207,25 +210,28 @@ def check_stage(
     check_plugin_rules(where, stage, rewarding if stage.labels == "task" else [])
     for label, task in tasks.items() if stage.labels == "co-reward" else ():
         if type(task).rephrase is Task.rephrase and label in config.weights(stage):
-            raise UserError(f"{where}.labels: task {label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
+            raise UserError(f"{where}.labels: task {label!r} has no rephrase(), which co-reward needs: write one, or use ttrv")
 
 
 def check_named(where: str, stage: RlStage, rewarding: Sequence[str]) -> None:
-    """Refuse verifiers that a stage names and that reward nothing. where: the stage's key. rewarding: those that do."""
+    """Refuse verifiers that a stage names but that reward nothing. where: the stage's key. rewarding: those that do reward."""
     known = ", ".join(rewarding)
     if unknown := [v for v in stage.ground_truth_without if v not in rewarding]:
-        raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {known}")
+        raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: name one of {known}")
     if stage.length and stage.length.verifier not in {"", *rewarding}:
-        raise UserError(f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: {known}")
+        raise UserError(
+            f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: name one of {known}"
+        )
 
 
 def check_model(config: RunConfig, policy: PolicySpec) -> None:
-    """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
+    """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
+    doesn't need that model."""
     kind = policy_class(policy)
     if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
-                raise UserError(f"{key}: a policy of kind {config.policy.kind!r} is small and trained whole: leave it out")
+                raise UserError(f"{key}: a policy of kind {config.policy.kind!r} always trains all its weights: leave it out")
     kind.check(config.policy)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
@@ -239,5 +245,5 @@ def check_model(config: RunConfig, policy: PolicySpec) -> None:
 
 
 def of_teacher(error: UserError, number: int) -> UserError:
-    """What a policy says of its model, said of a stage's teacher."""
+    """An error about `policy.model` as an error about a stage's teacher."""
     return UserError(error.what, key=f"stages.{number}.teacher")

@@ -1,6 +1,6 @@
-"""Will a run fit, and how long does a step take: predicted from shapes, before anything is loaded.
+"""Predict from shapes, before anything is loaded, whether a run fits into memory and how long a step takes.
 
-`predict` is what `mmrl plan` prints and what `mmrl train` asks before it loads a model onto a GPU.
+`mmrl plan` prints the result of `predict`; `mmrl train` calls `check_fits` before it loads a model onto a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "predict", "sizes_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """A stage on one device of the learners."""
+    """The prediction for a stage, on one learner's device."""
 
     number: int
     kind: str
@@ -33,14 +33,14 @@ class StagePlan:
     weights: Trained
     parts: tuple[Part, ...]
     certain: int
-    """Bytes that an update needs whatever prompts and completions are like."""
+    """Bytes that an update needs at least, for any prompts and completions."""
     seconds: tuple[Seconds, ...]
     step_s: float
-    """Parts that run at the same time count once."""
+    """Seconds of a step; parts that run at the same time count once."""
     tokens_per_s: float
-    """Prompt and completion tokens of all rollouts of all learners; each completion counts its prompt."""
+    """Prompt and completion tokens of all rollouts of all learners per second; each completion counts its prompt."""
     flop_use: float
-    """Share of the device's dense rate that a step's model operations are."""
+    """Model operations of a step as a share of the device's dense rate (model FLOPs utilization)."""
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -53,12 +53,12 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A run on a machine."""
+    """The prediction for a run on a machine."""
 
     model: str
     found: Found
     parameters: dict[str, int]
-    """Part of the model -> its weights."""
+    """Part of the model -> number of its weights."""
     machine: Machine
     learners: int
     engines: int
@@ -66,9 +66,9 @@ class Plan:
     sizes: Sizes
     stages: tuple[StagePlan, ...]
     usable: int
-    """Bytes of a device that can be filled."""
+    """Usable bytes of a device."""
     engine_fits: bool
-    """vLLM's share holds the model and some conversations."""
+    """Whether vLLM's share of memory holds the model and some key-value cache."""
     changes: tuple[Change, ...]
     offload: Offload | None
 
@@ -77,7 +77,7 @@ class Plan:
         return self.engine_fits and all(stage.peak <= self.usable for stage in self.stages)
 
     def as_json(self) -> dict[str, Any]:
-        """The contract of `mmrl plan --json`; docs/scale.md names the keys. Bytes and seconds, of one device."""
+        """The output of `mmrl plan --json`; docs/scale.md explains the keys. In bytes and seconds, of one device."""
         return {
             "fits": self.fits,
             "model": {
@@ -99,7 +99,7 @@ class Plan:
 
 def _stage_json(stage: StagePlan) -> dict[str, Any]:
     work = stage.work
-    shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "optimizer_steps", "reference", "looked_at")
+    shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "updates", "reference", "looked_at")
     return {
         "stage": stage.number,
         "kind": stage.kind,
@@ -123,8 +123,8 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
 def sizes_of(
     config: RunConfig, model: Found, text: int = 128, images: int = 1, pixels: int | None = None, completion: int | None = None
 ) -> Sizes:
-    """What is supposed of prompts: pictures as large as `policy.max_pixels` lets them be, or of a megapixel where it is unset.
-    Completions have `generate.max_tokens`."""
+    """The assumed sizes of prompts and completions. Default of pixels: `policy.max_pixels`, or a megapixel if it is unset. Default
+    of completion: `generate.max_tokens`."""
     limit = min(config.policy.max_pixels or 2**20, model.most_pixels)
     return Sizes(
         text=text,
@@ -137,9 +137,9 @@ def sizes_of(
 def predict(
     config: RunConfig, machine: Machine, *, gpus: int | None = None, sizes: Sizes | None = None, online: bool = True
 ) -> Plan:
-    """Predict memory and time of a run file. config: as `mmrl.train.resolve.with_algorithm_defaults` gives it. gpus: how many
-    devices there are, in place of what `[compute]` says. online: the hub may be asked for a model's config. UserError for a model
-    whose shapes can't be known, or too few devices."""
+    """Predict memory and time of a run file. config: the result of `mmrl.train.resolve.with_algorithm_defaults`. gpus: number of
+    devices, instead of that of `[compute]`. online: allow fetching a model's config from the hub. Raises UserError if the model's
+    shapes are unknown or there are too few devices."""
     model = find_shapes(config.policy, online=online)
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
@@ -170,27 +170,27 @@ def predict(
 
 
 def check_fits(config: RunConfig, machine: Machine, learners: int = 1) -> str:
-    """Before a model is loaded onto a GPU: UserError where it can't fit, whatever its prompts are; a remark where it most likely
-    doesn't; else nothing. Models that no plan can be made of pass. learners: how many learn together."""
+    """Check before a model is loaded onto a GPU. Raises UserError if the run can't fit for any prompts; returns a warning if it most
+    likely doesn't fit, else "". Models that can't be planned pass. learners: number of learners."""
     config = config.model_copy(update={"compute": config.compute.model_copy(update={"learners": learners})})
     try:
         made = predict(config, machine, online=False)
     except UserError:
         return ""
     worst = max(made.stages, key=lambda stage: stage.certain)
-    cure = f"set {made.changes[0].words}" if made.changes and made.changes[0].fits else "take a smaller model or more devices"
+    cure = f"set {made.changes[0].words}" if made.changes and made.changes[0].fits else "use a smaller model or more devices"
     if worst.certain > machine.memory:
         raise UserError(
             f"{machine.name} is too small: weights, gradients and optimiser of stages.{worst.number} take {gib(worst.certain)}, "
-            f"and it has {gib(machine.memory)}: {cure}; mmrl plan shows the parts"
+            f"but it has {gib(machine.memory)}: {cure}; mmrl plan shows the parts"
         )
     if not made.fits:
-        return f"this may run out of GPU memory, by mmrl plan: {cure}"
+        return f"this may run out of GPU memory, according to mmrl plan: {cure}"
     return ""
 
 
 def gib(size: float) -> str:
-    """Bytes for people."""
+    """Bytes as text, in MiB or GiB."""
     if size < 2**30:
         return f"{size / 2**20:.0f} MiB" if size >= 10 * 2**20 else f"{size / 2**20:.1f} MiB"
     return f"{size / 2**30:.1f} GiB"
@@ -200,12 +200,12 @@ def gib(size: float) -> str:
 
 
 def _devices(config: RunConfig, gpus: int | None) -> tuple[RunConfig, int, int]:
-    """(The run file for so many devices, those that learn, those that only sample)."""
+    """(run file for so many devices, number of learners, number of devices that only sample)."""
     compute = config.compute
     apart = compute.engines * compute.tensor_parallel if compute.placement != "colocated" else 0
     learners = compute.learners if gpus is None else gpus - apart
     if learners < 1:
-        raise UserError(f"--gpus {gpus}: compute.engines and tensor_parallel take {apart}, and none is left to learn: give more")
+        raise UserError(f"--gpus {gpus}: compute.engines and tensor_parallel use {apart}, which leaves no learner: give more")
     return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, apart
 
 

@@ -1,4 +1,4 @@
-"""What to change where a run doesn't fit, and whether activations are better moved to the host than computed again."""
+"""Advice: settings that make a run fit, and whether activation offload would be faster than recomputation."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mmrl.train.plan.memory import text_layer
 from mmrl.train.plan.seconds import CostModel
 
 COPIED = 0.8
-"""Share of the link to the host that copies from pinned memory reach: some 26 of 32 GB/s, 52 of 64."""
+"""Share of the host link's rate that copies from pinned memory reach: about 26 of 32 GB/s, 52 of 64."""
 Peak = Callable[[RunConfig], tuple[int, int]]
-"""A run file -> (bytes it would need at most, bytes there are)."""
+"""Run file -> (peak bytes, usable bytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Settings that would need less memory."""
+    """Settings with which a run needs less memory."""
 
     settings: dict[str, object]
     """Key of the run file -> value."""
     bytes: int
-    """Needed with it."""
+    """Peak bytes with these settings."""
     fits: bool
     cost: str
-    """What it costs."""
+    """The price of the change, in words."""
 
     @property
     def words(self) -> str:
@@ -35,31 +35,31 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Moving what a layer keeps of a token to the host and back, against computing the layer again."""
+    """Offload of a layer's activations to the host, compared with recomputing the layer. All figures are per token and layer."""
 
     bytes: int
-    """That a layer keeps of a token."""
+    """Bytes that a layer keeps."""
     move_s: float
-    """Seconds for a token and layer, in one direction."""
+    """Seconds of a copy in one direction."""
     forward_s: float
-    """Seconds of its forward pass."""
+    """Seconds of the forward pass."""
     exposed_s: float
-    """Of moving out beside the forward pass and in beside the backward pass, which takes twice as long: what isn't hidden."""
+    """Seconds of both copies that don't overlap with the forward pass and the backward pass, which takes twice as long."""
     pays: bool
-    """It would shorten an update with checkpointing, which is four forward passes long, by a tenth at least."""
+    """Whether it would shorten an update with checkpointing, which takes four forward passes, by at least a tenth."""
 
     @property
     def words(self) -> str:
         ratio = self.exposed_s / self.forward_s
-        verdict = "would pay" if self.pays else "would not pay"
+        verdict = "would be faster" if self.pays else "would not be faster"
         return (
-            f"activation offload, which mmrl hasn't, {verdict}: moving {self.bytes:,} bytes a token and layer to the host and "
-            f"back, beside what is computed, takes {ratio:.1f} times as long as computing the layer again"
+            f"activation offload, which mmrl doesn't have, {verdict}: moving {self.bytes:,} bytes per token and layer to the host "
+            f"and back, in parallel with computing, takes {ratio:.1f} times as long as recomputing the layer"
         )
 
 
 def offload(clock: CostModel, machine: Machine) -> Offload | None:
-    """None on a CPU, which has nowhere to move them."""
+    """Estimate activation offload; None on a CPU."""
     if machine.kind == "cpu":
         return None
     kept, tokens = text_layer(clock.shapes, clock.b), 4096
@@ -70,21 +70,21 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
 
 
 def changes(config: RunConfig, peak: Peak, smallest: int) -> list[Change]:
-    """What would make a run fit that doesn't, one key or two at a time, the cheapest first; at most five. Where nothing does,
-    what helps most. smallest: tokens of the shortest row, the least that a micro-batch has."""
+    """At most five changes that make a run fit, the cheapest first, each of one or two keys; if none does, the three that save
+    most. smallest: tokens of the shortest row, the minimum of a micro-batch."""
     needed, _ = peak(config)
     tried = []
     for settings, cost in _tries(config, smallest):
         try:
             need, there = peak(with_settings(config, settings))
-        except ValueError:  # a combination that the schema refuses
+        except ValueError:  # the schema refuses the combination
             continue
         if need < needed:
             tried.append(Change(settings=settings, bytes=need, fits=need <= there, cost=cost))
     fitting: list[Change] = []
     for change in tried:
         more = any(other.settings.items() <= change.settings.items() for other in fitting)
-        harder = any(set(other.settings) == set(change.settings) for other in fitting)  # the mildest value is enough
+        harder = any(set(other.settings) == set(change.settings) for other in fitting)  # a milder value of the same keys fits
         if change.fits and not more and not harder:
             fitting.append(change)
     return fitting[:5] or sorted(tried, key=lambda change: change.bytes)[:3]
@@ -93,7 +93,7 @@ def changes(config: RunConfig, peak: Peak, smallest: int) -> list[Change]:
 def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object], str]]:
     single: list[tuple[dict[str, object], str]] = []
     if config.compute.sampler == "vllm" and not config.compute.sleep_mode:
-        single.append(({"compute.sleep_mode": True}, "some seconds a step to wake up"))
+        single.append(({"compute.sleep_mode": True}, "some seconds per step to wake up"))
     tokens = config.train.micro_batch_tokens
     budgets = []
     while tokens // 2 >= smallest:
@@ -106,16 +106,16 @@ def _tries(config: RunConfig, smallest: int) -> Iterator[tuple[dict[str, object]
     again: list[tuple[dict[str, object], str]] = (
         []
         if config.train.gradient_checkpointing
-        else [({"train.gradient_checkpointing": True}, "about a third more time of the update")]
+        else [({"train.gradient_checkpointing": True}, "about a third more time per update")]
     )
     single += small + again
     if config.policy.dtype == "float32":
-        single.append(({"policy.dtype": "bfloat16"}, "a gap between sampler and learner of some 1e-3 nats"))
+        single.append(({"policy.dtype": "bfloat16"}, "a gap between sampler and learner of about 1e-3 nats"))
     yield from single
     yield from (({**a, **b}, f"{x}; {y}") for a, x in again for b, y in small)
     if config.policy.lora is None:
-        yield {"policy.lora": {}}, "adapters are trained, not the model's weights"
-        yield from (({"policy.lora": {}, **a}, f"adapters are trained; {x}") for a, x in [*again, *small[-1:]])
+        yield {"policy.lora": {}}, "trains adapters, not the model's weights"
+        yield from (({"policy.lora": {}, **a}, f"trains adapters; {x}") for a, x in [*again, *small[-1:]])
     for n in (2, 4, 8, 16, 32, 64):
         if n > config.compute.learners:
             more: dict[str, object] = {"compute.learners": n, "compute.weights": "sharded"}
@@ -141,5 +141,5 @@ def _toml(value: object) -> str:
 
 
 def to_json(changes: Sequence[Change]) -> list[dict[str, object]]:
-    """As JSON has them."""
+    """The changes as plain data for JSON."""
     return [{"settings": c.settings, "bytes": c.bytes, "fits": c.fits, "cost": c.cost} for c in changes]

@@ -1,8 +1,8 @@
-"""What a run would run on: GPUs by name, the GPU at hand, or this machine's CPU, whose speed is measured in a second.
+"""The machine of a plan: a GPU by name, this machine's GPU, or its CPU, whose speed is measured in about a second.
 
-Of GPUs: memory is what nvidia-smi reports as total; speed is the dense rate of bfloat16 tensor cores that add up in float32;
+GPUs: memory is the total that nvidia-smi reports; speed is the dense rate of bfloat16 tensor cores with float32 accumulation;
 bandwidths are NVIDIA's (data sheets of H100, H200, A100, L40S, L4 and DGX B200; the Ada and Blackwell GPU architecture papers for
-RTX cards). Rates between GPUs and to the host are for one direction, half of what data sheets print.
+RTX cards). Rates between GPUs and to the host are for one direction, half of those in data sheets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB, GB, TERA = 2**20, 1e9, 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One device of those that a run has, and what lies between them."""
+    """One of a run's devices, and its links to the others."""
 
     name: str
     kind: str
@@ -28,27 +28,27 @@ class Machine:
     memory: int
     """Bytes."""
     flops: float
-    """Floating-point operations a second in matrix products of bfloat16."""
+    """Floating-point operations per second in matrix products of bfloat16."""
     flops32: float
-    """And of float32, without TensorFloat-32, which torch leaves off."""
+    """Floating-point operations per second in matrix products of float32, without TensorFloat-32, which torch leaves off."""
     bandwidth: float
-    """Bytes a second from and to memory."""
+    """Bytes per second from and to memory."""
     link: float
-    """Bytes a second, one direction, between devices of a node."""
+    """Bytes per second, one direction, between devices of a node."""
     host: float
-    """Bytes a second, one direction, to the host's memory."""
+    """Bytes per second, one direction, to the host's memory."""
     network: float = 50 * GB
-    """Bytes a second, one direction, that a device has between nodes: InfiniBand or Ethernet of 400 Gbit/s."""
+    """Bytes per second, one direction, of a device between nodes: InfiniBand or Ethernet of 400 Gbit/s."""
     node: int = 8
-    """Devices of a node."""
+    """Devices per node."""
     reserved: int = 0
-    """Bytes that a process can't have: the CUDA context, cuBLAS and what the allocator can't use."""
+    """Bytes that a process can't use: the CUDA context, cuBLAS and fragmentation of the allocator."""
     launch: float = 7e-6
-    """Seconds that Python and torch need to start an operation. Of a GPU they run beside what it computes."""
+    """Seconds that Python and torch need to start an operation. A GPU computes meanwhile."""
     matmul: float = 0.65
     """Share of `flops` that large matrix products reach."""
     thin: float = 1.0
-    """Share of that which products of some ten rows reach, as in decoding, where reading weights doesn't limit them."""
+    """Share of `matmul` that products of about ten rows reach, as in decoding, if reading weights doesn't limit them."""
     attention: float = 0.25
     """Share of `flops` that attention with a mask reaches."""
     streaming: float = 0.8
@@ -70,7 +70,7 @@ def _gpu(
         link=link * GB,
         host=host * GB,
         reserved=1024 * MIB,
-        source=f"NVIDIA's {source}; the shares that are reached are assumed",
+        source=f"NVIDIA's {source}; the shares of its rates that a run reaches are assumed",
     )
 
 
@@ -86,28 +86,28 @@ GPUS = {
     "rtx-5090": _gpu("NVIDIA GeForce RTX 5090", 32607, 209.5, 104.8, 1792, 64, 64, "Blackwell GPU architecture paper"),
     "rtx-4090": _gpu("NVIDIA GeForce RTX 4090", 24564, 165.2, 82.6, 1008, 32, 32, "Ada GPU architecture paper"),
 }
-"""`--machine` -> the GPU."""
+"""Value of `--machine` -> the GPU."""
 PARTS_OF_NAMES = {
     "B200": "b200", "H200": "h200", "H100 PCIe": "h100-pcie", "H100": "h100", "A100-SXM4-40GB": "a100-40gb",
     "A100-PCIE-40GB": "a100-40gb", "A100": "a100", "L40S": "l40s", "L4": "l4", "RTX 5090": "rtx-5090", "RTX 4090": "rtx-4090",
 }  # fmt: skip
-"""What is in a device's name -> `--machine`; the first that fits holds."""
+"""Part of a device's name -> value of `--machine`; the first match counts."""
 
 
 def machine_by_name(name: str) -> Machine:
-    """A GPU of the table, or `cpu`, which is measured. UserError for others."""
+    """A GPU of the table, or `cpu`, which is measured. Raises UserError for other names."""
     key = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     if key == "cpu":
         return cpu()
     key = {"a100-80gb": "a100", "h100-80gb": "h100", "4090": "rtx-4090", "5090": "rtx-5090"}.get(key, key)
     if key not in GPUS:
-        raise UserError(f"--machine {name!r} isn't known.{did_you_mean(name, GPUS)} There are cpu, {', '.join(GPUS)}")
+        raise UserError(f"--machine {name!r} is unknown.{did_you_mean(name, GPUS)} Choose one of cpu, {', '.join(GPUS)}")
     return GPUS[key]
 
 
 def current_machine(device: str, measured: bool = True) -> tuple[Machine, int]:
-    """(What this torch device is, how many of them there are). A GPU that the table lacks has its own memory, and speeds that are
-    measured on it, if they are wanted."""
+    """(machine of this torch device, number of such devices). The memory of a GPU that isn't in the table is its own; its speeds
+    are measured if `measured`, else assumed."""
     import torch
 
     if not device.startswith("cuda"):
@@ -132,8 +132,8 @@ def current_machine(device: str, measured: bool = True) -> tuple[Machine, int]:
 
 
 def cpu(inner: int = 512) -> Machine:
-    """This machine's CPU, with torch's threads: matrix products of about this width, copies beyond its caches, and the time that
-    one small operation takes are measured, in about a second."""
+    """This machine's CPU with torch's threads, measured in about a second: matrix products of width `inner`, copies larger than the
+    caches, and the time of one small operation."""
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -156,7 +156,7 @@ def cpu(inner: int = 512) -> Machine:
         host=copied,
         network=1.25 * GB,
         node=1,
-        launch=2.5 * _best(many) / 2000,  # the modules around an operation take their time too
+        launch=2.5 * _best(many) / 2000,  # the modules around an operation take time too
         matmul=1.0,
         thin=min(1.0, _rate("cpu", torch.float32, inner, 16) / rate),
         attention=0.5,
@@ -166,7 +166,7 @@ def cpu(inner: int = 512) -> Machine:
 
 
 def _rate(device: str, dtype: Any, width: int, rows: int = 0) -> float:
-    """Floating-point operations a second of matrix products of this width, of so many rows or as many."""
+    """Floating-point operations per second of matrix products of this width. rows: `width` if 0."""
     import torch
 
     rows = rows or width
@@ -182,7 +182,7 @@ def _rate(device: str, dtype: Any, width: int, rows: int = 0) -> float:
 
 
 def _copying(device: str, size: int) -> float:
-    """Bytes a second, read and written, of copies of so many bytes."""
+    """Bytes per second, read and written, of copies of so many bytes."""
     import torch
 
     source, target = (torch.empty(size // 4, device=device) for _ in range(2))
@@ -196,18 +196,18 @@ def _copying(device: str, size: int) -> float:
 
 
 def _best(work: Callable[[], None], times: int = 5) -> float:
-    """Seconds of the fastest of some runs after a first one: what else the machine does comes on top of it. Where torch has one
-    thread, of the processor."""
+    """Seconds of the fastest of some runs after a warm-up, as other processes only slow them down. Processor time if torch has one
+    thread and there is no GPU."""
     import torch
 
     clock = time.process_time if torch.get_num_threads() == 1 and not torch.cuda.is_available() else time.perf_counter
     work()
-    found = []
+    seconds = []
     for _ in range(times):
         started = clock()
         work()
-        found.append(clock() - started)
-    return max(min(found), 1e-9)
+        seconds.append(clock() - started)
+    return max(min(seconds), 1e-9)
 
 
 def _wait(device: str) -> None:

@@ -1,8 +1,8 @@
-"""What a step keeps in a device's memory, part by part, in bytes.
+"""The memory of a step on one device, part by part, in bytes.
 
-What of an update is kept for its backward pass is counted operation by operation, as transformers' Qwen layers save it in
-evaluation mode with attention through a mask; tests hold the counts against the bytes that torch saves on a CPU. Legend of widths
-as in `mmrl.train.plan.shapes`; b is the bytes of a weight.
+The activations of an update are counted operation by operation, as transformers' Qwen layers save them for the backward pass in
+evaluation mode with masked attention; tests compare the counts with the bytes that torch saves on a CPU. Widths are named as in
+`mmrl.train.plan.shapes`; b is the bytes of a weight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.workload import Micro, Workload
 
 LOGIT_CHUNK = 2**25
-"""As in `mmrl.policies.vlm.vlm`, which is not imported for it; a test compares them."""
+"""As in `mmrl.policies.vlm.vlm`, which isn't imported here; a test compares them."""
 ROOM = 64
 """As in `mmrl.rollout.generate.cache`."""
 BOTH = ("generate", "update")
@@ -29,39 +29,39 @@ FULL = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One thing that takes memory."""
+    """One part of the memory."""
 
     name: str
     bytes: int
     phases: tuple[str, ...] = BOTH
-    """When it is there: while completions are sampled, while the learner learns."""
+    """The phases in which it is allocated: sampling (`generate`), learning (`update`)."""
     because: str = ""
-    """What its size follows from."""
+    """The reason of its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The weights of a stage, by what is done with them."""
+    """Numbers of weights in a stage."""
 
     whole: int
-    """Of the model without adapters."""
+    """Weights of the model without adapters."""
     adapters: int
     moved: int
-    """Of all, those that a stage trains."""
+    """Weights that the stage trains."""
     matrices: int
-    """Of those, inner matrices, for Muon."""
+    """Trained weights in inner matrices, which Muon optimises."""
     factors: int
-    """Numbers that Adafactor keeps for them."""
+    """Numbers that Adafactor keeps for the trained weights."""
     vision: bool
-    """Some of the tower or its projector is trained, so that gradients go back into it."""
+    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it."""
     plain: bool
-    """Weights of the model itself are trained, not only adapters."""
+    """Whether weights of the model itself are trained, not only adapters."""
     rank: int
-    """Of the adapters; 0 where there are none."""
+    """Rank of the adapters; 0 without adapters."""
     adapted: frozenset[str]
-    """Which matrices of the language model's layers have an adapter, such as `q_proj`."""
+    """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
     layer: int
-    """Of one layer of the language model, which sharded weights are gathered by."""
+    """Weights of one layer of the language model; sharded weights are gathered layer by layer."""
 
 
 def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
@@ -97,19 +97,19 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
 
 
 def _factors(shape: tuple[int, ...]) -> int:
-    """Numbers of the row and the column that torch's Adafactor keeps of each matrix."""
+    """Numbers that torch's Adafactor keeps of a weight: a row and a column of each matrix."""
     if len(shape) == 1:
         return shape[0]
     return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]
 
 
-# -- what stays -------------------------------------------------------------------------------------------------------------
+# -- allocated from step to step --------------------------------------------------------------------------------------------
 
 
 def resident(
     shapes: Shapes, config: RunConfig, stage: Stage, weights: Trained, teacher: int | None = None, learners: int = 1
 ) -> list[Part]:
-    """What a learner holds from step to step, and its gradients. teacher: weights of a distill stage's."""
+    """What a learner keeps from step to step, and its gradients. teacher: number of weights of a distill stage's teacher."""
     half, split = config.policy.dtype == "bfloat16", learners if config.compute.weights == "sharded" else 1
     b = 2 if half else FULL
     masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
@@ -124,17 +124,17 @@ def resident(
         Part(
             name="mean weights",
             bytes=FULL * weights.moved // split if stage.ema_decay else 0,
-            because=f"ema = {stage.ema_decay:g}",
+            because=f"ema_decay = {stage.ema_decay:g}",
         ),
         Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy for the KL penalty"),
         Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),
         Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
-        Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="added up in float32"),
+        Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="accumulated in float32"),
     ]
-    if split > 1:  # as `mmrl.policies.shard` does: what is no layer of the language model stays whole for a pass, gradients too
+    if split > 1:  # as in `mmrl.policies.shard`: weights and gradients outside the language model's layers stay gathered for a pass
         rest = weights.whole - shapes.text.layers * weights.layer
         size = b * (2 * weights.layer + (2 if weights.plain else 1) * rest)
-        found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all that is none"))
+        found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all other weights"))
         size = b * (weights.whole - weights.whole // split)
         if not isinstance(stage, SftStage) and config.compute.placement != "separate":
             found.append(
@@ -144,7 +144,7 @@ def resident(
 
 
 def _moments(optimizer: str, weights: Trained) -> int:
-    """float32 numbers that an optimiser keeps."""
+    """Number of float32 values that an optimiser keeps."""
     if optimizer in ("adamw", "adam"):
         return 2 * weights.moved
     if optimizer == "muon":
@@ -164,13 +164,13 @@ def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> i
 
 
 def text_layer(shapes: Shapes, b: int, weights: Trained | None = None) -> int:
-    """Bytes that a layer of the language model keeps of a token for the backward pass. weights: those that are trained,
-    where it isn't all of them."""
+    """Bytes per token that a layer of the language model keeps for the backward pass. weights: those that are trained; None for
+    all."""
     t = shapes.text
-    attention = 4 * b * t.q + FULL * t.heads  # queries, keys and values of every head, what comes out; its log-sums
+    attention = 4 * b * t.q + FULL * t.heads  # queries, keys and values of every head, the output; log-sum-exps
     if shapes.family == "qwen3_vl":  # norms of queries and keys
         attention += (2 * FULL if b == FULL else FULL + b) * (t.q + t.k) + FULL * (t.heads + t.kv_heads)
-    if weights is None or weights.plain:  # of a norm: its input in float32, scaled, weighted; a root
+    if weights is None or weights.plain:  # a norm keeps its input in float32, scaled and weighted, and a root
         norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * t.hidden + FULL)
         return norms + attention + 4 * b * t.inner
     found = 2 * FULL * (t.hidden + 1) + attention + 3 * b * t.inner + FULL * weights.rank * len(weights.adapted)
@@ -182,26 +182,26 @@ def text_layer(shapes: Shapes, b: int, weights: Trained | None = None) -> int:
 
 
 def vision_layer(shapes: Shapes, b: int) -> int:
-    """Bytes that a layer of the vision tower keeps of a patch."""
+    """Bytes per patch that a layer of the vision tower keeps for the backward pass."""
     v = shapes.vision
     if shapes.gated:
         norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * v.hidden + FULL)
         inner = 4 * b * v.inner
     else:
         norms = 2 * (2 * b * v.hidden + 2 * b)
-        inner = (3 if shapes.family == "qwen2_vl" else 2) * b * v.inner  # GELU by a sigmoid keeps that too
-    return norms + 6 * b * v.hidden + FULL * v.heads + inner  # queries, keys, values as one and rotated; what comes out
+        inner = (3 if shapes.family == "qwen2_vl" else 2) * b * v.inner  # GELU with a sigmoid keeps the sigmoid too
+    return norms + 6 * b * v.hidden + FULL * v.heads + inner  # queries, keys, values together and rotated; the output
 
 
 def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> tuple[int, int]:
-    """Bytes that one layer keeps of a micro-batch: (of the language model, of the tower)."""
+    """Bytes that one layer keeps of a micro-batch: (layer of the language model, layer of the tower)."""
     tower = vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
     return text_layer(shapes, b, weights) * micro.tokens, tower
 
 
 def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None) -> int:
-    """Bytes that a forward pass keeps for its backward pass, without logits. With checkpointing, of each layer what goes into it;
-    `recompute_bytes` comes on top. weights: those that are trained; all of them when None."""
+    """Bytes that a forward pass keeps for the backward pass, without logits. With checkpointing, each layer keeps its input;
+    `recompute_bytes` comes on top. weights: those that are trained; None for all."""
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
     layer, tower = _layers(shapes, micro, b, weights)
     found = 2 * b * t.head_dim * tokens  # cosines and sines
@@ -217,18 +217,18 @@ def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = Fals
 
 
 def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None) -> int:
-    """Bytes of the one layer that is computed again at a time, with checkpointing."""
+    """Bytes of the one layer that checkpointing recomputes at a time."""
     return max(_layers(shapes, micro, b, weights))
 
 
 def logits(shapes: Shapes, targets: int, b: int) -> int:
-    """Bytes of the logits of as many tokens as are made at once: in the weights' type, and four times in float32, which is the
-    log-probabilities, what they are made from, and the gradients of both."""
+    """Bytes of the logits that are computed at once: in the weights' type, and four times in float32, for the log-probabilities,
+    their inputs, and the gradients of both."""
     return min(targets * shapes.text.vocabulary, LOGIT_CHUNK) * (4 * FULL + (b if b < FULL else 0))
 
 
 def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) -> list[Part]:
-    """What the largest micro-batch needs on top of what stays."""
+    """What the largest micro-batch needs on top of the `resident` parts."""
     b = 2 if config.policy.dtype == "bfloat16" else FULL
     on = config.train.gradient_checkpointing
     sizes = [
@@ -238,7 +238,7 @@ def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) 
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b)
     split = config.compute.learners if config.compute.weights == "sharded" else 1
-    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before they are added up
+    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before accumulation
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
@@ -249,7 +249,7 @@ def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) 
         ),
         Part(name="logits", bytes=made, phases=("update",), because=f"{min(worst.targets, _at_once(shapes)):,} tokens at once"),
     ]
-    if (rest := fresh - kept - made) > 0:  # they come while the activations go
+    if (rest := fresh - kept - made) > 0:  # they are allocated while the activations are freed
         found.append(Part(name="fresh gradients", bytes=rest, phases=("update",), because="in bfloat16, beyond the activations"))
     return found
 
@@ -262,12 +262,12 @@ def _at_once(shapes: Shapes) -> int:
 
 
 def cache_token(shapes: Shapes, b: int) -> int:
-    """Bytes of a token's keys and values in all layers."""
+    """Bytes per token of keys and values in all layers."""
     return 2 * b * shapes.text.k * shapes.text.layers
 
 
 def cache_capacity(completion: int) -> int:
-    """Tokens that the cache has room for, where a completion has so many: `ROOM`, then twice as many, and so on."""
+    """The cache's capacity in tokens for a completion of so many: `ROOM`, and about doubled until it is enough."""
     found = ROOM
     while found < completion:
         found += 1 + found
@@ -275,12 +275,12 @@ def cache_capacity(completion: int) -> int:
 
 
 def concurrent_prompts(generate: GenerateConfig, work: Workload) -> int:
-    """Prompts whose completions the local sampler decodes together."""
+    """Number of prompts whose completions the local sampler decodes together."""
     return max(1, min(work.prompts, generate.batch_size // work.group))
 
 
 def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
-    """What the embedded sampler needs on top of what stays."""
+    """What the local sampler needs on top of the `resident` parts."""
     t, v = shapes.text, shapes.vision
     b = 2 if config.policy.dtype == "bfloat16" else FULL
     prompts = concurrent_prompts(config.generate, work)
@@ -307,7 +307,7 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
 
 
 def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:
-    """What vLLM takes of a device that it shares with a learner. alone: it has devices of its own."""
+    """What vLLM uses of a device that it shares with a learner. alone: vLLM has its own devices."""
     if alone:
         return []
     share = int(compute.gpu_memory_utilization * machine.memory)
@@ -333,5 +333,5 @@ def peaks(parts: Sequence[Part]) -> Mapping[str, int]:
 
 
 def usable(machine: Machine) -> int:
-    """Bytes that a process can fill: what the driver takes is left out, and a part in fifty that an allocator can't use."""
+    """Bytes that a process can use: without the driver's, and without 2% that an allocator can't use."""
     return int((machine.memory - machine.reserved) * 0.98)

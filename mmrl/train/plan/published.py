@@ -1,9 +1,9 @@
-"""Published models whose shapes are known here, so that a plan needs no network: the config.json of each on the hub, shortened to
-what `mmrl.train.plan.shapes` reads.
+"""The shapes of published models, so that a plan needs no network: the config.json of each from the hub, shortened to what
+`mmrl.train.plan.shapes` reads.
 
 Sources: Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the config.json of each size; Qwen3-VL: the
 config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner (model/compose/qwen3_vl) repeat them.
-Parameters that were counted in the checkpoints hold them in tests/train/test_plan_shapes.py.
+tests/train/test_plan_shapes.py compares them with parameter counts of the checkpoints.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-VL-8B": _qwen3(4096, 12288, 36, 32, False, True),
     "Qwen/Qwen3-VL-32B": _qwen3(5120, 25600, 64, 64, False, True),
 }
-"""Hub name without what it was tuned for -> the config."""
+"""Hub name without -Instruct or -Thinking -> the config."""
 LIMITS = {"qwen2_vl": 16384 * 28**2, "qwen2_5_vl": 16384 * 28**2, "qwen3_vl": 16384 * 32**2}
-"""Pixels above which the processor of a published checkpoint shrinks a picture."""
+"""Family -> pixels above which the processor of a published checkpoint shrinks an image."""
 
 
 def published(name: str) -> Mapping[str, Any] | None:
-    """The config of a hub name such as `Qwen/Qwen2.5-VL-7B-Instruct`; None where it isn't known here."""
+    """The config of a hub name such as `Qwen/Qwen2.5-VL-7B-Instruct`; None if it isn't in the table."""
     base = name.removesuffix("-Instruct").removesuffix("-Thinking")
     return PUBLISHED.get(base)

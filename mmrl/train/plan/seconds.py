@@ -1,8 +1,8 @@
-"""How long a step takes, part by part, by what limits each: matrix products, attention, memory traffic, or starting operations.
+"""The seconds of a step, part by part, with what limits each: matrix products, attention, memory traffic, or starting operations.
 
-Operations run one after another, so that a pass takes the sum of its products, its attention and what else reads and writes
-memory. Python starts them: on a CPU that time comes on top, a GPU computes meanwhile. Completions are taken to be as long as they
-can be, and no group to be left out, so that a real step is shorter. b is the bytes of a weight.
+Operations run one after another, so a pass takes the sum of its matrix products, its attention and its other memory traffic.
+Python starts them: on a CPU that time comes on top, a GPU computes meanwhile. All completions are assumed to be of maximal length
+and no group to be filtered, so a real step is shorter. b is the bytes of a weight.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.workload import Micro, Workload
 
 OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55)}
-"""Family -> operations that torch starts in a layer's forward pass, of the language model and of the tower; counted."""
+"""Family -> operations that torch starts in a layer's forward pass: (language model, tower). Counted."""
 DECODING, AROUND = 0.72, 60
-"""Share of them that a decoded token starts, and those outside of layers."""
+"""Share of the language model's operations that a decoded token starts; operations outside of layers."""
 BACKWARD = 1.85
-"""Operations of a backward pass, of those of the forward pass."""
+"""Operations of a backward pass, as a multiple of the forward pass."""
 PICTURES = 25e6
-"""Pixels a second that an image processor reads, scales and cuts on a core; measured on one of an AMD EPYC."""
+"""Pixels per second that an image processor reads, resizes and cuts on a core; measured on a core of an AMD EPYC."""
 PROMPT = 2e-3
-"""Seconds that the rest of a prompt takes there."""
+"""Seconds of the rest of a prompt on the same core."""
 SCORES = 5000.0
-"""Scores a second of a verifier process, with what it is sent and sends: far from `benchmarks/judge.py`'s 63,500 of one that does
-nothing, and real ones differ more than that."""
+"""Assumed scores per second of a verifier process, with communication. `benchmarks/judge.py` measures 63,500 with a verifier that
+does nothing; real verifiers differ more than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of some operations on one device."""
+    """The cost of operations on one device."""
 
     products: float = 0.0
-    """Seconds in matrix products."""
+    """Seconds of matrix products."""
     attention: float = 0.0
     streaming: float = 0.0
-    """Seconds of reading and writing memory elsewhere."""
+    """Seconds of other memory traffic."""
     starting: float = 0.0
-    """Seconds that starting them takes."""
+    """Seconds of starting the operations."""
     flops: float = 0.0
-    """Floating-point operations of a model: those that are computed again are left out."""
+    """Floating-point operations of the model, without recomputation."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -70,7 +70,7 @@ class Cost:
 
     @property
     def limit(self) -> str:
-        """What takes the most of it."""
+        """The kind of work that takes most of the time."""
         named = {
             "matrix products": self.products,
             "attention": self.attention,
@@ -82,18 +82,18 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Of one part of a step."""
+    """The time of one part of a step."""
 
     name: str
     seconds: float
     limit: str
-    """What it waits for."""
+    """What limits the part."""
     flops: float = 0.0
-    """Of the model, on one device."""
+    """Floating-point operations of the model on one device."""
 
 
 class CostModel:
-    """A model in one precision on one machine."""
+    """Costs of a model's passes, in one precision on one machine."""
 
     def __init__(self, shapes: Shapes, machine: Machine, dtype: str) -> None:
         self.shapes, self.machine = shapes, machine
@@ -104,10 +104,10 @@ class CostModel:
         self.layer_weights = t.hidden * (2 * t.q + 2 * t.k + 3 * t.inner)
 
     def text(self, rows: int, length: int, cached: int = 0) -> Cost:
-        """The language model's layers over rows of so many new tokens each; cached: tokens before them that they see."""
+        """The language model's layers over rows of `length` new tokens each. cached: earlier tokens of a row in the cache."""
         t, b, tokens = self.shapes.text, self.b, rows * length
         flops = 2.0 * self.layer_weights * t.layers * tokens
-        seen = 4.0 * t.q * (length + cached) * t.layers * tokens  # all of the mask's rectangle is computed
+        seen = 4.0 * t.q * (length + cached) * t.layers * tokens  # masked pairs are computed too
         reached = self.machine.matmul * (self.machine.thin if length == 1 else 1.0)
         products = max(flops / (self.rate * reached), b * self.layer_weights * t.layers / self.stream)
         norm = 4 * b + 7 * FULL if b < FULL else 7 * FULL
@@ -115,7 +115,7 @@ class CostModel:
         if self.shapes.family == "qwen3_vl":
             own += norm * (t.q + t.k)
         mask = 0 if cached else b * length
-        read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # there torch repeats keys and values for each head
+        read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # on a CPU torch repeats keys and values for each head
         moved = tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
         started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
         return Cost(
@@ -127,7 +127,7 @@ class CostModel:
         )
 
     def tower(self, patches: int, picture: int) -> Cost:
-        """The vision tower over so many patches. picture: patches of one picture."""
+        """The vision tower over so many patches. picture: patches per image."""
         if not patches:
             return Cost()
         v, b = self.shapes.vision, self.b
@@ -147,7 +147,7 @@ class CostModel:
         )
 
     def head(self, tokens: int) -> Cost:
-        """Logits and log-probabilities of so many tokens, with entropies."""
+        """Logits, log-probabilities and entropies of so many tokens."""
         t, b = self.shapes.text, self.b
         flops = 2.0 * t.hidden * t.vocabulary * tokens
         chunks = max(1, math.ceil(tokens * t.vocabulary / LOGIT_CHUNK))
@@ -162,7 +162,7 @@ class CostModel:
         return self.text(micro.rows, micro.length) + self.tower(micro.patches, picture) + self.head(micro.targets)
 
     def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
-        """Gradients of inputs and of weights, with what is computed again for them."""
+        """Gradients of inputs and of weights, with the recomputation for them."""
         text, head = self.text(micro.rows, micro.length), self.head(micro.targets)
         tower = self.tower(micro.patches, picture) if weights.vision else Cost()
         found = self._gradients(text, weights.plain) + self._gradients(tower, weights.plain)
@@ -185,7 +185,7 @@ class CostModel:
         )
 
     def optimiser(self, weights: Trained, passes: int, split: int) -> Cost:
-        """Adding up the gradients of so many passes, their norm, and an AdamW step."""
+        """Accumulating the gradients of so many passes, their norm, and an AdamW step."""
         half = self.b < FULL and weights.plain
         moved = weights.moved / split
         each = 10 * moved if half else 3 * FULL * moved
@@ -199,7 +199,7 @@ class CostModel:
 
 
 def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[Seconds]:
-    """Prefill and decoding on one device, or on the `tensor_parallel` devices of one vLLM."""
+    """Prefill and decoding on one device, or on the `tensor_parallel` devices of one vLLM engine."""
     if not work.sampled:
         return []
     machine, vllm = clock.machine, config.compute.sampler == "vllm"
@@ -225,7 +225,7 @@ def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> lis
 def update_seconds(
     train: TrainConfig, stage: Stage, work: Workload, clock: CostModel, weights: Trained, split: int
 ) -> list[Seconds]:
-    """Forward, backward and optimiser of one learner, and passes that only look."""
+    """Forward, backward and optimiser of one learner, and its passes without gradients."""
     machine, picture = clock.machine, work.picture_patches
     forward = _sum(clock.forward(m, picture) for m in work.micro)
     backward = _sum(clock.backward(m, picture, weights, train.gradient_checkpointing) for m in work.micro)
@@ -247,19 +247,20 @@ def update_seconds(
 
 
 def host_seconds(judge: JudgeConfig, work: Workload, machine: Machine) -> list[Seconds]:
-    """What the host does: prompts are made, completions are judged."""
+    """The host's work: preparing prompts and judging completions."""
     process = work.prompts * (PROMPT + work.pixels / PICTURES)
     found = [Seconds(name="process", seconds=process, limit="the host: image processing, one process")]
     if work.kind == "rl":
         judging = work.rollouts / (SCORES * judge.num_workers)
-        found.append(Seconds(name="judge", seconds=judging, limit="the host: verifiers, of which this knows nothing"))
+        found.append(Seconds(name="judge", seconds=judging, limit="the host: verifiers, whose speed is assumed"))
     return found
 
 
 def transfer_seconds(
     compute: ComputeConfig, work: Workload, clock: CostModel, weights: Trained, learners: int, computing: float
 ) -> list[Seconds]:
-    """Weights to the sampler, and what learners tell each other. computing: seconds of an update that gathering hides behind."""
+    """Copying weights to the sampler, and communication between learners. computing: seconds of an update, which overlap with
+    gathering."""
     machine, b, found = clock.machine, clock.b, []
     whole = b * weights.whole
     if work.sampled and compute.sampler == "vllm":
@@ -275,14 +276,14 @@ def transfer_seconds(
         passes = len(work.micro) * work.epochs
         all_of_it = passes * (2 * whole + b * weights.moved) * share / link
         first = all_of_it / (2 * clock.shapes.text.layers)
-        seconds, limit = max(first, all_of_it - computing), "the link: gathering layers, beyond what hides behind the passes"
+        seconds, limit = max(first, all_of_it - computing), "the link: gathering layers, beyond what overlaps with the passes"
         if work.sampled and compute.sampler == "local":
             seconds += whole * share / link
     return [*found, Seconds(name="collectives", seconds=seconds, limit=limit)]
 
 
 def _link(machine: Machine, devices: int) -> float:
-    """Bytes a second between the devices of a ring: the slowest link of it."""
+    """Bytes per second between the devices of a ring, which its slowest link determines."""
     return machine.link if devices <= machine.node else machine.network
 
 

@@ -1,7 +1,7 @@
-"""What a model is made of, by its config alone: every weight with its name and shape, and what a token costs in it.
+"""The name and shape of every weight of a model, from its config.
 
-The Qwen-VL families are counted by arithmetic, so that nothing is imported or built for it; tests hold every name and shape
-against transformers' own models. Legend: h hidden, m inner width of an MLP, q and k widths of queries and of keys.
+They are computed for the Qwen-VL families without importing or building a model; tests compare every name and shape with
+transformers' models. Widths: h hidden, m inner width of an MLP, q and k widths of queries and of keys.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Text:
     head_dim: int
     vocabulary: int
     tied: bool
-    """The head is the embeddings, and has no weights of its own."""
+    """Whether the head shares the embeddings' weights."""
     longest: int
-    """Tokens that its positions were made for."""
+    """Maximal number of positions."""
 
     @property
     def q(self) -> int:
@@ -43,7 +43,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vision:
-    """The vision tower with what projects its patches to the language model's width."""
+    """The vision tower with its projector to the language model's width."""
 
     layers: int
     hidden: int
@@ -51,41 +51,41 @@ class Vision:
     heads: int
     out: int
     patch: int
-    """Pixels of a patch's side."""
+    """Side of a patch in pixels."""
     frames: int
-    """Of a video that share a patch; a picture stands so many times."""
+    """Frames of a video per patch; an image is repeated so many times."""
     merge: int
-    """Patches of a token's side."""
+    """Side of a token in patches."""
     window: int
-    """Pixels of a window's side that a layer's attention stays in; 0 where it never does."""
+    """Side in pixels of the window of windowed attention; 0 without it."""
     full_layers: int
-    """Layers whose attention sees the whole picture."""
+    """Number of layers with full attention."""
     taps: int = 0
-    """Layers whose states go to the language model too (DeepStack)."""
+    """Number of layers whose states also go to the language model (DeepStack)."""
     places: int = 0
-    """Rows of a table of positions."""
+    """Rows of the table of position embeddings."""
 
     @property
     def values(self) -> int:
-        """Numbers of a patch."""
+        """Input values per patch."""
         return 3 * self.frames * self.patch**2
 
     @property
     def merged(self) -> int:
-        """Width of the patches that become a token, side by side."""
+        """Width of the concatenated patches of a token."""
         return self.hidden * self.merge**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """A model of a Qwen-VL family."""
+    """The shapes of a model of a Qwen-VL family."""
 
     family: str
     text: Text
     vision: Vision
 
     def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every weight's name and shape, as transformers has them, in its order; a head that is tied is none."""
+        """Every weight's name and shape, as in transformers and in its order; without a tied head."""
         yield from _vision(self)
         yield from _text(self)
 
@@ -94,7 +94,7 @@ class Shapes:
         return sum(math.prod(shape) for _, shape in self.named())
 
     def tokens_of(self, pixels: int) -> int:
-        """Tokens that a picture of so many pixels becomes, at least one."""
+        """Tokens of an image of so many pixels, at least one."""
         return max(1, round(pixels / (self.vision.patch * self.vision.merge) ** 2))
 
     def patches_of(self, pixels: int) -> int:
@@ -102,22 +102,22 @@ class Shapes:
 
     @property
     def gated(self) -> bool:
-        """The tower's MLPs have three matrices, as the language model's."""
+        """Whether the tower's MLPs have three matrices, like the language model's."""
         return self.family == "qwen2_5_vl"
 
     @property
     def window_patches(self) -> int:
-        """Patches that see each other in the layers that look through windows; 0 where none does."""
+        """Patches per window in the layers with windowed attention; 0 without them."""
         return (self.vision.window // self.vision.patch) ** 2
 
 
 def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
-    """From a config.json's contents. what: names the model in the UserError for one that is not of a Qwen-VL family, or lacks a
-    size."""
+    """The shapes of the content of a config.json. Raises UserError if the model is of another family or the config lacks a size.
+    what: the model's name in the error."""
     family = str(config.get("model_type", ""))
     if family not in FAMILIES:
         raise UserError(
-            f"{what} is a {family or 'model without a model_type'}, and sizes are known of the Qwen-VL families alone: "
+            f"{what} is a {family or 'model without a model_type'}, but mmrl plan supports only the Qwen-VL families: "
             f"{', '.join(FAMILIES)}"
         )
     text = {**config, **(config.get("text_config") or {})}  # older files have the text model's keys at the top
@@ -126,7 +126,7 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
         return Shapes(family=family, text=_text_of(text, config), vision=_vision_of(family, vision, text["hidden_size"]))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise UserError(
-            f"{what}: its config.json names no usable {str(error).strip(chr(39)):.60}: use one that is whole"
+            f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one"
         ) from error
 
 
@@ -149,7 +149,7 @@ def _text_of(text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:
 def _vision_of(family: str, vision: Mapping[str, Any], hidden: int) -> Vision:
     layers = int(vision.get("depth", 27 if family == "qwen3_vl" else 32))
     full = vision.get("fullatt_block_indexes", (7, 15, 23, 31)) if family == "qwen2_5_vl" else range(layers)
-    if family == "qwen2_vl":  # `hidden_size` is what it gives to the language model
+    if family == "qwen2_vl":  # its `hidden_size` is the width of the tower's output
         width = int(vision.get("embed_dim", 1280))
         inner, out = int(width * vision.get("mlp_ratio", 4)), int(vision.get("hidden_size", hidden))
     else:

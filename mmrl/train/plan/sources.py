@@ -1,4 +1,4 @@
-"""Where the shapes of a run's model come from: its folder, the table of published models, or the hub. No weight is read."""
+"""Find the shapes of a run's model: in its folder, in the table of published models, or on the hub. Reads no weights."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ from mmrl.train.plan.shapes import Shapes, shapes_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A model's shapes."""
+    """A model's shapes and their source."""
 
     shapes: Shapes
     source: str
-    """Where they are from, for people."""
+    """Where the shapes are from, in words."""
     most_pixels: int
-    """Pixels above which its processor shrinks a picture."""
+    """Pixels above which the model's processor shrinks an image."""
 
 
 def find_shapes(config: PolicyConfig, model: str = "", online: bool = True) -> Found:
-    """The shapes of `policy.model`, or of another in its place. online: the hub may be asked, not only its cache.
+    """The shapes of `policy.model`, or of `model` instead. online: allow fetching from the hub, not only from its cache.
 
-    UserError where they can't be known: for a policy that acts, a family that isn't known here, a hub name when the hub can't be
-    reached.
+    Raises UserError if they are unknown: for a policy that acts, another family, or a hub name if the hub can't be reached.
     """
     name = model or config.model
     if config.kind != "vlm":
-        raise UserError(f"mmrl plan knows policies that write, and policy.kind = {config.kind!r} is another kind")
+        raise UserError(f'mmrl plan supports only policy.kind = "vlm", not {config.kind!r}')
     data, source, limit = _config(_beneath(name), online)
     shapes = shapes_of(data, f"policy.model {name!r}")
     return Found(shapes=shapes, source=source, most_pixels=limit or LIMITS[shapes.family])
 
 
 def _beneath(name: str) -> str:
-    """What a folder of adapters belongs to, in the end."""
+    """The base model of a folder of adapters; other names unchanged."""
     if name.startswith("tiny:") or not Path(name).is_dir():
         return name
     from mmrl.policies.lora import adapter_chain
@@ -50,7 +49,7 @@ def _beneath(name: str) -> str:
 
 
 def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
-    """(What config.json holds, where it was found, the processor's limit on pixels or 0)."""
+    """(content of config.json, its source, the processor's limit of pixels or 0)."""
     if name.startswith("tiny:"):
         from mmrl.policies.vlm import tiny
 
@@ -69,8 +68,8 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         config = PreTrainedConfig.get_config_dict(name, local_files_only=not online)[0]
     except Exception as error:
         raise UserError(
-            f"{name!r}: its config can't be had from the hub ({shorten(error)[:120]}): give a folder with its "
-            f"config.json; known without the hub are {', '.join(PUBLISHED)}",
+            f"{name!r}: its config can't be fetched from the hub ({shorten(error)[:120]}): give a folder with its "
+            f"config.json; these need no hub: {', '.join(PUBLISHED)}",
             key="policy.model",
         ) from error
     if not config:
@@ -84,18 +83,18 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} can't be read ({shorten(error)[:120]}): give a folder with a transformers checkpoint") from error
     if not isinstance(config, dict):
-        raise UserError(f"{path} holds no table: give a folder with a transformers checkpoint")
+        raise UserError(f"{path} is not a JSON object: give a folder with a transformers checkpoint")
     return config
 
 
 def _limit(folder: Path) -> int:
-    """What the processor's own file says; 0 where it says nothing."""
+    """The limit of pixels in the processor's file; 0 if there is none."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         try:
             data = json.loads((folder / name).read_text(encoding="utf-8"))
             data = data.get("image_processor", data)
             size = data.get("max_pixels") or (data.get("size") or {}).get("longest_edge")
-            if isinstance(size, int) and size > 10_000:  # some have a length there
+            if isinstance(size, int) and size > 10_000:  # smaller numbers are lengths of a side
                 return size
         except (OSError, ValueError, AttributeError, RecursionError):
             continue

@@ -1,4 +1,4 @@
-"""What a step of a stage has to do, in tokens: what is sampled, and the update's micro-batches as
+"""The work of a stage's step, in tokens: what is sampled, and the update's micro-batches as
 `mmrl.train.update.pack_conversations` would fill them."""
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Sta
 from mmrl.train.plan.shapes import Shapes
 
 MOST = 2**18
-"""Completions of a learner's step that a plan is made of: their micro-batches are counted one by one."""
+"""Maximal number of completions of a learner's step in a plan, which counts their micro-batches one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a run file doesn't say of its prompts and completions."""
+    """The sizes of prompts and completions, which a run file doesn't contain."""
 
     text: int = 128
-    """Tokens of a prompt that are words."""
+    """Text tokens per prompt."""
     images: int = 1
-    """Pictures of a prompt."""
+    """Images per prompt."""
     pixels: int = 2**20
-    """Of a picture as the model sees it."""
+    """Pixels per image as the model sees it."""
     completion: int = 256
-    """Tokens of a completion."""
+    """Tokens per completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Micro:
 
     rows: int
     length: int
-    """Tokens of a row, padding included."""
+    """Tokens per row, with padding."""
     patches: int
-    """Of all pictures in it."""
+    """Patches of all its images."""
     targets: int
-    """Tokens whose log-probability is asked for."""
+    """Tokens whose log-probability is computed."""
 
     @property
     def tokens(self) -> int:
@@ -47,33 +47,33 @@ class Micro:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A step of one learner of a stage."""
+    """The work of one learner in a step of a stage."""
 
     kind: str
     prompts: int
     asked: int
-    """Prompts of all learners; where they don't divide evenly, some have one less."""
+    """Prompts of all learners; if they don't divide evenly, some learners have one less."""
     group: int
     prompt_tokens: int
     patches: int
-    """Of one prompt's pictures."""
+    """Patches of one prompt's images."""
     picture_patches: int
-    """Of one picture, which see each other in the tower."""
+    """Patches of one image, which attend to each other in the tower."""
     pixels: int
-    """Of one prompt's pictures."""
+    """Pixels of one prompt's images."""
     completion: int
     sampled: bool
-    """The completions are sampled; by the teacher or the policy."""
+    """Whether the completions are sampled, by the policy or the teacher."""
     micro: tuple[Micro, ...]
-    """Of one pass over the step's rollouts."""
+    """Micro-batches of one pass over the step's rollouts."""
     epochs: int = 1
-    """Passes that are learned from."""
+    """Passes with updates."""
     updates: int = 1
     """Optimiser steps."""
     reference: bool = False
-    """A KL penalty compares with another policy, whose log-probabilities each pass needs."""
+    """Whether each pass needs the log-probabilities of a reference model."""
     looked_at: int = 0
-    """Passes without gradients beside that: old log-probabilities, values, a teacher's."""
+    """Further passes without gradients: old log-probabilities, values, the teacher's log-probabilities."""
 
     @property
     def rollouts(self) -> int:
@@ -86,16 +86,16 @@ class Workload:
 
 
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
-    """What one of `learners` does in a step of the stage. UserError for steps beyond all measure."""
+    """The work of one of `learners` in a step of the stage. Raises UserError for more than `MOST` completions."""
     patches = shapes.patches_of(sizes.pixels)
-    prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and behind
+    prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and one after
     asked, group, sampled = _counts(stage)
     prompts = -(-asked // learners)
     if prompts * group > MOST:
         size = "prompts_per_step and group_size" if sampled else "batch_size"
         raise UserError(
-            f"a step of the {stage.kind} stage has {prompts * group:,} completions for each learner, and no plan is made of more "
-            f"than {MOST:,}: lower its {size}"
+            f"a step of the {stage.kind} stage has {prompts * group:,} completions per learner, more than the {MOST:,} that "
+            f"mmrl plan supports: lower its {size}"
         )
     minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
     shared = config.train.packing != "per-completion"
@@ -123,7 +123,7 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
 
 
 def _counts(stage: Stage) -> tuple[int, int, bool]:
-    """(prompts, completions of each, whether they are sampled)."""
+    """(prompts, completions per prompt, whether they are sampled)."""
     if isinstance(stage, SftStage):
         return stage.batch_size, 1, False
     return stage.prompts_per_step, stage.group_size, True
@@ -132,9 +132,8 @@ def _counts(stage: Stage) -> tuple[int, int, bool]:
 def _packed(
     prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, train: TrainConfig
 ) -> Iterator[Micro]:
-    """As `mmrl.train.update.pack_conversations` fills micro-batches where all completions are as long as can be: a row is a
-    prompt and completions, and a
-    micro-batch is rows of like length that fit the budget together."""
+    """Micro-batches as `mmrl.train.update.pack_conversations` fills them if all completions have maximal length: a row is a prompt
+    and completions; a micro-batch is rows of similar length that fit the budget together."""
     budget = train.micro_batch_tokens
     at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1
     members = sorted(n for _ in range(prompts) for n in _split(group, at_once))

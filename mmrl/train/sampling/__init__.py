@@ -1,1 +1,1 @@
-"""From prompts to scored groups: the rules of sampling, one file each."""
+"""Sample prompts, score completions, and apply the rules of sampling."""

@@ -1,8 +1,9 @@
-"""Completions of later steps are sampled while the learner learns: bounded, and the same in every run with the same seed.
+"""Asynchronous sampling: completions of later steps are sampled while the learner learns. Their staleness is bounded, and runs
+with the same seed give the same results.
 
-Weights change hands only while nobody samples. Once step s has its completions, and none are being sampled, the sampler takes the
-weights of that moment and samples for the next `staleness` steps. So those of step s + k are k versions old when they are learned
-from, whoever is quicker. With `staleness = 0` none of this is there.
+The sampler takes new weights only while nothing is being sampled: once step s has its completions, it takes the current weights
+and samples for the next `staleness` steps. So the completions of step s + k are k versions old when they are learned from,
+however long sampling and learning take. `staleness = 0` switches this off.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from mmrl.train.sampling.source import Prompts
 
 
 class AsyncSampler:
-    """A sampler whose thread samples for the next steps."""
+    """A sampler that samples for the next steps in a thread."""
 
     def __init__(self, sampler: Sampler, staleness: int, *, steps: int, evaluate_every: int = 0, save_every: int = 0) -> None:
-        """staleness: how many steps ahead. steps: of the stage. evaluate_every, save_every: after so many steps of the stage the
-        policy is evaluated, of the run saved, and nobody may sample then; 0 for never."""
+        """staleness: maximal number of steps to sample ahead. steps: number of steps of the stage. evaluate_every, save_every:
+        the policy is evaluated after so many steps of the stage, the run is saved after so many steps of the run, and nothing is
+        sampled then; 0 for never."""
         self.sampler, self.staleness = sampler, staleness
         self.steps, self.evaluate_every, self.save_every = steps, evaluate_every, save_every
         self.prompts = sampler.prompts
@@ -35,17 +37,17 @@ class AsyncSampler:
         self.pool = ThreadPoolExecutor(1, "sampler")
         self.closed = False
         self.drawn: Any = None
-        """The state of the source of prompts behind this step, before anything was drawn for later ones."""
+        """The state of the source of prompts after this step, before it draws for later steps."""
 
     def __call__(self, prompts: Prompts, at: StepIndex) -> Sampled:
-        """The groups of this step; those of later ones begin to be sampled."""
+        """Return the groups of this step; start to sample for later steps."""
         clock = StepTimer()
         with clock("wait"):
             if not self.jobs:
                 self.sampler.refresh()
                 self._submit(prompts, at)
-            moment, job = self.jobs.popleft()
-            assert moment.step == at.step, f"step {at.step} got what was sampled for step {moment.step}"
+            index, job = self.jobs.popleft()
+            assert index.step == at.step, f"step {at.step} got the groups of step {index.step}"
             found, self.drawn = job.result()
             if not self.jobs and (following := min(self.staleness, self._undisturbed(at))):
                 self.sampler.refresh()
@@ -56,7 +58,7 @@ class AsyncSampler:
         return replace(found, counts=found.counts | counts, seconds=clock.seconds)
 
     def _undisturbed(self, at: StepIndex) -> int:
-        """How many steps may follow before nobody may sample."""
+        """The number of following steps before the next evaluation or save, or the end of the stage."""
         left = [self.steps - at.stage_step - 1]
         left += [-(at.stage_step + 1) % self.evaluate_every] if self.evaluate_every else []
         left += [-(at.step + 1) % self.save_every] if self.save_every else []
@@ -66,28 +68,28 @@ class AsyncSampler:
         self.jobs.append((at, self.pool.submit(self._work, prompts, at)))
 
     def _work(self, prompts: Prompts, at: StepIndex) -> tuple[Sampled, Any]:
-        """What was sampled for a step, and the state of the source of prompts then."""
+        """Sample for a step; also returns the state of the source of prompts after that."""
         if self.closed:
-            raise RuntimeError("nobody waits for this any more")
+            raise RuntimeError("the sampler is closed")
         with ranks.use_group("ahead"):
             return self.sampler.sample(prompts, at), self.sampler.source.state()
 
     def sleep(self) -> None:
-        """The sampling policy keeps its memory while the learner learns."""
+        """Do nothing: the sampling policy keeps its memory while the learner learns."""
 
     def state(self) -> Any:
-        """A run that ends here draws again what was drawn for later steps."""
+        """The state of the source of prompts after this step. A resumed run draws the prompts of later steps again."""
         return self.drawn if self.jobs else self.sampler.state()
 
     def close(self) -> None:
-        """Wait for the step under way, and drop what is there."""
+        """Wait until the step being sampled is complete, and drop all results."""
         self.closed = True
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.jobs.clear()
 
 
 def staleness_metrics(rollouts: Sequence[Rollout], step: int, bound: int) -> dict[str, float]:
-    """How many versions behind the tokens are that a step learns from. RuntimeError above the bound, which the schedule keeps."""
+    """Mean and maximal number of versions by which a step's tokens are behind. Raises RuntimeError above `bound`."""
     behind = [(step - version, size) for rollout in rollouts for version, size in rollout.turn_versions if size]
     most = max((versions for versions, _ in behind), default=0)
     if most > bound:

@@ -1,4 +1,4 @@
-"""Scores without labels, from the answers to the same prompt in other words (Co-Reward)."""
+"""Scores without labels: agreement with the answers to the rephrased prompt (Co-Reward)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mmrl.train.sampling.votes import answers_of, check_kind
 
 
 class CoReward(SamplingRule):
-    """`labels = "co-reward"`: each group is rewarded by the other's majority; both are trained on."""
+    """`labels = "co-reward"`: each group is scored by the majority answer of its rephrased group, and vice versa. The step trains
+    on both."""
 
     groups_per_prompt: ClassVar[int] = 2
 
@@ -32,7 +33,7 @@ class CoReward(SamplingRule):
 
 
 def rephrased(prompt: Prompt, sample: StepSampler) -> Prompt:
-    """The prompt in its task's other words."""
+    """The prompt as its task rephrases it. Raises UserError if the task doesn't rephrase it."""
     what = f"task {prompt.task!r}: rephrase()"
     with plugin_errors(what):
         found = sample.task(prompt.task).rephrase(prompt)

@@ -1,4 +1,4 @@
-"""Training on everything, told whether it was good: RECAP (Physical Intelligence, pi*0.6, section 4)."""
+"""Imitation of all rollouts, with prompts that say whether each was good: RECAP (Physical Intelligence, pi*0.6, section 4)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from mmrl.train.sampling.prompts import append_text
 
 
 class Prompts(Protocol):
-    """The prompts of a stage, by their task's label and their number among its items."""
+    """The prompts of a stage, by (label of the task, index in the task)."""
 
     def __getitem__(self, place: tuple[str, int], /) -> Prompt: ...
 
 
 def with_condition(prompt: Prompt, condition: str) -> Prompt:
-    """The prompt with a condition at its end; without one, as it is. Where a simulator gives the instruction, it follows that."""
+    """The prompt with a condition at its end, or the same prompt if the condition is empty. If a simulator gives the instruction,
+    the condition follows it."""
     if not prompt.messages:
         return replace(prompt, meta={**prompt.meta, SAID: condition}) if condition else prompt
     return append_text(prompt, f"\n{condition}") if condition else prompt
 
 
 def stage_condition(stage: Training) -> Callable[[Prompt], Prompt]:
-    """How a stage's prompts are shown where it samples or evaluates: as if the answer were going to be good, if it says so."""
+    """A function that adds a stage's positive condition to prompts, for sampling and evaluation; without a condition it changes
+    nothing."""
     condition = stage.condition.positive if isinstance(stage, RlStage) and stage.condition else ""
     return lambda prompt: with_condition(prompt, condition)
 
@@ -40,11 +42,11 @@ def stage_condition(stage: Training) -> Callable[[Prompt], Prompt]:
 def relabel(
     sampled: Sampled, credit: Credit, config: ConditionConfig, collector: Collector, plain: Prompts, seed: int
 ) -> tuple[list[Rollout], Credit, float]:
-    """The rollouts as answers to prompts that say how good each was, every one with the weight 1: to be imitated; and the share
-    of them that is called positive.
+    """Relabel rollouts for imitation: (rollouts under prompts with conditions, credit of weight 1 each, share labelled positive).
 
-    The `top` share by advantage is called positive, the rest negative; `drop` of the rollouts hear neither. Failed ones stay out.
-    plain: place of a group -> its prompt without a condition. What was sampled was sampled as positive.
+    The `top` share by advantage is labelled positive, the rest negative; a share `drop` of the rollouts gets no condition. Failed
+    rollouts are left out. plain: place of a group -> its prompt without a condition. All rollouts were sampled with the positive
+    condition.
     """
     lengths_N = torch.tensor([max(r.length, 1) for r in sampled.rollouts])
     advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1) / lengths_N
@@ -65,8 +67,8 @@ def relabel(
 
 
 def condition_labels(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:
-    """The condition of each rollout, "" for none. What ties with the last of the `top` is positive too, and the worst never is:
-    so nothing is in a step in which all failed."""
+    """The condition of each rollout, "" for none. Ties with the last of the `top` are positive too; the worst rollouts never are,
+    so no rollout is positive if all failed."""
     chance = random.Random(seed)
     valid = sorted((a for a in advantages if a == a), reverse=True)
     bound, worst = (valid[max(1, round(config.top * len(valid))) - 1], valid[-1]) if valid else (0.0, 0.0)

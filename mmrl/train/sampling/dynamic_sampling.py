@@ -1,4 +1,4 @@
-"""Groups without spread teach nothing: they are replaced by those of other prompts (DAPO)."""
+"""Dynamic sampling (DAPO): groups without spread teach nothing, so groups of other prompts replace them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl.config.sections import RlStage
 
 
 class DynamicSampling(SamplingRule):
-    """`dynamic_sampling`: in so many rounds at most, groups that this rule and those before it left out are replaced."""
+    """`dynamic_sampling`: the maximal number of rounds that replace groups which this rule and earlier ones left out."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
     leaves_out = True

@@ -13,12 +13,12 @@ from mmrl.api.sampling import Group, SamplingRule, StepSampler
 from mmrl.config.sections import RlStage
 
 SHOWN, NEUTRAL = "ground_truth", "neutral"
-"""Notes of a group: that the gold completion was added, and the number of that rollout where it counts nothing."""
+"""Notes of a group: that the gold completion was added, and its index in the group if it gets no advantage."""
 
 
 class GroundTruth(SamplingRule):
-    """`ground_truth`: in the task's own format, not rewarded by the verifiers that `ground_truth_without` names. Where a sampled
-    completion is as good, it has the group's mean reward and no advantage."""
+    """`ground_truth`: adds the gold completion to a group; the verifiers of `ground_truth_without` don't score it. If a sampled
+    completion is as good, the gold completion gets the group's mean reward and no advantage."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 

@@ -1,4 +1,4 @@
-"""What came of a step's sampling, and what other learner processes get of it."""
+"""The groups of a step, and their stubs for other ranks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mmrl.data.prompts import GroupOutcome
 
 @dataclass(kw_only=True)
 class Sampled:
-    """What a step trains on, and all that was sampled for it."""
+    """The groups that a step trains on, and all groups that were sampled for it."""
 
     groups: list[Group]
     """Numbered by `Rollout.group`, from 0."""
     sampled: list[Group]
-    """These and the ones that were left out."""
+    """`groups`, and those that were left out."""
     counts: dict[str, float] = field(default_factory=dict)
     """Metrics of the sampling and of its rules."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Part -> how long the step had to wait for it."""
+    """Part -> seconds that the step waited for it."""
     idle: bool = False
-    """The rules left nothing: the groups are all that were sampled, and none of them is trained on."""
+    """The rules left no group: `groups` are all that were sampled, and the step trains on none of them."""
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -35,7 +35,7 @@ class Sampled:
 
     @property
     def everything(self) -> list[Group]:
-        """All groups that were sampled, those among them that rules sampled besides."""
+        """All groups that were sampled, with the further groups of rules."""
         return [*self.sampled, *(other for group in self.sampled for other in _others(group))]
 
 
@@ -46,14 +46,14 @@ def _others(group: Group) -> Iterator[Group]:
 
 
 def group_stub(group: Group) -> Group:
-    """The stub of a group that other ranks get: all but pictures and what the model reads of them."""
+    """The stub of a group for other ranks: without media and encoded inputs."""
     prompt = group.prompt.without_media()
     rollouts, others = [r.to_stub(prompt) for r in group.rollouts], [group_stub(g) for g in group.others]
     return replace(group, prompt=prompt, inputs=None, rollouts=rollouts, others=others, is_stub=True)
 
 
 def outcomes(groups: Sequence[Group], success: float) -> list[GroupOutcome]:
-    """What came of the groups, for the source of prompts: a prompt that was only answered with help has failed."""
+    """The outcomes of the groups, for the source of prompts. A prompt that succeeded only with a hint counts as failed."""
     return [
         GroupOutcome(g.place, tuple(g.unaided), spread=g.spread > 0, failed=bool(g.unaided) and max(g.unaided) < success)
         for g in groups

@@ -1,4 +1,4 @@
-"""Groups that failed as a whole are sampled again with a part of the gold completion in the prompt."""
+"""Hints: groups without a success are sampled again with a part of the gold completion in the prompt."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mmrl.train.sampling.votes import check_kind
 
 HINT = "\n\nHint: "
 HINTED = "hinted"
-"""The note of a group that a hint has helped."""
+"""The note of a group that succeeded with a hint."""
 
 
 class Hints(SamplingRule):
-    """Longer and longer hints, until one helps. `ghpo` (Liu et al., GHPO, section 3): the hinted group takes the place of the
-    other. `guide` (Nath et al., Adaptive guidance, section 3): its answers join the group, as answers to the prompt without the
-    hint."""
+    """Longer and longer hints, until a completion succeeds. `ghpo` (Liu et al., GHPO, section 3): the hinted group replaces the
+    original one. `guide` (Nath et al., Adaptive guidance, section 3): its completions join the group, as completions of the prompt
+    without the hint."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 
@@ -45,7 +45,7 @@ class Hints(SamplingRule):
         return groups
 
     def _help(self, group: Group, other: Group) -> None:
-        """Let the hinted group take the other's place or join it, if it succeeded."""
+        """Replace the group by the hinted group `other`, or add that one's rollouts, if it succeeded."""
         if not other.successes(self.success):
             group.others.append(other)
             return
@@ -64,7 +64,7 @@ class Hints(SamplingRule):
 
 
 def hinted(group: Group, sample: StepSampler, share: float) -> Prompt:
-    """The group's prompt with a hint of a share of its gold completion."""
+    """The group's prompt with a hint: a share of its gold completion."""
     what = f"task {group.prompt.task!r}: hint()"
     with plugin_errors(what):
         hint = sample.task(group.prompt.task).hint(group.prompt, share)

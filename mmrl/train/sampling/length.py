@@ -1,4 +1,4 @@
-"""A bonus for right answers of some length (Feng et al., Video-R1)."""
+"""A bonus for correct answers whose length is in a range (Feng et al., Video-R1)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmrl.config.sections import LengthConfig, RlStage
 
 
 class LengthBonus(SamplingRule):
-    """`[stages.length]`: pay as `length_bonus` says, in groups that the rule's verifier scored."""
+    """`[stages.length]`: adds the bonus of `length_bonus` in groups that the rule's verifier scored."""
 
     def __init__(self, config: LengthConfig) -> None:
         self.config = config

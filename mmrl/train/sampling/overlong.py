@@ -1,4 +1,4 @@
-"""What becomes of long completions: a soft penalty near the limit, and whether those that were cut off are trained on (DAPO)."""
+"""Long completions (DAPO): a soft penalty near the token limit, and a mask of truncated ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmrl.config.sections import RlStage
 
 
 class OverlongPenalty(SamplingRule):
-    """`overlong_buffer`: the reward falls over the last share of a task's limit, by at most `overlong_penalty`."""
+    """`overlong_buffer`: the reward falls over the last share of a task's token limit, by at most `overlong_penalty`."""
 
     per_rollout: ClassVar[bool] = True
 
@@ -34,7 +34,7 @@ class OverlongPenalty(SamplingRule):
 
 
 class OverlongMask(SamplingRule):
-    """`overlong = "mask"`: completions that were cut off stay out of the update; they still count in their group."""
+    """`overlong = "mask"`: truncated completions are not trained on; they still count in their group."""
 
     @classmethod
     def of(cls, stage: RlStage) -> OverlongMask | None:

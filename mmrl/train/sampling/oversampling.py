@@ -1,4 +1,4 @@
-"""As many groups as a step trains on, of those that there are."""
+"""Oversampling: sample more prompts, keep as many groups as a step trains on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl.config.sections import RlStage
 
 
 class Oversampling(SamplingRule):
-    """`oversample`: so many times the prompts are sampled, and the groups whose rewards vary most kept; of equals the first."""
+    """`oversample`: the factor of prompts to sample. Keeps the groups whose rewards vary most; the first ones among equals."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 

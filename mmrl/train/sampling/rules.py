@@ -1,4 +1,4 @@
-"""The rules of sampling that a stage asks for, in the order in which they are applied."""
+"""The rules of sampling of a stage, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mmrl.train.sampling.verified import Verified
 from mmrl.train.sampling.votes import Votes
 
 LABELS = (Verified, Votes, CoReward)
-"""Rules that give scores; a stage has one of them. The rules of plugins follow."""
+"""Rules that give scores; a stage has one of them. Rules of plugins follow."""
 OTHERS = (*(LengthBonus, OverlongPenalty), *(Hints, SuccessFilter, DynamicSampling, Oversampling, GroundTruth), OverlongMask)
 """Rules that follow those of plugins."""
 
 
 def rules_of(stage: RlStage) -> list[SamplingRule]:
-    """The rules that a stage's keys ask for. Each built-in rule makes itself from the stage, or None where it isn't asked for."""
+    """The rules that a stage's keys switch on. `of` of each built-in rule makes it from the stage, or returns None."""
     made = [kind.of(stage) for kind in LABELS], plugin_rules(stage), [kind.of(stage) for kind in OTHERS]
-    return [rule for some in made for rule in some if rule is not None]
+    return [rule for rules in made for rule in rules if rule is not None]
 
 
 def plugin_rules(stage: RlStage) -> list[SamplingRule]:
@@ -35,7 +35,8 @@ def plugin_rules(stage: RlStage) -> list[SamplingRule]:
 
 
 def check_plugin_rules(where: str, stage: RlStage, verifiers: list[str]) -> None:
-    """Refuse rules that can't be had or whose options are wrong. where: the stage's key. verifiers: those that reward it."""
+    """Raise UserError for rules that are unknown or have wrong options. where: the stage's key. verifiers: those that reward
+    it."""
     for number, entry in enumerate(stage.rules):
         try:
             plugins.registry().make_sampling_rule(entry.id, entry.options).check(verifiers)

@@ -1,4 +1,4 @@
-"""From prompts to the groups that a step trains on: completions, and the stage's rules in their order."""
+"""Sample the groups that a step trains on: draw prompts, sample completions, and apply the stage's rules in order."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
 BEHIND = 2**31
-"""Numbers begin here of the groups that rules make besides those of the prompts."""
+"""The groups that rules add to those of the prompts are numbered from here."""
 
 
 class Sampler:
-    """Samples and scores for the steps of an `rl` stage. `mmrl.train.sampling.async_sampling.AsyncSampler` is one that works
+    """Samples and scores for the steps of an `rl` stage. `mmrl.train.sampling.async_sampling.AsyncSampler` wraps it to sample
     ahead."""
 
     def __init__(self, run: StageContext, stage: RlStage, source: PromptSource, rules: Sequence[SamplingRule]) -> None:
-        """source: where rules that want more prompts get them. rules: in the order in which they are applied."""
+        """source: gives prompts to rules that need more of them. rules: in the order in which they are applied."""
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
         self.scoring = [rule for rule in rules if rule.phase == "score"]
         self.selecting = [rule for rule in rules if rule.phase == "select"]
         self.per_prompt = math.prod(rule.groups_per_prompt for rule in rules)
         self.wanted = stage.prompts_per_step * self.per_prompt
-        """Groups that a step trains on."""
+        """Number of groups that a step trains on."""
         self.prompts = self.prompts_for(self.wanted)
-        """Prompts that a step begins with."""
+        """Number of prompts with which a step begins."""
 
     def prompts_for(self, groups: int) -> int:
-        """How many prompts are sampled to have so many groups to train on."""
+        """The number of prompts to sample for so many groups to train on."""
         prompts = math.ceil(groups / self.per_prompt)
         return math.ceil(round(prompts * math.prod(rule.oversample for rule in self.rules), 6))  # 10 x 1.1 is 11
 
     def __call__(self, prompts: Prompts, at: StepIndex) -> Sampled:
-        """The groups of a step, with the weights of now."""
+        """Sample the groups of a step with the current weights."""
         self.refresh()
         return self.sample(prompts, at)
 
     def refresh(self) -> None:
-        """The policy that samples takes the weights of now, and the source what came of its prompts."""
+        """Give the current weights to the sampling policy and the outcomes of earlier groups to the source of prompts."""
         self.source.settle()
         self.run.collector.wake_up()
 
     def sample(self, prompts: Prompts, at: StepIndex) -> Sampled:
-        """The groups of a step, with the weights of the last `refresh`."""
+        """Sample the groups of a step with the weights of the last `refresh`."""
         step = SamplingStep(self, at, StepTimer())
         kept = step.passed(step.fresh(prompts), self.selecting)
         found = Sampled(groups=kept or step.sampled, sampled=step.sampled, seconds=step.clock.seconds, idle=not kept)
@@ -77,35 +77,35 @@ class Sampler:
         return found
 
     def greedy(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer) -> list[Group]:
-        """The likeliest completion of each group's prompt, scored as the sampled ones are."""
+        """The greedy completion of each group's prompt, scored like the sampled ones."""
         self.run.collector.wake_up()
         own = {n: g for n, g in enumerate(groups) if not g.is_stub}
         return ranks.gather_sharded(lambda: SamplingStep(self, at, clock).greedy(own), group_stub)
 
     def sleep(self) -> None:
-        """Give the memory of the sampling policy to the learner."""
+        """Free the sampling policy's memory for the learner."""
         self.run.collector.sleep()
 
     def state(self) -> dict[str, Any]:
-        """What the source of prompts needs to go on behind this step."""
+        """The state with which the source of prompts continues after this step."""
         self.source.settle()
         return self.source.state()
 
     def close(self) -> None:
-        """Nothing is under way between steps."""
+        """Do nothing: there is nothing to stop between steps."""
 
 
 class SamplingStep:
-    """The sampling of one step: what rules work with, see `mmrl.api.sampling.StepSampler`."""
+    """The sampling of one step. Implements `mmrl.api.sampling.StepSampler` for rules."""
 
     def __init__(self, sampler: Sampler, at: StepIndex, clock: StepTimer) -> None:
         self.sampler, self.run, self.at, self.clock = sampler, sampler.run, at, clock
         self.calls = 0
-        """How often the step has sampled."""
+        """Number of times that the step has sampled."""
         self.sampled: list[Group] = []
-        """The groups of all prompts so far."""
+        """The groups of all prompts sampled so far."""
         self.before: Sequence[SamplingRule] = ()
-        """The selecting rules that stand before the one at work."""
+        """The selecting rules before the one being applied."""
 
     @property
     def seed(self) -> int:
@@ -131,9 +131,9 @@ class SamplingStep:
         rollouts = [r for g in groups for r in g.rollouts]
         share = self.at.stage_step / max(1, self.sampler.stage.steps - 1)
         weights = [weights_at(self.run.setup.weights[r.prompt.task], share) for r in rollouts]
-        asked = [{v: 0.0 if v in without else w for v, w in own.items()} for own in weights]
+        weights = [{v: 0.0 if v in without else w for v, w in own.items()} for own in weights]
         with self.clock("judge"):
-            scores = iter(self.run.judge.score(build_cases(rollouts), asked))
+            scores = iter(self.run.judge.score(build_cases(rollouts), weights))
         for group in groups:
             group.scores = [next(scores) for _ in group.rollouts]
 
@@ -172,14 +172,14 @@ class SamplingStep:
         return groups
 
     def passed(self, groups: list[Group], rules: Sequence[SamplingRule]) -> list[Group]:
-        """What selecting rules leave of the groups."""
+        """The groups that remain after these selecting rules."""
         for number, rule in enumerate(rules):
             self.before = rules[:number]
             groups = rule(groups, self)
         return groups
 
     def greedy(self, groups: Mapping[int, Group]) -> dict[int, Group]:
-        """The greedy completions of this rank's groups, scored."""
+        """Scored groups of the greedy completions of this rank's groups."""
         taken = {n: (g.place, g.prompt, g.inputs) for n, g in groups.items()}
         how = {label: replace(self.run.sampling(label, self.seed), temperature=0.0) for label in self.run.tasks}
         with self.clock("generate"):
@@ -190,8 +190,8 @@ class SamplingStep:
         return dict(zip(groups, tried, strict=True))
 
     def _scored(self, taken: Mapping[int, EncodedPrompt | None]) -> list[Group]:
-        """Groups of scored completions of these prompts, of all ranks, in the order of their numbers. None: another rank samples
-        it."""
+        """Groups of scored completions of these prompts, from all ranks, in the order of their numbers. taken: None if another
+        rank samples the prompt."""
 
         def work() -> dict[int, Group]:
             groups = self._complete(own_shard(taken))
@@ -235,8 +235,8 @@ def collect_groups(
     sampling: Mapping[str, SamplingParams],
     version: int = 0,
 ) -> list[list[Rollout]]:
-    """The rollouts of each prompt, its number as their group. size, sampling: by task; prompts that are sampled alike go
-    together."""
+    """The rollouts of each prompt; `Rollout.group` is the prompt's number. size, sampling: by task; prompts with equal ones are
+    sampled together."""
     alike: dict[tuple[int, SamplingParams], list[int]] = {}
     for i, (_, prompt, _) in taken.items():
         alike.setdefault((size[prompt.task], sampling[prompt.task]), []).append(i)
@@ -250,5 +250,5 @@ def collect_groups(
 
 
 def own_shard(taken: Mapping[int, EncodedPrompt | None]) -> dict[int, EncodedPrompt]:
-    """What this rank has of them."""
-    return {number: one for number, one in taken.items() if one is not None}
+    """The prompts of this rank."""
+    return {number: prompt for number, prompt in taken.items() if prompt is not None}

@@ -1,4 +1,4 @@
-"""The prompts of a stage, drawn and read for the policy; those that can't be used are left out."""
+"""The prompts of a stage: drawn, encoded for the policy, and left out if they are broken."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
 EncodedPrompt = tuple[PromptIndex, Prompt, PromptInputs]
-"""A prompt, where it stands in its task, and how the policy reads it."""
+"""(place in its task, prompt, inputs of the policy)."""
 Clock = Callable[[str], Any]
-"""Makes context managers that time a part of the work."""
+"""Part -> context manager that times it."""
 
 
 class PromptSource(PromptStream):
-    """A stage's prompts, as the policy reads them."""
+    """The prompts of a stage, encoded for the policy."""
 
     def __init__(self, run: StageContext, stage: Training, *, history: bool = False) -> None:
-        """history: keep what `reward_history` tells."""
+        """history: keep the rewards that `reward_history` returns."""
         self.run, self.shown = run, stage_condition(stage)
         self.quarantine: set[PromptIndex] = set()
-        """The prompts whose pictures can't be used."""
+        """The prompts with broken media."""
         self.outcomes: list[GroupOutcome] = []
-        """What `settle` will take into account."""
+        """The outcomes that the next `settle` records."""
         rl, config = stage if isinstance(stage, RlStage) else None, run.config
         weights = config.weights(stage)
         super().__init__(
@@ -51,22 +51,22 @@ class PromptSource(PromptStream):
         )
 
     def upcoming(self, n: int) -> Prompts:
-        """The next n prompts, which are drawn and read once a sampler reads them."""
+        """The next n prompts; they are drawn when a sampler reads them."""
         return Prompts(self, n)
 
     def tell(self, outcomes: Sequence[GroupOutcome]) -> None:
-        """What came of groups that were learned from; it changes the draws that follow the next `settle`."""
+        """Add outcomes of groups; they change the draws after the next `settle`."""
         self.outcomes += outcomes
 
     def settle(self) -> None:
-        """Take into account what was told. Nobody may be drawing meanwhile."""
+        """Record the outcomes added so far. Must not run while prompts are drawn."""
         if self.outcomes:
             self.record_outcomes(self.outcomes)
             self.outcomes = []
 
     def read(self, n: int, at: StepIndex, clock: Clock) -> list[EncodedPrompt | None]:
-        """The next n prompts; None for those that another learner process reads. One whose picture is broken is named in
-        errors.jsonl, quarantined and replaced. UserError when that befalls more than a tenth of the prompts."""
+        """Draw and encode the next n prompts; None for those of other ranks. A broken prompt is reported in `errors.jsonl`, never
+        drawn again, and replaced. Raises UserError if too many prompts are broken, see `max_broken`."""
         taken: list[EncodedPrompt | None] = []
         with clock("process"):
             while len(taken) < n:
@@ -82,7 +82,7 @@ class PromptSource(PromptStream):
         return taken
 
     def _draw(self, n: int) -> list[tuple[PromptIndex, int]]:
-        """Where the next n prompts are, and how many were drawn until then."""
+        """(place, number of prompts drawn so far) of the next n prompts."""
         drawn: list[tuple[PromptIndex, int]] = []
         while len(drawn) < n:
             place = self.draw()
@@ -105,7 +105,7 @@ class PromptSource(PromptStream):
         return found
 
     def _leave_out(self, place: PromptIndex, broken: _Broken, drawn: int, at: StepIndex) -> None:
-        if place in self.quarantine:  # it was drawn twice at once
+        if place in self.quarantine:  # drawn twice in the same call
             return
         self.quarantine.add(place)
         run = self.run
@@ -113,14 +113,14 @@ class PromptSource(PromptStream):
         if len(self.quarantine) > max_broken(drawn, len(self)):
             raise UserError(
                 f"step {at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
-                f"see {run.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {broken.why}"
+                f"see {run.folder.path / 'errors.jsonl'}: fix or remove them, then continue with --resume; the last: {broken.why}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The next n prompts of a source. Nothing is drawn before `read`, as a sampler that works ahead draws in its own thread and
-    for its own step."""
+    """The next n prompts of a source. They are drawn in `read`, as an asynchronous sampler draws in its own thread for its own
+    step."""
 
     source: PromptSource
     n: int
@@ -131,12 +131,12 @@ class Prompts:
 
 
 class _Broken(NamedTuple):
-    """A prompt whose picture can't be used."""
+    """A prompt with broken media."""
 
     name: str
     why: str
 
 
 def _fault(read: EncodedPrompt | _Broken | None) -> _Broken | None:
-    """What other ranks get of a prompt that one read."""
+    """What other ranks get of a prompt: only that it is broken."""
     return read if isinstance(read, _Broken) else None

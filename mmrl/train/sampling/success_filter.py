@@ -1,4 +1,4 @@
-"""Groups that succeed too rarely or too often are left out."""
+"""The success filter: leaves out groups that succeed too rarely or too often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl.config.sections import RlStage
 
 
 class SuccessFilter(SamplingRule):
-    """`min_success_rate` and `max_success_rate`: the share of successes that a group may have, both bounds included."""
+    """`min_success_rate` and `max_success_rate`: bounds of a group's share of successes, both included."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
     leaves_out = True

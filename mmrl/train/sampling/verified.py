@@ -1,4 +1,4 @@
-"""Scores from the verifiers of each task: what a stage has unless it does without labels."""
+"""Scores from the verifiers of each task, the default of a stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl.config.sections import RlStage
 
 
 class Verified(SamplingRule):
-    """Let the verifiers score the groups (`labels = "task"`)."""
+    """`labels = "task"`: the verifiers score the groups."""
 
     per_rollout: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Scores without labels, from a group's own answers: their majority, or its frequency less the entropy of the answers."""
+"""Scores without labels, from a group's own answers: agreement with the majority, or frequency minus entropy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmrl.config.sections import RlStage
 
 
 class Votes(SamplingRule):
-    """`labels = "majority"`, and `"ttrv"` (TTRV)."""
+    """`labels = "majority"`: 1 for the majority answer. `labels = "ttrv"` (TTRV): frequency of the answer minus the entropy."""
 
     def __init__(self, labels: str) -> None:
         self.labels = labels
@@ -30,8 +30,8 @@ class Votes(SamplingRule):
 
 
 def answers_of(group: Group, sample: StepSampler) -> list[str]:
-    """What the group's completions answer, as their task reads them."""
-    what = f"task {group.prompt.task!r}: answer_of()"
+    """The answers that the task extracts from the group's completions."""
+    what = f"task {group.prompt.task!r}: extract_answer()"
     with plugin_errors(what):
         answers = [sample.task(group.prompt.task).extract_answer(r.completion) for r in group.rollouts]
     for answer in answers:
@@ -40,6 +40,6 @@ def answers_of(group: Group, sample: StepSampler) -> list[str]:
 
 
 def check_kind(found: Any, kind: type, what: str) -> None:
-    """Raise PluginError unless what a task gave is of this type."""
+    """Raise PluginError unless a task's return value is of this type."""
     if not isinstance(found, kind):
         raise PluginError(f"{what}, not {found!r:.60}")

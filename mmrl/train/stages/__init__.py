@@ -1,4 +1,4 @@
-"""The step of each kind of stage; each reads top to bottom."""
+"""The training step of each kind of stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def steps_of(run: StageContext, stage: Training) -> Steps:
-    """What carries a stage out."""
+    """The object that runs the steps of a stage."""
     if isinstance(stage, SftStage):
         return SftSteps(run, stage)
     if isinstance(stage, DistillStage):

@@ -1,4 +1,4 @@
-"""What the steps of all stages share."""
+"""The base class of the steps of all stages."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """What the steps of all stages share: where prompts come from, how they are packed, who learns."""
+    """Base class of the steps of all stages: the source of prompts, the packing of rollouts, and the learner."""
 
     learner: Learner
     stage: Training
 
     def __init__(self, run: StageContext, stage: Training, history: bool = False) -> None:
-        """history: the source of prompts keeps what its `past` tells."""
+        """history: the source of prompts keeps the rewards that its `reward_history` returns."""
         self.run, self.config = run, run.config
         self.source = PromptSource(run, stage, history=history)
 
     def begin(self) -> None:
-        """Make the learner. Apart from the rest, which may refuse while the learner of the stage before can still be saved."""
+        """Make the learner. Not done in `__init__`, which may raise while the previous stage's learner can still be saved."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What the source of prompts needs to go on behind this step."""
+        """The state with which the source of prompts continues after this step."""
         return self.source.state()
 
     def close(self) -> None:
-        """Let go of what was sampled for later steps."""
+        """Drop what was sampled for later steps."""
 
     def __call__(self) -> dict[str, float]:
-        """One step; returns its metrics."""
+        """Run one step; return its metrics."""
         raise NotImplementedError
 
     def take(self, n: int) -> dict[int, EncodedPrompt | None]:
-        """The next n prompts by number, read now; None for those of other ranks."""
+        """Read the next n prompts: number -> prompt, None for those of other ranks."""
         return dict(enumerate(self.source.read(n, self.run.at.moment, self.run.clock)))
 
     def demonstrated(self, n: int) -> list[Rollout]:
         """Gold completions of the next n prompts."""
-        found = ranks.gather_sharded(
+        rollouts = ranks.gather_sharded(
             functools.partial(self._demonstrate, own_shard(self.take(n))), lambda rollout: rollout.to_stub()
         )
-        return [replace(r, group=number) for number, r in enumerate(found)]
+        return [replace(r, group=number) for number, r in enumerate(rollouts)]
 
     def _demonstrate(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Rollout]:
-        some = taken.values()
-        gold = [gold_completion(self.run.tasks[prompt.task], prompt) for _, prompt, _ in some]
-        shown = self.run.collector.demonstrate([p for _, p, _ in some], [i for _, _, i in some], gold)
-        return dict(zip(taken, shown, strict=True))
+        encoded = taken.values()
+        gold = [gold_completion(self.run.tasks[prompt.task], prompt) for _, prompt, _ in encoded]
+        rollouts = self.run.collector.demonstrate([p for _, p, _ in encoded], [i for _, _, i in encoded], gold)
+        return dict(zip(taken, rollouts, strict=True))
 
     @property
     def ratio(self) -> Ratio:
-        """What a target is in this stage."""
+        """The unit of the probability ratio in this stage: a token, or what `stage.ratio` says."""
         return self.stage.ratio if isinstance(self.stage, RlStage) else "token"
 
     def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None) -> list[Batch]:
-        """What an optimiser step learns from; see `mmrl.train.update.packer.Packer.pack`."""
+        """The batches of one optimizer step; see `mmrl.train.update.packer.Packer.pack`."""
         keep = self.learner.needs_every_rollout if keep_zero is None else keep_zero
         with self.run.clock("update"):
             return self.run.packer.pack(rollouts, credit, PackOptions(keep_zero=keep, ratio=self.ratio))
 
     def update(self, batches: Dealt, **options: Any) -> dict[str, float]:
-        """Let the learner learn; the weights are those of no step meanwhile."""
+        """Update the policy. Until the update is complete, the weights belong to no step and can't be saved."""
         run = self.run
         with run.clock("update"):
             self.sleep()
@@ -90,14 +90,14 @@ class Steps:
             except UserError as error:
                 raise error.at(f"step {run.at.step + 1}") from error.__cause__
             finally:
-                run.consistent = self.learner.optimizer.steps == before  # `Run.step` makes it so again, once the step is counted
+                run.consistent = self.learner.optimizer.steps == before  # `Run.step` sets it again once the step is counted
 
     def sleep(self) -> None:
-        """The sampler gives its memory to the learner."""
+        """Free the sampler's memory for the learner."""
         self.run.collector.sleep()
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
-        """See `mmrl.algorithms.signals.Measure`. What the critic said while episodes went on is not measured again."""
+        """See `mmrl.algorithms.signals.Measure`. The critic's values from collection are used as they are."""
         known = collected_values(rollouts, self.ratio) if "values" in names else {}
         missing = names - known.keys()
         if not missing:
@@ -109,8 +109,8 @@ class Steps:
 
 
 def collected_values(rollouts: Sequence[Rollout], ratio: Ratio) -> dict[str, torch.Tensor]:
-    """`values` [N, T] and `bootstrap` [N], as the collector's critic gave them, 0 where it gave none; nothing where it gave none
-    at all."""
+    """`values` [N, T] and `bootstrap` [N] of the collector's critic, 0 for rollouts without values; empty if no rollout has
+    any."""
     values = [r.values(ratio) for r in rollouts]
     if all(values_L is None for values_L in values):
         return {}

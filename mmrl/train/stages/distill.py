@@ -51,23 +51,23 @@ class DistillSteps(Steps):
         run, taken = self.run, self.take(self.stage.prompts_per_step)
         with run.clock("generate"):
             self.collector.wake_up()
-            found = ranks.gather_sharded(lambda: self._collect(own_shard(taken)), lambda group: [r.to_stub() for r in group])
-        rollouts = [r for group in found for r in group]
+            groups = ranks.gather_sharded(lambda: self._collect(own_shard(taken)), lambda group: [r.to_stub() for r in group])
+        rollouts = [r for group in groups for r in group]
         lengths = [r.length for r in rollouts]
         metrics = collected_figures(run.collector) | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
-            rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
+            rl = RlStage(kind="rl", steps=1)  # signals read an rl stage; this one has no penalty in the reward
             signals = Signals(rollouts, [Score(0.0)] * len(rollouts), rl, measure=lambda names: self.measure(rollouts, names))
             credit = self.algorithm.credit(signals)
-            metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
+            metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # estimated from the sampled tokens
         return metrics | self.update(self.pack(rollouts, credit))
 
     def _collect(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, list[Rollout]]:
         run, seed = self.run, derive(self.config.seed, "sample", self.run.at.step)
         size = {label: entry.group_size or self.stage.group_size for label, entry in run.setup.entries.items()}
         sampling = {label: run.sampling(label, seed) for label in run.tasks}
-        found = collect_groups(self.collector, taken, size, sampling, run.at.step)
+        groups = collect_groups(self.collector, taken, size, sampling, run.at.step)
         if self.collector.with_expert:
-            found = [[run.policy.following(r) for r in group if r.num_calls] for group in found]
-        return dict(zip(taken, found, strict=True))
+            groups = [[run.policy.following(r) for r in group if r.num_calls] for group in groups]
+        return dict(zip(taken, groups, strict=True))

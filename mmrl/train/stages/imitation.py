@@ -1,4 +1,4 @@
-"""The step of an `rl` stage that also imitates gold completions, in one loss or step by step."""
+"""The step of an `rl` stage that also imitates gold completions, in the same loss or in alternating steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmrl.train.update.learner import Demonstrations
 
 
 class ImitatingSteps(RlSteps):
-    """`[stages.imitation]`: mixed into each step's loss, or some steps are of one kind and some of the other."""
+    """`[stages.imitation]`: each step's loss mixes RL and imitation, or each step does one of the two."""
 
     def __call__(self, beside: Demonstrations | None = None) -> dict[str, float]:
         beside = self.demonstrations()
@@ -26,7 +26,7 @@ class ImitatingSteps(RlSteps):
         return self.stage.imitation
 
     def demonstrations(self) -> Demonstrations | None:
-        """The gold completions of this step; None where it imitates nothing."""
+        """The gold completions of this step; None if the step imitates nothing."""
         rule, memory, at = self.rule, self.run.at.memory, self.run.at
         if rule.rule == "mixed":
             weight = rule.start_weight + (rule.end_weight - rule.start_weight) * min(at.stage_step / rule.decay_steps, 1.0)

@@ -1,4 +1,4 @@
-"""The step of an `rl` stage, readable top to bottom."""
+"""The step of an `rl` stage."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MiniBatches:
-    """What an update learns from."""
+    """The mini-batches of an update."""
 
     dealt: Dealt
     counts: dict[str, float] = field(default_factory=dict)
-    """Metrics of how they were made."""
+    """Metrics of their making."""
 
 
 class RlSteps(Steps):
-    """Sample, score, credit, update."""
+    """Sample completions, score them, compute their credit, and update the policy."""
 
     stage: RlStage
 
@@ -56,7 +56,7 @@ class RlSteps(Steps):
         self.algorithm = algorithm
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
-        """Samples now, whatever `sampler` does ahead."""
+        """Samples at once, even if `sampler` is asynchronous."""
         self.sampler: Sampler | AsyncSampler = self.direct
         if config.compute.staleness:
             every = {"evaluate_every": config.evaluate.every, "save_every": config.checkpoint.every}
@@ -81,12 +81,12 @@ class RlSteps(Steps):
         run.collector.critic = self.learner.critic
 
     def critic(self, config: CriticConfig) -> Critic:
-        """With a value for each action of a chunk, if those are what is credited."""
+        """The stage's critic. With `credit = "action"` it has a value for each action of a chunk."""
         chunk = self.run.policy.chunk if self.stage.credit == "action" else 1
         return Critic(self.run.policy, config, derive(self.config.seed, "critic", self.run.at.stage), chunk)
 
     def __call__(self, beside: Demonstrations | None = None) -> dict[str, float]:
-        """beside: gold completions that the update imitates as well."""
+        """beside: gold completions that the update also imitates."""
         at = self.run.at.moment
         prompts = self.source.upcoming(self.sampler.prompts)
         groups = self.sampler(prompts, at)
@@ -99,7 +99,7 @@ class RlSteps(Steps):
     # -- credit -----------------------------------------------------------------------------------------------------------
 
     def credit(self, sampled: Sampled, at: StepIndex) -> Credit:
-        """What each rollout, or each of its tokens, deserves. UserError where too many scores failed."""
+        """The credit of each rollout, or of each of its tokens. Raises UserError if too many scores failed."""
         self.run.report_failures(sampled.everything)
         rollouts, groups = sampled.rollouts, sampled.groups
         if sampled.idle:
@@ -120,14 +120,14 @@ class RlSteps(Steps):
         return credit
 
     def greedy(self, sampled: Sampled, at: StepIndex) -> torch.Tensor:
-        """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN where its score failed."""
+        """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN if its score failed."""
         tried = self.direct.greedy(sampled.groups, at, self.run.clock)
         self.run.report_failures(tried)
         rewards = [torch.nan if s.value is None else s.value for g in tried for s in g.scores]
         return torch.tensor([rewards[r.group] for r in sampled.rollouts])
 
     def parts(self, task: str, at: StepIndex) -> dict[str, float]:
-        """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""
+        """Reward part -> weight: the verifiers or the label-free reward, and the penalty of long completions."""
         share = at.stage_step / max(1, self.stage.steps - 1)
         own = weights_at(self.run.setup.weights[task], share) if self.stage.labels == "task" else {self.stage.labels: 1.0}
         return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
@@ -152,7 +152,7 @@ class RlSteps(Steps):
         return MiniBatches(dealt, counts)
 
     def learn(self, batches: MiniBatches, beside: Demonstrations | None) -> dict[str, float]:
-        """Update the policy, and what the stage adapts to that; returns the metrics of both."""
+        """Update the policy, the KL coefficient and the reference model; return the metrics."""
         stage, memory = self.stage, self.run.at.memory
         metrics = self.update(batches.dealt, kl=self.kl, demonstrations=beside) | batches.counts
         if stage.kl_coef:
@@ -168,13 +168,13 @@ class RlSteps(Steps):
 
     @property
     def kl(self) -> float:
-        """Today's weight of the KL penalty."""
+        """The current coefficient of the KL penalty."""
         return self.run.at.memory.get("kl", self.stage.kl_coef)
 
-    # -- what came of it --------------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------------------------
 
     def metrics(self, sampled: Sampled, credit: Credit, update: dict[str, float]) -> dict[str, float]:
-        """Metrics of the step; the source of prompts hears what came of its groups."""
+        """Metrics of the step; also passes the outcomes of the groups to the source of prompts."""
         self.run.clock.add(sampled.seconds)
         self.source.tell(outcomes(sampled.sampled, self.stage.success_threshold))
         own = [n for n, r in enumerate(sampled.rollouts) if not r.is_demonstration]
@@ -182,7 +182,7 @@ class RlSteps(Steps):
         return rl_metrics(rollouts, scores, credit.advantages[own]) | sampled.counts | update
 
     def record(self, sampled: Sampled, credit: Credit) -> None:
-        """Record some rollouts, see `select_rollouts`."""
+        """Write some rollouts to the run folder, see `select_rollouts`."""
         record, run = self.config.record, self.run
         every, step = record.rollouts_every, run.at.step + 1
         if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
@@ -195,7 +195,7 @@ class RlSteps(Steps):
                 run.folder.rollouts(step, made)
 
     def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
-        """What is kept of a rollout, with what its task draws of it."""
+        """The row of a rollout in the run folder, with its task's drawing and overlays."""
         tasks = self.run.tasks
         return rollout_row(rollout, score, advantage, draw_completion(tasks, rollout), overlays_of(tasks, rollout))
 

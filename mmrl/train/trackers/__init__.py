@@ -1,4 +1,4 @@
-"""Curves beside the run folder: the trackers of a run, each of which may fail without ending it. `docs/trackers.md`."""
+"""The trackers of a run. A tracker's failure doesn't end the run. See `docs/trackers.md`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from mmrl.evaluation.results import Evaluation
 
 PATIENCE = 3
-"""A tracker that fails so many times in a row is called no more: each try may wait for a network that is gone."""
+"""After so many failures in a row a tracker isn't called again, as each call may wait for a broken network."""
 
 
 class Trackers:
-    """The trackers that a run file names. None of these methods raises because of what a tracker does."""
+    """The trackers that a run file names. The methods catch all exceptions of trackers."""
 
     def __init__(
         self, config: RunConfig, folder: RunFolder, note: Callable[[str], None], ids: Sequence[str] | None = None
     ) -> None:
-        """note: is given one sentence the first time that a tracker fails. ids: of other trackers than the run file's."""
+        """note: called with one sentence when a tracker fails for the first time. ids: trackers instead of the run file's."""
         self.config, self.folder, self.note = config, folder, note
         self.ids = config.record.trackers if ids is None else ids
         self._trackers: dict[str, Tracker] = {}
         self._failures: dict[str, int] = {}
-        """Id -> failures in a row, of those that ever failed."""
+        """Id -> failures in a row, for trackers that have failed before."""
         self._step = 0
 
     def start(self, step: int) -> None:
-        """Begin, or go on after `step`. Call it once, when the run folder has been put back to that step."""
+        """Start the trackers, or resume them after `step`. Call it once, after the run folder has been rewound to that step."""
         self._step = step
         config = to_dict(self.config)
         for id in dict.fromkeys(self.ids):
@@ -51,7 +51,7 @@ class Trackers:
                 self._trackers[id] = tracker
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Figures after a step; those that are not finite are left out, as in `metrics.jsonl`."""
+        """Log a step's metrics; those that are not finite are left out, as in `metrics.jsonl`."""
         self._step = step
         metrics = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         for id, tracker in list(self._trackers.items()):
@@ -59,17 +59,17 @@ class Trackers:
                 tracker.log(step, metrics)
             if self._failures.get(id, 0) == PATIENCE:
                 del self._trackers[id]
-                self.folder.error(step, f"tracker {id}", f"failed {PATIENCE} times in a row: it gets no more figures of this run")
+                self.folder.error(step, f"tracker {id}", f"failed {PATIENCE} times in a row: it gets no more metrics of this run")
 
     def evaluation(self, step: int, figure: Evaluation) -> None:
-        """One task's figure with its interval and extras: `eval/<task>/<metric>`, `eval/<task>/<metric>/low`, `.../high`."""
+        """Log one task's figure with its interval and extras: `eval/<task>/<metric>`, `eval/<task>/<metric>/low`, `.../high`."""
         name = f"eval/{figure.task}/"
         metric = name + figure.metric
         extra = {name + key: value for key, value in figure.extra.items()}
         self.log(step, extra | {metric: figure.value, f"{metric}/low": figure.low, f"{metric}/high": figure.high})
 
     def finish(self, status: str) -> None:
-        """The run ended: `finished`, `stopped` or `failed`."""
+        """Finish the trackers. status: `finished`, `stopped` or `failed`."""
         for id, tracker in self._trackers.items():
             with self._surviving(id, "finish"):
                 tracker.finish(status)
@@ -77,7 +77,7 @@ class Trackers:
 
     @contextlib.contextmanager
     def _surviving(self, id: str, method: str) -> Iterator[None]:
-        """What a tracker raises is written down and told once."""
+        """Write a tracker's exception to `errors.jsonl`; show only the first of a tracker."""
         try:
             yield
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tracker must not end a run
@@ -93,13 +93,13 @@ class Trackers:
 
 
 def check_trackers(record: RecordConfig) -> None:
-    """Raise UserError unless each of `record.trackers` is known and what it needs is installed. Imports nothing heavy."""
+    """Raise UserError unless each of `record.trackers` is known and its requirements are installed. Imports nothing heavy."""
     for id in record.trackers:
         make_tracker(id)
 
 
 def make_tracker(id: str) -> Tracker:
-    """The tracker of an id, not started. PluginError names a missing module and what to install."""
+    """Make a tracker, not started. Raises PluginError that names a missing module and what to install."""
     registry = plugins.registry()
     spec = registry.get("trackers", id)
     what = f"tracker {spec.id!r}"
@@ -108,9 +108,9 @@ def make_tracker(id: str) -> Tracker:
         if not _is_there(module.partition(".")[0]):
             missing = ModuleNotFoundError(f"No module named {module!r}", name=module)
             reason = explain_import(missing, spec.target.partition(":")[0], dist)
-            raise PluginError(f"{what} {reason}, or take it out of record.trackers") from missing
+            raise PluginError(f"{what} {reason}, or remove it from record.trackers") from missing
     target = registry.target(spec)
-    with plugin_errors(f"{what}, made with {dict(spec.options)},"):
+    with plugin_errors(f"{what} with options {dict(spec.options)}"):
         tracker = target(**spec.options)
     if not isinstance(tracker, Tracker):
         lacking = [name for name in ("start", "log", "finish") if not hasattr(tracker, name)]

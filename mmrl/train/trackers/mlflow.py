@@ -11,12 +11,12 @@ from mmrl.run_folder import files
 
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _REFUSED = re.compile(r"[^\w\-. :/]")
-"""What MLflow allows in no name; such as the @ of a published verifier's id."""
+"""Characters that MLflow allows in no name, such as the @ of a published verifier's id."""
 
 
 class MLflow:
-    """A run of MLflow, where MLFLOW_TRACKING_URI says; its id stands in `mlflow/run-id` of the run folder, so that a resume goes
-    on in it."""
+    """A run of MLflow, at MLFLOW_TRACKING_URI. Its id is in `mlflow/run-id` of the run folder, so that a resumed run continues
+    it."""
 
     def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
         import mlflow
@@ -43,7 +43,7 @@ class MLflow:
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every leaf; numbers count the entries of lists of tables."""
+    """(dotted key, value) of every leaf; an entry of a list of tables has its index as the key."""
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = {str(i): item for i, item in enumerate(value)}
     if isinstance(value, Mapping):

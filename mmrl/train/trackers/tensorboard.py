@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run folder. Its own writer needs neither torch nor TensorFlow."""
+"""TensorBoard: event files in the run folder, with TensorBoard's own writer, which needs neither torch nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run folder; look at them with `tensorboard --logdir runs`."""
+    """Event files in `tensorboard/` of the run folder; show them with `tensorboard --logdir runs`."""
 
     def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Trackio:
-    """A run of trackio; a resume goes on in the newest one of the same project and name."""
+    """A run of trackio. A resumed run continues the newest one of the same project and name."""
 
     def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
         import trackio

@@ -11,7 +11,7 @@ from mmrl.run_folder import files
 
 
 class Wandb:
-    """A run of Weights & Biases; its id stands in `wandb/run-id` of the run folder, so that a resume goes on in it."""
+    """A run of Weights & Biases. Its id is in `wandb/run-id` of the run folder, so that a resumed run continues it."""
 
     def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
         import wandb
@@ -29,7 +29,7 @@ class Wandb:
             config=dict(config),
             settings={"console": "off"},  # capturing the terminal would break the live panel
         )
-        # wandb's own counter can't go back to the step of a checkpoint, an axis of our own can
+        # wandb's own step counter can't go back to the step of a checkpoint; a metric as the x axis can
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 

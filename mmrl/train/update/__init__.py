@@ -1,1 +1,1 @@
-"""From credit to new weights: packing, the learner and its optimiser."""
+"""The policy update: packing, the learner and its optimiser."""

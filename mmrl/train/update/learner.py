@@ -1,4 +1,4 @@
-"""One update: forward, backward, clip, step."""
+"""The learner: forward, backward, clip, step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMS = (
     *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
     *("value", "value_loss", "value_clip_share", "divergence", "moved"),
 )
-"""What is added up; most become means over tokens."""
+"""Names of the sums; most become means over tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Demonstrations:
 
     batch: Batch
     weight: float
-    """Of their loss; the algorithm's has 1 minus it."""
+    """Weight of their loss; the algorithm's loss has weight 1 - `weight`."""
     uncertain: bool = False
-    """Each token counts p (1 - p) of its probability (Zhang et al., CHORD, equation 9)."""
+    """Weigh each token by p (1 - p), with its probability p (Zhang et al., CHORD, equation 9)."""
 
 
 class Learner:
-    """One stage's objective and optimiser."""
+    """The objective and the optimiser of one stage."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Learner:
         checkpointed: bool = False,
         stale: bool = False,
     ) -> None:
-        """algorithm: None is supervised. reference: what the KL penalty compares with. teacher: whom a distill stage follows.
-        gap_limit: nats a token between sampler and learner above which an update is refused. checkpointed: save memory.
-        stale: samples may be of older weights."""
+        """algorithm: None for supervised learning. reference: the reference model of the KL penalty. teacher: the teacher of a
+        distill stage. gap_limit: maximal gap between sampler and learner in nats per token, above which `update` raises
+        LimitReached. checkpointed: use gradient checkpointing. stale: completions may be sampled with older weights."""
         self.policy, self.stage, self.temperature = policy, stage, temperature
         self.reference, self.critic, self.teacher = reference, critic, teacher
         self.gap_limit, self.checkpointed = gap_limit, checkpointed
         self.cure = (
-            "with compute.staleness the weights have moved meanwhile: lower the learning rate, or raise that limit knowingly"
+            "with compute.staleness the weights have changed meanwhile: lower the learning rate, or raise that limit if you accept it"
             if stale
             else "check policy.dtype, policy.attn_implementation and the model family"
         )
@@ -86,7 +86,7 @@ class Learner:
 
     @property
     def needs_every_rollout(self) -> bool:
-        """Rollouts whose advantage is zero have a gradient all the same."""
+        """Whether rollouts whose advantage is zero have a gradient too."""
         kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
         return kl or self.critic is not None or bool(self.rl and self.rl.entropy_coef)
 
@@ -95,11 +95,12 @@ class Learner:
     def update(
         self, batches: Dealt, step: int, *, kl: float = 0.0, demonstrations: Demonstrations | None = None
     ) -> dict[str, float]:
-        """`epochs` passes over the batches, an optimiser step after each; without a batch, one on the demonstrations alone.
+        """`epochs` passes over the batches, with an optimiser step after each batch; without batches, one step on the
+        demonstrations.
 
-        batches: the same targets in each pass, however they are dealt. step: number within the stage, from 0. kl: today's weight
-        of the penalty. Returns metrics of the last pass, and the gap between sampler and learner of the first. `stop_kl` ends it
-        before a batch that shows the policy too far away.
+        batches: the same targets in each pass, in any division. step: index in the stage, from 0. kl: current coefficient of the
+        KL penalty. Returns metrics of the last pass, and the gap between sampler and learner of the first. Stops before a batch
+        on which the policy has diverged by more than `stop_kl`.
         """
         nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long), looks=False)
         if demonstrations:
@@ -108,7 +109,7 @@ class Learner:
         exact = self.policy.exact_sampler
         old = [
             self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
-        ]  # before the first step moves the weights
+        ]  # before the first step changes the weights
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
         known_NT: torch.Tensor | None = None
@@ -134,13 +135,13 @@ class Learner:
         return metrics | ({} if limit is None else {"optimizer_steps": float(self.optimizer.steps - before)})
 
     def _counted(self, batch: Batch) -> Batch:
-        """The batch with the counts of all ranks."""
+        """The batch with its counts summed over all ranks."""
         counts = all_reduce_sum(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
         return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), looks=bool(counts[2]))
 
     def _accumulate(self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool) -> dict[str, float]:
-        """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
-        sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # alike on every rank
+        """Accumulate the gradients of the objective. old: log-probabilities before the update; appended to in the first pass."""
+        sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # the same on every rank
         targets = all_reduce_sum(
             _sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device)
         )
@@ -163,7 +164,7 @@ class Learner:
     def _objective(
         self, micro: MicroBatch | ActionMicroBatch, batch: Batch, old: list[torch.Tensor], i: int, kl: float
     ) -> tuple[torch.Tensor, Sums]:
-        """The algorithm's loss of each token with what is added to it, and sums for metrics."""
+        """(loss of each token, with KL penalty and entropy bonus; sums for metrics)."""
         stage, critic = self.rl, self.critic
         shared = critic is not None and critic.backbone is None
         out = self.policy.outputs(micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy_coef))
@@ -200,7 +201,7 @@ class Learner:
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
         sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
         if stage and stage.stop_kl is not None:
-            sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # what was sampled came from the old weights
+            sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # the tokens were sampled with the old weights
         sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
             values_L, _ = critic.values(micro, out.states_QH)
@@ -218,7 +219,7 @@ class Learner:
         return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}
 
     def _imitate(self, gold: Demonstrations) -> dict[str, float]:
-        """Gradients of the gold completions' likelihood, added to what is there."""
+        """Add the gradients of the gold completions' likelihood."""
         batch, loss = gold.batch, torch.zeros((), device=self.policy.device)
         with self._checkpointing():
             for micro in batch.micro:
@@ -233,23 +234,23 @@ class Learner:
 
     @contextlib.contextmanager
     def _checkpointing(self) -> Iterator[None]:
-        """Passes inside save memory, if the run file asks for it."""
+        """Passes inside use gradient checkpointing, if the run file sets it."""
         backbone = self.critic.backbone if self.critic else None
         with gradient_checkpointing(self.policy.model, self.checkpointed):
             with gradient_checkpointing(backbone.model, self.checkpointed) if backbone else contextlib.nullcontext():
                 yield
 
     def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
-        """Means over the tokens of all ranks. Refuses an update whose samples aren't the learner's own."""
+        """Metrics: means over the tokens of all ranks. Raises LimitReached if the gap between sampler and learner is too large."""
         found = dict(zip(SUMS, all_reduce_sum(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
         metrics = {"loss": found["loss"]}
-        if not found["tokens"]:  # no group had spread: nothing was computed, so there is nothing else to report
+        if not found["tokens"]:  # no group had spread, so nothing was computed
             return metrics
         asked = ["divergence", "entropy"] if self.over_vocabulary else ["entropy", "clip_share", "kl"]
         metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
         if not -1e-6 <= metrics.get("clip_share", 0.0) <= 1 + 1e-6:
             self.optimizer.clear()
-            raise PluginError(f"{self.what}: clipped_L must be 1.0 where a bound cuts the gradient off and else 0.0")
+            raise PluginError(f"{self.what}: clipped_L must be 1.0 where clipping removes the gradient, else 0.0")
         metrics["moved"] = found["moved"] / found["tokens"]
         if self.critic:
             metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip_share")}
@@ -336,21 +337,21 @@ def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[
     ):
         shapes = [list(f.shape) if isinstance(f, torch.Tensor) else f for f in (found if isinstance(found, tuple) else [found])]
         raise PluginError(
-            f"{what} must give (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
+            f"{what} must return (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
         )
     loss_L, clipped_L = found
     if loss_L.device != logprobs_L.device or clipped_L.device != logprobs_L.device:
         raise PluginError(f"{what} must stay on the device of its inputs, {logprobs_L.device}, not go to {loss_L.device}")
     if logprobs_L.requires_grad and not loss_L.requires_grad:
-        raise PluginError(f"{what} has no gradient: make loss_L from inputs.logprobs_L, without detach() or whole numbers")
+        raise PluginError(f"{what} has no gradient: compute loss_L from inputs.logprobs_L, without detach() or integers")
     return loss_L, clipped_L.detach().float()
 
 
 def importance_weights(
     old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(The weight of each token, float32 [L], where the cap had an effect, bool [L]). The weight is its probability under the
-    learner over that under the sampler, at most `cap`; with `mask`, 0 where it exceeds that; 1 where the sampler didn't sample
+    """(weight of each token, float32 [L]; whether it exceeded the cap, bool [L]). The weight is the token's probability under the
+    learner divided by that under the sampler, at most `cap`; with `mask`, 0 above `cap`; 1 for tokens that weren't sampled
     (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training)."""
     ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
     cut_L = own_L & (ratio_L > cap)
@@ -358,7 +359,7 @@ def importance_weights(
 
 
 def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each figure, over the mini-batches that have it."""
+    """The mean of each figure over the mini-batches that have it."""
     found: dict[str, list[float]] = {}
     for figures in passed:
         for name, value in figures.items():
@@ -367,7 +368,7 @@ def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _table(batches: Sequence[Batch], values: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-    """A value of every target by its rollout and place, [N, T]. values: for each batch and micro-batch, [L]."""
+    """The value of every target by rollout and place, [N, T]. values: [L] for each batch and micro-batch."""
     lengths_N = batches[0].lengths_N
     table_NT = torch.zeros(len(lengths_N), int(lengths_N.max()) if len(lengths_N) else 0, device=lengths_N.device)
     for batch, known in zip(batches, values, strict=True):

@@ -1,4 +1,4 @@
-"""How weights move: which ones, at what rate, by which rule, and what is kept of their way."""
+"""The optimiser of a stage: frozen parts, learning rates, the update rule, and mean weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mmrl.policies.shard import distribute_like, full_tensor
 
 
 class Optimizer:
-    """One stage's: the policy's weights and a critic's own, clipped apart and stepped together.
+    """The optimiser of one stage, of the policy's and the critic's weights. Their gradients are clipped separately.
 
-    bfloat16 weights are too coarse for small steps: they follow float32 masters, which are what is stepped.
+    bfloat16 weights are too coarse for small steps, so float32 masters are stepped and copied to them.
     """
 
     def __init__(
@@ -32,8 +32,9 @@ class Optimizer:
         critic: Sequence[tuple[str, Parameter]] = (),
         settings: CriticConfig | None = None,
     ) -> None:
-        """named: the policy's weights; those that need no gradient are left out. critic: those of the value function alone, by
-        names that begin with `value.` or `critic.`. What `stage.parts` freezes needs no gradient until `release`."""
+        """named: the policy's weights; those that need no gradient are left out. critic: the value function's own weights, whose
+        names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. Raises
+        UserError if all are frozen."""
         self.stage = stage
         self.settings = settings or CriticConfig()
         everything = [*named, *critic]
@@ -43,7 +44,7 @@ class Optimizer:
             p.requires_grad_(False)
         self.named = [(name, p) for name, p in everything if p.requires_grad]
         if not self.named:
-            raise UserError(f"stages.parts freezes all of the {len(ours)} weights that could be trained: leave some of them free")
+            raise UserError(f"stages.parts freezes all {len(ours)} weights that could be trained: freeze less")
         self.masters = [p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for _, p in self.named]
         own = {name for name, _ in critic}
         self.critic = [m for m, (name, _) in zip(self.masters, self.named, strict=True) if name in own]
@@ -54,8 +55,8 @@ class Optimizer:
             rate = usual if part is None or part.learning_rate is None else part.learning_rate
             decay = stage.weight_decay if part is None or part.weight_decay is None else part.weight_decay
             muon, spread = stage.optimizer == "muon" and _is_inner(name, master), isinstance(master, DTensor)
-            groups.setdefault((rate, decay, muon, spread), []).append(master)  # torch steps no two kinds of tensors together
-        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the muon groups last; of the others, as they came
+            groups.setdefault((rate, decay, muon, spread), []).append(master)  # torch doesn't step two kinds of tensors together
+        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the muon groups last; the others keep their order
         self.rates = [rate for (rate, *_), _ in ordered]
         self.rule = _rule(
             stage,
@@ -64,41 +65,42 @@ class Optimizer:
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema_decay else []
         self.averaging = False
         self.steps = 0
-        """Steps taken since this was made."""
+        """Number of steps taken since the optimiser was made."""
 
     def release(self) -> None:
-        """At the stage's end: a later one may train what this one froze."""
+        """Unfreeze the weights at the end of the stage, as a later stage may train them."""
         for p in self.frozen:
             p.requires_grad_(True)
         self.frozen = []
 
     def learning_rates(self, step: int) -> list[float]:
-        """The rates of the parameter groups at a step of the stage, a pure function of its number."""
+        """The learning rates of the parameter groups at a step of the stage, a pure function of its index."""
         return [rate * _factor(self.stage, step) for rate in self.rates]
 
     def gather(self) -> None:
-        """Gradients of bfloat16 weights add up in float32: in bfloat16 the later micro-batches would be rounded away."""
+        """Accumulate the gradients of bfloat16 weights in float32; bfloat16 would round away those of later micro-batches."""
         for master, (_, p) in zip(self.masters, self.named, strict=True):
             if master is not p and p.grad is not None:
                 master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
                 p.grad = None
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Drop the gradients."""
         for master, (_, p) in zip(self.masters, self.named, strict=True):
             master.grad = p.grad = None
 
     def forget_blank(self) -> None:
-        """No rank saw a picture: of weights that are spread over them, blank ones gave those that look gradients of zeros, which
-        an optimiser's means and weight decay would follow. One process alone would have none."""
+        """Drop the vision gradients of a batch without images. With sharded weights, blank images give gradients of zeros, which
+        the optimiser's moments and weight decay would apply; a single process has none."""
         for master, (name, p) in zip(self.masters, self.named, strict=True):
             if isinstance(master, DTensor) and part_of(name.removeprefix("critic.")) in ("vision", "projector"):
                 master.grad = p.grad = None
 
     def step(self, step: int, only_critic: bool = False) -> dict[str, float]:
-        """Clip the gradients, step, forget them. only_critic: the policy's are forgotten first, so that nothing of it moves.
+        """Clip the gradients, step, drop the gradients; return metrics. only_critic: drop the policy's gradients first, so that
+        only the critic is updated.
 
-        Raises UserError, with the weights as they were, when one is not finite.
+        Raises UserError before any weight changes if a gradient norm is not finite.
         """
         if only_critic:
             for master in self.policy:
@@ -111,13 +113,13 @@ class Optimizer:
                 self.clear()
                 raise UserError(
                     f"{whose} gradient is not finite (norm {value.item()}): lower {keys}learning_rate or {keys}max_grad_norm; "
-                    "--resume goes on from before this step"
+                    "--resume continues before this step"
                 )
         for group, rate in zip(self.rule.param_groups, self.learning_rates(step), strict=True):
             group["lr"] = rate
-        self.steps += 1  # before it, so that an interrupt inside is noticed
+        self.steps += 1  # before the step, so that an interrupt during it is noticed
         self.rule.step()
-        increment_version(self.masters)  # as fused rules don't, and samplers with weights of their own go by it
+        increment_version(self.masters)  # fused rules don't, but samplers with their own weights rely on it
         with torch.no_grad():
             for master, (_, p) in zip(self.masters, self.named, strict=True):
                 if master is not p and master.grad is not None:
@@ -130,8 +132,8 @@ class Optimizer:
         return found | ({"grad_norm/critic": critic_norm.item()} if self.critic else {})
 
     def _reduce(self) -> None:
-        """Add up the gradients of all ranks, of weights that each holds whole. One that is missing on some of them counts as
-        zeros; on all, as missing."""
+        """Sum the gradients of replicated weights over all ranks. A gradient that is missing on some ranks counts as zeros there;
+        one that is missing on all ranks stays missing."""
         masters = [m for m in self.masters if not isinstance(m, DTensor)]
         if not (distributed.is_available() and distributed.is_initialized() and masters):
             return
@@ -146,7 +148,7 @@ class Optimizer:
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """At the stage's end: go on with the mean weights, where there are any."""
+        """At the end of the stage, replace the weights by their means, if the stage keeps them."""
         weights = {id(m): p for m, (_, p) in zip(self.masters, self.named, strict=True)}
         for average, master in zip(self.averages, self.policy, strict=False):
             master.copy_(average)
@@ -154,7 +156,7 @@ class Optimizer:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Meanwhile the policy has its mean weights (`stage.ema`); then those that are trained, bit for bit."""
+        """Inside the block the policy has its mean weights (`stage.ema_decay`); afterwards exactly the trained ones again."""
         if not self.averages:
             yield
             return
@@ -168,7 +170,7 @@ class Optimizer:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Swap the averages with what is in the weights."""
+        """Swap the mean weights with the policy's."""
         weights = {id(m): p for m, (_, p) in zip(self.masters, self.named, strict=True)}
         for average, master in zip(self.averages, self.policy, strict=True):
             p = weights[id(master)]
@@ -180,12 +182,12 @@ class Optimizer:
                 p.copy_(master if self.averaging else average)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The rule's tensors, float32 masters and means by parameter name, as they go into a safetensors file.
+        """The rule's tensors, float32 masters and mean weights by parameter name, for a safetensors file.
 
-        Where there are means, the weights as they are trained are among them, so that the policy may be saved with its means.
+        If there are mean weights, the trained weights are included, as the policy is saved with its means.
         """
         if self.averaging:
-            raise RuntimeError("the weights are means at the moment: ask for the state outside averaged()")
+            raise RuntimeError("the policy has its mean weights now: call state() outside averaged()")
         found: dict[str, torch.Tensor] = {}
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
@@ -198,16 +200,16 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` returned. ValueError for the state of other weights."""
+        """Restore the result of `state`. Raises ValueError for the state of other weights."""
         keys: dict[str, list[str]] = {}
-        for path in sorted(tensors):  # all ranks gather what is spread in the same order
+        for path in sorted(tensors):  # all ranks gather sharded tensors in the same order
             name, key = path.rsplit("/", 1)
             keys.setdefault(name, []).append(key)
         if others := sorted(keys.keys() - {name for name, _ in self.named}):
-            raise ValueError(f"its optimiser moves {len(others)} weights that this model hasn't, such as {others[0]}")
+            raise ValueError(f"its optimiser has {len(others)} weights that this model doesn't have, such as {others[0]}")
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
-            state = {key: tensors[f"{name}/{key}"] for key in keys.get(name, ())}  # of one weight at a time
+            state = {key: tensors[f"{name}/{key}"] for key in keys.get(name, ())}  # one weight at a time
             if "master" in state:
                 master.copy_(distribute_like(state.pop("master"), master))
                 if master is not p:
@@ -222,12 +224,12 @@ class Optimizer:
                 }
 
     def _place(self, key: str, p: Parameter) -> torch.device:
-        """torch counts steps on the CPU unless the rule is fused."""
+        """The device of a tensor of the rule's state: torch keeps `step` on the CPU unless the rule is fused."""
         return p.device if key != "step" or self.rule.defaults.get("fused") else torch.device("cpu")
 
 
 def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
-    """Scale the gradients down until their norm, over all ranks, is at most `limit`; what it was."""
+    """Scale the gradients so that their norm over all ranks is at most `limit`; return the norm before."""
     kinds = [[w for w in weights if isinstance(w, DTensor) == spread] for spread in (False, True)]
     if not all(kinds):
         return full_tensor(torch.nn.utils.clip_grad_norm_(weights, limit))
@@ -239,12 +241,12 @@ def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tenso
 
 
 def learning_rate(stage: Training, step: int) -> float:
-    """The stage's rate at a step, a pure function of its number, so that a resumed run goes on exactly."""
+    """The stage's learning rate at a step, a pure function of its index, so that a resumed run is exact."""
     return stage.learning_rate * _factor(stage, step)
 
 
 def _factor(stage: Training, step: int) -> float:
-    """The share of its learning rate that a group has at a step: up over the warm-up, then as scheduled."""
+    """The factor of the learning rates at a step: linear warm-up, then the schedule."""
     if step < stage.warmup_steps:
         return (step + 1) / stage.warmup_steps
     done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
@@ -253,13 +255,13 @@ def _factor(stage: Training, step: int) -> float:
 
 
 def _is_inner(name: str, weight: torch.Tensor) -> bool:
-    """A matrix between hidden states, which muon steps; embeddings and heads are none."""
+    """Whether a weight is a matrix between hidden states, which muon optimises; embeddings and heads are not."""
     steps = name.split(".")
     return weight.ndim == 2 and not any("embed" in s or s == "lm_head" for s in steps) and steps[0] != "value"
 
 
 class Muon:
-    """Jordan et al., Muon, for the matrices between hidden states, at rates that match AdamW's; AdamW for all else."""
+    """Muon (Jordan et al.) for the matrices between hidden states, with rates that match AdamW's; AdamW for all other weights."""
 
     def __init__(self, stage: Training, others: list[dict], matrices: list[dict]) -> None:
         self.rules: list[torch.optim.Optimizer] = (

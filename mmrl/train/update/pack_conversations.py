@@ -1,5 +1,5 @@
-"""Rollouts and their credit -> Batch. A group is packed as `[prompt][completion 1]..[completion G]`, so the prompt and its
-images are computed once; a model that can't share a prompt gets one `[prompt][completion]` a row.
+"""Pack conversations and their credit into batches. A group is packed as `[prompt][completion 1]..[completion G]`, so the prompt
+and its images are computed once; a model that can't share a prompt gets one `[prompt][completion]` per row.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FLAT = {
     "final_R": torch.long,
     "final_rollout_R": torch.long,
 }
-"""What every micro-batch says of its trained tokens."""
+"""Name -> dtype of the flat tensors of trained tokens in every micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One prompt and the completions packed behind it."""
+    """A row of a micro-batch: one prompt and its completions."""
 
     inputs: PromptInputs
     members: list[int]
@@ -45,13 +45,13 @@ class _Row:
 def pack(
     rollouts: Sequence[Conversation], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
 ) -> Batch:
-    """Flat tensors of every trained token that this rank has.
+    """Pack all trained tokens of this rank into a batch.
 
-    budget: padded tokens a micro-batch may hold.
+    budget: maximal number of tokens per micro-batch, with padding.
     keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus their
     gradient is zero, so they are only counted.
 
-    A completion that holds a banned id is refused: its forward pass would mistake it for an image.
+    Raises ValueError for a completion with a banned id, which the forward pass would take for an image.
     """
     nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
     trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n] and not r.is_stub]
@@ -73,8 +73,8 @@ def pack(
 
 
 def pad_passes(batch: Batch, policy: VLM) -> Batch:
-    """The batch with as many passes as that of every other rank, some of them with nothing to learn: where weights are spread,
-    every rank helps in the passes of the others."""
+    """With sharded weights, the batch with empty passes up to the largest number of passes of any rank, as every rank takes part in
+    all passes."""
     if policy.root is None:
         return batch
     nothing = Credit(advantages=torch.zeros(0))
@@ -83,8 +83,8 @@ def pad_passes(batch: Batch, policy: VLM) -> Batch:
 
 
 def _seeing(rows: list[_Row], policy: VLM) -> list[_Row]:
-    """The rows and, where weights are spread, at least one that shows a picture: the ranks add up the gradients of the same
-    weights, and those of the vision tower are among them."""
+    """With sharded weights, the rows with at least one image: all ranks must reduce the gradients of the same weights, the vision
+    tower's too."""
     return rows if policy.root is None or any(row.inputs.media for row in rows) else [_blank(policy), *rows]
 
 
@@ -95,17 +95,17 @@ def _blank(policy: VLM) -> _Row:
 def _check(rollout: Conversation, policy: VLM) -> None:
     where = f"a rollout of prompt {rollout.prompt.id!r}"
     if rollout.turns[0].observed_ids != tuple(rollout.inputs.ids.tolist()):
-        raise ValueError(f"{where}: the sampler read other prompt ids than the learner would")
+        raise ValueError(f"{where}: the sampler used other prompt ids than the learner")
     for turn in rollout.turns:
         if not policy.banned.isdisjoint(turn.token_ids):
-            raise ValueError(f"{where} holds a vision id: the sampler must suppress them")
+            raise ValueError(f"{where} contains a vision id: the sampler must suppress them")
     for turn in rollout.turns[1:] if rollout.final_inputs is None else ():
         if not policy.banned.isdisjoint(turn.observed_ids):
-            raise ValueError(f"{where} observed a picture in a later turn and doesn't say which")
+            raise ValueError(f"{where} observed an image in a later turn but has no final_inputs")
 
 
 def _tokens(rollout: Conversation) -> tuple[list[int], list[bool]]:
-    """All that follows the prompt, and which of it was sampled."""
+    """(ids after the prompt, whether each was sampled)."""
     ids: list[int] = []
     sampled: list[bool] = []
     for number, turn in enumerate(rollout.turns):
@@ -117,7 +117,7 @@ def _tokens(rollout: Conversation) -> tuple[list[int], list[bool]]:
 
 def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_prefix: bool, budget: int) -> Iterator[_Row]:
     groups: dict[tuple[int, int], list[int]] = {}
-    for n in computed:  # a group may answer several readings of its prompt, such as one for each condition
+    for n in computed:  # a group may have several inputs, such as one per condition
         key = (rollouts[n].group, id(rollouts[n].inputs) if shared_prefix else n)
         groups.setdefault(key, []).append(n)
     for members in groups.values():
@@ -125,7 +125,7 @@ def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_pref
         row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
         for n in members:
             size = len(_tokens(rollouts[n])[0])
-            if row.members and row.length + size > budget:  # a group too long for one row repeats its prompt
+            if row.members and row.length + size > budget:  # the group is too long for one row: repeat its prompt
                 yield row
                 row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
             row = _Row(inputs=inputs, members=[*row.members, n], length=row.length + size)
@@ -133,9 +133,9 @@ def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_pref
 
 
 def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
-    """Rows of like length together, each micro-batch within the budget after padding (one row may exceed it alone)."""
+    """Split rows into micro-batches of similar length, each within the budget after padding; a single row may exceed it."""
     chunk: list[_Row] = []
-    for row in rows:  # sorted by length, so the newest is the longest
+    for row in rows:  # sorted by length, so the last is the longest
         if chunk and ((len(chunk) + 1) * row.length > budget or not _fit(chunk, row)):
             yield chunk
             chunk = []
@@ -145,7 +145,7 @@ def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
 
 
 def _fit(rows: Sequence[_Row], row: _Row) -> bool:
-    """The row's media can be concatenated with those of the others: tiles and padding differ between some families' images."""
+    """Whether the row's media can be concatenated with the others': some families' images differ in tiles and padding."""
     known = {k: v.shape[1:] for r in rows for k, v in r.inputs.media.items()}
     return all(known.get(k, v.shape[1:]) == v.shape[1:] for k, v in row.inputs.media.items())
 
@@ -194,7 +194,7 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
             if credit.values_NT is not None and credit.returns_NT is not None:
                 add(values_L=_spread(credit.values_NT, n, length), returns_L=_spread(credit.returns_NT, n, length))
             start = end
-    shown = [m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))]  # as in the rows
+    shown = [m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))]  # in the order of the rows
     media = concatenate(shown, device) | {k: v.to(device) for k, v in types.items()}
     return MicroBatch(
         ids_BS=ids.to(device),
@@ -206,7 +206,7 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
 
 
 def _positions(rollout: Conversation, length: int) -> torch.Tensor:
-    """int64 [axes, length] or [length]: rotary positions of what follows the prompt."""
+    """Rotary positions of the tokens after the prompt, int64 [axes, length] or [length]."""
     first, later = rollout.inputs, rollout.final_inputs
     if later is None or later.positions is None:
         return torch.arange(length) + first.next_position
@@ -216,7 +216,7 @@ def _positions(rollout: Conversation, length: int) -> torch.Tensor:
 
 
 def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
-    """The media of all turns but the prompt."""
+    """The media of all turns after the prompt."""
     if rollout.final_inputs is None:
         return {}
     own = rollout.inputs.media
@@ -224,15 +224,15 @@ def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
 
 
 def _spread(values: torch.Tensor, n: int, length: int) -> torch.Tensor:
-    """A rollout's values for each of its trained tokens, from [N] or [N, T]."""
+    """The values of a rollout's trained tokens, [length]. values: [N] or [N, T]."""
     return values[n].float().cpu().expand(length) if values.ndim == 1 else values[n, :length].float().cpu()
 
 
 class ConversationPacker:
-    """Conversations. Mini-batches are whole groups, dealt out in turn."""
+    """Packs conversations. Mini-batches consist of whole groups, assigned in turn."""
 
     def __init__(self, config: RunConfig, policy: VLM) -> None:
-        """UserError where the run file asks for shared prompts and the policy can't share them."""
+        """Raises UserError if the run file sets shared prompts and the policy can't share them."""
         self.policy, self.budget = policy, config.train.micro_batch_tokens
         self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
         self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy.model.config.model_type)
@@ -256,14 +256,14 @@ class ConversationPacker:
 
 
 def _unshared(packing: str, kind: str) -> str:
-    """What a person should know of a family that can't share a prompt."""
+    """The remark about a family that can't share a prompt. Raises UserError if the run file sets "shared-prefix"."""
     if packing == "shared-prefix":
         raise UserError(
-            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
+            f'train.packing = "shared-prefix", but mmrl can\'t share a prompt of a {kind} model: use "auto"'
         )
     if packing == "per-completion":
         return ""
     return (
         f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, which is exact but "
-        'several times slower (set train.packing = "per-completion" to accept that in silence)'
+        'several times slower (set train.packing = "per-completion" to hide this note)'
     )

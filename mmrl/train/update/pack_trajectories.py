@@ -1,4 +1,5 @@
-"""Episodes in simulators and their credit -> batches of calls. The counterpart of `mmrl.train.update.pack_conversations`."""
+"""Pack trajectories and their credit into batches of policy calls. The counterpart of
+`mmrl.train.update.pack_conversations`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from mmrl.train.update.packer import Dealt, PackOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flat:
-    """All calls of the chosen episodes, one after the other: S of them, with U places for targets in each."""
+    """All S calls of the trained episodes, one after the other, each with U places for targets."""
 
     observation: Observation
     choices: torch.Tensor
@@ -27,7 +28,7 @@ class _Flat:
     logprobs_SKC: torch.Tensor
     rollout_S: torch.Tensor
     exists_SU: torch.Tensor
-    """bool: which places hold a target."""
+    """bool: whether a place has a target."""
     place_SU: torch.Tensor
     advantages_SU: torch.Tensor
     values_SU: torch.Tensor | None
@@ -35,8 +36,9 @@ class _Flat:
 
 
 def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions, *, budget: int) -> list[Batch]:
-    """`options.minibatches` batches of the calls of all trained episodes that this rank has, dealt out by `options.seed` as if it
-    had those of all ranks; each has at most `budget` calls a pass. Failed episodes (credit NaN) are left out."""
+    """`options.minibatches` batches of the calls in this rank's trained episodes. The calls of all ranks are shuffled with
+    `options.seed`; of each mini-batch a rank takes its own calls. budget: maximal number of calls per pass. Failed episodes
+    (credit NaN) are left out."""
     ratio, parts = options.ratio, options.minibatches
     nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
     chosen = [n for n, r in enumerate(rollouts) if r.data is not None and not nowhere[n]]
@@ -51,7 +53,7 @@ def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: P
     flat = _flat(own, credit, ratio)
     device = flat.valid_SK.device
     is_own = torch.cat([torch.full((len(t.valid_TK),), not rollouts[n].is_stub) for n, t in known])
-    calls, number = len(is_own), is_own.cumsum(0) - 1  # of each call among this rank's
+    calls, number = len(is_own), is_own.cumsum(0) - 1  # a call's number among this rank's calls
     order = torch.randperm(calls, generator=torch.Generator().manual_seed(options.seed)) if parts > 1 else torch.arange(calls)
     moved_S = (flat.advantages_SU != 0).any(1).cpu()
     lengths_N = torch.tensor(lengths, dtype=torch.long, device=device)
@@ -59,7 +61,7 @@ def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: P
     for dealt in order.tensor_split(parts):
         mine = number[dealt[is_own[dealt]]]
         rows = mine if options.keep_zero else mine[moved_S[mine]]
-        micro = tuple(_calls(flat, some.to(device), ratio) for some in rows.split(budget) if len(some))
+        micro = tuple(_calls(flat, chunk.to(device), ratio) for chunk in rows.split(budget) if len(chunk))
         tokens = int(flat.exists_SU[mine.to(device)].sum())
         trained = len(flat.rollout_S[mine.to(device)].unique())
         found.append(Batch(micro=micro, num_tokens=tokens, num_rollouts=trained, lengths_N=lengths_N))
@@ -74,7 +76,7 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
     exists_SU = _places(valid_SK, logprobs_SKC.shape[-1], ratio)
 
     def spread(values: torch.Tensor) -> torch.Tensor:
-        """A rollout's values for each of its targets, from [N] or [N, T], put into their places."""
+        """The values of each rollout's targets in their places, [S, U]. values: [N] or [N, T]."""
         rows = []
         for n, track in known:
             length = num_targets(track, ratio)
@@ -105,7 +107,7 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
 
 
 def _places(valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
-    """bool [S, U]: which of a call's places hold a target."""
+    """bool [S, U]: whether a place of a call has a target."""
     if ratio == "chunk":
         return torch.ones(len(valid_SK), 1, dtype=torch.bool, device=valid_SK.device)
     return valid_SK if ratio == "action" else valid_SK.repeat_interleave(choices, 1)
@@ -135,7 +137,7 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> ActionMicroBatch:
 
 
 class TrajectoryPacker:
-    """Episodes in simulators. Mini-batches are calls, dealt out at random."""
+    """Packs trajectories. Mini-batches consist of calls, assigned at random."""
 
     remark = ""
 
@@ -147,7 +149,7 @@ class TrajectoryPacker:
         return pack_trajectories(rollouts, credit, options, budget=max(1, self.config.micro_batch_tokens // counts))
 
     def deal(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> Dealt:
-        """Anew for each epoch, where there is something to deal."""
+        """With several mini-batches, calls are assigned anew in each epoch."""
 
         def dealt(epoch: int) -> list[Batch]:
             return self.pack(rollouts, credit, replace(options, seed=derive(options.seed, epoch)) if epoch else options)

@@ -1,5 +1,5 @@
-"""Rollouts and their credit -> the batches of an update. A policy names its packer: of words
-(`mmrl.train.update.pack_conversations`), of calls in simulators (`mmrl.train.update.pack_trajectories`), or a plugin's own."""
+"""The interface of packers, which make the batches of an update from rollouts and credit. A policy names its packer: of
+conversations (`mmrl.train.update.pack_conversations`), of trajectories (`mmrl.train.update.pack_trajectories`), or a plugin's."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from mmrl.policies.policy import Policy
 from mmrl.registry.importing import load_target
 
 Dealt = Sequence[Batch] | Callable[[int], Sequence[Batch]]
-"""An update's mini-batches: the same in each epoch, or epoch -> those of it."""
+"""An update's mini-batches: the same in each epoch, or a function of the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
-    """What a step asks of a packer."""
+    """Options of packing."""
 
     keep_zero: bool = False
-    """Compute rollouts whose advantage is zero everywhere, too: without a KL term, a critic or an entropy bonus they have no
+    """Also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus they have no
     gradient, and are only counted."""
     minibatches: int = 1
-    """Optimiser steps of a pass over the rollouts, each on a part of them."""
+    """Optimiser steps per pass over the rollouts, each on a part of them."""
     seed: int = 0
-    """Fixes what is drawn where the parts are drawn at random."""
+    """Seed of the assignment to mini-batches, if it is random."""
     ratio: Ratio = "token"
-    """What a target is, see the stage key `ratio`."""
+    """The unit of a target, see the stage key `ratio`."""
 
 
 class Packer(Protocol):
-    """What an update is made of. The packer that a policy names is called as `(config, policy)`, with the whole run file."""
+    """Packs rollouts into batches. The class that a policy names is called as `(config, policy)`, with the whole run file."""
 
     remark: str = ""
-    """What a person should know about how it packs, before the run; empty for nothing."""
+    """A note about the packing to show before the run; empty for none."""
 
     def pack(self, rollouts: Sequence[Any], credit: Credit, options: PackOptions) -> list[Batch]:
-        """A batch for each mini-batch, of the rollouts that this rank holds; a rollout whose credit is NaN is left out.
+        """One batch per mini-batch, of this rank's rollouts. Rollouts whose credit is NaN are left out.
 
-        rollouts: those that the policy's collector gives, all of the step. On several ranks those with `elsewhere` are stubs.
+        rollouts: all rollouts of the step, from the policy's collector. Those of other ranks are stubs (`is_stub`).
         """
         ...
 
@@ -51,6 +51,6 @@ class Packer(Protocol):
 
 
 def packer_of(config: RunConfig, policy: Policy) -> Packer:
-    """The packer that the policy names. UserError where it can't pack as the run file says."""
+    """Make the packer that the policy names. Raises UserError if it doesn't support the run file."""
     packer: Packer = load_target(policy.packer, f"policy {config.policy.kind!r}: its packer")(config, policy)
     return packer

@@ -21,7 +21,7 @@ DETAILS = {
     "policies": "target",
     "algorithms": "paper",
     "sampling_rules": "target",
-    "trackers": "needs",
+    "trackers": "requires",
 }
 """Kind -> title of the column beside the summary in its table."""
 

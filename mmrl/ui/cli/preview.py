@@ -173,7 +173,7 @@ def _drawn(surveyor: TaskStatisticsCollector, looked: SampledPrompt, completion:
     """(image that the completion draws, or None; marks of the completion and of the gold answer)."""
     from mmrl.api.errors import plugin_errors
 
-    with plugin_errors(f"task {surveyor.spec.id!r}: shows()"):
+    with plugin_errors(f"task {surveyor.spec.id!r}: draw_completion()"):
         picture = surveyor.task.draw_completion(looked.prompt, completion) if completion else None
     return picture, surveyor.marks(looked.prompt, completion)
 

@@ -141,7 +141,7 @@ def _dry_run(config: Any) -> None:
         click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {setup.metrics[name]}", err=True)
     for remark in remarks(setup):
         click.echo(f"# note: {remark}", err=True)
-    path = Path(config.runs) / config.name
+    path = Path(config.runs_dir) / config.name
     if path.exists():
         click.echo(f"# {path} already exists: training needs --resume, --overwrite or another name", err=True)
     click.echo("# checked: keys, ids, options and splits. Not checked: models on a hub, and images (mmrl check)", err=True)

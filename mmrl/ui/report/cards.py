@@ -32,7 +32,8 @@ _STATUS = {
     "truncated-length": "cut off: length limit",
     "truncated-turns": "cut off: turn limit",
     "truncated-time": "cut off: time limit",
-    "world-error": "environment error",
+    "environment-error": "environment error",
+    "world-error": "environment error",  # as 0.1 wrote it
 }
 _SOURCE = {
     "gold": "gold completion",

@@ -1,6 +1,6 @@
-"""Which items: stratified splits, k shots per class, base and new classes, the labels offered with one picture.
+"""Selection of items: stratified splits, k shots per class, base and new classes, the labels offered with one picture.
 
-Everything is drawn by hashing names with a seed, so that adding a file moves no other one, and every machine draws the same.
+Names are hashed with a seed, so that an added file moves no other one, and every machine selects the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Item(NamedTuple):
     """Unique in the source and the same on every machine."""
     label: str
     image: Any
-    """What the source opens: a path, or a row's number."""
+    """The source's key for opening it: a path, or a row's number."""
 
 
 def by_label(items: Sequence[Item]) -> dict[str, list[Item]]:
@@ -30,9 +30,9 @@ def by_label(items: Sequence[Item]) -> dict[str, list[Item]]:
 
 
 def split(items: Sequence[Item], fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
-    """Each class cut into the splits by their fractions, rounded, but at least one to each where there are enough.
+    """Each class divided into the splits by their fractions, rounded, but at least one item in each if there are enough.
 
-    What the fractions leave over is in no split.
+    Items that the fractions leave over are in no split.
     """
     parts: dict[str, list[Item]] = {name: [] for name in fractions}
     for group in by_label(items).values():
@@ -48,8 +48,8 @@ def split(items: Sequence[Item], fractions: Mapping[str, float], seed: int) -> d
 
 
 def few_shot(items: Sequence[Item], shots: int, seed: int, where: str) -> list[Item]:
-    """`shots` items of each class; those of fewer shots are among them. Raises UserError, which names the source by `where`,
-    when a class has not as many."""
+    """`shots` items of each class; more shots include those of fewer. where: the source's name in errors. Raises UserError if a
+    class has too few items."""
     chosen = []
     for label, group in by_label(items).items():
         if len(group) < shots:
@@ -73,7 +73,7 @@ def list_size(count: int) -> int:
 
 
 def offer(label: str, labels: Sequence[str], seed: int, id: str) -> tuple[str, ...]:
-    """The labels offered with an item, its own always among them, in an order of its own."""
+    """The labels offered with an item, its own always among them, in random order."""
     others = sorted((other for other in labels if other != label), key=lambda other: hash_rank(seed, "offer", id, other))
     offered = [label, *others[: list_size(len(labels)) - 1]]
     return tuple(sorted(offered, key=lambda one: hash_rank(seed, "shuffle", id, one)))

@@ -15,21 +15,21 @@ from mmrl.api.tasks.image_sources import SUFFIXES, hash_rank
 from mmrl_classification.sampling import Item
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
-"""Our split -> names that sources give it, the first that is there is taken."""
+"""Our split -> its names in sources; the first that exists is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """What a source holds."""
+    """The contents of a source."""
 
     name: str
     """The source in messages, such as its path."""
     classes: tuple[str, ...]
-    """In the source's order; base-to-new cuts it in half."""
+    """In the source's order; base-to-new divides it in half."""
     items: Mapping[str, Sequence[Item]]
     """Split -> items; under "" when the source is not split."""
     open: Callable[[Item], Any]
-    """The item's picture: a path, or a PIL image. Raises UserError, which names it, when it can't be used."""
+    """The item's picture: a path, or a PIL image. Raises UserError if it can't be used."""
 
 
 def folder(path: str) -> Pictures:
@@ -76,7 +76,7 @@ def _images(folder: Path, root: Path) -> list[Item]:
         if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
     ]
     if not found:
-        raise UserError(f"class folder {folder} has no images ({', '.join(SUFFIXES)}): put some in, or remove it")
+        raise UserError(f"class folder {folder} has no images ({', '.join(SUFFIXES)}): add some, or remove the folder")
     label = unicodedata.normalize("NFC", folder.name)  # macOS lists names in another form
     ids = {unicodedata.normalize("NFC", file.relative_to(root).as_posix()): str(file) for file in found}
     return [Item(id, label, ids[id]) for id in sorted(ids)]
@@ -164,7 +164,7 @@ def _chosen(path: str, there: list[str], wanted: Mapping[str, str]) -> dict[str,
     """Our split -> the data set's: as wanted, else its train and test, else its only one, undivided."""
     for split in wanted.values():
         if split not in there:
-            raise UserError(f"data set {path} has no split {split!r}: split_names may name {', '.join(there)}")
+            raise UserError(f"data set {path} has no split {split!r}: split_names must name one of {', '.join(there)}")
     if wanted:
         return dict(wanted)
     found = {ours: theirs[0] for ours, known in SPLITS.items() if (theirs := [n for n in known if n in there])}
@@ -173,7 +173,7 @@ def _chosen(path: str, there: list[str], wanted: Mapping[str, str]) -> dict[str,
     if len(there) == 1:
         return {"": there[0]}
     raise UserError(
-        f"data set {path} has the splits {', '.join(there)}: say which is which with split_names = {{train = ..., test = ...}}"
+        f"data set {path} has the splits {', '.join(there)}: assign them with split_names = {{train = ..., test = ...}}"
     )
 
 
@@ -183,7 +183,7 @@ def _labels(table: Any, column: str, where: str) -> tuple[list[str], list[str]]:
     values = table[column][:]
     for row, value in enumerate(values):
         if value is None or isinstance(value, list | dict | float) or (names and not 0 <= value < len(names)):
-            raise UserError(f"row {row} of {where} has the label {value!r:.40}: label_column must hold class numbers or names")
+            raise UserError(f"row {row} of {where} has the label {value!r:.40}: label_column must contain class numbers or names")
     labels = [names[v] if names else str(v) for v in values]
     return labels, list(names) if names else sorted(set(labels))
 

@@ -17,20 +17,20 @@ from mmrl_classification.verifiers import normalise
 
 
 class Style(NamedTuple):
-    """How an answer is asked for."""
+    """The requested form of an answer."""
 
     suffix: str
-    """Follows the question."""
+    """Text after the question."""
     gold: str
-    """The completion that deserves the most. A verifier that reads another form gives 0 to everything."""
+    """The gold completion. A verifier that reads another form gives 0 to everything."""
 
 
 THOUGHT = "<think>The picture shows: {0}.</think>\n<answer>{0}</answer>"
 STYLES = {
-    "question": Style("", "<answer>{0}</answer>"),  # says nothing of the form: a warm start teaches it
+    "question": Style("", "<answer>{0}</answer>"),  # requests no form: a warm start teaches it
     "tags": Style("\nThink in <think> </think> tags, then give the answer in <answer> </answer> tags.", THOUGHT),
     "direct": Style("\nGive the answer and nothing else.", "{0}"),
-    # the next two are CLS-RL's and No-Thinking-RL's own words, with their blank after the line break
+    # the next two are the prompts of CLS-RL and No-Thinking-RL, with their blank after the line break
     "cls-rl": Style(
         "\n Please output the thinking process in <think> </think> and final answer in <answer> </answer> tags.", THOUGHT
     ),
@@ -39,12 +39,12 @@ STYLES = {
 
 
 class Digits(Task):
-    """Which handwritten digit is shown: 1,797 real ones, at hand without a download."""
+    """Which handwritten digit is shown: 1,797 real ones, without a download."""
 
     splits = ("warm", "train", "test")
 
     def __init__(self, size: int = 56, style: str = "question") -> None:
-        """size: pixels of a side, from 8. style: how the answer is asked for, see `Classification.style`."""
+        """size: pixels of a side, from 8. style: the requested form of the answer, see `Classification.style`."""
         check_integer("size", size, 8, 4096, of="pixels")
         self.style = style_named(style)
         self.pictures = sources.digits(size)
@@ -66,35 +66,35 @@ class Digits(Task):
 
 @dataclass(kw_only=True, eq=False)
 class Classification(Task):
-    """What tasks over a source of pictures share; a subclass reads the source."""
+    """Base class of tasks on a source of pictures; a subclass reads the source."""
 
     style: str = "tags"
-    """How the answer is asked for. A verifier must read that form, or every reward is 0:
+    """The requested form of the answer. A verifier must read that form, or every reward is 0:
 
     - tags, a thought and the answer in tags: `classification/answer` and `classification/format`, the defaults
-    - question, which says nothing of the form (a warm start teaches an answer tag): `classification/answer`
+    - question, which requests no form (a warm start teaches an answer tag): `classification/answer`
     - direct, the answer and nothing else: `classification/exact`
-    - cls-rl and no-thinking, in the published words: the verifiers of the tasks `@cls-rl` and `@no-thinking-rl`
+    - cls-rl and no-thinking, the published prompts: the verifiers of the tasks `@cls-rl` and `@no-thinking-rl`
     """
     question: str = "What type of object is in the photo?"
-    """Stands first in the prompt."""
+    """The first text of the prompt."""
     open_ended: bool = False
-    """The prompt lists no labels. By default it lists some to choose from, as many as CLS-RL does."""
+    """List no labels in the prompt. By default it lists as many to choose from as CLS-RL does."""
     labels: Sequence[str] | None = None
     """The labels to choose from; by default the classes. Every class must be among them."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Class -> what to call it in prompts and answers, for classes with names like n01440764."""
+    """Class -> its name in prompts and answers, for classes with names like n01440764."""
     classes: str = "all"
     """all, base or new (the first or second half of the classes), or base-to-new: test on both, everything else on base only."""
     shots: int | None = None
     """Images per class in `train`; by default all."""
     fractions: Mapping[str, float] | None = None
-    """Split -> share of each class, for sources that are not split themselves; by default train 0.8, test 0.2."""
+    """Split -> share of each class, for sources without splits; by default train 0.8, test 0.2."""
     seed: int = 0
-    """Draws the splits and the shots. The run's own seed does not, so that no test image is ever trained on."""
+    """Seed of the splits and the shots. The run's seed doesn't change them, so that no test image is ever trained on."""
     quarantine: bool = False
-    """Decode everything at the start and leave out what is broken, with a warning. By default one is
-    left out when its turn comes, and more than a tenth of them stop the run."""
+    """Decode all images at the start and leave out broken ones, with a warning. By default each is left out when it is used, and
+    the run stops if more than a tenth are broken."""
 
     def __post_init__(self) -> None:
         for option, kind in (("question", str), ("open_ended", bool), ("seed", int), ("quarantine", bool)):
@@ -109,7 +109,7 @@ class Classification(Task):
         classes = tuple(dict.fromkeys(called.values()))
         if len(classes) < 2:
             raise UserError(
-                f"{self.pictures.name} has only the class {''.join(classes)!r}, which leaves nothing to tell apart: "
+                f"{self.pictures.name} has only the class {''.join(classes)!r}, and classification needs two: "
                 "add a class, or correct path"
             )
         self._groups = {} if self.classes == "all" else self._halves(classes)
@@ -126,14 +126,14 @@ class Classification(Task):
         raise NotImplementedError(f"{type(self).__name__} must define read()")
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
-        """The seed draws only the labels that are offered with each picture, and their order."""
+        """The seed changes only the labels that are offered with each picture, and their order."""
         return LazyPrompts(self._items[check_split(split, self.splits)], lambda item: self._pose(item, seed))
 
     def gold(self, prompt: Prompt) -> str:
         return self._style.gold.format(prompt.answer)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """Base and new classes apart, when both were evaluated: means, their 95% intervals if all scores are 0 or 1, and the
+        """Metrics of base and new classes, if both were evaluated: means, their 95% intervals if all scores are 0 or 1, and the
         harmonic mean of the two."""
         figures: dict[str, float] = {}
         for group in ("base", "new"):
@@ -157,12 +157,12 @@ class Classification(Task):
         return Prompt(id=item.id, messages=[question], answer=item.label, meta=meta)
 
     def _called(self) -> dict[str, str]:
-        """Class -> its label; refuses names for unknown classes and labels that an answer could not tell apart."""
+        """Class -> its label. Raises UserError for names of unknown classes and labels that read the same."""
         known = self.pictures.classes
         for name in self.names:
             if name not in known:
                 hint = did_you_mean(name, known)
-                raise UserError(f"names has {name!r}, which is no class of {self.pictures.name}: correct or remove it.{hint}")
+                raise UserError(f"names has {name!r}, which is not a class of {self.pictures.name}: correct or remove it.{hint}")
         called = {c: str(self.names.get(c, c)).strip() for c in known}
         seen: dict[str, str] = {}
         for label in called.values():
@@ -180,7 +180,7 @@ class Classification(Task):
             if len(halves[half]) < 2:
                 raise UserError(
                     f"classes = {self.classes!r} halves the {len(classes)} classes of {self.pictures.name}, and one {half} class "
-                    "leaves nothing to tell apart: have 4 classes or more, or set classes = 'all'"
+                    "is too few: use 4 classes or more, or set classes = 'all'"
                 )
         return {label: half for half, part in halves.items() for label in part}
 
@@ -201,7 +201,7 @@ class Classification(Task):
         return tuple(dict.fromkeys(self.labels))
 
     def _select(self, items: Mapping[str, list[Item]]) -> dict[str, list[Item]]:
-        """The items of every split, in an order in which the classes mix."""
+        """The items of every split, in an order that mixes the classes."""
         parts = split(items[""], self._checked_fractions(), self.seed) if "" in items else dict(items)
         if "" not in items and self.fractions is not None:
             raise UserError(f"{self.pictures.name} has its own splits, {', '.join(items)}: leave fractions out")
@@ -279,7 +279,7 @@ class Dataset(Classification):
     name: str | None = None
     """The data set's configuration."""
     revision: str | None = None
-    """Commit or tag on the Hub; name one, so that the data can't change."""
+    """Commit or tag on the Hub; set it, so that the data can't change."""
     image_column: str = "image"
     label_column: str = "label"
     split_names: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Our verifiers. A completion is hostile input: every function here is linear in its length, or bounds it first.
+"""Our verifiers. Completions may be hostile: every function here is linear in their length, or bounds it first.
 
 Two texts are the same answer when they are equal in Unicode NFC and without regard to case, with `_`, blanks and hyphens inside
-words alike, blanks around removed and one full stop at the end forgiven. An empty answer is never right.
+words alike, blanks around removed and one full stop at the end ignored. An empty answer is never right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mmrl.api.verifiers.parse import nfc, only_answer
 MAX_LENGTH = 50_000
 """Characters of a completion that `contains` reads."""
 MAX_MENTIONS = 8
-"""Times that `contains` lets the answer occur: more is a loop."""
+"""Maximum of occurrences of the answer in `contains`: more is a loop."""
 DASHES = {ord(c): "-" for c in "\u2010\u2011\u2012\u2013\u2014\u2212"}
 
 
@@ -60,7 +60,7 @@ def contains(case: Case) -> Score:
 def form(case: Case) -> float:
     """1 when the completion is one `<think>...</think>` and one `<answer>...</answer>`, neither empty, and blanks at most.
 
-    Known exploits: what stands in the tags is not read; a reward for the answer must stand beside it.
+    Known exploits: the text in the tags is not read; combine it with a reward for the answer.
     """
     text = case.completion.strip()
     if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):

@@ -348,7 +348,7 @@ def test_bad_folders_are_refused_in_one_line(folder, tmp_path):
     root = folder({"cat": 2, "dog": 2})
     (root / "empty").mkdir()
     (root / "empty" / "notes.txt").write_text("no picture")
-    with pytest.raises(UserError, match=r"class folder .*pictures/empty has no images \(\.jpg, .*\): put some in, or remove it"):
+    with pytest.raises(UserError, match=r"class folder .*pictures/empty has no images \(\.jpg, .*\): add some, or remove the folder"):
         Folder(path=root)
     with pytest.raises(
         UserError, match="has only the class 'cat', which leaves nothing to tell apart: add a class, or correct path"

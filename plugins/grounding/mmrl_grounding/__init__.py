@@ -23,10 +23,12 @@ def _scenes() -> list[TaskSpec]:
         return TaskSpec(id=f"grounding/{name}", target=TASK + target, verifiers=named, summary=summary)
 
     return [
-        scene("refer", "Refer", {"iou": 1.0, "format": 0.1}, "where is the red oval: one box, on composed scenes"),
-        scene("detect", "Detect", {"hungarian": 1.0}, "all things of some labels, on composed scenes"),
-        scene("count", "Count", {"count": 1.0, "format": 0.1}, "how many there are, on composed scenes"),
-        scene("point", "Point", {"point": 1.0, "format": 0.1}, "a point on the thing described, on composed scenes"),
+        scene(
+            "refer", "Refer", {"iou": 1.0, "format": 0.1}, "one box for a description such as the red oval, on composed scenes"
+        ),
+        scene("detect", "Detect", {"hungarian": 1.0}, "all objects of some labels, on composed scenes"),
+        scene("count", "Count", {"count": 1.0, "format": 0.1}, "how many objects there are, on composed scenes"),
+        scene("point", "Point", {"point": 1.0, "format": 0.1}, "a point on the described object, on composed scenes"),
     ]
 
 
@@ -69,16 +71,18 @@ def _ours() -> list[VerifierSpec]:
 
     return [
         graded("iou", "iou", "IoU of the one box answered"),
-        strict("iou50", "iou", "1 from an IoU of 0.5 on: the accuracy of referring expressions", threshold=0.5, graded=False),
-        graded("giou", "giou", "generalised IoU of the one box answered, from -1", low=-1.0),
+        strict(
+            "iou50", "iou", "1 if the IoU is at least 0.5: the accuracy of referring expressions", threshold=0.5, graded=False
+        ),
+        graded("giou", "giou", "generalised IoU of the one box answered, -1 to 1", low=-1.0),
         graded("ap", "ap", "COCO's average precision of the boxes listed"),
         graded("ap50", "ap", "COCO's average precision at IoU 0.5", only_50=True),
         graded("ap-length", "ap", "COCO's average precision, less for superfluous boxes", length=True),
         graded("hungarian", "hungarian", "IoUs of the best matching by label, over the larger number of boxes"),
         strict("count", "count", "the exact number of objects"),
         strict("point", "point", "the point is inside the box"),
-        graded("point-near", "point", "1 inside the box, less with the distance from it", graded=True),
-        strict("format", "form", "the form of answer that the task asks for"),
+        graded("point-near", "point", "1 inside the box, outside less with the distance", graded=True),
+        strict("format", "form", "the answer's format is the one that the task requests"),
     ]
 
 
@@ -104,9 +108,9 @@ def _published() -> list[VerifierSpec]:
         graded("weighted-sum@vlm-r1", VLM_R1 + "weighted_sum", "VLM-R1's weighted_sum: position and completeness"),
         strict("format-od@vlm-r1", VLM_R1 + "turns", "VLM-R1's format of detection: think, then answer, nothing else"),
         graded("precision@vision-r1", VISION_R1 + "precision", "Vision-R1's precision: GIoU of the matched boxes"),
-        graded("recall@vision-r1", VISION_R1 + "recall", "Vision-R1's recall: share of the boxes that are found"),
+        graded("recall@vision-r1", VISION_R1 + "recall", "Vision-R1's recall: share of the true boxes that are found"),
         strict("format@vision-r1", VISION_R1 + "form", "Vision-R1's dual format: the completion is JSON of boxes"),
         graded("accuracy@vision-reasoner", VISION_REASONER + "accuracy", "VisionReasoner's boxes and points, 0 to 3", high=3.0),
         graded("format@vision-reasoner", VISION_REASONER + "form", "VisionReasoner's format, 0 to 3", high=3.0),
-        strict("non-repeat@vision-reasoner", VISION_REASONER + "non_repeat", "VisionReasoner's reward of saying nothing thrice"),
+        strict("non-repeat@vision-reasoner", VISION_REASONER + "non_repeat", "VisionReasoner's penalty of repeated sentences"),
     ]

@@ -1,4 +1,4 @@
-"""How an answer is asked for, and how a gold completion gives it: the styles that tasks share."""
+"""Prompts and gold completions in the styles that tasks share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VLM_R1_OD = (
     "answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, i.e., "
     "<think> reasoning process here </think><answer> answer here </answer>\n{0}"
 )
-"""VLM-R1's templates of the task types `rec` and `odLength`; a question of the data stands in them."""
+"""VLM-R1's templates of the task types `rec` and `odLength`, for questions of the data."""
 VLM_R1_BOXES = (
     "Please carefully check the image and detect the following objects: {0}. Output the bbox coordinates of detected objects in "
     'JSON format:\n```json\n[{{"bbox_2d": [x1, y1, x2, y2], "label": "object name"}}]\n```\n'
@@ -53,7 +53,7 @@ VISION_R1_BOXES = (
 
 
 def ask(text: str, style: str, asks: str, frame: CoordinateFormat, size: tuple[int, int]) -> str:
-    """A question and how it is to be answered. asks: box, boxes, point or count. size: (width, height) in the pixels of
+    """A question with instructions for the answer. asks: box, boxes, point or count. size: (width, height) in the pixels of
     `frame`."""
     where = _WHERE[frame].format(*size)
     text = text if text.rstrip().endswith(_ENDS) else f"{text.rstrip()}."
@@ -66,8 +66,8 @@ def ask(text: str, style: str, asks: str, frame: CoordinateFormat, size: tuple[i
 
 
 def answer(style: str, asks: str, truth: Any) -> str:
-    """What stands in a gold completion. truth: a box, a point, a number, or a list of `{"bbox_2d", "label"}`, in the answer's
-    frame."""
+    """The text of a gold completion. truth: a box, a point, a number, or a list of `{"bbox_2d", "label"}`, in the answer's
+    coordinate format."""
     if asks == "count":
         return str(truth)
     if style == "short":
@@ -89,5 +89,5 @@ def listed(objects: Sequence[Mapping[str, Any]]) -> str:
 
 
 def thought(text: str, said: str) -> str:
-    """A completion of a thought and an answer in their tags."""
+    """A completion with a thought and an answer in their tags."""
     return f"<think>{text}</think>\n<answer>{said}</answer>"

@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 from mmrl_grounding.geometry import Box, sides
 
 THRESHOLDS = (*(0.5 + (0.95 - 0.5) / 9 * i for i in range(9)), 0.95)
-"""The IoU from which a box is found, of AP: numpy's linspace(0.5, 0.95, 10), bit for bit."""
+"""AP's IoU thresholds, from which a box counts as found: numpy's linspace(0.5, 0.95, 10), bit for bit."""
 RECALLS = (*(i * 0.01 for i in range(100)), 1.0)
 """The recalls at which precision is read: numpy's linspace(0, 1, 101)."""
 MOST = 100
-"""Boxes of a label that are read; further ones count for nothing, neither way."""
+"""Maximum of boxes of a label; further ones are ignored."""
 LARGEST = 1e10
 """Square pixels; a larger true box is not counted, nor is one of negative area (reversed in one direction)."""
 EPSILON = 2.220446049250313e-16
@@ -27,8 +27,8 @@ Labelled = tuple[Box, Hashable]
 def average_precision(truth: Sequence[Labelled], found: Sequence[Labelled], thresholds: Sequence[float] = THRESHOLDS) -> float:
     """The mean over the labels of `truth` and over the thresholds of the interpolated precision, 0 to 1.
 
-    truth, found: (box, label); the first found is the surest. Labels that `truth` doesn't have are left out, as in COCO, where
-    each label is a category of its own. -1 when no true box counts, as pycocotools says it.
+    truth, found: (box, label); the first found is the most confident. Labels that `truth` doesn't have are left out, as in COCO,
+    where each label is a category of its own. -1 when no true box counts, as in pycocotools.
     """
     wanted: dict[Hashable, list[Box]] = {}
     given: dict[Hashable, list[Box]] = {}

@@ -1,4 +1,4 @@
-"""Tasks on pictures with boxes that people bring, in our words or in those of published systems."""
+"""Tasks on your own pictures with boxes, with our prompts or those of published systems."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from mmrl_grounding.task import Grounded
 
 @dataclass(kw_only=True, eq=False)
 class Data(Grounded):
-    """What the tasks on people's data share. A subclass asks about a row."""
+    """Base class of the tasks on your own data. A subclass makes a question from a row."""
 
     path: str
     """The file: .jsonl, .json, .csv, .parquet, or a data set's name; or several, joined by ':'. See the guide for what rows
     may hold."""
     images: str | None = None
-    """The folder that pictures' names are relative to, by default the file's own; or one for each file, joined by ':'."""
+    """The folder that picture paths are relative to, by default the file's own; or one for each file, joined by ':'."""
     test_path: str | None = None
-    """A file of its own for the split `test`, with pictures in the same folders; `path` is then all for the other splits."""
+    """A separate file for the split `test`, with pictures in the same folders; `path` then only serves the other splits."""
     shares: Mapping[str, float] = field(default_factory=lambda: {"train": 0.9, "test": 0.1})
-    """Split -> share of the pictures, drawn by their names, so that no picture is in two splits."""
+    """Split -> share of the pictures, assigned by their names, so that no picture is in two splits."""
     boxes: str | None = None
     """How boxes are written: xyxy, two corners, or xywh, a corner and the size. By default bbox_2d and solution are xyxy, bbox
     and box xywh; those in conversations are xyxy in any case."""
     whole: bool = True
-    """Round boxes to whole pixels. Answers are whole numbers, so that a fraction could never be met."""
+    """Round boxes to whole pixels, because answers are whole numbers and could never match a fraction."""
     seed: int = 0
-    """Draws the splits. The run's own seed does not, so that no test picture is ever trained on."""
+    """Seed of the splits. The run's seed doesn't change them, so that no test picture is ever trained on."""
 
     asks: ClassVar[str]
 
@@ -70,7 +70,7 @@ class Data(Grounded):
         return LazyItems(self._tables[split], lambda row, number: self._pose(split, row), self._chosen[split])
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> tuple[str, Any, Sequence[Mapping[str, Any]], dict[str, Any]]:
-        """(the question, the answer, the objects that it is about, further meta). Raises ValueError for a row that won't do."""
+        """(the question, the answer, the objects that it is about, further meta). Raises ValueError for an unusable row."""
         raise NotImplementedError(f"{type(self).__name__} must define pose(row, size)")
 
     def _pose(self, split: str, row: dict[str, Any]) -> Prompt:
@@ -81,7 +81,7 @@ class Data(Grounded):
         return Prompt(id=f"{split}-{row['id']}", messages=[user_message(text, row["image"])], answer=answer, meta=meta)
 
     def objects(self, row: Mapping[str, Any], size: tuple[int, int]) -> list[dict[str, Any]]:
-        """The objects of a row, their boxes checked on a picture of `size`. Raises ValueError for a box that is not sound."""
+        """The objects of a row, their boxes checked on a picture of `size`. Raises ValueError for an invalid box."""
         return sources.checked(row["objects"], size, self.whole)
 
     def _keep(self, wanted: Callable[[list[str] | None], bool], why: str) -> None:
@@ -94,7 +94,7 @@ class Data(Grounded):
 
     @staticmethod
     def _names(rows: sources.Chosen, number: int) -> list[str] | None:
-        """The labels of a row's objects, one for each; None for a row that can't be read, which is told when it is asked for."""
+        """The labels of a row's objects, one for each; None for a row that can't be read, which raises when it is used."""
         try:
             return [str(one.get("label", "")) for one in rows[number]["objects"]]
         except (UserError, ValueError):
@@ -107,7 +107,7 @@ class Data(Grounded):
 
 @dataclass(kw_only=True, eq=False)
 class ReferData(Data):
-    """Where is the thing that an expression describes? One box. Each expression of a row is a prompt of its own."""
+    """The box of the object that an expression describes. Each expression of a row is a separate prompt."""
 
     styles: ClassVar[tuple[str, ...]] = (*asking.STYLES, "vlm-r1")
     asks = "box"
@@ -134,7 +134,7 @@ class ReferData(Data):
 
 @dataclass(kw_only=True, eq=False)
 class PointData(ReferData):
-    """A point on the thing that an expression describes, or on any object of a label that is drawn."""
+    """A point on the object that an expression describes, or on any object of a random label."""
 
     styles = asking.STYLES
     asks = "point"
@@ -181,13 +181,13 @@ def _drawn_label(draw: random.Random, objects: Sequence[Mapping[str, Any]]) -> t
 
 @dataclass(kw_only=True, eq=False)
 class Labelled(Data):
-    """What the tasks share that are about all objects of some labels."""
+    """Base class of tasks about all objects of some labels."""
 
     labels: str | Sequence[str] = "present"
-    """The labels that are asked for: present, those of the picture; all, those of the data, or of a row's own `labels`; or a
-    list. Objects of others are not asked for. A picture without objects is left out unless labels are listed or all."""
+    """The labels in questions: present, those of the picture; all, those of the data, or of a row's own `labels`; or a list.
+    Objects of other labels are ignored. A picture without objects is left out unless labels are listed or all."""
     most: int | None = None
-    """Pictures with more objects are left out; by default none is."""
+    """Maximum of objects: pictures with more are left out. By default there is none."""
 
     def __post_init__(self) -> None:
         if self.most is not None:
@@ -210,7 +210,7 @@ class Labelled(Data):
 
 @dataclass(kw_only=True, eq=False)
 class CountData(Labelled):
-    """How many objects of a label there are, or of what an expression describes where a row says how many."""
+    """The number of objects of a label, or of those that an expression describes if the row has a number."""
 
     styles = asking.STYLES
     asks = "count"
@@ -239,8 +239,8 @@ class CountData(Labelled):
         return self.asked(text, "count", size), len(found), found, more
 
     def _drawn(self, row: Mapping[str, Any]) -> tuple[str, list[Mapping[str, Any]]]:
-        """The label that is asked for and its objects. How many there are is drawn first, of the numbers that a label of this
-        picture can give, so that rare numbers are asked for as often as they can be."""
+        """The label of the question and its objects. The number of objects is drawn first, from the numbers that labels of this
+        picture have, so that rare numbers occur as often as possible."""
         objects = row["objects"]
         if any(not one["label"].strip() for one in objects):
             raise ValueError("an object has no label")
@@ -262,8 +262,8 @@ class DetectData(Labelled):
     """All objects of some labels, each with its box."""
 
     refinement: str = "auto"
-    """For Vision-R1's rules: none, first or second, the stage of their progressive refinement. Run two entries of the task in
-    two stages."""
+    """Stage of Vision-R1's progressive rule refinement: none, first, second or auto. Run two entries of the task in two
+    stages."""
 
     styles = (*asking.STYLES, "vlm-r1", "vision-r1")
     asks = "boxes"

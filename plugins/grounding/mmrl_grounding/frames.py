@@ -1,7 +1,7 @@
-"""The numbers in which an answer is written, and those of the truth.
+"""Coordinate formats of answers and of the ground truth.
 
-Tasks keep the truth in pixels of the original picture. Completions are read, and gold completions written, in the frame of the
-policy, or in the one that a task forces with `meta["answer_frame"]`.
+The ground truth is in pixels of the original picture. Completions are read, and gold completions written, in the policy's
+coordinate format, or in the one that a task sets with `meta["answer_frame"]`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def written(numbers: Sequence[float], frame: CoordinateFormat, image_size: Size,
 
 
 def frame_of(case: Case) -> CoordinateFormat:
-    """The frame in which the completion's numbers are to be read."""
+    """The coordinate format of the completion's numbers."""
     forced = case.meta.get("answer_frame")
     return CoordinateFormat(forced) if forced else case.coordinate_format
 
 
 def truth_as_written(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
-    """The truth in the completion's frame, as a gold completion would write it. Without the picture's size it stays in pixels."""
+    """The truth in the completion's format, as in a gold completion. Without the picture's size it stays in pixels."""
     frame = frame_of(case)
     if frame is CoordinateFormat.PIXELS or not case.image_sizes:
         return tuple(numbers)
@@ -48,8 +48,8 @@ def truth_as_written(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
 def in_pixels(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
     """A completion's numbers, x, y pairs, in pixels of the original.
 
-    Where the case has no picture they are pixels of `meta["input_wh"]`, scaled to `meta["image_wh"]`, as in tables of
-    published rewards, or count as they stand.
+    If the case has no picture, they are pixels of `meta["input_wh"]` and scaled to `meta["image_wh"]`, as in tables of published
+    rewards; without these they are not converted.
     """
     if not case.image_sizes:
         if "image_wh" not in case.meta or "input_wh" not in case.meta:

@@ -1,4 +1,4 @@
-"""Boxes and points: the one definition of every quantity that this plugin rewards.
+"""Boxes and points: definitions of the quantities in this plugin's rewards.
 
 A box is (x1, y1, x2, y2): left, top, right, bottom, in continuous coordinates, so that its width is x2 - x1. All functions
 work on plain numbers, and on arrays that broadcast when `low` and `high` are numpy's `minimum` and `maximum`: four arrays [M,
@@ -16,12 +16,12 @@ Pick = Callable[[Any, Any], Any]
 
 
 def sides(a: Box, b: Box, low: Pick = min, high: Pick = max) -> tuple[Any, Any]:
-    """(width, height) of what two boxes share; negative where they are apart."""
+    """(width, height) of the overlap of two boxes; negative where they are apart."""
     return low(a[2], b[2]) - high(a[0], b[0]), low(a[3], b[3]) - high(a[1], b[1])
 
 
 def overlap(a: Box, b: Box, low: Pick = min, high: Pick = max, extra: float = 0) -> Any:
-    """The area that two boxes share. extra: added to each side, 1 where a box counts the pixels of both its edges."""
+    """The area of the overlap of two boxes. extra: added to each side, 1 if a box includes the pixels of both its edges."""
     width, height = sides(a, b, low, high)
     return high(width + extra, 0) * high(height + extra, 0)
 

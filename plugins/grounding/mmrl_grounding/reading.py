@@ -1,9 +1,9 @@
-"""What a completion says: boxes with labels, a point, a number. For our own verifiers.
+"""Read boxes with labels, a point or a number from a completion. For our own verifiers.
 
-Two ways of writing are read, whichever a task asks for: JSON (`{"bbox_2d": [12, 34, 56, 78], "label": "red circle"}`, lists of
-such, with `bbox`, `box` or `box_2d` for `bbox_2d`, or bare lists of four numbers), and bare numbers (`12 34 56 78`, one box a
-line or between semicolons, a label before the numbers). What can't be read is no answer; a box without an area, reversed or
-beyond all measure is a box that was listed and is nowhere.
+Two forms are accepted, whichever a task requests: JSON (`{"bbox_2d": [12, 34, 56, 78], "label": "red circle"}`, lists of such,
+with `bbox`, `box` or `box_2d` for `bbox_2d`, or bare lists of four numbers), and bare numbers (`12 34 56 78`, one box a line or
+between semicolons, a label before the numbers). Unreadable text is no answer. A box that has no area, is reversed or has huge
+numbers counts as listed and overlaps nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from mmrl.api.verifiers.parse import MAX_LENGTH, only_answer, only_json, parse_n
 from mmrl_grounding.geometry import is_box
 
 MOST = 500
-"""Boxes that an answer may list; one with more is no answer."""
+"""Maximum of boxes in an answer; more is no answer."""
 NOTHING = ("none", "nothing", "no objects")
-"""What says in words that there is nothing to be found, beside an empty list."""
+"""Words for an answer without objects, besides an empty list."""
 _BOX_KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 _LIST_KEYS = ("boxes", "bboxes", "objects", "detections", "items")
 _LABEL_KEYS = ("label", "class", "category", "name")
@@ -28,7 +28,7 @@ PROSE = 1_000
 """Characters of a text in which four numbers among words are taken for a box."""
 _TAG = re.compile("</?(?:think|answer)>")
 _ODD = re.compile(r"nan|inf|null|none|\d[eE]", re.IGNORECASE)
-"""What is written where a number should be, and would be passed over; and numbers beyond all measure."""
+"""Words in the place of a number, which would be skipped otherwise; and numbers with exponents."""
 _SEPARATORS = str.maketrans("[](){},:=", " " * 9)
 _DIGITS = re.compile(r"[0-9]+(?:[.][0-9]*)?")
 _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
@@ -44,15 +44,15 @@ class Listed(NamedTuple):
 
 
 def said(case: Case) -> tuple[str | None, str]:
-    """(what is the answer, ""), or (None, why there is none): where the task asks for tags, by `meta["style"]`, or the completion
-    has any, the text of the one answer tag, else the whole completion."""
+    """(the answer's text, ""), or (None, why there is none). If the task requests tags (`meta["style"]`) or the completion has
+    some, it is the text of the one answer tag, else the whole completion."""
     if case.meta.get("style") == "tags" or len(case.completion) > MAX_LENGTH or _TAG.search(case.completion):
         return only_answer(case.completion)
     return case.completion, ""
 
 
 def boxes(text: str) -> list[Listed] | None:
-    """The boxes that a text lists, in order; None when it is no such list, or one of more than `MOST`."""
+    """The boxes that a text lists, in order; None if it is not such a list, or has more than `MOST`."""
     plain = text.strip()
     if plain.rstrip(".").lower() in NOTHING:
         return []

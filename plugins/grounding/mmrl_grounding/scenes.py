@@ -1,8 +1,7 @@
-"""Composed scenes: shapes and small photographs laid on a piece of a photograph, so that every box is known exactly.
+"""Composed scenes: shapes and small photographs on a piece of a photograph, so that every box is known exactly.
 
-Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.api.tasks.image_sources`
-cuts them for
-that split: the same scene on every machine, and no pixel of one split in another.
+A split and a number seed all random draws, and photographs are cut as `mmrl.api.tasks.image_sources` cuts them for that split:
+scenes are the same on every machine, and no pixel of one split is in another.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ SHAPES = {
 }
 """Name -> corners in the unit square, each side of which it touches; an oval has none."""
 TILES = {"brick": "brick", "star": "hubble_deep_field", "tissue": "ihc", "coin": "coins", "eye": "retina"}
-"""What the small photographs are called -> the photograph that they are cut from."""
+"""Name of a small photograph -> the photograph from which it is cut."""
 BACKGROUNDS = ("astronaut", "chelsea", "china", "coffee", "flower", "grass", "gravel", "motorcycle_left", "rocket")
 FINE = 4
-"""Shapes are drawn so many times larger and then reduced."""
+"""Shapes are drawn this many times larger and then reduced."""
 GAP = 2
 """Pixels between two things, at least."""
 TRIES = 200
@@ -70,7 +69,7 @@ class Thing:
 
 
 def arrange(draw: random.Random, kinds: Sequence[Kind], size: int, grid: int) -> list[Thing]:
-    """Things of these kinds, none of which touches another, with corners on a grid of so many pixels in a square of `size`.
+    """Things of these kinds, none of which touches another, with corners on a grid of `grid` pixels in a square of `size`.
 
     Raises UserError when they do not fit.
     """
@@ -88,7 +87,7 @@ def arrange(draw: random.Random, kinds: Sequence[Kind], size: int, grid: int) ->
 
 
 def _boxes(draw: random.Random, number: int, steps: int, grid: int, longest: float) -> list[tuple[int, int, int, int]]:
-    """So many boxes apart from each other; none when they don't fit."""
+    """`number` boxes that don't touch each other; empty if they don't fit."""
     gap = -(-GAP // grid)
     found: list[tuple[int, int, int, int]] = []
     for _ in range(TRIES):
@@ -121,7 +120,7 @@ def paint(draw: random.Random, split: str, things: Sequence[Thing], size: int) -
 
 
 def mask(shape: str, width: int, height: int) -> Image:
-    """What a shape covers of its box, 0 to 255, as a picture of one channel."""
+    """The coverage of a box by a shape, 0 to 255, as a picture of one channel."""
     from PIL import Image, ImageDraw
 
     fine = Image.new("L", (width * FINE, height * FINE))
@@ -144,8 +143,8 @@ PLACES: dict[str, Callable[[Thing], float]] = {
 
 
 def expression(draw: random.Random, target: Thing, things: Sequence[Thing], size: int) -> str | None:
-    """Words that fit the target and nothing else of the scene: `the red oval`, or `the leftmost red oval` where there are
-    several. None when no such words are at hand: it is not clearly ahead of the others."""
+    """A description that fits the target and nothing else in the scene: `the red oval`, or `the leftmost red oval` if there are
+    several. None if the target isn't clearly ahead of the others in any direction."""
     rivals = [t for t in things if t.label == target.label and t is not target]
     if not rivals:
         return f"the {target.label}"
@@ -158,8 +157,8 @@ def expression(draw: random.Random, target: Thing, things: Sequence[Thing], size
 
 
 def similar_to(draw: random.Random, kind: Kind, how: float) -> Kind:
-    """Another kind of thing; with the chance `how` one that shares colour, shape or both with `kind`, so that they are easily
-    mixed up."""
+    """Another kind of object; with probability `how` one that shares colour, shape or both with `kind`, so that they are easily
+    confused."""
     if draw.random() >= how:
         return draw.choice([k for k in KINDS if k[0] != kind[0] and k[1] != kind[1]])
     same = draw.choice(("colour", "shape", "both"))

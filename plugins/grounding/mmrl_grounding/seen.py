@@ -1,4 +1,4 @@
-"""What people see of an answer about a picture: the true boxes, and what a completion says, each with how well it fits."""
+"""Overlays for pictures: the true boxes, and those of a completion with their IoU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl_grounding.frames import in_pixels, truth_as_written
 
 
 def true_marks(case: Case) -> list[Overlay]:
-    """The true boxes, where several kinds of things are asked for with their labels."""
+    """The true boxes with their labels, if the question is about several kinds of objects."""
     size = case.image_sizes[0]
     if case.meta["asks"] == "boxes":
         return [box_overlay(one["bbox_2d"], size, "true", str(one.get("label", ""))) for one in case.answer]
@@ -17,7 +17,7 @@ def true_marks(case: Case) -> list[Overlay]:
 
 
 def said_marks(case: Case) -> list[Overlay]:
-    """What our verifiers read in a completion; nothing where they read nothing, and of a count, which has no place."""
+    """The boxes or points that our verifiers read in a completion; empty if they read none, and for counts."""
     return {"box": _box, "boxes": _boxes, "point": _point, "count": lambda case: []}[case.meta["asks"]](case)
 
 

@@ -1,7 +1,7 @@
-"""Pictures with boxes that people bring: JSONL as VLM-R1 has it, tables as for RefCOCO, COCO's detection JSON.
+"""Your own pictures with boxes: JSONL as for VLM-R1, tables as for RefCOCO, COCO's detection JSON.
 
-Every source is read as rows of one form, a picture, what is asked, and its objects, so that tasks know no formats. A row that
-can't be used raises when it is asked for, and the message names its file and line, or its annotation.
+Every source is read as rows of one form (a picture, the question, its objects), so that tasks need not know the formats. An
+unusable row raises when it is read, and the message names its file and line, or its annotation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOX_KEYS = ("bbox_2d", "bbox", "box", "solution")
 COUNT_KEYS = ("count", "number")
 OBJECT_KEYS = ("objects", "annotations", "boxes")
 XYXY_KEYS = ("bbox_2d", "solution")
-"""Keys whose boxes are x1, y1, x2, y2 by custom; the others hold x, y, width, height, as COCO and RefCOCO do."""
+"""Keys whose boxes are x1, y1, x2, y2 by convention; the others are x, y, width, height, as in COCO and RefCOCO."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Chosen(DataTable):
     places: tuple[tuple[int, int, int], ...] = ()
     """(table, row, expression) of each row."""
     keys: tuple[str, ...] = ()
-    """What decides a row's split: its picture as the row names it, so that none is in two, wherever the files are."""
+    """Decides a row's split: the picture's path as the row gives it, so that no picture is in two splits."""
 
     def location(self, index: int) -> str:
         table, row, _ = self.places[index]
@@ -45,8 +45,8 @@ def source(path: str, images: str | None, box_format: str | None) -> Chosen:
     """The rows of one file, or of several joined by ':'; `images` is then one folder for each of them, or one for all.
 
     A row is `{"id", "image", "question", "expression", "objects", "count"}`; objects are `{"bbox_2d": [x1, y1, x2, y2],
-    "label"}`, unchecked; count is the number of things, where a row says it itself. box_format: xywh or xyxy; by default what is
-    custom for the key. Raises UserError when a file is missing, or is none of the formats.
+    "label"}`, unchecked; count is the number of objects, if the row gives it. box_format: xywh or xyxy; by default the convention
+    of the key. Raises UserError if a file is missing or has another format.
     """
     paths = [str(path)] if _exists(str(path)) else [p for p in str(path).split(":") if p]
     for one in paths:
@@ -73,15 +73,15 @@ def source(path: str, images: str | None, box_format: str | None) -> Chosen:
 def _exists(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
-    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, a home that nobody has
+    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, an unknown user's home
         raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None
 
 
 def checked(objects: Sequence[Mapping[str, Any]], size: tuple[int, int], whole: bool) -> list[dict[str, Any]]:
-    """Objects with boxes that are sound on a picture of `size`, cut at its edges if they are over them by a pixel at most.
+    """Objects whose boxes are valid on a picture of `size`, clipped to its edges if they exceed them by a pixel at most.
 
-    whole: round the corners to whole pixels, but for a box that would lose its area.
-    Raises ValueError that says what is wrong with the first other one.
+    whole: round the corners to whole pixels, except for a box that would lose its area. Raises ValueError for the first invalid
+    box.
     """
     return [{"bbox_2d": _sound(one["bbox_2d"], size, whole, _named(one)), "label": str(one.get("label", ""))} for one in objects]
 
@@ -128,7 +128,7 @@ def _table(path: str) -> DataTable:
 
 
 def _tolerant(table: DataTable) -> Iterator[dict[str, Any] | None]:
-    """The rows; None for one that can't be read, which is told when it is asked for."""
+    """The rows; None for one that can't be read, which raises when it is used."""
     for row in range(len(table)):
         try:
             yield table[row]
@@ -150,7 +150,7 @@ def _plain(row: dict[str, Any], expression: int, path: str, folder: str | None, 
     image = _first(row, IMAGE_KEYS)
     if isinstance(image, list):
         if len(image) != 1:
-            raise ValueError(f"it has {len(image)} pictures, and boxes are about one")
+            raise ValueError(f"it has {len(image)} pictures, and boxes need exactly one")
         image = image[0]
     if image is None:
         raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
@@ -196,7 +196,7 @@ def _conversation(said: Any) -> dict[str, Any]:
         raise ValueError("conversations must hold a question and its answer, each with a value")
     question, value = str(said[0]["value"]).replace("<image>", "").strip(), said[1]["value"]
     plain = value.replace("<answer>", "").replace("</answer>", "").strip() if isinstance(value, str) else value
-    if (count := _whole(plain)) is not None:  # the box is for the tasks that want one to refuse
+    if (count := _whole(plain)) is not None:  # tasks that need a box refuse the row
         return {"question": question, "count": count, "objects": [{"bbox_2d": value, "label": "", "from": ""}]}
     if isinstance(value, str):
         text = value.replace("<answer>", "").replace("</answer>", "").strip()
@@ -215,8 +215,8 @@ def _conversation(said: Any) -> dict[str, Any]:
 
 
 def coco(path: str, found: Mapping[str, Any]) -> DataTable:
-    """One row for each picture of COCO's detection JSON, and one for each annotation that belongs to none. Annotations of crowds
-    are left out."""
+    """One row for each picture of COCO's detection JSON, and one for each annotation without a picture. Annotations of crowds are
+    left out."""
     images, annotations = found["images"], found["annotations"]
     if not isinstance(images, list) or not isinstance(annotations, list):
         raise UserError(f"{path}: images and annotations must be lists")
@@ -233,7 +233,7 @@ def coco(path: str, found: Mapping[str, Any]) -> DataTable:
             raise UserError(f"{path} {_annotation(number, annotation)} belongs to no picture of the file: correct its image_id")
         image = images[index]
         if not isinstance(image, Mapping) or "id" not in image or not isinstance(image.get("file_name"), str):
-            raise UserError(f"{path} image {index} has no id or no file_name: mend or remove it")
+            raise UserError(f"{path} image {index} has no id or no file_name: correct or remove it")
         objects = [_annotated(path, number, a, categories) for number, a in known[image["id"]] if not _crowd(a)]
         return {"id": image["id"], "image": image["file_name"], "objects": objects, "labels": None}
 
@@ -245,9 +245,9 @@ def _annotated(path: str, number: int, annotation: Any, categories: Mapping[Any,
     category = annotation.get("category_id")
     label = categories.get(category) if _hashable(category) else None
     if not isinstance(label, str) or not label.strip():
-        raise UserError(f"{path} {name} has the category {category!r:.40}, which the file doesn't name: mend or remove it")
+        raise UserError(f"{path} {name} has the category {category!r:.40}, which the file doesn't define: correct or remove it")
     if "bbox" not in annotation:
-        raise UserError(f"{path} {name} has no bbox: mend or remove it")
+        raise UserError(f"{path} {name} has no bbox: correct or remove it")
     return {"bbox": annotation["bbox"], "label": label, "from": f" in {name}"}
 
 

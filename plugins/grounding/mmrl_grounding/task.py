@@ -1,4 +1,4 @@
-"""Tasks on composed scenes: a referring expression, all objects of some labels, how many there are, a point on one."""
+"""Tasks on composed scenes: referring expressions, detection, counting, pointing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mmrl_grounding.frames import written
 from mmrl_grounding.scenes import Kind, Thing
 
 ATTEMPTS = 100
-"""Scenes that are drawn until one can be asked about; one in a few can't."""
+"""Number of scenes that are drawn until one allows a question; one in a few doesn't."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Grounded(Task):
-    """What all tasks of this plugin share: how an answer is asked for and written, and in which numbers."""
+    """Base class of all tasks of this plugin: style and coordinate format of answers."""
 
     style: str = "short"
-    """How the answer is asked for: short, bare numbers; json, JSON and nothing else; tags, a thought and JSON in tags."""
+    """The requested form of the answer: short, bare numbers; json, JSON and nothing else; tags, a thought and JSON in tags."""
     frame: str | None = None
-    """The numbers of the answer: pixels, model-pixels, thousandths or unit; by default those that the policy writes."""
+    """Coordinate format of the answer: pixels, model-pixels, thousandths or unit; by default the policy's."""
 
     styles: ClassVar[tuple[str, ...]] = asking.STYLES
 
@@ -61,7 +61,7 @@ class Grounded(Task):
         return said if self.style != "tags" else asking.thought(prompt.meta["thought"], said)
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """The true boxes, and the boxes or the point that a completion says."""
+        """The true boxes, and the boxes or the point in a completion."""
         size = prompt.meta["size"]
         case = Case(
             completion=completion,
@@ -74,7 +74,7 @@ class Grounded(Task):
         return [*seen.true_marks(case), *seen.said_marks(case)]
 
     def asked(self, text: str, asks: str, size: tuple[int, int]) -> str:
-        """A question with how to answer it."""
+        """A question with instructions for the answer."""
         frame = self.answer_frame
         return asking.ask(
             text,
@@ -85,32 +85,32 @@ class Grounded(Task):
         )
 
     def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:
-        """What verifiers and people need of a prompt."""
+        """The meta data of a prompt, for verifiers and display."""
         meta = {"style": self.style, "asks": asks, "size": size, "boxes": [tuple(box) for box in boxes], **more}
         return {**meta, "answer_frame": self.frame} if self.frame else meta
 
 
 @dataclass(kw_only=True, eq=False)
 class Scenes(Grounded):
-    """What the tasks on composed scenes share. A subclass asks about a scene."""
+    """Base class of the tasks on composed scenes. A subclass makes a question about a scene."""
 
     size: int = 112
     """Pixels of the picture's sides."""
     objects: int = 3
-    """The most objects of a scene; their number is drawn from 1 on, and is most of the difficulty."""
+    """Maximum of objects in a scene; their number is drawn from 1 on, and is most of the difficulty."""
     similar: float = 0.3
-    """The chance that an object shares colour, shape or both with what is asked for, 0 to 1: the rest of the difficulty."""
+    """Probability that an object shares colour, shape or both with the target, 0 to 1: the rest of the difficulty."""
     grid: int | None = None
-    """Corners of boxes lie on multiples of so many pixels: by default a fourteenth of the size, which is soon learned; 1 for any
-    place."""
+    """Corners of boxes are multiples of this many pixels: by default a fourteenth of the size, which is learned soon; 1 for any
+    position."""
     train: int = 2000
     """Scenes of the split `train`."""
     test: int = 200
     """Scenes of the split `test`."""
     warm: int = 500
-    """Scenes of the split `warm`, to imitate before training by reward."""
+    """Scenes of the split `warm`, for imitation before reinforcement learning."""
     seed: int = 0
-    """Draws the scenes. The run's own seed does not, so that runs are tested on the same ones."""
+    """Seed of the scenes. The run's seed doesn't change them, so that all runs are tested on the same ones."""
 
     splits = ("warm", "train", "test")
     asks: ClassVar[str]
@@ -136,12 +136,12 @@ class Scenes(Grounded):
     def question(
         self, draw: random.Random, things: list[Thing], wish: int
     ) -> tuple[str, Any, list[Thing], dict[str, Any]] | None:
-        """(the question, the answer, the things that it is about, further meta); None when this scene won't do. wish: the number
-        that `kinds` got, from 0 to `objects`: an answer that is drawn before its scene is as often one number as another."""
+        """(the question, the answer, the things that it is about, further meta); None if this scene allows none. wish: the number
+        that `kinds` got, from 0 to `objects`: an answer that is drawn before its scene is distributed evenly."""
         raise NotImplementedError(f"{type(self).__name__} must define question(draw, things, wish)")
 
     def kinds(self, draw: random.Random, wish: int) -> list[Kind]:
-        """The kinds of the things of a scene; what is asked for comes first."""
+        """The kinds of the objects of a scene; the target comes first."""
         target = draw.choice(scenes.KINDS)
         return [target, *(scenes.similar_to(draw, target, self.similar) for _ in range(draw.randint(1, self.objects) - 1))]
 
@@ -154,7 +154,7 @@ class Scenes(Grounded):
             if posed := self.question(draw, things, wish):
                 break
         else:
-            raise UserError(f"no scene of {self.objects} objects can be asked about: lower objects or similar, or grid")
+            raise UserError(f"found no scene of {self.objects} objects that allows a question: lower objects, similar or grid")
         text, answer, about, more = posed
         size = (self.size, self.size)
         picture = scenes.paint(draw, "test" if split == "test" else "train", draw.sample(things, len(things)), self.size)
@@ -165,7 +165,7 @@ class Scenes(Grounded):
 
 @dataclass(kw_only=True, eq=False)
 class Refer(Scenes):
-    """Where is the thing that some words describe? One box."""
+    """The box of the object that an expression describes."""
 
     asks = "box"
 
@@ -179,7 +179,7 @@ class Refer(Scenes):
 
 @dataclass(kw_only=True, eq=False)
 class Point(Scenes):
-    """A point on the thing that some words describe."""
+    """A point on the object that an expression describes."""
 
     asks = "point"
 
@@ -193,10 +193,10 @@ class Point(Scenes):
 
 @dataclass(kw_only=True, eq=False)
 class Detect(Scenes):
-    """All things of some labels, each with its box."""
+    """All objects of some labels, each with its box."""
 
     labels: int = 2
-    """The most labels that are asked for; one that isn't there may be among them."""
+    """Maximum of labels in a question; one of them may be absent from the scene."""
 
     asks = "boxes"
 
@@ -208,7 +208,7 @@ class Detect(Scenes):
         there = list(dict.fromkeys(t.label for t in things))
         absent = [label for kind in scenes.KINDS if (label := " ".join(kind)) not in there]
         wanted = there[: draw.randint(1, self.labels)]
-        if draw.random() < 0.2:  # of which one isn't there; where only one is asked for, nothing is
+        if draw.random() < 0.2:  # one label is absent; with a single label the answer is empty
             wanted[-1] = draw.choice(absent)
         draw.shuffle(wanted)
         found = sorted((t for t in things if t.label in wanted), key=lambda t: (wanted.index(t.label), t.box))
@@ -219,7 +219,7 @@ class Detect(Scenes):
 
 @dataclass(kw_only=True, eq=False)
 class Count(Scenes):
-    """How many things of a kind, a colour or a shape there are."""
+    """The number of objects of a kind, a colour or a shape."""
 
     objects: int = 5
 
@@ -248,7 +248,7 @@ class Count(Scenes):
         return f"How many {name} are there?", wish, found, {"thought": f"I count the {name}."}
 
     def _absent(self, draw: random.Random, things: list[Thing]) -> Kind:
-        """A kind that is not there; with the chance `similar` one that shares colour or shape with something that is."""
+        """A kind that is absent; with probability `similar` it shares colour or shape with an object of the scene."""
         there = [t.kind for t in things]
         absent = [kind for kind in scenes.KINDS if kind not in there]
         alike = [kind for kind in absent if any(kind[0] == k[0] or kind[1] == k[1] for k in there)]

@@ -1,9 +1,9 @@
-"""Our verifiers. The truth is in pixels of the original picture, the answer in the frame of the policy, or the one that the
-task names.
+"""Our verifiers. The truth is in pixels of the original picture, the answer in the coordinate format of the policy or of the
+task.
 
 `case.answer` is a box, `[x1, y1, x2, y2]`, for `iou`, `giou` and `point`; a list of `{"bbox_2d", "label"}` for `ap` and
-`hungarian`, and for a `point` on any of them; a whole number for `count`. The truth is compared as it would be written
-in the answer's frame, so that what is lost by rounding costs nothing.
+`hungarian`, and for a `point` on any of them; a whole number for `count`. The truth is compared as rounded in the answer's
+format, so that rounding costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmrl_grounding.reading import Listed
 def iou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
     """The IoU of the one box that is answered and the true one, 0 to 1.
 
-    threshold: an IoU below it counts 0. graded: else every IoU from the threshold on counts 1.
+    threshold: an IoU below it counts 0. graded: if false, every IoU from the threshold on counts 1.
 
     Known exploits: a box over the whole picture earns the object's share of it, unless `threshold` is above that.
     Several boxes, reversed ones, and ones without an area give 0.
@@ -39,10 +39,10 @@ def iou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
 
 
 def giou(case: Case) -> Score:
-    """The generalised IoU of the one box that is answered and the true one, -1 to 1: it tells also how far a miss is off.
+    """The generalised IoU of the one box that is answered and the true one, -1 to 1: it also grades misses by distance.
 
-    What can't be read is -1, and so is a box that leaves the picture by more than a pixel: the larger it is, the less it would
-    say where the object is, and the nearer its value would be to 0.
+    An unreadable answer is -1, and so is a box that exceeds the picture by more than a pixel: a larger box would tell less about
+    the object's place, and its value would be nearer to 0.
 
     Known exploits: a box over the whole picture earns the object's share of it, 0.04 for one of a fifth of its sides, where an
     honest near miss is below 0; and any guess is better than none.
@@ -77,12 +77,12 @@ def point(case: Case, graded: bool = False) -> Score:
 
 
 def ap(case: Case, only_50: bool = False, length: bool = False) -> Score:
-    """COCO's average precision of the boxes, the first listed being the surest: over IoU 0.5 to 0.95, and over the labels of
-    the truth.
+    """COCO's average precision of the boxes, in listed order of confidence: over IoU 0.5 to 0.95, and over the labels of the
+    truth.
 
-    only_50: at IoU 0.5 alone. length: times the number of true boxes over that of listed ones, 1 at most, so that superfluous
-    boxes cost whatever their place and label; without it only boxes that are listed again cost, their share of the list. Where
-    nothing is there, an empty list or "none" is 1, and anything else 0.
+    only_50: at IoU 0.5 alone. length: times the number of true boxes over that of listed ones, 1 at most, so that all superfluous
+    boxes lower the value; without it only duplicates do, by their share of the list. If there are no true boxes, an empty list or
+    "none" is 1, and anything else 0.
 
     Known exploits: without `length`, as in every AP, other boxes that are listed after the right ones cost nothing.
     """
@@ -134,7 +134,7 @@ def _best_sum(values: list[list[float]]) -> float:
 
 
 def _full(value: float) -> float:
-    """pycocotools says 0.9999999999999998 for what is perfect."""
+    """pycocotools returns 0.9999999999999998 for a perfect answer."""
     return 1.0 if value > 1 - 1e-9 else value
 
 
@@ -154,14 +154,14 @@ def count(case: Case) -> Score:
 
 
 def form(case: Case) -> Score:
-    """1 when the completion has the form that the task asks for: `meta["style"]` says how it is written, tags, json or short,
-    and `meta["asks"]` what for, box, boxes, point or count.
+    """1 when the completion has the form that the task requests: `meta["style"]` is tags, json or short, `meta["asks"]` is box,
+    boxes, point or count.
 
     tags: one thought and one answer, neither empty, each in its tag, nothing else; the answer is JSON. json: JSON and nothing
     else. short: numbers and nothing else, for boxes a label before them. No box may be reversed or listed twice, each
     of several needs a label, and at most two more than there are.
 
-    Known exploits: where things are is not read; a reward for it must stand beside this one.
+    Known exploits: positions are not checked; combine it with a reward that does.
     """
     text, why = reading.said(case)
     style, asks = case.meta.get("style", "tags"), case.meta.get("asks", "box")
@@ -207,7 +207,7 @@ def one_box(case: Case) -> tuple[tuple[float, ...] | None, str]:
 
 
 def listed(case: Case) -> tuple[list[Listed] | None, str]:
-    """The boxes that are answered; where the truth has only one label, those without a label have that."""
+    """The boxes of the answer; if the truth has only one label, boxes without a label get it."""
     text, why = reading.said(case)
     found = None if text is None else reading.boxes(text)
     if found is None:
@@ -220,13 +220,13 @@ def listed(case: Case) -> tuple[list[Listed] | None, str]:
 
 
 def truth_of(case: Case) -> list[tuple[tuple[float, ...], str]]:
-    """(box in the frame of the answer, label) of each true box."""
+    """(box in the answer's coordinate format, label) of each true box."""
     return [(truth_as_written(item["bbox_2d"], case), reading.fold(item.get("label", ""))) for item in case.answer or ()]
 
 
 def _leaves(box: tuple[float, ...], case: Case) -> bool:
-    """Whether a box leaves its picture by more than a pixel, or by more than the answer's numbers can tell. Without the picture's
-    size no box does."""
+    """Whether a box exceeds its picture by more than a pixel, or by more than the resolution of the answer's numbers. False
+    without the picture's size."""
     if not case.image_sizes:
         return False
     width, height = case.image_sizes[0]
@@ -237,7 +237,7 @@ def _leaves(box: tuple[float, ...], case: Case) -> bool:
 
 
 def _true_boxes(case: Case) -> list[Any]:
-    """The boxes of which a point may lie in any."""
+    """The boxes in any of which a point may lie."""
     if isinstance(case.answer, list) and case.answer and isinstance(case.answer[0], dict):
         return [one["bbox_2d"] for one in case.answer]
     return [_true_box(case)]

@@ -20,24 +20,24 @@ from mmrl_grounding.frames import in_pixels
 from mmrl_grounding.geometry import giou
 
 REFINED_AT = 1500
-"""The step at which the published training goes from the first stage of its rules to the second."""
+"""The step at which the published training switches from the first stage of its rules to the second."""
 Stage = Literal["auto", "none", "first", "second"]
 _MATCH = {"none": (0.0, 1.0), "first": (0.5, 0.75), "second": (0.75, 0.9)}
-"""Stage -> a matched box of less counts 0, of more counts 1, in precision."""
+"""Stage -> in precision, a matched box with a lower GIoU counts 0, with a higher one 1."""
 _FOUND = {"none": 0.5, "first": 0.5, "second": 0.75}
-"""Stage -> a true box counts as found from here."""
+"""Stage -> GIoU from which a true box counts as found."""
 _RECALL = {"none": (0.0, 1.0), "first": (0.5, 0.75), "second": (0.5, 0.75)}
-"""Stage -> a recall of less counts 0, of more counts 1."""
+"""Stage -> a lower recall counts 0, a higher one 1."""
 _ITEM = re.compile(r'\{"bbox_2d": \[(\d{1,3}|1000), (\d{1,3}|1000), (\d{1,3}|1000), (\d{1,3}|1000)\], "label": "([^"]+)"\}')
 
 
 def precision(case: Case, stage: Stage = "auto") -> float:
     """The mean quality of the matched boxes, their GIoU: below 0.5 it is 0 and above 0.75 it is 1 (second stage: 0.75 and 0.9).
 
-    stage: of the progressive rule refinement; "none" takes the GIoU as it is, from 0. "auto" is that of `meta["stage"]`, else by
+    stage: of the progressive rule refinement; "none" uses the GIoU itself, at least 0. "auto" is that of `meta["stage"]`, else by
     `meta["step"]`, else none, as in the released script.
 
-    Known exploits, as published: superfluous boxes and wrong labels cost nothing, one sure box is as good as all of them.
+    Known exploits, as published: superfluous boxes and wrong labels cost nothing, one certain box is as good as all of them.
     """
     quality = _matched(case)
     if quality is None:
@@ -65,8 +65,8 @@ def recall(case: Case, stage: Stage = "auto") -> float:
 
 
 def form(case: Case) -> float:
-    """1 when the completion is JSON, with or without its fence, and the boxes of its labelled items have four entries. Where
-    nothing is to be found it is the other way round.
+    """1 when the completion is JSON, with or without its fence, and the boxes of its labelled items have four entries. If there
+    are no true boxes, it is the reverse.
 
     Known exploits, as published: any JSON passes, an empty list, an object or a number, and items without label or box.
     """
@@ -99,8 +99,8 @@ def _instances(case: Case) -> int:
 
 def _matched(case: Case) -> np.ndarray | None:
     """float32, the GIoU of each matched pair; None when nothing is listed. Matching goes by distance (L1, in pixels of the
-    original), less 1 for the right label, less the GIoU. Where nothing is to be found nothing is matched: there the published
-    code breaks off."""
+    original), less 1 for the right label, less the GIoU. Without true boxes nothing is matched: there the published code
+    fails."""
     listed = _listed(_bounded(case).strip())
     if not listed:
         return None
@@ -127,7 +127,7 @@ def _listed(text: str) -> list[tuple[list[int], str]]:
             box, label = item.get("bbox_2d"), item.get("label")
             if isinstance(box, list) and len(box) == 4:
                 found.append(([int(v) for v in box], label.strip().lower() if isinstance(label, str) else ""))
-        except Exception:  # noqa: BLE001, S112  the published rule: an item that can't be read is passed over
+        except Exception:  # noqa: BLE001, S112  the published rule: unreadable items are skipped
             continue
     found = [pair for pair in found if _proper(pair[0])]
     if not found:

@@ -20,7 +20,7 @@ from mmrl_grounding.frames import truth_as_written
 from mmrl_grounding.geometry import inside, iou
 
 MOST = 120
-"""Objects that are read, of the answer and of the truth; further ones are not there."""
+"""Maximum of objects of the answer and of the truth; further ones are ignored."""
 _OVERLAP, _BOX_APART, _POINT_APART = 0.5, 10, 30
 
 
@@ -30,7 +30,7 @@ def accuracy(case: Case) -> float:
 
     Every item of the first answer tag's JSON list needs `bbox_2d` and `point_2d`, or the whole answer counts nothing.
 
-    Known exploits, as published: labels are not read. Where nothing is to be found, every answer is 0.
+    Known exploits, as published: labels are not read. Without true boxes every answer is 0.
     """
     data = _answered(case)
     try:
@@ -52,9 +52,9 @@ def accuracy(case: Case) -> float:
 
 
 def _arrays(boxes: list[Any], points: list[Any]) -> tuple[np.ndarray, np.ndarray] | None:
-    """[M, 4] and [M, 2], or None for lists that numpy makes no such numbers of."""
+    """[M, 4] and [M, 2], or None for lists that numpy can't convert to such arrays."""
     made = [np.array(rows) for rows in (boxes, points)]
-    for array, entries, kinds in zip(made, (4, 2), ("iufO", "biufO"), strict=True):  # numpy subtracts no booleans: it breaks off
+    for array, entries, kinds in zip(made, (4, 2), ("iufO", "biufO"), strict=True):  # numpy can't subtract booleans
         if array.shape != (len(boxes), entries) or array.dtype.kind not in kinds:
             return None
     return made[0].astype(float), made[1].astype(float)
@@ -80,7 +80,7 @@ def form(case: Case) -> float:
 
 
 def non_repeat(case: Case) -> float:
-    """0 when the full stops of the completion cut it into parts of which two or more say what one before said; else 1.
+    """0 when two or more sentences of the completion, split at full stops, repeat an earlier one; else 1.
 
     Known exploits, as published: nothing else is read, so that an empty completion earns 1; other marks end no sentence.
     """

@@ -34,10 +34,10 @@ _LEAST_IOU, _POSITION, _COMPLETE = 0.5, 0.7, 0.3
 def iou(case: Case, rescale: bool = True, convention: Literal["pixel", "continuous"] = "pixel") -> float:
     """The IoU of the true box and the first `[a, b, c, d]` of whole numbers in the first answer tag.
 
-    rescale: the numbers are pixels of the picture as the model saw it, or in the frame of the case, and are scaled to the
-    original's (the module for Qwen). Else they are compared with the truth in their own frame (InternVL, GLM). convention:
-    "pixel" counts an overlap of one pixel or less, in width or in height, as none (Qwen, InternVL); "continuous" is the usual
-    IoU (GLM).
+    rescale: the numbers are pixels of the picture as the model saw it, or in the coordinate format of the case, and are scaled to
+    the original's (the module for Qwen). Else they are compared with the truth in their own format (InternVL, GLM). convention:
+    "pixel" counts an overlap of one pixel or less, in width or in height, as none (Qwen, InternVL); "continuous" is the usual IoU
+    (GLM).
 
     Known exploits, as published: any text around the box passes, and one box over the whole picture earns the object's share
     of it. Not read, as published: a box with decimals, a minus sign, or a blank next to its brackets.
@@ -66,7 +66,7 @@ def form(case: Case, box: Literal["object", "list", "none"] = "object") -> float
     """Thinking, then an answer with a box in it, anywhere in the completion.
 
     box: "object" wants a box of whole numbers between two braces, `<think>.*?</think>\\s*<answer>.*?\\{.*BOX.*\\}.*?</answer>`
-    (Qwen); "list" wants no braces (InternVL); "none" is `<think>(.*?)<answer>(.*?)</answer>`: no box, no end of the thinking
+    (Qwen); "list" needs no braces (InternVL); "none" is `<think>(.*?)<answer>(.*?)</answer>`: no box, no end of the thinking
     (GLM).
 
     Known exploits, as published: what stands before and after isn't read, nor are the numbers.
@@ -99,14 +99,14 @@ def _after(text: str, piece: str, at: int) -> int:
 
 
 def ap(case: Case, only_50: bool = False, length: bool = False) -> float:
-    """COCO's AP of the boxes in the last ```json block of the last answer tag; every box is equally sure, the first listed leads.
+    """COCO's AP of the boxes in the last ```json block of the last answer tag; confidences are equal, in listed order.
 
     only_50: AP at IoU 0.5 (`od_ap50`). length: times the number of true boxes over that of listed ones, 1 at most (`odLength`).
     No tag is 0. Nothing found and nothing there is 1. Labels must be equal, case and all.
 
     Known exploits, as published: boxes after the right ones cost nothing (but with `length`), nor do labels that aren't there; a
-    box with a NaN takes a true one at every IoU; where nothing is to be found, any answer without a block earns 1.
-    -1, which the judge takes for a failure, where every true box is reversed, as pycocotools says it.
+    box with a NaN takes a true one at every IoU; without true boxes, any answer without a block earns 1. -1, which the judge
+    takes for a failure, if every true box is reversed, as in pycocotools.
     """
     said = last_tag(_bounded(case))
     if said is None:
@@ -128,11 +128,11 @@ def weighted_sum(case: Case) -> float:
     """0.7 x position + 0.3 x completeness of the boxes in the first ```json block of the answer, all in lower case.
 
     Boxes are matched from the highest IoU down to 0.5, labels or not. Position is the sum of the matched IoUs over the number of
-    true boxes, where a wrong label counts 0; completeness is 1 less half the shares of missed and of superfluous boxes. Where
-    nothing is to be found, only "none" earns 1.
+    true boxes, where a wrong label counts 0; completeness is 1 less half the shares of missed and of superfluous boxes. Without
+    true boxes, only "none" earns 1.
 
     Known exploits, as published: a right box with a wrong label earns 0.3; a box without a label has that of the match before it.
-    Where the very first match has no label the published code breaks off; that is 0 here.
+    If the first match has no label, the published code fails; that is 0 here.
     """
     said, wanted = clean(_bounded(case)), _truth(case)
     if not wanted:
@@ -145,7 +145,7 @@ def weighted_sum(case: Case) -> float:
     for value, p, t in matches:
         try:
             label = listed[p]["label"].lower()
-        except Exception:  # noqa: BLE001  the published rule: whatever is wrong with it, the label before stays
+        except Exception:  # noqa: BLE001  the published rule: after any error the previous label stays
             if label is None:
                 return 0.0
         position += value * (label == str(wanted[t].get("label", "")).lower())
@@ -188,7 +188,7 @@ def _pair(a: Box, b: Box) -> float:
 
 
 def _prediction(item: Any, labels: set[Any]) -> tuple[Box, Any] | None:
-    """(box, label) of an item that COCO gets to see; what isn't one, or has a label that isn't there, is left out."""
+    """(box, label) of an item that is passed to COCO; None for invalid items and labels that the truth doesn't have."""
     try:
         box, label = item["bbox_2d"], item["label"]
         corners = tuple(float(box[i] - 0) for i in range(4))
@@ -198,12 +198,12 @@ def _prediction(item: Any, labels: set[Any]) -> tuple[Box, Any] | None:
 
 
 def _truth(case: Case) -> list[dict[str, Any]]:
-    """The true boxes in the numbers of the completion."""
+    """The true boxes in the coordinate format of the completion."""
     return [{**item, "bbox_2d": truth_as_written(item["bbox_2d"], case)} for item in case.answer or ()]
 
 
 def _items(block: str | None) -> list[Any]:
-    """What a JSON block iterates over: items, the keys of an object, the letters of a text; nothing when it isn't JSON."""
+    """The elements of a JSON block: items, the keys of an object, the letters of a text; empty if it isn't JSON."""
     if block is None:
         return []
     try:
@@ -226,7 +226,7 @@ def clean(text: str) -> str:
 
 
 def between(text: str, opening: str, closing: str) -> Iterator[str]:
-    """What stands between two pieces, in order: the matches of `opening(.*?)closing`, line breaks included, in linear time."""
+    """The texts between two markers, in order: the matches of `opening(.*?)closing`, line breaks included, in linear time."""
     at = 0
     while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
         yield text[start + len(opening) : end]
@@ -234,7 +234,7 @@ def between(text: str, opening: str, closing: str) -> Iterator[str]:
 
 
 def last_between(text: str, opening: str, closing: str) -> str | None:
-    """What stands between the last two of them; None without any."""
+    """The last text between two markers; None without any."""
     found = deque(between(text, opening, closing), maxlen=1)
     return found[0] if found else None
 

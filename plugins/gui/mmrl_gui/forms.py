@@ -16,7 +16,7 @@ _SWITCHES = (
         ("bluetooth", "bluetooth sign"),
         ("location", "map pin"),
         ("darkmode", "moon"),
-        ("optimizer_steps", "round arrow"),
+        ("updates", "round arrow"),
     ),
     *(("notifications", "bell"), ("newsletter", "envelope"), ("shared", "person")),
 )

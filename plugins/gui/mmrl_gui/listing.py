@@ -54,7 +54,7 @@ def meant(elements: Sequence[Element], at: Point) -> int | None:
     """Which of some elements, from 0, a click at a place is meant for: the one that is clicked there, and else the smallest
     around the place. Of several, those that can be clicked come first. None where there is none.
 
-    A large element may be clicked beside its middle, where a small one lies that isn't meant: so its `spot` tells more than
+    A large element may be clicked beside its middle, where a small one lies that isn't meant: so its `click_point` tells more than
     boxes do."""
 
     def least(there: Sequence[int]) -> int | None:

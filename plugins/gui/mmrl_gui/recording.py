@@ -180,7 +180,7 @@ def _held(episode: Episode, picture: Image) -> str:
 
 
 def _plain(element: Element) -> dict[str, Any]:
-    return {**asdict(element), "box": list(element.box)} | ({"spot": list(element.click_point)} if element.click_point else {})
+    return {**asdict(element), "box": list(element.box)} | ({"click_point": list(element.click_point)} if element.click_point else {})
 
 
 def _write(aside: Path, episode: Episode) -> None:

@@ -244,7 +244,7 @@ def smallest(boxes: Any, point: Sequence[float]) -> Box | None:
 def _clicked(elements: Any, point: Sequence[float]) -> list[Any]:
     """Those of recorded elements that are clicked at a point."""
     known = [one for one in elements if isinstance(one, dict)] if isinstance(elements, list) else []
-    return [one for one in known if one.get("spot") in (list(point), tuple(point))]
+    return [one for one in known if one.get("click_point", one.get("spot")) in (list(point), tuple(point))]  # spot: mmrl 0.1
 
 
 def _bounds(one: Any) -> Box | None:

@@ -286,11 +286,12 @@ def test_a_bad_recording_is_named_by_line_and_step(recording, change):
     assert len(faults) == 1 and "step 0 is 5 and not an object" in faults[0]
 
 
-def test_a_recorded_click_is_about_the_element_that_is_clicked(recording, change):
+@pytest.mark.parametrize("key", ["click_point", "spot"])  # spot: as mmrl 0.1 wrote it
+def test_a_recorded_click_is_about_the_element_that_is_clicked(recording, change, key):
     """Of the elements around it, where no box is told: not the smallest, but the one whose place it is."""
     listed = [
-        {"box": [0, 0, 100, 80], "role": "list", "spot": [20.0, 8.0]},
-        {"box": [18, 6, 22, 10], "role": "text", "spot": [19, 7]},
+        {"box": [0, 0, 100, 80], "role": "list", key: [20.0, 8.0]},
+        {"box": [18, 6, 22, 10], "role": "text", key: [19, 7]},
     ]
 
     def spoil(row):
@@ -356,7 +357,7 @@ def test_bad_files_and_options_are_refused_in_one_line(files, tmp_path, recordin
         (lambda: GroundingData(path="x" * 3000), "can't be looked up"),
         (lambda: GroundingData(path=5), "path = 5 must be a text"),
         (lambda: GroundingData(path=spot, images="a:b:c"), "path names 1 tables and images 3 folders"),
-        (lambda: GroundingData(path=spot, shares={"train": 0}), "shares = .* must name splits with numbers above 0"),
+        (lambda: GroundingData(path=spot, shares={"train": 0}), "shares = .* must give each split a number above 0"),
         (lambda: GroundingData(path=spot, shares=1), "shares = 1 must be a table"),
         (lambda: GroundingData(path=spot, boxes="yx"), "boxes = 'yx' is unknown: choose one of xyxy, xywh, unit"),
         (lambda: GroundingData(path=spot, style="long"), "style = 'long' is unknown"),

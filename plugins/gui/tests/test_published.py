@@ -72,9 +72,9 @@ def test_gui_g1_keeps_within_its_range_beyond_the_picture():
     assert g1("[{'bbox_2d': [1e999, -1e999, 1e999, 5]}]") == (0, 0, 0.125)  # infinitely far edges are left out of the mean
 
 
-def test_gui_g1_converts_what_is_written_in_another_frame():
+def test_gui_g1_converts_what_is_written_in_another_coordinate_format():
     text = '[{"bbox_2d": [50, 50, 150, 150]}]'
-    seen = {"image_sizes": ((1000, 1000),), "model_sizes": ((500, 500),), "frame": CoordinateFormat.MODEL_PIXELS}
+    seen = {"image_sizes": ((1000, 1000),), "model_sizes": ((500, 500),), "coordinate_format": CoordinateFormat.MODEL_PIXELS}
     assert gui_g1.iou(Case(completion=text, answer=BOX, **seen)) == 0.25
 
 
@@ -164,7 +164,7 @@ def test_ui_r1_scales_and_cuts_and_reads_a_box_of_whole_numbers_alone():
     case = Case(completion=text, answer={"action": "click", "bbox": [98, 98, 98, 98]}, meta={"scale": [2.99, 2.99]})
     assert ui_r1.coordinate(case) == 1  # 98.67 is cut to 98
     assert ui_r1.coordinate(Case(completion=text, answer={"action": "click", "bbox": [30.0, 30, 40, 40]}, meta={})) == 0
-    seen = {"image_sizes": ((100, 100),), "model_sizes": ((50, 50),), "frame": CoordinateFormat.MODEL_PIXELS}
+    seen = {"image_sizes": ((100, 100),), "model_sizes": ((50, 50),), "coordinate_format": CoordinateFormat.MODEL_PIXELS}
     assert ui_r1.coordinate(Case(completion=text, answer={"action": "click", "bbox": [66, 66, 66, 66]}, **seen)) == 1
 
 

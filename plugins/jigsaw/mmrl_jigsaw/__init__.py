@@ -25,7 +25,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             id="jigsaw/pair",
             target=TASK + "Pair",
             verifiers={"jigsaw/pair": 1.0},
-            summary="how two patches of a shuffled picture lay to each other",
+            summary="relative position of two patches of a shuffled picture",
         ),
         TaskSpec(
             id="jigsaw/single",
@@ -39,7 +39,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             target=TASK + "Full",
             options={"style": "ssl4rl", "layout": "patches", "convention": "inverse", "size": 224},
             verifiers={"jigsaw/inverse@ssl4rl": 1.0},
-            summary="the patches as pictures of their own, as in SSL4RL (Guo et al. 2025)",
+            summary="the patches as separate pictures, as in SSL4RL (Guo et al. 2025)",
         ),
     ]
 
@@ -57,7 +57,7 @@ def _jigsaw_r1(name: str, cls: str, accuracy: str, form: str) -> TaskSpec:
         target=TASK + cls,
         options={"style": "jigsaw-r1", "rows": 3, "columns": 1, "turned": True, "size": 224},
         verifiers={f"jigsaw/{accuracy}@jigsaw-r1": 1.0, f"jigsaw/{form}@jigsaw-r1": 0.5},
-        summary=f"the {name} question in the words of Jigsaw-R1 (Wang et al. 2025)",
+        summary=f"the {name} question with the prompt of Jigsaw-R1 (Wang et al. 2025)",
     )
 
 
@@ -65,20 +65,21 @@ def _jigsaw_r1(name: str, cls: str, accuracy: str, form: str) -> TaskSpec:
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
         VerifierSpec(
-            id="jigsaw/placement", target=OURS + "placement", graded=True, summary="share of the patches that are placed right"
+            id="jigsaw/placement",
+            target=OURS + "placement",
+            graded=True,
+            summary="share of the patches that are placed correctly",
         ),
         VerifierSpec(
             id="jigsaw/above-chance",
             target=OURS + "placement",
             options={"chance": "subtract"},
             graded=True,
-            summary="the same, and nothing for what the identity or luck would get",
+            summary="the same, less the score of the identity or a lucky guess",
         ),
         VerifierSpec(id="jigsaw/exact", target=OURS + "exact", summary="every number of the answer is right"),
-        VerifierSpec(id="jigsaw/pair", target=OURS + "pair", summary="the right one of the relations offered"),
-        VerifierSpec(
-            id="jigsaw/format", target=OURS + "form", summary="an answer of the kind that was asked for, and nothing else"
-        ),
+        VerifierSpec(id="jigsaw/pair", target=OURS + "pair", summary="the right choice of the relations offered"),
+        VerifierSpec(id="jigsaw/format", target=OURS + "form", summary="an answer of the requested kind, and nothing else"),
         VerifierSpec(
             id="jigsaw/grid@jigsaw-r1", target=JIGSAW_R1 + "grid", graded=True, summary="Jigsaw-R1: share of right positions"
         ),

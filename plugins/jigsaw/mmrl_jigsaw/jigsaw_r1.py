@@ -2,8 +2,8 @@
 
 Wang et al. 2025, "Jigsaw-R1: A Study of Rule-based Visual Reinforcement Learning with Jigsaw Puzzles".
 
-All read `meta["think"]`, true where it is missing: whether the prompt asked for `<think>` and `<answer>` tags. The rewards of
-grids read the puzzle's rows and columns as `meta["m"]` and `meta["n"]`.
+All read `meta["think"]`, by default true: whether the prompt requested `<think>` and `<answer>` tags. The rewards of grids read
+the puzzle's rows and columns as `meta["m"]` and `meta["n"]`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _BOX = re.compile(r"(?<!\d)(\d++),\s*+(\d++),\s*+(\d++),\s*+(\d+)")
 def grid(case: Case) -> float:
     """Share of the positions that are right, for the answer as a list of numbers from 1, row by row.
 
-    The first `<answer>` is read, or everything where there is none. Backticks, commas, semicolons and line breaks count as
+    The first `<answer>` is read, or everything if there is none. Backticks, commas, semicolons and line breaks count as
     blanks; any other sign, a number outside the grid or a wrong count gives 0.
     Known exploits, as published: repeats are allowed, so the same number everywhere always earns 1/n; the identity earns 1/n on
-    average; further answer tags are not looked at; with no tag at all a bare answer is read.
+    average; further answer tags are ignored; without any tag a bare answer is read.
     """
     wanted = list(case.answer)
     m, n = _grid_size(case, len(wanted))
@@ -43,9 +43,9 @@ def grid(case: Case) -> float:
 def connections(case: Case) -> float:
     """Share of the 2mn - m - n neighbouring pairs of the answer that are neighbours, in the same order, in the true answer too.
 
-    Reads like `grid`. `meta["forward"]`, true where it is missing, says which of the two permutations the answer is.
-    Known exploits, as published: what counts is who is next to whom and not where, so rows that change places keep most of it;
-    repeats are allowed. Where `forward` is false, positions and patches are mixed up, and a right answer may score below 1.
+    Reads like `grid`. `meta["forward"]`, by default true, says which of the two permutations the answer is. Known exploits, as
+    published: only neighbours count, not positions, so swapped rows keep most of the score; repeats are allowed. If `forward` is
+    false, positions and patches are mixed up, and a right answer may score below 1.
     """
     wanted = list(case.answer)
     m, n = _grid_size(case, len(wanted))
@@ -70,7 +70,7 @@ def connections(case: Case) -> float:
 
 
 def letter(case: Case) -> float:
-    """1 when the LAST capital A to Z of the first `<answer>`, or of everything where there is none, is the answer's letter.
+    """1 when the LAST capital A to Z of the first `<answer>`, or of everything if there is none, is the answer's letter.
 
     Without a capital the text itself is compared, in lower case.
     Known exploits, as published: any prose passes that ends on the letter, and a list of all letters scores its last; on the
@@ -80,7 +80,7 @@ def letter(case: Case) -> float:
 
 
 def digit(case: Case) -> float:
-    """1 when the first run of digits in the first `<answer>`, or in everything where there is none, is the answer's number.
+    """1 when the first run of digits in the first `<answer>`, or in everything if there is none, is the answer's number.
 
     Published through math-verify, which reads ASCII digits only. Without any digit the answer is wrong here; math-verify would
     also take algebra, such as `$x/x$` for 1.
@@ -96,7 +96,7 @@ def box(case: Case) -> float:
     """IoU of the first `a, b, c, d` of the first `<answer>` with the answer, a box in pixels of the first image.
 
     Compared in the pixels that the model saw. Overlaps are counted as VLM-R1 does: one that is at most a pixel wide or high is
-    none. Digits only: a sign or a fraction is not seen.
+    none. Digits only: signs and fractions are ignored.
     Known exploits, as published: only the first four numbers count.
     """
     found = _box_of(case)
@@ -106,8 +106,8 @@ def box(case: Case) -> float:
 def point(case: Case) -> float:
     """1 when the centre of the first `a, b, c, d` lies in the answer's box, its border included: the metric for ScreenSpot.
 
-    Frames as in `box`, which is what the published training pays for these questions too.
-    Known exploits, as published: the whole picture, where the target is in the middle.
+    Coordinate formats as in `box`, which is the reward of the published training for these questions too.
+    Known exploits, as published: the whole picture, if the target is in the middle.
     """
     found = _box_of(case)
     if found is None:
@@ -162,8 +162,8 @@ def box_format(case: Case) -> float:
 
 
 def grid_of(case: Case, count: int) -> list[int] | None:
-    """The numbers of a grid answer; None where something else stands among them, one is not from 1 to `count`, or there are more:
-    too many are worth as much as none."""
+    """The numbers of a grid answer; None if there is something else among them, one is not from 1 to `count`, or there are too
+    many."""
     text = re.sub(r"[`,;\n]", " ", _content(case))
     pieces = re.sub(r"\s{2,}", " ", text).strip().split(" ")
     if len(pieces) > count or not all(re.fullmatch(r"[0-9]+", piece) and 1 <= _number(piece) <= count for piece in pieces):
@@ -172,7 +172,7 @@ def grid_of(case: Case, count: int) -> list[int] | None:
 
 
 def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    """IoU by VLM-R1's rule; 0 where the published division fails."""
+    """IoU by VLM-R1's rule; 0 if the published division fails."""
     left, top = max(a[0], b[0]), max(a[1], b[1])
     right, bottom = min(a[2] - 1, b[2] - 1), min(a[3] - 1, b[3] - 1)
     inside = (right - left + 1) * (bottom - top + 1) if left < right and top < bottom else 0.0
@@ -182,14 +182,14 @@ def overlap(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def _content(case: Case) -> str:
-    """Where the answer is looked for: the first tag if tags were asked for, else everything; without blanks around."""
+    """The text that is searched for the answer: the first tag if tags were requested, else everything; stripped."""
     tagged = first_tag(case.completion) if case.meta.get("think", True) else None
     return (case.completion if tagged is None else tagged).strip()
 
 
 def _in_form(case: Case) -> bool:
     """Whether `<think>.*?</think>\\s*<answer>.*?</answer>`, searched with line breaks, finds the whole completion at once: a
-    second answer tag fails. True where no tags were asked for."""
+    second answer tag fails. True if no tags were requested."""
     text = case.completion
     if not case.meta.get("think", True):
         return True
@@ -208,7 +208,7 @@ def _is_capital(text: str) -> bool:
 
 
 def _grid_size(case: Case, count: int) -> tuple[int, int]:
-    """(rows, columns) of the puzzle; a column of `count` patches where meta doesn't say."""
+    """(rows, columns) of the puzzle; a column of `count` patches if meta has no size."""
     return int(case.meta.get("m") or count), int(case.meta.get("n") or 1)
 
 
@@ -225,7 +225,7 @@ def _box_of(case: Case) -> tuple[float, ...] | None:
 
 
 def _seen(case: Case) -> Any:
-    """The answer's box in the pixels that the model saw; in those of the image where nothing is known of it."""
+    """The answer's box in the pixels that the model saw; in those of the image if the model's are unknown."""
     box = [float(v) for v in case.answer]
     if not case.image_sizes:
         return tuple(box)

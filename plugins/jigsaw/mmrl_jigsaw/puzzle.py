@@ -1,8 +1,7 @@
-"""Cutting, shuffling and masking: what a puzzle is, apart from how it is asked for.
+"""Cutting, shuffling and masking of pictures.
 
-Positions are numbered row by row from 1, top left. A puzzle's *forward* permutation says for each position of the shuffled
-picture where the patch that is shown there belongs; its *inverse* says for each position of the original where its patch is
-shown.
+Positions are numbered row by row from 1, top left. A puzzle's *forward* permutation gives for each position of the shuffled
+picture the original position of its patch; its *inverse* gives for each original position where its patch is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST = 400
-"""Patches of a puzzle."""
+"""Maximum of patches of a puzzle."""
 RELATIONS = (
     "directly to the left of",
     "directly to the right of",
@@ -29,11 +28,11 @@ RELATIONS = (
     "on the lower left of",
     "on the lower right of",
 )
-"""How one patch of the original may lie to another: the words of Jigsaw-R1. "Directly" means in the same row or column."""
+"""Relative positions of two patches of the original, in the words of Jigsaw-R1. "Directly" means in the same row or column."""
 
 
 class Size(NamedTuple):
-    """Of a grid."""
+    """Size of a grid."""
 
     rows: int
     columns: int
@@ -51,12 +50,12 @@ def size_of(text: str) -> Size:
     found = re.fullmatch(r"([0-9]{1,3})x([0-9]{1,3})", str(text))
     size = Size(int(found[1]), int(found[2])) if found else Size(0, 0)
     if not 2 <= size.patches <= MOST:
-        raise UserError(f'size {text!r} is none: write rows x columns, such as "2x3", with 2 to {MOST} patches in all')
+        raise UserError(f'size {text!r} is not valid: write rows x columns, such as "2x3", with 2 to {MOST} patches in all')
     return size
 
 
 def shuffled(count: int, draw: random.Random, identity: bool) -> list[int]:
-    """A forward permutation, all equally likely; without `identity` never 1, 2, 3..., so that it needs 3 patches for a choice."""
+    """A uniformly random forward permutation; without `identity` never 1, 2, 3..., which needs at least 3 patches."""
     order = list(range(1, count + 1))
     while True:
         draw.shuffle(order)
@@ -73,7 +72,7 @@ def inverse_of(order: Sequence[int]) -> list[int]:
 
 
 def cut(picture: Image, size: Size) -> list[Image]:
-    """The patches row by row, all alike in size; what is left over at the right and at the bottom is left out."""
+    """The patches row by row, all of one size; remaining pixels at the right and at the bottom are left out."""
     width, height = picture.width // size.columns, picture.height // size.rows
     return [
         picture.crop((column * width, row * height, (column + 1) * width, (row + 1) * height))
@@ -127,7 +126,7 @@ def masked(picture: Image, size: Size, ratio: float) -> Image:
 
 
 def relation(first: int, second: int, columns: int) -> str:
-    """How the patch of the original's position `first` lies to that of `second`, one of `RELATIONS`."""
+    """The relative position of the patch at the original position `first` to that at `second`, one of `RELATIONS`."""
     (row, column), (other_row, other_column) = divmod(first - 1, columns), divmod(second - 1, columns)
     if row == other_row:
         return RELATIONS[0 if column < other_column else 1]
@@ -137,5 +136,5 @@ def relation(first: int, second: int, columns: int) -> str:
 
 
 def relations(size: Size) -> tuple[str, ...]:
-    """Those that can be, in a grid of this size: two in a row or a column."""
+    """The possible relations in a grid of this size: two in a single row or column."""
     return RELATIONS[:2] if size.rows == 1 else RELATIONS[2:4] if size.columns == 1 else RELATIONS

@@ -16,8 +16,8 @@ def inverse(case: Case) -> float:
 
     The first `<answer>` after the last "assistant" at a line's end is read, split at commas, and each piece read as `int` reads
     it: blanks, a plus, leading zeros, underscores and the digits of other scripts pass. Without a tag 0.
-    Known exploits, as published: repeats are allowed, so the same number everywhere always earns 1/n; a short answer earns what
-    it has, and what is too much is not looked at; a piece that is no number is only wrong itself.
+    Known exploits, as published: repeats are allowed, so the same number everywhere always earns 1/n; a short answer earns its
+    share, and further pieces are ignored; a piece that is not a number is wrong only itself.
     """
     given = first_tag(case.completion.rpartition(MARKER)[2])
     if given is None:

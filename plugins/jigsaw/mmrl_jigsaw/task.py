@@ -1,4 +1,4 @@
-"""Jigsaw puzzles as tasks: the whole permutation, how two patches lay to each other, where one belongs."""
+"""Jigsaw puzzles as tasks: the whole permutation, the relative position of two patches, the position of one."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LEAST = 14
-"""Pixels of a patch's side: what most vision models see as one."""
+"""Minimal side of a patch in pixels: that of one patch of most vision models."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Jigsaw(Task):
-    """What the three questions share. The run's seed draws nothing: an id always means the same puzzle."""
+    """Base class of the three questions. The run's seed changes nothing: an id always means the same puzzle."""
 
     path: str | None = None
-    """A folder of images, with or without folders in it; by default, square pieces of the photographs at hand."""
+    """A folder of images, with or without subfolders; by default, square pieces of the installed photographs."""
     rows: int = 2
-    """Of the grid: m."""
+    """Rows of the grid: m."""
     columns: int = 2
-    """Of the grid: n."""
+    """Columns of the grid: n."""
     sizes: Sequence[str] = ()
-    """Grids such as ["2x1", "3x1", "2x2"], rows first, in the place of `rows` and `columns`: each puzzle has one of them. Their
+    """Grids such as ["2x1", "3x1", "2x2"], rows first, instead of `rows` and `columns`: each puzzle has one of them. Their
     difficulty is the number of patches, so that a stage with order = "easy-first" is a curriculum."""
     turned: bool = False
-    """Half of the puzzles have rows and columns exchanged."""
+    """Swap rows and columns in half of the puzzles."""
     mask: float = 0.0
-    """Black borders in the patches, from 0 to below 0.5 of their height and width: half of it between patches, all of it where
-    the picture ends. Then lines that go on in the next patch give less away."""
+    """Width of black borders in the patches, from 0 to below 0.5 of their height and width: half of it between patches, all of it
+    at the picture's edges. They hide lines that continue in the next patch."""
     identity: Literal["allowed", "excluded"] = "allowed"
-    """Whether a puzzle may come out unshuffled."""
+    """Whether a puzzle may be unshuffled."""
     size: int = 112
-    """The picture's longer side in pixels; larger images of a folder are shrunk to it, and 0 leaves them as they are."""
+    """The picture's longer side in pixels; larger images of a folder are reduced to it, and 0 leaves them unchanged."""
     style: Literal["plain", "tags", "jigsaw-r1", "jigsaw-r1-direct", "ssl4rl"] = "plain"
-    """How the answer is asked for. plain: the answer alone. tags: a thought and the answer, each in its tag. jigsaw-r1 and
-    jigsaw-r1-direct: in the words of Jigsaw-R1, with a thought and without. ssl4rl: in the words of SSL4RL."""
+    """The requested form of the answer. plain: the answer alone. tags: a thought and the answer, each in its tag. jigsaw-r1 and
+    jigsaw-r1-direct: the prompts of Jigsaw-R1, with a thought and without. ssl4rl: the prompt of SSL4RL."""
     photographs: Sequence[str] = ()
-    """Those that are used, such as ["china", "coffee"]; by default all at hand, textures among them."""
+    """Photographs to use, such as ["china", "coffee"]; by default all that are installed, also textures."""
     train: int = 4096
     """Puzzles of photographs to train on."""
     test: int = 512
@@ -55,7 +55,7 @@ class Jigsaw(Task):
     each: int = 1
     """Puzzles of each image of a folder."""
     seed: int = 0
-    """Draws the puzzles, and which image of a folder belongs to which split."""
+    """Seed of the puzzles, and of the splits of a folder's images."""
 
     kind = "full"
 
@@ -100,8 +100,8 @@ class Jigsaw(Task):
         return f"<think>{self.thought(prompt)}</think>{' ' if self.style == 'ssl4rl' else chr(10)}<answer>{answer}</answer>"
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """The grid over the shuffled picture, with where each patch belongs and where a completion says that it does."""
-        if "boxes" not in prompt.meta:  # its patches are pictures of their own
+        """The grid over the shuffled picture, with each patch's true position and the completion's."""
+        if "boxes" not in prompt.meta:  # its patches are separate pictures
             return []
         texts: dict[OverlaySource, str] = {"true": self.gold(prompt), "said": completion}
         found = {of: self.cells(Case(completion=text, answer=prompt.answer, meta=prompt.meta)) for of, text in texts.items()}
@@ -109,43 +109,43 @@ class Jigsaw(Task):
         return [Overlay(kind="grid", coordinates=size, source=of, labels=cells) for of, cells in found.items() if cells]
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each size apart, where there are several."""
+        """The mean for each size, if there are several."""
         by_size: dict[str, list[float]] = {}
         for prompt, value in results:
             by_size.setdefault(f"{prompt.meta['m']}x{prompt.meta['n']}", []).append(value)
         return {size: sum(values) / len(values) for size, values in sorted(by_size.items())} if len(by_size) > 1 else {}
 
-    # -- what a question decides ----------------------------------------------------------------------------------------
+    # -- defined by each question ----------------------------------------------------------------------------------------
 
     def pose(self, order: list[int], size: Size, draw: random.Random) -> tuple[str, Any, dict[str, Any]]:
-        """(text, answer, what it adds to meta) for a forward permutation."""
+        """(text, answer, additional meta) for a forward permutation."""
         raise NotImplementedError
 
     def written(self, prompt: Prompt) -> str:
-        """The answer as the style wants it written."""
+        """The answer as written in this style."""
         return str(prompt.answer)
 
     def cells(self, case: Case) -> Sequence[str]:
-        """What belongs where by a completion, one text for each patch that is shown; nothing where it says nothing."""
+        """The completion's answer as one text for each patch that is shown; empty without an answer."""
         raise NotImplementedError
 
     def thought(self, prompt: Prompt) -> str:
-        """What a gold completion thinks."""
+        """The thought of a gold completion."""
         return f"The edges of the patches fit for the answer {' '.join(self.written(prompt).split())}."
 
     # -- making a prompt ----------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Refuse what does not go together."""
+        """Raise UserError for options that don't fit together."""
         if self.identity == "excluded" and any(grid.patches == 2 for grid in self.grids):
             raise UserError('identity = "excluded" leaves one answer to a puzzle of 2 patches: allow it, or cut into more')
         if self.style == "ssl4rl" and self.kind != "full":
-            raise UserError(f'style = "ssl4rl" is for jigsaw/full: it has no words for a {self.kind} question')
+            raise UserError(f'style = "ssl4rl" is for jigsaw/full: it has no prompt for a {self.kind} question')
         if self.path is None:
             most = max(max(grid) for grid in self.grids)
             if self.size // most < LEAST:
                 raise UserError(
-                    f"size = {self.size} leaves patches of {self.size // most} pixels, and a model sees none below {LEAST}: "
+                    f"size = {self.size} leaves patches of {self.size // most} pixels, and a model needs at least {LEAST}: "
                     f"set size to {LEAST * most} or more"
                 )
 
@@ -197,10 +197,10 @@ class Full(Jigsaw):
     """Where every patch of a shuffled picture belongs: m x n numbers."""
 
     convention: Literal["forward", "inverse"] = "forward"
-    """What the numbers say, row by row. forward, as in Jigsaw-R1: for each patch shown, where it belongs in the original.
-    inverse, as in SSL4RL: for each position of the original, where its patch is shown."""
+    """Meaning of the numbers, row by row. forward, as in Jigsaw-R1: for each patch shown, its position in the original. inverse,
+    as in SSL4RL: for each position of the original, where its patch is shown."""
     layout: Literal["picture", "patches"] = "picture"
-    """The shuffled picture as one, or each patch as a picture of its own, in shuffled order."""
+    """One shuffled picture, or each patch as a separate picture, in shuffled order."""
 
     def pose(self, order: list[int], size: Size, draw: random.Random) -> tuple[str, Any, dict[str, Any]]:
         answer = order if self.convention == "forward" else puzzle.inverse_of(order)
@@ -232,14 +232,12 @@ class Full(Jigsaw):
         super()._check()
         if self.style == "ssl4rl" and (self.layout != "patches" or self.convention != "inverse"):
             raise UserError(
-                'style = "ssl4rl" shows patches and wants the inverse: set layout = "patches", convention = "inverse"'
+                'style = "ssl4rl" shows patches and needs the inverse: set layout = "patches", convention = "inverse"'
             )
         if self.style == "ssl4rl" and any(grid.rows != grid.columns or grid.rows > 6 for grid in self.grids):
-            raise UserError(
-                f'style = "ssl4rl" is for 2x2 to 6x6, and here is {", ".join(map(str, self.grids))}: choose one of them'
-            )
+            raise UserError(f'style = "ssl4rl" is for 2x2 to 6x6, not {", ".join(map(str, self.grids))}: choose one of them')
         if self.style.startswith("jigsaw-r1") and self.layout == "patches":
-            raise UserError(f'style = "{self.style}" speaks of one picture: leave out layout = "patches"')
+            raise UserError(f'style = "{self.style}" is for one picture: leave out layout = "patches"')
 
 
 @dataclass(kw_only=True, eq=False)
@@ -247,7 +245,7 @@ class Single(Jigsaw):
     """Where one patch belongs: a number."""
 
     convention: Literal["forward", "inverse"] = "forward"
-    """What is asked. forward: where a patch that is shown belongs. inverse: where a patch of the original is shown."""
+    """The question. forward: where a patch that is shown belongs. inverse: where a patch of the original is shown."""
 
     kind = "single"
 
@@ -276,11 +274,11 @@ class Single(Jigsaw):
 
 @dataclass(kw_only=True, eq=False)
 class Pair(Jigsaw):
-    """How two patches of the shuffled picture lay to each other in the original: the letter of one of 8 relations, or of 2 where
-    the grid is a row or a column."""
+    """The relative position in the original of two patches of the shuffled picture: the letter of one of 8 relations, or of 2 if
+    the grid is a single row or column."""
 
     choices: int = 8
-    """How many relations are offered, at most: the right one, others, in an order of their own. From 2."""
+    """Maximum of relations offered, from 2: the right one and others, in random order."""
 
     kind = "pair"
 
@@ -299,7 +297,7 @@ class Pair(Jigsaw):
         return text, chr(ord("A") + offered.index(right)), {"choices": choices, "pair": (first, second)}
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """The two patches by their numbers; a relation has no place."""
+        """The two patches with their numbers; a relation can't be drawn."""
         size = (prompt.meta["m"], prompt.meta["n"])
         named = [str(patch) if patch in prompt.meta["pair"] else "" for patch in range(1, size[0] * size[1] + 1)]
         return [Overlay(kind="grid", coordinates=size, source="true", labels=named)]

@@ -1,8 +1,8 @@
 """Verifiers for jigsaw puzzles.
 
-An answer is read from the one `<answer>` tag after the thinking; where the prompt asked for no tags, which the task says by
-`meta["tags"] = False`, a completion without tags is the answer as a whole. Numbers may stand in brackets, with blanks, commas,
-semicolons, bars or line breaks between them. Nothing is fished out of prose.
+An answer is read from the one `<answer>` tag after the thinking; if the prompt requested no tags (`meta["tags"] = False`), a
+completion without tags is the answer as a whole. Numbers may be in brackets, with blanks, commas, semicolons, bars or line breaks
+between them. Numbers within prose are not read.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mmrl.api.tasks.option_checks import check_choice
 from mmrl.api.verifiers.parse import short_answer
 
 LONGEST = 4000
-"""Characters of an answer that is read; the longest right one, of 400 patches, is half of it."""
+"""Maximum of characters of an answer; the longest right one, of 400 patches, has half as many."""
 _NUMBERS = re.compile(r"[0-9]{1,4}(?: [0-9]{1,4})*")
 _CHOICE = re.compile(r"\(?([a-z])[).:]?(?: (.+))?")
 """A letter, perhaps followed by the words of its choice."""
 
 
 def placement(case: Case, chance: Literal["keep", "subtract"] = "keep") -> Score:
-    """Share of the patches that are placed right; the answer must be a permutation, or it earns 0.
+    """Share of the patches that are placed correctly; an answer that is not a permutation earns 0.
 
     `case.answer`: the numbers from 1, row by row, as a list or as text.
-    chance: "subtract" takes off what a fixed answer gets, s = max(1/n, what the identity gets here): (share - s) / (1 - s), and 0
-    below. So the identity earns nothing but where it is right, and neither does one lucky patch; a perfect answer still earns 1.
-    Known exploits: with "keep", any fixed permutation earns 1/n on average.
+    chance: "subtract" removes the score of a fixed answer, s = max(1/n, the identity's share here): (share - s) / (1 - s), and 0
+    below. So the identity earns nothing unless it is right, nor does one lucky patch; a perfect answer still earns 1. Known
+    exploits: with "keep", any fixed permutation earns 1/n on average.
     """
     check_choice("chance", chance, ("keep", "subtract"))
     wanted = truth(case)
@@ -56,7 +56,7 @@ def exact(case: Case) -> Score:
 def pair(case: Case) -> Score:
     """1 when the answer is the letter of the right relation, `case.answer`, or that relation in the words of `meta["choices"]`.
 
-    "B", "b", "(B)", "B.", "B) 1 is directly above 2" are all the same; a letter with other words, or two letters, are none.
+    "B", "b", "(B)", "B.", "B) 1 is directly above 2" are all the same; a letter with other words, or two letters, are no answer.
     Known exploits: none; guessing is right once in as many times as there are choices.
     """
     chosen, why = _choice(case)
@@ -64,10 +64,10 @@ def pair(case: Case) -> Score:
 
 
 def form(case: Case) -> Score:
-    """1 when the completion is an answer of the kind that was asked for and nothing else: a permutation, a number, a letter.
+    """1 when the completion is an answer of the requested kind and nothing else: a permutation, a number, a letter.
 
     With tags, one thought that isn't empty comes before the answer, and nothing but blanks between and around.
-    Known exploits: says nothing about the answer, so every well-formed guess earns it; give it a small weight.
+    Known exploits: the answer is not checked, so every well-formed guess earns it; give it a small weight.
     """
     if fault := _fault_of_form(case.completion, bool(case.meta.get("tags", True))):
         return Score(0.0, detail=fault)
@@ -88,7 +88,7 @@ def form(case: Case) -> Score:
 
 
 def truth(case: Case) -> list[int]:
-    """The answer's numbers, whichever way the task writes them: [2, 1], "2,1" or "2"."""
+    """The answer's numbers, in any form that tasks use: [2, 1], "2,1" or "2"."""
     answer: Any = re.findall(r"[0-9]+", case.answer) if isinstance(case.answer, str) else case.answer
     return [int(number) for number in answer]
 
@@ -133,7 +133,7 @@ def _choice(case: Case) -> tuple[str | None, str]:
 
 
 def _fault_of_form(text: str, tags: bool) -> str:
-    """What keeps a completion from being a thought and an answer in their tags, or one without any; empty when nothing does."""
+    """Why a completion is not a thought and an answer in their tags, or an answer without tags; empty if it is."""
     if not tags:
         return "tags were not asked for" if "<think>" in text or "<answer>" in text else ""
     before, _, rest = text.strip().partition("<think>")

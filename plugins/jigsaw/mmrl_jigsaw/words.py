@@ -1,4 +1,4 @@
-"""How a puzzle is asked for: our words, those of Jigsaw-R1, those of SSL4RL."""
+"""Prompts of puzzles: our own, those of Jigsaw-R1, those of SSL4RL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SSL4RL_ORDERS = {  # the published examples of an answer
 
 
 def has_tags(style: str) -> bool:
-    """Whether the style asks for a thought and an answer in their tags."""
+    """Whether the style requests a thought and an answer in their tags."""
     return style in ("tags", "jigsaw-r1", "ssl4rl")
 
 
@@ -47,7 +47,7 @@ def grid(numbers: Sequence[int], size: Size) -> str:
 
 
 def ask(kind: str, question: str, size: Size, apart: bool, mask: float, style: str) -> str:
-    """Our words around a question. apart: the patches are pictures of their own."""
+    """Our prompt for a question. apart: the patches are separate pictures."""
     cut = f"{_count(size.rows, 'row')} and {_count(size.columns, 'column')}"
     if apart:
         text = f"These {size.patches} pictures are the patches of one picture that was cut into {cut}, in shuffled order."

@@ -347,7 +347,7 @@ def test_another_process_makes_the_same_of_a_folder(folder):
             {"style": "ssl4rl", "layout": "patches", "convention": "inverse", "rows": 3},
             "is for 2x2 to 6x6, and here is 3x2",
         ),
-        (Full, {"style": "jigsaw-r1", "layout": "patches"}, "speaks of one picture"),
+        (Full, {"style": "jigsaw-r1", "layout": "patches"}, "is for one picture"),
         (Pair, {"style": "ssl4rl"}, "is for jigsaw/full"),
         (Pair, {"choices": 1}, "choices = 1 must be a whole number from 2 to 8"),
         (Full, {"path": "/nowhere"}, "folder /nowhere does not exist"),
@@ -362,7 +362,7 @@ def test_bad_options_are_refused_in_one_line(cls, options, message):
 def test_unknown_splits_and_folders_with_too_little_are_refused(folder):
     with pytest.raises(UserError, match="there is no split 'dev': choose one of train, test"):
         Full().prompts("dev", 0)
-    with pytest.raises(UserError, match=r"has 1 image, and none of them falls to '(train|test)': add more, or set another seed"):
+    with pytest.raises(UserError, match=r"has 1 image, and none of them is in split '(train|test)': add more, or set another seed"):
         Full(path=str(folder(1)))
 
 

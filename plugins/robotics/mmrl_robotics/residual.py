@@ -62,9 +62,9 @@ class Residual(ActingPolicy):
     ) -> None:
         """base: a folder with a policy that acts; its likeliest actions are corrected. scale: the most that a correction moves a
         number of an action. state, size, camera, hidden, spread: see `Small`."""
-        options.text("base", base)
-        options.number("scale", scale, 0, 2)
-        options.whole("state", state, 0, 100_000)
+        options.check_text("base", base)
+        options.check_number("scale", scale, 0, 2)
+        options.check_integer("state", state, 0, 100_000)
         self.base = base_of(Path(base), config, device)
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
@@ -129,7 +129,7 @@ class Residual(ActingPolicy):
             known.append(state_of(seen, self.state).to(self.device))
         return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
 
-    def twin(self, frozen: bool = False) -> Residual:
+    def clone(self, frozen: bool = False) -> Residual:
         """The base is not copied: nobody changes it."""
         other = copy.deepcopy(self, {id(self.base): self.base})
         if frozen:

@@ -47,16 +47,16 @@ class Small(ActingPolicy):
         the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
         spread: the standard deviation that a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what
         its numbers mean, see `units.load_statistics`."""
-        options.whole("dims", dims, 1, 256)
-        options.whole("chunk", chunk, 1, 256)
-        options.whole("state", state, 0, 100_000)
-        options.whole("size", size, 1, 4096)
-        options.text("camera", camera)
-        options.number("spread", spread, 0, 10)
+        options.check_integer("dims", dims, 1, 256)
+        options.check_integer("chunk", chunk, 1, 256)
+        options.check_integer("state", state, 0, 100_000)
+        options.check_integer("size", size, 1, 4096)
+        options.check_text("camera", camera)
+        options.check_number("spread", spread, 0, 10)
         if isinstance(hidden, str) or not isinstance(hidden, Sequence):
             raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
         for wide in hidden:
-            options.whole("hidden", wide, 1, 100_000)
+            options.check_integer("hidden", wide, 1, 100_000)
         self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, camera
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)

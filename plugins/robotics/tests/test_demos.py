@@ -114,7 +114,7 @@ def test_what_was_recorded_is_what_is_read(made, played, kind):
     assert len(found) == sum(len(d.actions_MA) for d in played[0])
     for prompt, shown in found:
         whole, at = played[0][prompt.meta["episode"]], prompt.meta["step"]
-        assert shown.instruction == whole.instruction and not shown.physical
+        assert shown.instruction == whole.instruction and not shown.physical_units
         assert torch.equal(shown.actions_MA, whole.actions_MA[at:]) and torch.equal(shown.state, whole.state[at : at + 1])
         assert list(shown.images) == ["front", "wrist"]
         for camera, picture in shown.images.items():

@@ -7,9 +7,9 @@ MMRL_CONTRACT = 2
 TASK = "mmrl_ssl.task:"
 EXACT = {"ssl/exact": 1.0}
 PUBLISHED: tuple[tuple[str, dict[str, object], str], ...] = (
-    ("rotation", {"pictures": 2}, "by how much the second picture is turned"),
+    ("rotation", {"pictures": 2}, "by how many degrees the second picture is rotated"),
     ("contrastive", {"strength": "simclr"}, "whether two views are of one picture"),
-    ("position", {}, "which quarter a piece is from"),
+    ("position", {}, "from which quarter a piece is"),
 )
 
 
@@ -17,13 +17,13 @@ PUBLISHED: tuple[tuple[str, dict[str, object], str], ...] = (
 def mmrl_tasks() -> list[TaskSpec]:
     return [
         TaskSpec(
-            id="ssl/rotation", target=TASK + "Rotation", verifiers=EXACT, summary="by how many degrees a picture was turned"
+            id="ssl/rotation", target=TASK + "Rotation", verifiers=EXACT, summary="by how many degrees a picture was rotated"
         ),
         TaskSpec(
             id="ssl/contrastive", target=TASK + "Contrastive", verifiers=EXACT, summary="whether two views are of one picture"
         ),
         TaskSpec(
-            id="ssl/position", target=TASK + "Position", verifiers=EXACT, summary="which quarter of a picture a piece is from"
+            id="ssl/position", target=TASK + "Position", verifiers=EXACT, summary="from which quarter of a picture a piece is"
         ),
         TaskSpec(id="ssl/masked", target=TASK + "Masked", verifiers=EXACT, summary="which patch fills the hole in a picture"),
         *(
@@ -42,9 +42,12 @@ def mmrl_tasks() -> list[TaskSpec]:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
-        VerifierSpec(id="ssl/exact", target="mmrl_ssl.verifiers:exact", summary="one of the answers that are allowed"),
+        VerifierSpec(id="ssl/exact", target="mmrl_ssl.verifiers:exact", summary="the answer is one of those allowed"),
         VerifierSpec(
-            id="ssl/angle", target="mmrl_ssl.verifiers:angle", graded=True, summary="how near an angle is: 0 from 90 degrees off"
+            id="ssl/angle",
+            target="mmrl_ssl.verifiers:angle",
+            graded=True,
+            summary="closeness of an angle: 0 if it is 90 degrees off or more",
         ),
         *(
             VerifierSpec(id=f"ssl/{name}@ssl4rl", target="mmrl_ssl.ssl4rl:answer", summary=f"SSL4RL's reward for {name}")

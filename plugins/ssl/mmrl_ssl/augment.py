@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class Strength(NamedTuple):
-    """How much is changed. Each chance is that of one change."""
+    """Strength of the augmentations. Each chance is the probability of one of them."""
 
     area: tuple[float, float]
-    """The least and the most of the picture that a crop keeps."""
+    """Minimal and maximal share of the picture that a crop keeps."""
     jitter: tuple[float, float, float, float]
-    """How far brightness, contrast and saturation go from 1, and the hue from 0, in full turns."""
+    """Maximal change of brightness, contrast and saturation from 1, and of the hue from 0, in full turns."""
     jitter_chance: float
     grey: float
     blur: float
@@ -43,7 +43,7 @@ def view(picture: Image, strength: Strength, size: int, draw: random.Random) -> 
 
 
 def recoloured(picture: Image, strength: Strength, draw: random.Random) -> Image:
-    """The picture in other colours, perhaps grey, blurred, solarised or equalised; every place stays where it is."""
+    """The picture in other colours, perhaps grey, blurred, solarised or equalised; positions don't change."""
     from PIL import ImageFilter, ImageOps
 
     if draw.random() < strength.jitter_chance:

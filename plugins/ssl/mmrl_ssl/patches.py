@@ -15,9 +15,9 @@ Box = tuple[int, int, int, int]
 GAP = 4
 """Pixels between patches in a row."""
 DRAWN = 24
-"""Places that are looked at for wrong patches."""
+"""Number of positions that are tried for wrong patches."""
 UNLIKE = 8.0
-"""Mean difference of two patches' pixels, of 255, from which people see it at once."""
+"""Mean difference of two patches' pixels, of 255, from which it is obvious."""
 
 
 def with_hole(picture: Image, box: Box) -> Image:
@@ -30,7 +30,7 @@ def with_hole(picture: Image, box: Box) -> Image:
 def others(picture: Image, box: Box, count: int, draw: random.Random) -> list[Image]:
     """Patches of the box's size from elsewhere in the picture, which don't overlap it and look like neither it nor each other.
 
-    Where a picture has too few that differ plainly, those that differ the most. Raises UserError where they are all the same.
+    If a picture has too few that differ clearly, those that differ the most. Raises UserError if they are all the same.
     """
     side, found = box[2] - box[0], [picture.crop(box)]
     places = [(draw.randint(0, picture.width - side), draw.randint(0, picture.height - side)) for _ in range(DRAWN)]
@@ -39,7 +39,7 @@ def others(picture: Image, box: Box, count: int, draw: random.Random) -> list[Im
         unlike = [min(difference(patch, other) for other in found) for patch in patches]
         best = max(unlike, default=0.0)
         if not best:
-            raise UserError(f"it has no {count} patches that differ from the one that is missing: take it out, or lower choices")
+            raise UserError(f"it doesn't have {count} patches that differ from the missing one: remove it, or lower choices")
         chosen = next((i for i, value in enumerate(unlike) if value >= UNLIKE), unlike.index(best))
         found.append(patches.pop(chosen))
     return found[1:]

@@ -15,8 +15,8 @@ def answer(case: Case) -> float:
     """1 when the first `<answer>` after the last "assistant" at a line's end is the answer, character for character.
 
     Blanks around are ignored. An answer with commas is a list of which each piece is right.
-    Known exploits, as published: further answer tags are not looked at, and neither is the thinking; a tag inside the thought
-    counts. On the other hand "90.0", "Positive" and "top left" are wrong.
+    Known exploits, as published: further answer tags and the thinking are ignored; a tag inside the thought counts. On the other
+    hand "90.0", "Positive" and "top left" are wrong.
     """
     given = first_tag(case.completion.rpartition(MARKER)[2])
     return float(given is not None and given.strip() in [piece.strip() for piece in str(case.answer).split(",")])

@@ -1,5 +1,5 @@
-"""Questions that a picture answers about itself: how it was turned, whether two views are of one picture, where a piece is from,
-which patch is missing."""
+"""Self-supervised questions about pictures: rotation, whether two views are of one picture, the position of a piece, a missing
+patch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LEAST = 28
-"""Pixels of a picture's side, and of a piece's: SSL4RL's least, and what most vision models see as one place."""
+"""Minimal side of a picture or a piece in pixels: SSL4RL's minimum, and the size of one image token of most vision models."""
 UPRIGHT = ("astronaut", "chelsea", "china", "coffee", "flower", "motorcycle_left", "rocket")
 """Photographs with a top and a bottom."""
 QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
@@ -37,17 +37,17 @@ class Asked(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Question(Task):
-    """What the four share. The run's seed draws nothing: an id always means the same item."""
+    """Base class of the four questions. The run's seed changes nothing: an id always means the same item."""
 
     path: str | None = None
-    """A folder of images, with or without folders in it; by default, square pieces of the photographs at hand."""
+    """A folder of images, with or without subfolders; by default, square pieces of the installed photographs."""
     size: int = 112
-    """The picture's longer side in pixels; larger images of a folder are shrunk to it, and 0 leaves them as they are."""
+    """The picture's longer side in pixels; larger images of a folder are reduced to it, and 0 leaves them unchanged."""
     style: Literal["plain", "tags", "ssl4rl"] = "plain"
-    """How the answer is asked for. plain: the answer alone. tags: a thought and the answer, each in its tag. ssl4rl: in the
-    words of SSL4RL."""
+    """The requested form of the answer. plain: the answer alone. tags: a thought and the answer, each in its tag. ssl4rl: the
+    prompt of SSL4RL."""
     photographs: Sequence[str] = ()
-    """Those that are used, such as ["china", "coffee"]; by default all that suit the question."""
+    """Photographs to use, such as ["china", "coffee"]; by default all that suit the question."""
     train: int = 4096
     """Items of photographs to train on."""
     test: int = 512
@@ -55,12 +55,12 @@ class Question(Task):
     each: int = 1
     """Items of each image of a folder."""
     seed: int = 0
-    """Draws the items, and which image of a folder belongs to which split."""
+    """Seed of the items, and of the splits of a folder's images."""
 
     suited: ClassVar[tuple[str, ...]] = ()
     """The photographs that suit the question; none means all."""
     grown: ClassVar[float] = 1.0
-    """How much larger than `size` a piece of a photograph is taken."""
+    """Side of the piece of a photograph, as a multiple of `size`."""
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -99,24 +99,24 @@ class Question(Task):
         return f"<think>Looking closely, it is {prompt.answer}.</think>{gap}<answer>{prompt.answer}</answer>"
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """Where the question is about a place: that of the answer, and that of the choice that a completion makes."""
+        """The positions of the answer and of the completion's choice, if the question is about positions."""
         said, _ = verifiers.given(Case(completion=completion, answer=prompt.answer, meta=prompt.meta))
         choice = verifiers.normalise(said or "")
         chosen = [] if choice not in prompt.meta["choices"] else self.place(prompt, choice, "said")
         return [*self.place(prompt, str(prompt.answer), "true"), *chosen]
 
     def place(self, prompt: Prompt, choice: str, of: OverlaySource) -> list[Overlay]:
-        """Where one of the choices is."""
+        """The position of one of the choices."""
         return []
 
     def check(self) -> None:
-        """Refuse options that are wrong by themselves."""
+        """Raise UserError for invalid options."""
 
     def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
         raise NotImplementedError
 
     def worded(self, question: str, what: str) -> str:
-        """The question, and how to answer it. what: "number", "word"."""
+        """The question with instructions for the answer. what: "number", "word"."""
         return question + (words.THINK if self.style == "tags" else f" Answer with the {what} alone.")
 
     def _pose(self, split: str, index: int) -> Prompt:
@@ -124,7 +124,7 @@ class Question(Task):
         picture = self.source.open(split, index)
         if min(picture.size) < LEAST:
             of = f" of {self.path}" if self.path else ""
-            raise UserError(f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: take it out{of}")
+            raise UserError(f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: remove it{of}")
         try:
             asked = self.pose(picture, chance(self.seed, "item", id), split, index)
         except UserError as error:
@@ -139,12 +139,12 @@ class Question(Task):
 
 @dataclass(kw_only=True, eq=False)
 class Rotation(Question):
-    """By how many degrees a picture was turned, counter-clockwise."""
+    """By how many degrees a picture was rotated, counter-clockwise."""
 
     angles: Sequence[int] = (0, 90, 180, 270)
-    """Degrees from 0 to 359, counter-clockwise. With others than these four, the middle of the turned picture is shown."""
+    """Degrees from 0 to 359, counter-clockwise. With others than these four, the middle of the rotated picture is shown."""
     pictures: Literal[1, 2] = 1
-    """1: only the turned picture, which must have a top and a bottom of its own. 2: the picture as it was, then turned."""
+    """1: only the rotated picture, which must have a recognisable top. 2: the original picture, then the rotated one."""
 
     suited = UPRIGHT
 
@@ -160,11 +160,11 @@ class Rotation(Question):
                     'style = "ssl4rl" is for pictures = 2 and angles in equal steps from 0, such as [0, 90, 180, 270]'
                 )
         self.oblique = any(angle % 90 for angle in listed)
-        self.grown = 2**0.5 if self.oblique else 1.0  # type: ignore[misc]  # room for the corners that turn out of sight
+        self.grown = 2**0.5 if self.oblique else 1.0  # type: ignore[misc]  # room for the corners that are rotated out of the picture
 
     def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
         if self.style != "ssl4rl" or self.oblique:
-            picture = square(picture)  # else the shape would give a quarter turn away
+            picture = square(picture)  # otherwise the shape would reveal a quarter turn
         angle = draw.choice(list(self.angles))
         before, after = (turned(picture, a, self.oblique) for a in (0, angle))
         listed = ", ".join(map(str, self.angles[:-1])) + f" or {self.angles[-1]}"
@@ -186,7 +186,7 @@ class Contrastive(Question):
     """Whether two changed views are of the same picture."""
 
     strength: Literal["mild", "simclr", "strong"] = "mild"
-    """How much the views are changed: crops, colours, blur, mirroring. simclr and strong are SSL4RL's."""
+    """Strength of the augmentations: crops, colours, blur, mirroring. simclr and strong are SSL4RL's."""
 
     def check(self) -> None:
         check_choice("strength", self.strength, tuple(STRENGTHS))
@@ -204,7 +204,7 @@ class Contrastive(Question):
         return Asked(images, self.worded(question, "word"), "same" if same else "different", {"choices": ["same", "different"]})
 
     def _another(self, draw: random.Random, split: str, index: int) -> Image:
-        """One of another original of the same split."""
+        """A picture of another original of the same split."""
         count, name = len(self.source.ids[split]), self.source.name(split, index)
         start = draw.randrange(count)
         for other in (*range(start, count), *range(start)):
@@ -215,14 +215,14 @@ class Contrastive(Question):
 
 @dataclass(kw_only=True, eq=False)
 class Position(Question):
-    """Which quarter of a picture a piece of it is from."""
+    """From which quarter of a picture a piece of it is."""
 
     smallest: float = 0.2
-    """The least side of a piece, as a share of the quarter's; never below 28 pixels."""
+    """Minimal side of a piece, as a share of the quarter's; never below 28 pixels."""
     largest: float = 0.8
-    """The largest."""
+    """Maximal side of a piece, as a share of the quarter's."""
     strength: Literal["none", "mild", "simclr", "strong"] = "none"
-    """How much the piece's colours are changed."""
+    """Strength of the changes of the piece's colours."""
 
     def check(self) -> None:
         check_choice("strength", self.strength, ("none", *STRENGTHS))
@@ -246,7 +246,7 @@ class Position(Question):
         width, height = (picture.width - left if column else half_width), (picture.height - top if row else half_height)
         sides = [(max(LEAST, int(side * self.smallest)), int(side * self.largest)) for side in (width, height)]
         if any(low > high for low, high in sides):
-            raise UserError(f"{picture.width} x {picture.height} pixels are too few for pieces of {LEAST}: take it out")
+            raise UserError(f"{picture.width} x {picture.height} pixels are too few for pieces of {LEAST}: remove it")
         across, down = (draw.randint(low, high) for low, high in sides)
         x, y = left + draw.randint(0, width - across), top + draw.randint(0, height - down)
         piece = picture.crop((x, y, x + across, y + down))
@@ -264,7 +264,7 @@ class Position(Question):
         return Asked([picture, piece], text, QUADRANTS[2 * row + column], meta)
 
     def place(self, prompt: Prompt, choice: str, of: OverlaySource) -> list[Overlay]:
-        """Of what is true the piece itself, and of what is said the quarter."""
+        """The piece itself for the ground truth, the quarter for a completion."""
         if of == "true":
             return [overlays.box_overlay(prompt.meta["boxes"][0], prompt.images[0].size, of)]
         down, right = divmod(QUADRANTS.index(choice), 2)
@@ -276,11 +276,11 @@ class Masked(Question):
     """Which of several patches fills the hole in a picture."""
 
     choices: int = 4
-    """Patches to choose from, from 2 to 9."""
+    """Number of patches to choose from, 2 to 9."""
     hole: float = 0.25
     """The side of the hole, as a share of the picture's shorter side, from 0.1 to 0.4."""
     layout: Literal["picture", "patches"] = "picture"
-    """The patches in a row below the picture, or each as a picture of its own."""
+    """The patches in a row below the picture, or each as a separate picture."""
 
     def check(self) -> None:
         check_integer("choices", self.choices, 2, 9)
@@ -288,7 +288,7 @@ class Masked(Question):
         if isinstance(self.hole, bool) or not isinstance(self.hole, int | float) or not 0.1 <= self.hole <= 0.4:
             raise UserError(f"hole = {self.hole!r:.60} must be a share from 0.1 to 0.4")
         if self.style == "ssl4rl":
-            raise UserError('style = "ssl4rl" has no words for this question: choose plain or tags')
+            raise UserError('style = "ssl4rl" has no prompt for this question: choose plain or tags')
 
     def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
         from mmrl_ssl.patches import below, others, with_hole
@@ -326,7 +326,7 @@ def square(picture: Image) -> Image:
 
 
 def turned(picture: Image, angle: int, oblique: bool) -> Image:
-    """The picture turned counter-clockwise; where the angles are oblique, of a square the middle that no corner turns into."""
+    """The picture rotated counter-clockwise; if the angles are oblique, the middle of a square, without its corners."""
     from PIL import Image
 
     if angle % 90 == 0:

@@ -1,7 +1,7 @@
-"""Verifiers for questions that a picture answers about itself.
+"""Verifiers for self-supervised questions about pictures.
 
-An answer is read from the one `<answer>` tag after the thinking; where the prompt asked for no tags, which the task says by
-`meta["tags"] = False`, a completion without tags is the answer as a whole.
+An answer is read from the one `<answer>` tag after the thinking; if the prompt requested no tags (`meta["tags"] = False`), a
+completion without tags is the answer as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mmrl import Case, Score
 from mmrl.api.verifiers.parse import short_answer
 
 LONGEST = 200
-"""Characters of an answer that is read; every right one is shorter."""
+"""Maximum of characters of an answer; every right one is shorter."""
 _UNIT = re.compile(r"(?:°|degrees?)$")
 
 
@@ -21,7 +21,7 @@ def exact(case: Case) -> Score:
 
     `case.answer` is a text, or a list of texts of which each is right. Case, outer blanks, one full stop at the end, and "°" or
     "degrees" after a number are ignored; a blank stands for a hyphen, so that "top left" is "top-left".
-    Known exploits: none known; an answer that names several is none of them.
+    Known exploits: none known; an answer that names several is wrong.
     """
     found, why = given(case)
     if found is None:

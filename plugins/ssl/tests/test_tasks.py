@@ -282,7 +282,7 @@ def test_a_folder_is_split_by_name_and_broken_pictures_are_named(cls, folder):
         (Masked, {"choices": 1}, "choices = 1 must be a whole number from 2 to 9"),
         (Masked, {"hole": 0.5}, "hole = 0.5 must be a share from 0.1 to 0.4"),
         (Masked, {"layout": "row"}, "layout = 'row' is unknown"),
-        (Masked, {"style": "ssl4rl"}, "has no words for this question"),
+        (Masked, {"style": "ssl4rl"}, "has no prompt for this question"),
         (Masked, {"path": "/nowhere"}, "folder /nowhere does not exist"),
     ],
 )

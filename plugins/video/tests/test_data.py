@@ -264,8 +264,8 @@ def test_options_are_checked(filmed, table):
         ({"fps": True}, "fps = True must be a number"),
         ({"count": 0}, "count = 0 must be a whole number"),
         ({"style": "time-r1", "prompt": "Say."}, "a system's style has its own words"),
-        ({"shares": {}}, "must name splits with numbers above 0"),
-        ({"shares": {"train": float("inf")}}, "must name splits with numbers above 0"),
+        ({"shares": {}}, "must give each split a number above 0"),
+        ({"shares": {"train": float("inf")}}, "must give each split a number above 0"),
         ({"path": "nowhere.json"}, "nowhere.json does not exist"),
         ({"videos": "a:b"}, "path names 1 tables and videos 2 folders"),
     ):

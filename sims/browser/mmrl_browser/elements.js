@@ -61,7 +61,7 @@
         if (spot) {
           const text = squeeze(innerText(e));
           const drawn = picture || !!query(e, "svg,img,canvas");
-          found.push({box: [x1, y1, x2, y2], role: kind, text: tagName(e) === "SELECT" || !text || attribute(e, "aria-label") ? named(e) || (tagName(e) === "SELECT" ? "" : text) : text, value: value(e), icon: drawn && !text, active, spot});
+          found.push({box: [x1, y1, x2, y2], role: kind, text: tagName(e) === "SELECT" || !text || attribute(e, "aria-label") ? named(e) || (tagName(e) === "SELECT" ? "" : text) : text, value: value(e), icon: drawn && !text, interactive: active, click_point: spot});
         }
       }
     }

@@ -96,7 +96,7 @@ def test_resizing_gives_the_mean_over_each_new_pixel(before, after):
         ({"pictures": False, "state": False}, "nothing would be seen"),
         ({"success_key": "success", "success_return": 1.0}, "give one"),
         ({"success_return": -100.0}, "success_return = -100.0 must be above 0, where the sum of rewards starts"),
-        ({"gripper": 4}, "gripper = 4 is none of the 1 dims"),
+        ({"gripper": 4}, "gripper = 4 must be an index of the 1 dims"),
         ({"python": "/no/such"}, "is no program"),
         ({"make": {"render_mode": None}}, "gave no picture: it must render"),
     ],

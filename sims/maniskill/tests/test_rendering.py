@@ -61,8 +61,8 @@ def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.
 
 def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    begin = EnvironmentProcesses._started
-    monkeypatch.setattr(EnvironmentProcesses, "_started", lambda self: started.append(0) or begin(self))
+    begin = EnvironmentProcesses._start_process
+    monkeypatch.setattr(EnvironmentProcesses, "_start_process", lambda self: started.append(0) or begin(self))
     found = rendering._probe("software", (("VK_ICD_FILENAMES", "/no/such/driver.json"),), None, 0.01)
     assert len(started) == 1, "a device that hangs is not tried again"
     assert found == "start took longer than 0.01 s, and its process was killed"

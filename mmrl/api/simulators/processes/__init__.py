@@ -1,20 +1,20 @@
-"""Simulators that take one environment a process: N processes in lock-step, their rows in shared memory.
+"""Simulators with one environment per process: N processes in lock-step that write their rows into shared memory.
 
-A plugin names a factory, `module:function`; called with its options, in each process, it makes a world:
+A plugin names a factory, `module:function`. It is called with its options in each process and returns an environment:
 
     class World:
-        facts = {"dims": 7}                 # A, and whatever else the plugin wants to know; plain data
-        def reset(self, seed, variant): ...  # -> {name: numpy array}, a row of each array: pictures, state, reward, flags
+        facts = {"dims": 7}                 # A, and further plain data for the plugin
+        def reset(self, seed, variant): ...  # -> {name: numpy array}, one row of each array: images, state, reward, flags
         def step(self, action): ...          # float32 [A] -> the same names, shapes and dtypes
         def snapshot(self): ...              # -> plain data
         def restore(self, state): ...        # -> rows
 
-Other methods may be asked for with `EnvironmentProcesses.call`. The module is loaded by its file, without the packages that it
-lies in: it may import what the interpreter of the workers has, and nothing of mmrl, which that one may lack.
+`EnvironmentProcesses.call` calls any other method. The module is loaded by its path, without its parent packages: it may import
+what the workers' interpreter has, and nothing of mmrl, which may be missing there.
 
-A process that dies, raises or takes too long is killed, and its environment is lost until its next reset starts another one. An
-exception with an attribute `plain` is no failure: what is asked is refused, by a UserError with its message.
-`mmrl.api.simulators.processes.simulator` makes a `mmrl.Simulator` of such worlds.
+A process that dies, raises or takes too long is killed, and its environment is lost until its next reset, which starts a new
+process. An exception with the attribute `plain = True` doesn't count as a failure: it becomes a UserError with its message.
+`mmrl.api.simulators.processes.simulator` makes a `mmrl.Simulator` from such environments.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     import numpy
 
 TRIES = 3
-"""Processes that are started for one reset before it is given up."""
+"""Number of processes that are tried for one reset."""
 ALIGNMENT = 64
-"""Bytes to a multiple of which the arrays begin."""
+"""Alignment of the arrays in shared memory, in bytes."""
 
 
 class EnvironmentProcesses:
-    """N worlds, a process each. Not for several threads at once.
+    """N environments, one per process. Not thread-safe.
 
     Example::
 
-        workers = Workers("mmrl_gym.world:World", {"env_id": "Pendulum-v1"}, num_envs=4, what="gym/env")
+        workers = EnvironmentProcesses("mmrl_gym.world:World", {"env_id": "Pendulum-v1"}, num_envs=4, what="gym/env")
         workers.reset({0: 11, 1: 12, 2: 13, 3: 14})
         lost = workers.step(actions_NA, [0, 1, 2, 3])
         pictures = workers.rows["camera"].copy()
@@ -67,30 +67,30 @@ class EnvironmentProcesses:
         timeout_s: float = 60.0,
         tries: int = TRIES,
     ) -> None:
-        """what: begins every message, such as the simulator's id. python: the interpreter of the workers, by default this one.
-        environment: variables for them. start_s: seconds that a process may take until its world has been reset once.
-        timeout_s: seconds that it may take for anything else. tries: processes that are started for an environment at first.
+        """what: begins every message, such as the simulator's id. python: the workers' interpreter, by default this one.
+        environment: environment variables of the workers. start_s: seconds for a process to start and reset its environment once.
+        timeout_s: seconds for any other call. tries: processes that are tried at first for each environment.
 
-        Raises UserError where no world can be made.
+        Raises UserError if an environment can't be made.
         """
         self.what, self.num_envs, self.timeout_s = what, num_envs, timeout_s
         self.lost = 0
-        """Environments that were lost so far."""
+        """Number of environments that were lost so far."""
         self.why: list[str] = []
-        """The last reasons for it, each with the number of its environment; the newest last, at most 100."""
+        """The last 100 reasons, each with the index of its environment; the newest last."""
         self._options, self._environment, self._start_s = dict(options), dict(environment or {}), start_s
         module, _, _ = factory.partition(":")
-        found = importlib.util.find_spec(module)
-        if found is None or not found.origin:
-            raise UserError(f"{what}: there is no module {module!r} to make worlds with")
-        self._world = (factory, found.origin)
+        spec = importlib.util.find_spec(module)
+        if spec is None or not spec.origin:
+            raise UserError(f"{what}: there is no module {module!r} to make environments with: correct the factory's name")
+        self._factory = (factory, spec.origin)
         self._python = _interpreter(what, python)
         self._starter = ThreadPoolExecutor(1, "worker-starter")
-        """Starts all processes: they die with the thread that did, and one of the caller's may end before."""
+        """Starts all processes: a process dies with the thread that started it, and the caller's thread may end earlier."""
         self._memory = shared_memory()
         self._processes: list[Process | None] = [None] * num_envs
-        self._said = ""
-        """What the last world that failed said of it, and not its process."""
+        self._last_exception = ""
+        """Message of the last exception that an environment raised; empty if processes only died or hung."""
         self._closed = False
         try:
             self._begin(tries)
@@ -98,23 +98,23 @@ class EnvironmentProcesses:
             self.close()
             raise
 
-    # -- what is asked ----------------------------------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------------------------------
 
     def reset(self, seeds: Mapping[int, int], variant: str | None = None) -> None:
-        """Starts environments, each from its seed. Those that were lost, or are lost by this, get other processes.
+        """Start environments, each from its seed. Environments that were lost, or fail now, get new processes.
 
-        seeds: number of the environment -> its seed. Raises UserError where an environment can't be started.
+        seeds: index of the environment -> its seed. Raises UserError if an environment can't be started.
         """
-        self._surely({env: ("reset", (seed, variant)) for env, seed in seeds.items()})
+        self._call_with_retries({env: ("reset", (seed, variant)) for env, seed in seeds.items()})
 
     def restore(self, states: Mapping[int, Any]) -> None:
-        """Puts environments into states that `call("snapshot")` gave; see `reset`."""
-        self._surely({env: ("restore", (state,)) for env, state in states.items()})
+        """Put environments into states from `call("snapshot")`; see `reset`."""
+        self._call_with_retries({env: ("restore", (state,)) for env, state in states.items()})
 
     def step(self, actions_NA: numpy.ndarray, envs: Sequence[int]) -> dict[int, str]:
-        """One step of these environments. actions_NA: float32, rows of the others are not looked at.
+        """Step these environments. actions_NA: float32; the rows of other environments are ignored.
 
-        Returns the environments that are lost, with the reason; what `rows` holds of them means nothing.
+        Returns the lost environments, index -> reason; their content of `rows` is undefined.
         """
         self._open()
         lost = {env: "it was lost before, and not reset since" for env in envs if self._processes[env] is None}
@@ -124,7 +124,7 @@ class EnvironmentProcesses:
         return lost | newly
 
     def call(self, envs: Iterable[int], method: str, *arguments: Any) -> list[Any]:
-        """What a method of their worlds gives, in the order of `envs`. Raises UserError where one is, or gets, lost."""
+        """The results of a method of these environments, in the order of `envs`. Raises UserError if one is lost or fails."""
         self._open()
         envs = list(envs)
         for env in envs:
@@ -136,12 +136,12 @@ class EnvironmentProcesses:
         return [given[env] for env in envs]
 
     def pid(self, env: int) -> int | None:
-        """The process of an environment; None while it is lost."""
+        """The process id of an environment; None while it is lost."""
         process = self._processes[env]
         return process.pid if process else None
 
     def close(self) -> None:
-        """Ends all processes; may be called twice."""
+        """End all processes; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -150,29 +150,31 @@ class EnvironmentProcesses:
                 process.close()
         self._processes = [None] * self.num_envs
         self._starter.shutdown()
-        os.close(self._memory)  # arrays that somebody still holds keep their pages
+        os.close(self._memory)  # arrays that are still in use keep their pages
 
     # -- processes --------------------------------------------------------------------------------------------------------
 
     def _begin(self, tries: int) -> None:
-        """Starts all processes, at once, and lays out the memory by what the first one shows."""
+        """Start all processes at once, and lay out the shared memory by the arrays of the first environment."""
         every = list(range(self.num_envs))
         ready: dict[int, Any] = {}
-        for _ in range(tries):  # drivers that render hang now and then; a world that says what is wrong is believed at once
+        for _ in range(tries):  # render drivers hang now and then; an exception of the environment is final
             missing = [env for env in every if env not in ready]
             for env in missing:
-                self._processes[env] = self._started()
-            found, lost = self._wait(missing, self._start_s, method="start")
-            ready |= found
-            if not lost or self._said:
+                self._processes[env] = self._start_process()
+            started, lost = self._wait(missing, self._start_s, method="start")
+            ready |= started
+            if not lost or self._last_exception:
                 break
         if lost:
-            why = self._said or next(iter(lost.values()))
+            why = self._last_exception or next(iter(lost.values()))
             raise UserError(f"{self.what} can't be made: {why}")
         layout, self.facts = ready[0]
         for env, (other, facts) in ready.items():
             if (other, facts) != (layout, self.facts):
-                raise UserError(f"{self.what}: environment {env} shows other things than environment 0: {other} and {layout}")
+                raise UserError(
+                    f"{self.what}: environment {env} has other arrays than environment 0, {other} and {layout}: make all alike"
+                )
         self._lay_out(layout)
         for env in every:
             self._admit(env)
@@ -197,62 +199,65 @@ class EnvironmentProcesses:
 
         self._actions = array("action", *shapes["action"])
         self.rows: dict[str, numpy.ndarray] = {name: array(name, *layout[name]) for name in layout}
-        """Name -> what the environments last showed, [N, ...]: shared memory that the next step writes over, so copy it."""
+        """Name -> the environments' last values [N, ...]: shared memory that the next step overwrites, so copy it."""
 
-    def _started(self) -> Process:
+    def _start_process(self) -> Process:
         path = sys.path if self._python == sys.executable else None
-        given = (self._python, path, self._world, self._memory, self._options, self._environment)
-        return self._starter.submit(Process, *given).result()
+        arguments = (self._python, path, self._factory, self._memory, self._options, self._environment)
+        return self._starter.submit(Process, *arguments).result()
 
     def _admit(self, env: int) -> None:
-        """Tells a process that is ready which rows are its own."""
+        """Send a process that is ready the position of its rows in the shared memory."""
         process = self._processes[env]
         assert process
         process.send((self._offsets, self._total, env, int(self.facts["dims"])), self.timeout_s)
 
     def _restart(self, envs: Sequence[int]) -> dict[int, str]:
-        """Other processes for these environments. Returns those that failed, with the reason."""
+        """Start new processes for these environments. Returns index -> reason of those that failed."""
         for env in envs:
-            self._processes[env] = self._started()
+            self._processes[env] = self._start_process()
         ready, lost = self._wait(envs, self._start_s, method="start")
         for env, (layout, _) in ready.items():
             if layout != self._layout:
-                lost[env] = self._lose(env, f"it shows other things than before: {layout} and {self._layout}")
+                lost[env] = self._lose(env, f"it has other arrays than before: {layout} and {self._layout}")
             else:
                 self._admit(env)
         return lost
 
-    def _surely(self, asked: Mapping[int, tuple[str, tuple[Any, ...]]]) -> None:
-        """Asks until all have done it, with other processes for those that fail."""
+    def _call_with_retries(self, calls: Mapping[int, tuple[str, tuple[Any, ...]]]) -> None:
+        """Call methods of environments until all succeed, with new processes for those that fail. Raises UserError after `TRIES`.
+
+        calls: index of the environment -> (method, arguments)."""
         self._open()
-        left = dict(asked)
+        left = dict(calls)
         for _ in range(TRIES):
             failed = self._restart([env for env in left if self._processes[env] is None])
-            _, lost = self._ask({env: what for env, what in left.items() if env not in failed}, self.timeout_s)
+            _, lost = self._ask({env: call for env, call in left.items() if env not in failed}, self.timeout_s)
             failed |= lost
-            left = {env: asked[env] for env in failed}
+            left = {env: calls[env] for env in failed}
             if not left:
                 return
         env, why = next(iter(failed.items()))
-        raise UserError(f"{self.what}: {asked[env][0]} of environment {env} failed with {TRIES} processes: {why}")
+        raise UserError(f"{self.what}: {calls[env][0]} of environment {env} failed with {TRIES} processes: {why}")
 
-    def _ask(self, asked: Mapping[int, tuple[str, tuple[Any, ...]]], seconds: float) -> tuple[dict[int, Any], dict[int, str]]:
-        """Sends each environment its message and waits for the answers: those, and the environments that were lost."""
+    def _ask(self, calls: Mapping[int, tuple[str, tuple[Any, ...]]], seconds: float) -> tuple[dict[int, Any], dict[int, str]]:
+        """Send each environment its call and wait. Returns (index -> result, index -> reason of the lost environments)."""
         lost: dict[int, str] = {}
-        for env, message in asked.items():
+        for env, message in calls.items():
             process = self._processes[env]
             assert process
             try:
                 process.send(message, seconds)
-            except OSError:  # it is dead, or stands still
+            except OSError:  # it is dead or hangs
                 lost[env] = self._lose(env, process.cause_of_death())
-        methods = {method for method, _ in asked.values()}
-        given, later = self._wait([env for env in asked if env not in lost], seconds, method=" and ".join(sorted(methods)))
-        return given, lost | later
+        methods = {method for method, _ in calls.values()}
+        results, lost_later = self._wait([env for env in calls if env not in lost], seconds, method=" and ".join(sorted(methods)))
+        return results, lost | lost_later
 
     def _wait(self, envs: Sequence[int], seconds: float, method: str) -> tuple[dict[int, Any], dict[int, str]]:
-        """The answers of these environments, and why others have none. Raises UserError for what a world refuses."""
-        given: dict[int, Any] = {}
+        """Wait for the replies of these environments. Returns (index -> result, index -> reason of the lost environments). Raises
+        UserError if an environment refuses the call."""
+        results: dict[int, Any] = {}
         lost: dict[int, str] = {}
         refused: list[str] = []
         end = time.monotonic() + seconds
@@ -291,15 +296,15 @@ class EnvironmentProcesses:
                     elif answer[0] == "refused":
                         refused.append(answer[1])
                     elif answer[0] == "failed":
-                        lost[env] = self._said = self._lose(env, answer[1])
+                        lost[env] = self._last_exception = self._lose(env, answer[1])
                     else:
-                        given[env] = answer[1] if answer[0] == "done" else answer[1:]
+                        results[env] = answer[1] if answer[0] == "done" else answer[1:]
             for env in sorted(waiting):
                 settle(env)
                 lost[env] = self._lose(env, f"{method} took longer than {seconds:g} s, and its process was killed")
         if refused:
             raise UserError(f"{self.what}: {refused[0]}")
-        return given, lost
+        return results, lost
 
     def _lose(self, env: int, why: str) -> str:
         process = self._processes[env]

@@ -1,7 +1,7 @@
-"""What runs in a worker process: one environment, driven by messages over a socket; its rows go into shared memory.
+"""The worker process of one environment: it gets calls over a socket and writes its rows into shared memory.
 
-This file is loaded by its path (`mmrl.api.processes.child`) and imports the standard library and numpy alone, so that an
-interpreter that has neither mmrl nor torch can run it: simulators have needs of their own.
+This file is loaded by its path (`mmrl.api.processes.child`) and imports only the standard library and numpy, so that an
+interpreter without mmrl and torch can run it: some simulators need their own environment.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from typing import Any
 from mmrl.api.processes.child import describe_error, is_user_error, load
 
 SIZE = 8
-"""Bytes that say how long the message is that follows."""
+"""Number of bytes that hold the length of the following message."""
 
 
 def serve(channel_fd: int, memory_fd: int, factory: str, file: str) -> None:
-    """Make the world, send what it shows, then obey until the socket is closed. The first message has the factory's options."""
+    """Make the environment, send the layout of its arrays, then handle calls until the socket is closed.
+
+    The first message has the factory's options."""
     channel = socket.socket(fileno=channel_fd)
-    os.dup2(2, 1)  # what a simulator prints
+    os.dup2(2, 1)  # prints of the simulator go to stderr
     try:
-        world = load(factory, file)(**pickle.loads(receive(channel)))
-        first = world.reset(0, None)
+        environment = load(factory, file)(**pickle.loads(receive(channel)))
+        first = environment.reset(0, None)
         layout = {name: (str(array.dtype), array.shape) for name, array in first.items()}
-        send(channel, ("ready", layout, dict(world.facts)))
-    except BaseException as error:  # noqa: BLE001  SystemExit too: whatever it is, the parent says it
+        send(channel, ("ready", layout, dict(environment.facts)))
+    except BaseException as error:  # noqa: BLE001  SystemExit too: the parent reports it
         send(channel, ("failed", describe_error(error)))
         os._exit(1)
     import numpy
@@ -47,18 +49,18 @@ def serve(channel_fd: int, memory_fd: int, factory: str, file: str) -> None:
     action = array("action", "float32", (dims,))
     while True:
         message = receive(channel)
-        if not message:  # the parent closed it, or is gone
+        if not message:  # the parent closed the socket or died
             os.killpg(os.getpid(), signal.SIGKILL)
         method, arguments = pickle.loads(message)
         try:
             if method == "step":
                 arguments = (action.copy(),)
-            result = getattr(world, method)(*arguments)
+            result = getattr(environment, method)(*arguments)
             if method in ("reset", "step", "restore"):
                 _write(rows, result)
                 result = None
             answer = ("done", result)
-        except BaseException as error:  # noqa: BLE001  the parent counts this environment as lost and says why
+        except BaseException as error:  # noqa: BLE001  the parent counts this environment as lost and reports the reason
             answer = ("refused" if is_user_error(error) else "failed", describe_error(error))
         send(channel, answer)
 
@@ -69,7 +71,7 @@ def send(channel: socket.socket, message: Any) -> None:
 
 
 def receive(channel: socket.socket) -> bytes:
-    """The next message; empty where the other end is closed."""
+    """The next message; empty if the other end is closed."""
     head = _exactly(channel, SIZE)
     return _exactly(channel, int.from_bytes(head, "little")) if head else b""
 
@@ -88,13 +90,13 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
 
 
 def _write(rows: dict[str, Any], result: Any) -> None:
-    """The environment's row of each array, all or none."""
+    """Write the environment's row of each array, all or none."""
     if set(result) != set(rows):
-        raise ValueError(f"it gave the arrays {sorted(result)}, and at first {sorted(rows)}")
+        raise ValueError(f"it returned the arrays {sorted(result)}, and at first {sorted(rows)}: return the same names")
     for name, row in rows.items():
-        found = result[name]
-        if found.shape != row.shape or found.dtype != row.dtype:
-            now, before = f"{found.dtype} {list(found.shape)}", f"{row.dtype} {list(row.shape)}"
+        value = result[name]
+        if value.shape != row.shape or value.dtype != row.dtype:
+            now, before = f"{value.dtype} {list(value.shape)}", f"{row.dtype} {list(row.shape)}"
             raise ValueError(f"its {name} is {now}, and at first it was {before}")
     for name, row in rows.items():
         row[...] = result[name]

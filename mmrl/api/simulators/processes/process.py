@@ -1,4 +1,4 @@
-"""One world's process as its parent sees it: the socket to it, how it died."""
+"""The parent's side of an environment's process: the socket to it, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ SERVING = Path(__file__).with_name("child.py")
 
 
 class Process(ChildProcess):
-    """A process with a world, and the socket to it."""
+    """A process with an environment, and the socket to it."""
 
     def __init__(
         self,
         python: str,
         path: Sequence[str] | None,
-        world: tuple[str, str],
+        factory: tuple[str, str],
         memory: int,
         options: Mapping[str, Any],
         environment: Mapping[str, str],
     ) -> None:
-        """python, path: see `ChildProcess`. world: `module:factory` and the file of the module. memory: the descriptor of what
-        holds the rows. options: for the factory."""
+        """python, path: see `ChildProcess`. factory: `module:function` and the file of the module. memory: file descriptor of the
+        shared memory. options: of the factory."""
         self.channel, theirs = socket.socketpair()
         with theirs:
             super().__init__(
                 "mmrl.api.simulators.processes.child:serve",
-                [theirs.fileno(), memory, *world],
+                [theirs.fileno(), memory, *factory],
                 file=str(SERVING),
                 python=python,
                 path=path,
@@ -42,18 +42,18 @@ class Process(ChildProcess):
                 environment={**os.environ, **ENVIRONMENT, **environment},
             )
         self.ended = False
-        """Nothing more will come."""
+        """The process has closed its end of the socket."""
         self._inbox = bytearray()
-        with contextlib.suppress(OSError):  # it died at once: waiting for its answer tells
+        with contextlib.suppress(OSError):  # it died at once: `read` notices that
             self.send(dict(options), 10.0)
 
     def send(self, message: Any, seconds: float) -> None:
-        """Raises OSError where the process is dead, or doesn't read for so long."""
+        """Raises OSError if the process is dead or doesn't read within `seconds`."""
         self.channel.settimeout(seconds)
         send(self.channel, message)
 
     def read(self) -> Any:
-        """The answer, once all of it has come; None before, or when the process ended."""
+        """The reply, once it has arrived completely; None before that, or if the process ended."""
         self.channel.setblocking(False)
         while True:
             try:
@@ -76,12 +76,12 @@ class Process(ChildProcess):
         return answer
 
     def cause_of_death(self) -> str:
-        """What the exit status and stderr say of a process whose end of the socket is closed."""
+        """How a process ended whose end of the socket is closed, with its exit status and stderr."""
         if self.exit_code(0.5) is None:
             return "its process closed the socket to the engine, or doesn't read from it"
         return f"its process {self.how_it_ended()}"
 
     def close(self) -> None:
-        """End the process, and all that it started in its session."""
+        """Kill the process and everything that it started in its session, and close the socket."""
         super().close()
         self.channel.close()

@@ -1,4 +1,4 @@
-"""A `mmrl.Simulator` whose environments are worlds in processes; plugins for such simulators begin with it."""
+"""A `mmrl.Simulator` with one environment per process; a base for plugins with such simulators."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import torch
 
 TOLD = 5
-"""Lost environments that a warning each is given for; then one at every power of two."""
+"""Each of the first TOLD losses of an environment is a warning; then each loss whose number is a power of two."""
 
 
 class ProcessSimulator:
-    """N worlds that show these arrays (see `mmrl.api.simulators.processes`):
+    """N environments in processes (see `mmrl.api.simulators.processes`) with these arrays:
 
-    `camera/NAME` uint8 [H, W, 3]; `state` float32 [S], or none; `reward` float32; `terminated`, `truncated`, `success` bool; and
-    `part/NAME` float32. A world has `render()`, which gives uint8 [H, W, 3], `snapshot()` and `restore(state)` besides.
+    `camera/NAME` uint8 [H, W, 3]; optionally `state` float32 [S]; `reward` float32; `terminated`, `truncated`, `success` bool;
+    and `part/NAME` float32. An environment also has `render()`, which returns uint8 [H, W, 3], `snapshot()` and `restore(state)`.
     """
 
     def __init__(
@@ -34,15 +34,16 @@ class ProcessSimulator:
         device: str | torch.device,
         variants: Sequence[str] = (),
     ) -> None:
-        """device: where tensors are given; the worlds are on the CPU. variants: those that the worlds' `reset` knows."""
+        """device: of the returned tensors; the environments are on the CPU. variants: those that the environments' `reset`
+        knows."""
         import torch
 
         self.workers, self.num_envs = workers, workers.num_envs
         self.instruction, self.variants = instruction, tuple(variants)
         self.action = action
-        """What an action of this instance is."""
+        """The action space of this instance."""
         self.max_steps = max_steps
-        """Steps after which an episode should be cut off."""
+        """Steps after which an episode should be truncated."""
         self.device = torch.device(device)
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
@@ -54,14 +55,15 @@ class ProcessSimulator:
         return self._observe(envs)
 
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
-        """See `mmrl.Simulator.step`. Environments whose process died, raised or hung are `lost_N`, and a warning says why."""
+        """See `mmrl.Simulator.step`. Environments whose process died, raised or hung are in `lost_N`; a warning gives the
+        reason."""
         import torch
 
         actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, self.action.dims, "cpu")
         active = active_N.nonzero()[:, 0].tolist()
-        gone, before = {env for env in active if self.workers.pid(env) is None}, self.workers.lost
+        lost_earlier, before = {env for env in active if self.workers.pid(env) is None}, self.workers.lost
         lost = self.workers.step(actions_NA.numpy(), active)
-        self._tell({env: why for env, why in lost.items() if env not in gone}, before)
+        self._warn({env: why for env, why in lost.items() if env not in lost_earlier}, before)
         lost_N = torch.zeros(self.num_envs, dtype=torch.bool)
         lost_N[list(lost)] = True
         every = list(range(self.num_envs))
@@ -77,7 +79,7 @@ class ProcessSimulator:
         )
 
     def snapshot(self, env_ids_n: torch.Tensor) -> list[Any]:
-        """One state for each environment, plain data."""
+        """See `mmrl.Simulator.snapshot`. One state per environment, plain data."""
         return self.workers.call(self._ids(env_ids_n), "snapshot")
 
     def restore(self, env_ids_n: torch.Tensor, state: Sequence[Any]) -> Observation:
@@ -88,7 +90,7 @@ class ProcessSimulator:
         return self._observe(envs)
 
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
-        """Pictures for people, uint8 [n, H, W, 3]."""
+        """Images for people, uint8 [n, H, W, 3]."""
         import torch
 
         shown = self.workers.call(self._ids(env_ids_n), "render")
@@ -108,20 +110,18 @@ class ProcessSimulator:
         )
 
     def _rows(self, name: str, envs: Sequence[int]) -> torch.Tensor:
-        """A copy: the memory is written over by the next step."""
+        """A copy of an array's rows, since the next step overwrites the shared memory."""
         import torch
 
         shared = self.workers.rows[name]
         copied = shared.copy() if len(envs) == self.num_envs and list(envs) == list(range(self.num_envs)) else shared[list(envs)]
         return torch.from_numpy(copied).to(self.device)
 
-    def _tell(self, lost: Mapping[int, str], before: int) -> None:
-        """A warning for environments that were lost just now, fewer of them the more there are. before: losses until then."""
+    def _warn(self, lost: Mapping[int, str], before: int) -> None:
+        """Warn of environments that were just lost, less often the more there are. before: number of earlier losses."""
         for number, (env, why) in enumerate(lost.items(), before + 1):
             if number <= TOLD or number & (number - 1) == 0:
-                warnings.warn(
-                    f"{self.workers.what}: environment {env} was lost, the {number}. time that one is: {why}", stacklevel=3
-                )
+                warnings.warn(f"{self.workers.what}: environment {env} was lost (loss number {number}): {why}", stacklevel=3)
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> list[int]:
         envs: list[int] = checked_ids(env_ids_n, self.num_envs, "cpu").tolist()

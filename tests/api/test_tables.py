@@ -72,7 +72,7 @@ def test_a_broken_row_is_told_by_its_place_when_it_is_asked_for(tmp_path, name, 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("t.json", b'{"a": 1}', "holds a dict: a list of objects is read"),
+        ("t.json", b'{"a": 1}', "holds a dict: give a list of objects"),
         ("t.json", b"[", "is no JSON"),
         ("t.csv", b"a,a\n1,2\n", "must name each column once"),
         ("t.csv", b"a\n\xff\xfe\n", "is no table"),
@@ -91,7 +91,7 @@ def test_a_table_that_is_none_is_refused_at_once(tmp_path, name, data, message):
     ("fault", "message"),
     [
         (KeyError("box"), " has no key 'box': it has id, n"),
-        (ValueError("reversed"), ": reversed: mend or remove it"),
+        (ValueError("reversed"), ": reversed: correct or remove it"),
         (UserError("no picture"), ": no picture"),
     ],
 )
@@ -128,7 +128,7 @@ def test_pictures_are_found_beside_their_table():
         ("x" * 3000 + ".jsonl", r"\.\.\.x+\.jsonl can't be read: File name too long"),
         ("no\nsuch.jsonl", r"no\?such\.jsonl does not exist"),
         ("no/such.txt", r"no/such\.txt does not exist: check the path, to a table as \.jsonl"),
-        (__file__, r"test_rows\.py is no table that is read: save it as \.jsonl"),
+        (__file__, r"test_tables\.py has a format that can.t be read: save it as \.jsonl"),
         ("no/such/folder", "no/such/folder does not exist, and is no name of a data set on the Hub"),
         ("./nope", r"\./nope does not exist"),
     ],

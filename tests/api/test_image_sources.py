@@ -107,7 +107,7 @@ def test_items_of_a_folder(folder):
 
 def test_a_folder_of_other_files(folder):
     assert list(list_files(str(folder), (".txt",), "note")) == ["notes.txt"]
-    with pytest.raises(UserError, match=r"has no clips \(\.mp4, \.mov\): put some in"):
+    with pytest.raises(UserError, match=r"has no clips \(\.mp4, \.mov\): add some, or give another folder"):
         list_files(str(folder), (".mp4", ".mov"), "clip")
     with pytest.raises(UserError, match="is a file: give a folder of clips"):
         list_files(str(folder / "notes.txt"), (".mp4",), "clip")
@@ -115,7 +115,7 @@ def test_a_folder_of_other_files(folder):
 
 def test_each_split_gets_a_file(folder):
     empty = "train" if split_of("notes.txt", 0) == "test" else "test"
-    with pytest.raises(UserError, match=f"has 1 note, and none of them falls to '{empty}': add more, or set another seed"):
+    with pytest.raises(UserError, match=f"has 1 note, and none of them is in split '{empty}': add more, or set another seed"):
         split_files(str(folder), 3, 0, (".txt",), "note")
     ids, paths = split_files(str(folder), 2, 0)
     assert [str(p.relative_to(folder)) for p in paths["test"]] == [id.removesuffix("#1") for id in ids["test"]]

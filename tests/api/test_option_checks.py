@@ -152,10 +152,10 @@ def test_a_split_with_rows_of_its_own_has_no_share():
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), 10**400, True, "1", None])
 def test_shares_are_numbers_above_0(wrong):
-    with pytest.raises(UserError, match=r"^shares = \{.* must name splits with numbers above 0, \{train = 0.9, test = 0.1\}$"):
+    with pytest.raises(UserError, match=r"^shares = \{.* must give each split a number above 0: \{train = 0.9, test = 0.1\}$"):
         parse_split_shares("shares", {"train": 1, "test": wrong})
 
 
 def test_shares_are_of_some_split():
-    refused("shares = {} must name splits with numbers above 0, {train = 0.9, test = 0.1}", parse_split_shares, "shares", {})
+    refused("shares = {} must give each split a number above 0: {train = 0.9, test = 0.1}", parse_split_shares, "shares", {})
     refused("shares = 1 must be a table, such as {train = 0.9, test = 0.1}", parse_split_shares, "shares", 1)

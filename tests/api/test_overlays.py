@@ -1,4 +1,4 @@
-"""Marks as data: what can be drawn, what is kept, and what is read of a row that is damaged."""
+"""Overlays as data: what can be drawn, what is kept, and what is read of a row that is damaged."""
 
 import math
 import re
@@ -24,8 +24,8 @@ SOUND = [
 ]
 
 
-def as_said(kind, *at, **more):
-    return Overlay(kind=kind, coordinates=at, source="said", **more)
+def as_said(kind, *coordinates, **more):
+    return Overlay(kind=kind, coordinates=coordinates, source="said", **more)
 
 
 UNSOUND = {
@@ -46,28 +46,28 @@ UNSOUND = {
     "the interval (-1, 2, 9) must be": as_said("interval", -1, 2, 9),
     "the interval (1, 2, 0) must be": as_said("interval", 1, 2, 0),
     "the interval (1, 2000000.0, 9)": as_said("interval", 1, 2e6, 9),
-    "at = (nan, 0)": as_said("point", math.nan, 0),
-    "at = (inf, 0)": as_said("point", math.inf, 0),
-    "at = (1000": as_said("point", 10**400, 0),
-    "at = ('a', 0)": as_said("point", "a", 0),
-    "at = (True, 0)": as_said("point", True, 0),
-    "at = 'ab' must be": Overlay(kind="point", coordinates="ab", source="said"),
+    "coordinates = (nan, 0)": as_said("point", math.nan, 0),
+    "coordinates = (inf, 0)": as_said("point", math.inf, 0),
+    "coordinates = (1000": as_said("point", 10**400, 0),
+    "coordinates = ('a', 0)": as_said("point", "a", 0),
+    "coordinates = (True, 0)": as_said("point", True, 0),
+    "coordinates = 'ab' must be": Overlay(kind="point", coordinates="ab", source="said"),
     "kind = 'circle' must be one of box, point, path, grid, interval": as_said("circle", 0, 0),
-    "of = 'maybe' true or said": Overlay(kind="point", coordinates=(0, 0), source="maybe"),
+    "source = 'maybe' true or said": Overlay(kind="point", coordinates=(0, 0), source="maybe"),
     "image = -1 must be": as_said("point", 0, 0, image=-1),
     "image = 0.5 must be": as_said("point", 0, 0, image=0.5),
     "label must be a text": as_said("point", 0, 0, label=3),
     "labels a tuple of texts": as_said("grid", 1, 2, labels="ab"),
-    "it is a dict and no mmrl.Overlay": {"kind": "point"},
+    "it is a dict, not a mmrl.Overlay": {"kind": "point"},
 }
 
 
-def plain(mark):
-    return {name: getattr(mark, name) for name in ("kind", "source", "coordinates", "image", "label", "labels")}
+def plain(overlay):
+    return {name: getattr(overlay, name) for name in ("kind", "source", "coordinates", "image", "label", "labels")}
 
 
 def test_what_can_be_drawn_comes_back_from_plain_data():
-    assert [overlays.overlay_error(mark) for mark in SOUND] == [""] * len(SOUND)
+    assert [overlays.overlay_error(overlay) for overlay in SOUND] == [""] * len(SOUND)
     kept = overlays.to_json(SOUND)
     assert kept[:3] == [  # what is true first
         {"kind": "box", "source": "true", "coordinates": [0.1, 0.2, 0.3, 0.4], "label": "a cat"},
@@ -92,7 +92,7 @@ def test_what_can_not_be_drawn_is_named_and_left_out(why):
 @pytest.mark.parametrize(
     "damaged",
     [
-        *map(plain, (mark for mark in UNSOUND.values() if isinstance(mark, Overlay))),
+        *map(plain, (overlay for overlay in UNSOUND.values() if isinstance(overlay, Overlay))),
         None,
         7,
         [],
@@ -107,19 +107,19 @@ def test_what_can_not_be_drawn_is_named_and_left_out(why):
         {"kind": "grid", "source": "said", "coordinates": [1e300, 1e300], "labels": []},
     ],
 )
-def test_a_damaged_mark_is_left_out_and_the_others_are_read(damaged):
+def test_a_damaged_overlay_is_left_out_and_the_others_are_read(damaged):
     good = {"kind": "point", "source": "true", "coordinates": [0.5, 0.5], "of_later": "what a later version may add"}
     assert overlays.from_json([damaged, good]) == [Overlay(kind="point", coordinates=[0.5, 0.5], source="true")]
 
 
-@pytest.mark.parametrize("value", [None, "marks", 5, {}, {"kind": "point"}])
-def test_what_is_no_list_of_marks_is_none(value):
+@pytest.mark.parametrize("value", [None, "overlays", 5, {}, {"kind": "point"}])
+def test_what_is_no_list_of_overlays_is_none(value):
     assert overlays.from_json(value) == []
 
 
 def test_so_many_are_kept_of_what_is_true_and_of_what_is_said():
-    def many(of, count):
-        return [Overlay(kind="point", coordinates=(k / 1000, 0.123456789), source=of, label="x" * 200) for k in range(count)]
+    def many(source, count):
+        return [Overlay(kind="point", coordinates=(k / 1000, 0.123456789), source=source, label="x" * 200) for k in range(count)]
 
     kept = overlays.to_json([*many("said", 100), *many("true", 100)])
     assert [one["source"] for one in kept] == ["true"] * overlays.MOST + ["said"] * overlays.MOST
@@ -141,7 +141,7 @@ def test_so_many_are_kept_of_what_is_true_and_of_what_is_said():
         {"boxes": [(50, 25, 150, 75)], "points": [(100, 50)], "frame": "model-pixels"},
     ],
 )
-def test_by_default_a_task_marks_the_places_of_its_prompt(meta):
+def test_by_default_a_task_draws_the_places_of_its_prompt(meta):
     task = Task()
     task.image_processing = ImageProcessing(CoordinateFormat.MODEL_PIXELS, lambda size: (size[0] // 2, size[1] // 2))
     box, point = task.overlays(Prompt(messages=[user_message("?", Image.new("RGB", (400, 200)))], meta=meta), "whatever is said")
@@ -150,7 +150,7 @@ def test_by_default_a_task_marks_the_places_of_its_prompt(meta):
     assert box.label == ("it" if isinstance(meta["boxes"][0], dict) else "")
 
 
-def test_a_prompt_without_places_or_pictures_has_no_marks():
+def test_a_prompt_without_places_or_pictures_has_no_overlays():
     assert Task().overlays(Prompt(messages=[user_message("?", Image.new("RGB", (4, 2)))]), "") == []
     assert Task().overlays(Prompt(messages=[user_message("?")], meta={"boxes": [(0, 0, 1, 1)]}), "") == []
 
@@ -172,20 +172,20 @@ def rollout(said, answer=None):
     )
 
 
-def test_a_row_has_the_marks_that_its_task_draws_for_what_was_said():
+def test_a_row_has_the_overlays_that_its_task_draws_for_what_was_said():
     found = overlays_of({"a": Named()}, rollout("here"))
     assert found == [{"kind": "point", "source": "said", "coordinates": [0.5, 0.5], "label": "here"}]
-    assert rollout_row(rollout("here"), Score(1.0), 0.0, marks=found)["marks"] == found
-    assert "marks" not in rollout_row(rollout("here"), Score(1.0), 0.0)
-    with pytest.raises(PluginError, match=r"task 'a': marks\(\) raised ValueError: no such word"):
+    assert rollout_row(rollout("here"), Score(1.0), 0.0, overlays=found)["overlays"] == found
+    assert "overlays" not in rollout_row(rollout("here"), Score(1.0), 0.0)
+    with pytest.raises(PluginError, match=r"task 'a': overlays\(\) raised ValueError: no such word"):
         overlays_of({"a": Named()}, rollout("broken"))
     with pytest.raises(UserError, match="line 3 is broken"):
         overlays_of({"a": Named()}, rollout("broken", answer=1))
 
 
-def test_the_guides_task_marks_what_it_reads():
+def test_the_guides_task_draws_what_it_reads():
     guide = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(from mmrl import Task\nfrom mmrl.api.tasks import marks\n.*?)```", guide, re.DOTALL)
+    (code,) = re.findall(r"```python\n(from mmrl import Task\nfrom mmrl.api.tasks import overlays\n.*?)```", guide, re.DOTALL)
     exec(code, names := {})
     prompt = Prompt(messages=[user_message("?", Image.new("RGB", (40, 20)))], answer=(10, 5, 20, 10))
     true = overlays.box_overlay((10, 5, 20, 10), (40, 20), "true")
