@@ -29,7 +29,7 @@ import sys, time
 import torch
 torch.set_num_threads(1)
 sys.path[:0] = [sys.argv[1]]
-from world import made
+from environment import made
 obs, size, rendering = sys.argv[2], int(sys.argv[3]), sys.argv[4]
 env, _ = made("PickCube-v1", 1, "physx_cpu", obs=obs, size=size, control_mode="pd_ee_delta_pose", reward="normalized_dense",
               rendering=rendering)

@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-WORLD = Path(__file__).parents[1] / "sims" / "maniskill" / "mmrl_maniskill"
+PACKAGE = Path(__file__).parents[1] / "sims" / "maniskill" / "mmrl_maniskill"
 MAKE = gym.make
 
 
@@ -45,11 +45,11 @@ class Starts(gym.Wrapper):
 def environment(env_id: str, control_mode: str, endless: bool, seeds: Sequence[int]) -> gym.Env:
     """One environment, in its own process. endless: success doesn't end an episode. seeds: its starts, its own choice if none."""
     torch.set_num_threads(1)
-    sys.path[:0] = [str(WORLD)]
+    sys.path[:0] = [str(PACKAGE)]
     gym.make = MAKE  # gymnasium also makes one in this process, to learn of its spaces
+    from environment import made
     from mani_skill.utils.registration import TimeLimitWrapper
     from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
-    from world import made
 
     env, limit = made(
         env_id, 1, "physx_cpu", obs="state", size=0, control_mode=control_mode, reward="normalized_dense", rendering="none"

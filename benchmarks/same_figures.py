@@ -11,10 +11,11 @@ evaluations/, each of these as {"evaluation": row}. A run that can't be had here
 reason instead of rows. It prints one JSON object with the seconds of each run, and exits with 1 if a run failed otherwise.
 
 `compare` looks for any difference, however small: in numbers, in texts such as completions, and in what is there at all. It
-leaves out what depends on the clock or on the memory (`CLOCK`). renamed.json is an object of what has another name in the second
-file, {"old": "new"}, or is no longer there, {"old": null}. A name is a key wherever it stands ("loss"), a key in one place
-("metrics.loss", "eval.extra.failed", "evaluation.value"), or a run file. It prints one JSON object and exits with 1 if there is
-a difference; a run that only one of the files has is one.
+leaves out what depends on the clock or on the memory (`CLOCK`), and knows the metrics that were renamed since mmrl 0.1
+(`RENAMED`), so that a recording of 0.1 can be compared with one of today. renamed.json is an object of what else has another
+name in the second file, {"old": "new"}, or is no longer there, {"old": null}. A name is a key wherever it stands ("loss"), a
+key in one place ("metrics.loss", "eval.extra.failed", "evaluation.value"), or a run file. It prints one JSON object and exits
+with 1 if there is a difference; a run that only one of the files has is one.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ CLOCK = (
     *("simulator/busy_share", "policy/idle_share", "memory", "memory/*", "peak_*memory_mb"),
 )
 """Keys that no two runs agree on."""
+CLOCK_0_1 = ("ahead/*", "ranks/waiting")
+"""What mmrl 0.1 called some of them."""
+RENAMED = {
+    "zero_spread_share": "zero_std_share",
+    "reward/world": "reward/environment",
+    "world/lost": "environment/lost",
+    "answers/top_share": "answers/most_common_share",
+    "sampling/left_out_share": "sampling/filtered_share",
+    "kl_weight": "kl_coef",
+    "updates": "optimizer_steps",
+    "value_clip": "value_clip_share",
+    "importance/cut_share": "importance/capped_share",
+}
+"""A metric of mmrl 0.1, or the end of one such as `task/boxes/zero_spread_share` -> its name now."""
 BAD_INPUT = 2
 """What mmrl exits with where a person can mend it, such as by installing what is missing."""
 FEW = 10
@@ -125,7 +140,7 @@ class Comparison:
     def values(self, place: dict[str, Any], path: str, old: Any, new: Any) -> None:
         """path: the keys that lead here, with dots between them; members of a list have their list's."""
         if isinstance(old, dict) and isinstance(new, dict):
-            names = {key: self.name(f"{path}.{key}".lstrip("."), key) for key in old}
+            names = {key: self.name(f"{path}.{key}".lstrip("."), key, new) for key in old}
             for key, other in names.items():
                 if other is not None and not depends(key):
                     self.values(place, f"{path}.{key}".lstrip("."), old[key], new.get(other, ABSENT))
@@ -139,17 +154,28 @@ class Comparison:
             if old != new and not (old != old and new != new):  # NaN is what differs from itself
                 self.differ(place | {"key": path}, old, new)
 
-    def name(self, path: str, key: str) -> str | None:
-        """What the key is called in the second recording; None if it isn't there."""
-        return self.renamed[path] if path in self.renamed else self.renamed.get(key, key)
+    def name(self, path: str, key: str, new: dict[str, Any]) -> str | None:
+        """What the key is called in the second recording, where `new` stands in its place; None if it isn't there."""
+        for known in (path, key):
+            if known in self.renamed:
+                return self.renamed[known]
+        return key if key in new else called_now(key)
 
     def differ(self, place: dict[str, Any], old: Any, new: Any) -> None:
         self.different.append(place | {"old": short(old), "new": short(new)})
 
 
+def called_now(key: str) -> str:
+    """The name of a metric of mmrl 0.1 now; most have the same."""
+    for old, new in RENAMED.items():
+        if key == old or key.endswith(f"/{old}"):
+            return key.removesuffix(old) + new
+    return key
+
+
 def depends(key: str) -> bool:
     """Whether it depends on the clock or the memory."""
-    return any(fnmatchcase(key, pattern) for pattern in CLOCK)
+    return any(fnmatchcase(key, pattern) for pattern in CLOCK + CLOCK_0_1)
 
 
 def is_number(value: Any) -> bool:
@@ -183,7 +209,7 @@ def main() -> int:
     recording.add_argument("--full-demos", action="store_true", help="train the two demos to their end")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
-    comparing.add_argument("--renamed", type=Path, help="a JSON object of what is named otherwise in the second file")
+    comparing.add_argument("--renamed", type=Path, help="a JSON object of what else is named otherwise in the second file")
     args = parser.parse_args()
     if args.command == "record":
         return record(args.out, args.only, args.full_demos)

@@ -1,1 +1,1 @@
-"""Advantages and losses: pure functions over tensors, each with its paper."""
+"""Advantages and losses: pure functions of tensors, each with its source."""

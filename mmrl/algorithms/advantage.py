@@ -1,7 +1,7 @@
-"""Advantages: from rewards to a credit for each of N rollouts, or for each of their T tokens.
+"""Advantages: the credit of each of N rollouts, or of each of their T tokens, from rewards.
 
 Pure functions; positional parameters are signals, keyword-only ones are settings. Statistics are float64, results float32. A
-failed rollout is NaN in and NaN out, and leaves every statistic.
+failed rollout is NaN in inputs and results, and counts in no statistic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 EPSILON = 1e-4
 NOTHING = 1e-8
-"""Rewards that differ by less than this don't differ."""
+"""Smaller differences of rewards count as none."""
 
 
 def group_relative(
@@ -26,9 +26,9 @@ def group_relative(
 ) -> torch.Tensor:
     """Reward minus the mean of its group, divided by a standard deviation: GRPO (Shao et al., DeepSeekMath, section 4.1.2).
 
-    rewards_N: float, NaN where the score failed. groups_N: int64, its group. scale: divide by the group's standard deviation, by
+    rewards_N: float, NaN if the score failed. groups_N: int64, its group. scale: divide by the group's standard deviation, by
     that of the batch's rewards (Liu et al., Tricks or Traps, Lite PPO), or not at all (Liu et al., Dr. GRPO). biased: divide the
-    squares by their number and not by one less. epsilon: added to the standard deviation.
+    squares by their number instead of one less. epsilon: added to the standard deviation.
 
     Returns float32 [N]: 0 for groups without spread or with a single valid rollout, NaN where the reward was NaN.
     """
@@ -49,7 +49,7 @@ def group_relative(
 def leave_one_out(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
     """Reward minus the mean of the *other* rewards of its group: RLOO (Ahmadian et al., Back to Basics).
 
-    rewards_N: float, NaN where the score failed. groups_N: int64. Returns float32 [N]: 0 for groups without spread or with a
+    rewards_N: float, NaN if the score failed. groups_N: int64. Returns float32 [N]: 0 for groups without spread or with a
     single valid rollout.
     """
     count_N = group_sums((~rewards_N.isnan()).double(), groups_N)
@@ -57,11 +57,11 @@ def leave_one_out(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tens
 
 
 def whitened(rewards_NT: torch.Tensor, mask_NT: torch.Tensor) -> torch.Tensor:
-    """What a token's rollout still earns, standardised over all trained tokens of the batch: REINFORCE++ (Hu et al.).
+    """The reward to go of each token, standardised over all trained tokens of the batch: REINFORCE++ (Hu et al.).
 
-    rewards_NT: float, rows of failed rollouts NaN; with the KL penalty in it, if there is one. mask_NT: bool, trained tokens.
+    rewards_NT: float, rows of failed rollouts NaN; with the KL penalty, if there is one. mask_NT: bool, trained tokens.
 
-    Returns float32 [N, T]: 0 where nothing is trained, NaN in failed rows.
+    Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in failed rows.
     """
     to_go_NT = rewards_NT.double().flip(1).cumsum(1).flip(1)
     failed_N1 = rewards_NT.isnan().any(1, keepdim=True)
@@ -72,8 +72,8 @@ def whitened(rewards_NT: torch.Tensor, mask_NT: torch.Tensor) -> torch.Tensor:
 def whitened_baseline(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
     """Reward minus the mean of its group, in standard deviations of the batch: REINFORCE++ with baseline (Hu et al.).
 
-    rewards_N: float, NaN where the score failed. groups_N: int64. The batch's mean of what is divided is 0 already. (OpenRLHF and
-    verl take mean and deviation over tokens, so that long rollouts count more.)
+    rewards_N: float, NaN if the score failed. groups_N: int64. The batch's mean of the differences is 0 already. (OpenRLHF and
+    verl compute mean and deviation over tokens, so that long rollouts count more.)
 
     Returns float32 [N]: 0 for groups without spread or with a single valid rollout.
     """
@@ -83,7 +83,7 @@ def whitened_baseline(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.
 def greedy_baseline(rewards_N: torch.Tensor, baselines_N: torch.Tensor) -> torch.Tensor:
     """Reward minus the reward of the greedy completion of the same prompt: ReMax (Li et al., Algorithm 1).
 
-    Both float [N], NaN where the score failed. Returns float32 [N], NaN where either failed.
+    Both float [N], NaN if the score failed. Returns float32 [N], NaN if either failed.
     """
     return (rewards_N.double() - baselines_N.double()).float()
 
@@ -91,22 +91,22 @@ def greedy_baseline(rewards_N: torch.Tensor, baselines_N: torch.Tensor) -> torch
 def weighted(rewards_N: torch.Tensor, *, positive: float = 0.1, negative: float = 1.0, threshold: float = 0.5) -> torch.Tensor:
     """positive * r for a correct rollout, negative * (r - 1) for an incorrect one: W-REINFORCE (Zhu et al.).
 
-    rewards_N: float, 0..1, NaN where the score failed. positive: weight of correct rollouts. negative: weight of incorrect ones.
-    threshold: the reward from which on a rollout is correct. Weights 1 and 0 are the paper's positive sample reinforcement (PSR),
-    0 and 1 its negative one (NSR).
+    rewards_N: float, 0..1, NaN if the score failed. positive: weight of correct rollouts. negative: weight of incorrect ones.
+    threshold: smallest reward of a correct rollout. Weights 1 and 0 are the paper's positive sample reinforcement (PSR), 0 and 1
+    its negative one (NSR).
 
-    Returns float32 [N]; it compares with no other rollout.
+    Returns float32 [N]; independent of other rollouts.
     """
     rewards_N = rewards_N.double()
     return torch.where(rewards_N >= threshold, positive * rewards_N, negative * (rewards_N - 1)).float()
 
 
 def filtered(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, limit: float = 3.0) -> torch.Tensor:
-    """Reward minus the mean of its group, standardised over the batch, dropped beyond `limit`: StableReinforce (R1-Reward).
+    """Reward minus the mean of its group, standardised over the batch, 0 beyond `limit`: StableReinforce (R1-Reward).
 
-    rewards_N: float, NaN where the score failed. groups_N: int64. limit: standard deviations, the paper's rule of three sigma.
-    (The paper's code keeps what lies within 3 of the mean *before* standardising, which is the same only when that mean is 0;
-    here it is.)
+    rewards_N: float, NaN if the score failed. groups_N: int64. limit: in standard deviations, the paper's rule of three sigma.
+    (The paper's code keeps values within 3 of the mean *before* standardising, which is the same if that mean is 0, as it is
+    here.)
 
     Returns float32 [N]: 0 also for groups without spread or with a single valid rollout.
     """
@@ -115,18 +115,18 @@ def filtered(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, limit: float = 
 
 
 def smooth(rewards_N: torch.Tensor, groups_N: torch.Tensor, past_N4: torch.Tensor) -> torch.Tensor:
-    """Standardised in the step and over everything that the prompt ever earned, mixed: DCPO (Yang et al., equations 5 to 7).
+    """A mix of rewards standardised in the group and over all rewards of the prompt so far: DCPO (Yang et al., equations 5 to 7).
 
     At a prompt's i-th visit, new = (r - mean) / std of the group, and total = the same with the mean and std of all its rewards
-    so far, this group's included. Of ((i - 1) new + total) / i and (new + (i - 1) total) / i, the one that is smaller in
-    magnitude.
+    so far, including this group's. The result is the smaller in magnitude of ((i - 1) new + total) / i and
+    (new + (i - 1) total) / i.
 
-    rewards_N: float, NaN where the score failed. groups_N: int64, one prompt each. past_N4: float, of the prompt before this
-    step: visits, number of rewards, their mean, the sum of their squared deviations from it. Standard deviations divide by the
-    number (section A.7; the paper's code divides the group's by one less).
+    rewards_N: float, NaN if the score failed. groups_N: int64, one prompt each. past_N4: float, the prompt's history before this
+    step: visits, number of rewards, their mean, sum of their squared deviations. Standard deviations divide by the number
+    (section A.7; the paper's code divides the group's by one less).
 
-    Returns float32 [N]. A group without spread or with a single valid rollout has new = 0, so without a past it gets 0; with one
-    it gets total / i.
+    Returns float32 [N]. A group without spread or with a single valid rollout has new = 0, so it gets 0 without a history, else
+    total / i.
     """
     rewards_N = rewards_N.double()
     visits_N, past_count_N, past_mean_N, past_squares_N = past_N4.double().unbind(1)
@@ -153,8 +153,8 @@ def smooth(rewards_N: torch.Tensor, groups_N: torch.Tensor, past_N4: torch.Tenso
 def difficulty_weighted(rewards_N: torch.Tensor, groups_N: torch.Tensor, difficulty_N: torch.Tensor) -> torch.Tensor:
     """Reward minus the mean of its group, times the prompt's weight: GUI-G1 (Zhou et al.).
 
-    rewards_N: float, NaN where the score failed. groups_N: int64. difficulty_N: float, what the task gives the prompt, 1 by
-    default (in the paper larger for smaller targets).
+    rewards_N: float, NaN if the score failed. groups_N: int64. difficulty_N: float, the prompt's weight from its task, by default
+    1 (in the paper larger for smaller targets).
 
     Returns float32 [N]: 0 for groups without spread or with a single valid rollout.
     """
@@ -162,15 +162,15 @@ def difficulty_weighted(rewards_N: torch.Tensor, groups_N: torch.Tensor, difficu
 
 
 def per_reward(parts_NR: torch.Tensor, weights_NR: torch.Tensor, groups_N: torch.Tensor, *, batch: bool = True) -> torch.Tensor:
-    """Each verifier's values group-relative on their own, then weighted and added: GDPO (Liu et al.).
+    """The weighted sum of group-relative advantages of each verifier: GDPO (Liu et al.).
 
-    So a verifier with little spread says as much as one with a lot, and its weight alone decides what it counts.
+    So a verifier with little spread counts as much as one with a lot; only its weight decides.
 
-    parts_NR: float, the value of each verifier; NaN where the task doesn't have it, and everywhere when the rollout failed.
-    weights_NR: float, its weight, 0 where the task doesn't have it. groups_N: int64. batch: divide the sums by their standard
+    parts_NR: float, the value of each verifier; NaN if the task doesn't have it, and in all columns if the rollout failed.
+    weights_NR: float, its weight, 0 if the task doesn't have it. groups_N: int64. batch: divide the sums by their standard
     deviation over the batch; their mean is 0 already.
 
-    Returns float32 [N]: 0 for groups where no verifier has spread, or with a single valid rollout.
+    Returns float32 [N]: 0 for groups in which no verifier has spread, or with a single valid rollout.
     """
     columns = [group_relative(parts_N, groups_N).double() for parts_N in parts_NR.unbind(1)]
     sums_N = (weights_NR * torch.stack(columns, 1)).nansum(1).masked_fill(parts_NR.isnan().all(1), torch.nan)
@@ -180,11 +180,11 @@ def per_reward(parts_NR: torch.Tensor, weights_NR: torch.Tensor, groups_N: torch
 def exponential(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, beta: float = 0.5, max_weight: float = 20.0) -> torch.Tensor:
     """exp(A / beta), at most max_weight, with A the reward minus the mean of its group: AWR (Peng et al., Algorithm 1).
 
-    A weight for the likelihood, not an advantage: meant for `negative_log_likelihood`. The group's mean is in the place of the
-    paper's critic.
+    A weight of the likelihood, not an advantage: meant for `negative_log_likelihood`. The group's mean replaces the paper's
+    critic.
 
-    rewards_N: float, NaN where the score failed. groups_N: int64. beta: temperature, in units of the reward; the smaller, the
-    greedier. max_weight: bound of the weights.
+    rewards_N: float, NaN if the score failed. groups_N: int64. beta: temperature, in units of the reward; smaller is greedier.
+    max_weight: upper bound of the weights.
 
     Returns float32 [N], 0..max_weight: 1 for groups without spread.
     """
@@ -194,8 +194,8 @@ def exponential(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, beta: float 
 def best(rewards_N: torch.Tensor, *, threshold: float = 0.5) -> torch.Tensor:
     """1 for rollouts with a reward of at least `threshold`, else 0: filtered behaviour cloning (RAFT, Dong et al.).
 
-    A weight for the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN where the score failed. threshold: the
-    reward from which on a rollout is imitated.
+    A weight of the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN if the score failed. threshold:
+    smallest reward of an imitated rollout.
 
     Returns float32 [N].
     """
@@ -211,17 +211,18 @@ def step_filter(
     margin: float = 0.05,
     gamma: float = 0.95,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """1 for steps that made things better by more than `margin`, 0 for others: DigiRL (Bai et al., as its code has it).
+    """1 for steps that improve the state by more than `margin`, 0 for others: DigiRL (Bai et al., as in its code).
 
-    A step is a unit of credit. It is kept when next value - value - margin + reward + Monte-Carlo return is above 0; the return
-    is discounted by gamma and counts the step's own reward too. A weight for the likelihood: meant for `negative_log_likelihood`.
+    A step is a unit of credit. Its weight is 1 if next value - value - margin + reward + Monte-Carlo return is above 0; the
+    return is discounted by gamma and includes the step's own reward. A weight of the likelihood: meant for
+    `negative_log_likelihood`.
 
-    rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's. bootstrap_N: float, its value after the last
-    step when the world cut the episode off, else 0. units_NT: int64, see `by_unit`. margin: by how much the value must grow.
-    gamma: discount of the return, a step.
+    rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's values. bootstrap_N: float, the value after the
+    last step if the environment truncated the episode, else 0. units_NT: int64, see `by_unit`. margin: required increase of the
+    value. gamma: discount of the return per step.
 
-    Returns (weights_NT, targets_NT), both float32, failed rows NaN; the weight is 0 outside of units. The critic learns how
-    likely success is: its targets, at each unit's first token and NaN elsewhere, are 1 where the return is above 0, else 0.
+    Returns (weights_NT, targets_NT), both float32, failed rows NaN; the weight is 0 outside of units. The critic learns the
+    probability of success: its targets, at each unit's first token and NaN elsewhere, are 1 if the return is above 0, else 0.
     """
     units = by_unit(rewards_NT, values_NT, bootstrap_N, units_NT)
     returns_NU = torch.zeros_like(units.rewards_NU)
@@ -238,15 +239,15 @@ def step_filter(
 def policy_distillation(teacher_logprobs_NT: torch.Tensor, logprobs_NT: torch.Tensor, mask_NT: torch.Tensor) -> torch.Tensor:
     """log p of the teacher minus log p of the student, of each token that the student sampled: on-policy distillation (VLA-OPD).
 
-    The policy gradient with this advantage is that of minus KL(student || teacher), token by token. Meant for `policy_gradient`.
+    The policy gradient with this advantage is that of -KL(student || teacher), token by token. Meant for `policy_gradient`.
 
-    All [N, T], the first two float, mask_NT bool: trained tokens. Returns float32 [N, T]: 0 where nothing is trained.
+    All [N, T], the first two float, mask_NT bool: trained tokens. Returns float32 [N, T]: 0 for tokens that aren't trained.
     """
     return (teacher_logprobs_NT.double() - logprobs_NT.double()).where(mask_NT, 0.0).float()
 
 
 def spread(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
-    """Bool [N]: the rollout's group has at least two different valid rewards, so there is something to learn from it."""
+    """bool [N]: whether the rollout's group has at least two different valid rewards, so that it teaches something."""
     _, index_N = groups_N.unique(return_inverse=True)
     num_groups = int(index_N.max()) + 1 if len(index_N) else 0
     empty = torch.full((num_groups,), torch.inf, dtype=rewards_N.dtype, device=rewards_N.device)
@@ -256,27 +257,27 @@ def spread(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
 
 
 def group_sums(values_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
-    """float64 [N]: the sum over the rollout's group, without what is NaN."""
+    """float64 [N]: the sum over the rollout's group, without NaN."""
     _, index_N = groups_N.unique(return_inverse=True)
     sums_G = torch.zeros(len(values_N), dtype=torch.float64, device=values_N.device)
     return sums_G.index_add_(0, index_N, values_N.double().where(~values_N.isnan(), 0.0))[index_N]
 
 
 def centred(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
-    """float64 [N]: reward minus the mean of its group; exactly 0 in groups without spread, NaN where the reward is."""
-    rewards_N = rewards_N.double()  # sums of equal rewards must have no spread at all
+    """float64 [N]: reward minus the mean of its group; exactly 0 in groups without spread, NaN where the reward is NaN."""
+    rewards_N = rewards_N.double()  # equal rewards must have exactly no spread
     count_N = group_sums((~rewards_N.isnan()).double(), groups_N)
     difference_N = rewards_N - group_sums(rewards_N, groups_N) / count_N.clamp_min(1)
     return difference_N.where(spread(rewards_N, groups_N) | rewards_N.isnan(), 0.0)
 
 
 def in_batch_units(centred_N: torch.Tensor) -> torch.Tensor:
-    """What has mean 0, divided by its standard deviation over the batch (its root mean square). What is 0 stays exactly 0."""
+    """Values with mean 0, divided by their standard deviation over the batch (their root mean square). Zeros stay exactly 0."""
     return centred_N / (centred_N**2).nanmean().sqrt().clamp_min(NOTHING)
 
 
 def standardised(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Minus the mean and divided by the standard deviation of what is kept (bool, of the same shape)."""
+    """Values minus the mean and divided by the standard deviation of the kept ones. kept: bool, of the same shape."""
     if not kept.any():
         return values
     return (values - values[kept].mean()) / values[kept].std(correction=0).clamp_min(NOTHING)
@@ -284,27 +285,27 @@ def standardised(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """Rollouts by unit of credit (token, action, chunk, turn); U: the largest number of units. float64 unless said otherwise."""
+    """Rollouts by unit of credit (token, action, chunk, turn); U: the largest number of units. float64 unless noted otherwise."""
 
     rewards_NU: torch.Tensor
-    """Sum over the unit's tokens."""
+    """Sum of the rewards of the unit's tokens."""
     values_NU: torch.Tensor
-    """Of the unit's first token."""
+    """Value of the unit's first token."""
     next_values_NU: torch.Tensor
-    """Of the next unit; after the last one the bootstrap."""
+    """Value of the next unit; for the last one the bootstrap."""
     exists_NU: torch.Tensor
-    """bool: the rollout has that many units."""
+    """bool: whether the rollout has this unit."""
     first_NT: torch.Tensor
-    """bool [N, T]: a unit begins here."""
+    """bool [N, T]: whether a unit begins at the token."""
     index_NT: torch.Tensor
     """int64 [N, T]: the unit of each token, -1 for none."""
 
     def to_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
-        """[N, T]: its unit's value for every token, 0 for tokens of no unit."""
+        """[N, T]: the value of each token's unit, 0 for tokens without a unit."""
         return values_NU.gather(1, self.index_NT.clamp_min(0)).where(self.index_NT >= 0, 0.0)
 
     def to_first_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
-        """[N, T]: its value at the first token of each unit, NaN elsewhere."""
+        """[N, T]: the unit's value at its first token, NaN elsewhere."""
         return self.to_tokens(values_NU).where(self.first_NT, torch.nan)
 
 
@@ -312,7 +313,7 @@ def by_unit(rewards_NT: torch.Tensor, values_NT: torch.Tensor, bootstrap_N: torc
     """Group tokens into units of credit.
 
     rewards_NT: float, NaN in failed rows. values_NT: float, before each token. bootstrap_N: float, the value after the last token
-    when the world cut the episode off, else 0. units_NT: int64, rising along each row, -1 for tokens of no unit.
+    if the environment truncated the episode, else 0. units_NT: int64, rising along each row, -1 for tokens without a unit.
     """
     (n, t), u = units_NT.shape, int(units_NT.max()) + 1
     own_NT = units_NT >= 0

@@ -1,4 +1,4 @@
-"""A critic's side of an algorithm: advantages and targets from its values, and the loss that trains it."""
+"""The critic: advantages and targets from its values, and its loss."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ def gae(
     """Generalised advantage estimation over units of credit (Schulman et al., High-Dimensional Continuous Control, equation 16).
 
     A unit's advantage is the sum over it and its successors of (gamma lam)^l delta, with delta = reward + gamma * next value -
-    value. A unit's reward is the sum of its tokens', its value that of its first token. After the last unit the value is 0, and
-    bootstrap_N when the world cut the episode off: an episode that ended is worth nothing more, one that was cut off would have
-    gone on.
+    value. A unit's reward is the sum of its tokens' rewards, its value that of its first token. After the last unit the value is
+    0 if the episode terminated, and bootstrap_N if the environment truncated it.
 
     rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's value before each token. bootstrap_N: float,
-    its value after the last token when the episode was cut off, else 0. units_NT: int64, rising along each row, -1 for
-    tokens of no unit.
+    the value after the last token if the environment truncated the episode, else 0. units_NT: int64, rising along each row, -1
+    for tokens without a unit.
 
-    gamma: discount of a unit. lam: 1 trusts the rewards that came, 0 the critic's next value. whiten: standardise the advantages
-    over the batch's units, each of them counting once however many tokens it has.
+    gamma: discount per unit. lam: 1 uses only rewards, 0 only the critic's next value. whiten: standardise the advantages over
+    the batch's units; each unit counts once, however many tokens it has.
 
-    Returns (advantages_NT, returns_NT), both float32, failed rows NaN. Every token of a unit has its advantage, a token of no
-    unit 0. The critic's targets, advantage before whitening + value, stand at each unit's first token, NaN elsewhere.
+    Returns (advantages_NT, returns_NT), both float32, failed rows NaN. Every token has its unit's advantage, 0 without a unit.
+    The critic's targets, advantage before whitening + value, are at each unit's first token, NaN elsewhere.
     """
     units = by_unit(rewards_NT, values_NT, bootstrap_N, units_NT)
     delta_NU = units.rewards_NU + gamma * units.next_values_NU - units.values_NU
@@ -53,15 +52,15 @@ def gae(
 def value_loss(
     values_L: torch.Tensor, old_values_L: torch.Tensor, returns_L: torch.Tensor, *, clip: float = 0.2, huber: float = math.inf
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The larger of two errors: the value's, and that of the value kept within `clip` of the old one (Engstrom et al., 2020).
+    """The larger loss of two: of the value, and of the value clipped to within `clip` of the old one (Engstrom et al., 2020).
 
-    An error e costs e^2 / 2, and from |e| = huber on it grows linearly: huber * (|e| - huber / 2). clip, huber: above 0, inf is
+    The loss of an error e is e^2 / 2, and from |e| = huber on linear: huber * (|e| - huber / 2). clip, huber: above 0, inf for
     off.
 
     values_L: under the current weights, with gradient. old_values_L: before the step's first update. returns_L: the targets, NaN
-    where there is none. All float [L].
+    for tokens without one. All float [L].
 
-    Returns (loss_L, clipped_L), 0 where there is no target; clipped_L is 1.0 where the bound cuts the gradient off.
+    Returns (loss_L, clipped_L), 0 for tokens without a target; clipped_L is 1.0 where clipping removes the gradient.
     """
     known_L = ~returns_L.isnan()
     target_L = returns_L.where(known_L, values_L.detach())

@@ -1,4 +1,4 @@
-"""The KL divergence of the policy from a reference: estimates from samples, and a coefficient that aims at a given divergence."""
+"""The KL divergence of the policy from a reference model: estimators from samples, and an adaptive coefficient."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 def k1(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
     """log p - log q of each sampled token: unbiased, often negative (Schulman, Approximating KL Divergence).
 
-    It belongs into the reward. As a term of the loss it does nothing but add noise: the expected gradient of log p under the
-    policy's own samples is zero. Both float [L], and so is the result.
+    Use it in the reward. As a term of the loss it only adds noise: the expected gradient of log p under the policy's own samples
+    is zero. Arguments and result: float [L].
     """
     return logprobs_L - reference_L
 
@@ -20,8 +20,7 @@ def k1(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
 def k2(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
     """(log p - log q)^2 / 2 of each sampled token: never negative, biased in value (Schulman, Approximating KL Divergence).
 
-    On the policy's own samples its expected gradient is exactly that of KL(policy || reference). Both float [L], and so is the
-    result.
+    On the policy's own samples its expected gradient is exactly that of KL(policy || reference). Arguments and result: float [L].
     """
     return (logprobs_L - reference_L) ** 2 / 2
 
@@ -30,7 +29,7 @@ def k3(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
     """q/p - 1 - log(q/p) of each sampled token: unbiased and never negative (Schulman, Approximating KL Divergence).
 
     GRPO's penalty (Shao et al., DeepSeekMath, equation 4). Its value estimates KL(policy || reference), its expected gradient is
-    that of KL(reference || policy). Both float [L], and so is the result.
+    that of KL(reference || policy). Arguments and result: float [L].
     """
     log_ratio_L = reference_L - logprobs_L
     return log_ratio_L.exp() - 1 - log_ratio_L
@@ -39,11 +38,11 @@ def k3(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
 ESTIMATES: MappingProxyType[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = MappingProxyType(
     {"k1": k1, "k2": k2, "k3": k3}
 )
-"""Name -> (logprobs_L, reference_L) -> estimate_L."""
+"""Name -> estimator (logprobs_L, reference_L) -> estimate_L."""
 
 
 def adapted(coefficient: float, kl: float, target: float, horizon: float) -> float:
-    """The penalty's coefficient for the next update: larger when the divergence was over target (Ziegler et al., section 2.2).
+    """The KL coefficient of the next update, larger if the divergence exceeded the target (Ziegler et al., section 2.2).
 
     coefficient * (1 + error / horizon), where error = kl / target - 1, bounded to -0.2..0.2. kl: nats, measured in this update.
     target: nats, above 0. horizon: updates; the paper's gain of 0.1 is a horizon of 10.

@@ -1,4 +1,4 @@
-"""Rewards without labels: what the answers to one prompt say about each other. Blank or None: could not be read."""
+"""Rewards without labels, from the agreement of answers to one prompt. A blank or None is a completion without an answer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 
 def majority(answers: Sequence[str | None]) -> str:
-    """The answer given most often, of equals the one given first. Blank answers have no vote; `""` when there is no other."""
+    """The most frequent answer, the first among equals. Blank answers don't vote; `""` if there are only blank ones."""
     votes = Counter(answer for answer in answers if answer and answer.strip())
     return votes.most_common(1)[0][0] if votes else ""
 
 
 def frequency_entropy(answers: Sequence[str | None], *, entropy_weight: float = 0.75) -> list[float]:
-    """The answer's share of the votes minus entropy_weight times the entropy of the answers, scaled to 0..1 (TTRV).
+    """An answer's share of the votes minus entropy_weight times the entropy of the answers, scaled to 0..1 (TTRV).
 
-    The entropy is divided by the logarithm of the number of different answers. An answer that can't be read gets the share 0, and
-    doesn't count in the entropy; it counts in the number of votes, so that silence never pays.
+    The entropy is divided by the logarithm of the number of different answers. A blank answer gets the share 0 and doesn't count
+    in the entropy, but it counts in the number of votes, so that blank answers never pay.
 
-    Returns a reward per answer, -entropy_weight..1: 1 when all agree.
+    Returns a reward per answer, -entropy_weight..1: 1 if all agree.
     """
     votes = Counter(answer for answer in answers if answer and answer.strip())
     shares = [n / votes.total() for n in votes.values()]
@@ -28,10 +28,10 @@ def frequency_entropy(answers: Sequence[str | None], *, entropy_weight: float = 
 
 
 def co_reward(answers: Sequence[str | None], others: Sequence[str | None]) -> list[float]:
-    """1 for answers that equal the majority answer to the same question in other words, else 0 (Zhang et al., Co-Reward).
+    """1 for answers that equal the majority answer to the rephrased question, else 0 (Zhang et al., Co-Reward).
 
-    others: the answers to the rephrased question; swap the two for its own rewards. Nobody is right when none of them can be
-    read.
+    others: the answers to the rephrased question; swap the arguments for its own rewards. All rewards are 0 if all `others` are
+    blank.
     """
     label = majority(others)
     return [float(answer == label != "") for answer in answers]

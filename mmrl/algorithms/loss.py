@@ -1,4 +1,4 @@
-"""Losses per token, and the one place where they are averaged. Pure functions over tensors."""
+"""Losses per token, and their average. Pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """What a loss function sees of a micro-batch; all float32 [L] unless said otherwise."""
+    """The inputs of a loss function for a micro-batch; all float32 [L] unless noted otherwise."""
 
     logprobs_L: torch.Tensor
-    """Under the current weights, with gradient."""
+    """Log-probabilities under the current weights, with gradient."""
     old_logprobs_L: torch.Tensor
-    """Under the weights before the step's first update."""
+    """Log-probabilities under the weights before the step's first update."""
     advantages_L: torch.Tensor
     rollout_L: torch.Tensor
     """int64 rollout of each token."""
@@ -31,7 +31,7 @@ class LossInputs:
 
 
 LossFunction = Callable[..., tuple[torch.Tensor, torch.Tensor]]
-"""(inputs, *, settings) -> (loss_L, clipped_L), both float32 [L]; clipped_L is 1.0 where a bound had an effect."""
+"""(inputs, *, settings) -> (loss_L, clipped_L), both float32 [L]; clipped_L is 1.0 where clipping had an effect."""
 
 
 def clipped_surrogate(
@@ -39,11 +39,11 @@ def clipped_surrogate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Minus min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r a token's probability ratio (Schulman et al., PPO, equation 7).
 
-    clip_low: the ratio counts down to 1 - clip_low. clip_high: the ratio counts up to 1 + clip_high (separate bounds: Yu et al.,
-    DAPO, equation 10). dual_clip: a ratio never weighs a negative advantage more than this, which is above 1 (Ye et al.,
-    Mastering Complex Control in MOBA Games with Deep RL); 0 is off.
+    clip_low: the ratio is clipped at 1 - clip_low. clip_high: the ratio is clipped at 1 + clip_high (separate bounds: Yu et al.,
+    DAPO, equation 10). dual_clip: upper bound of the ratio for negative advantages, above 1 (Ye et al., Mastering Complex
+    Control in MOBA Games with Deep RL); 0 is off.
 
-    Returns (loss_L, clipped_L): clipped_L is 1.0 where a bound cuts the gradient off.
+    Returns (loss_L, clipped_L): clipped_L is 1.0 where clipping removes the gradient.
     """
     ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).exp()
     return pessimistic(ratio_L, ratio_L.clamp(1 - clip_low, 1 + clip_high), inputs.advantages_L, dual_clip)
@@ -52,14 +52,14 @@ def clipped_surrogate(
 def sequence_surrogate(
     inputs: LossInputs, *, clip_low: float = 3e-4, clip_high: float = 4e-4
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clipped objective with one ratio for each rollout (Zheng et al., GSPO, equations 5 and 7).
+    """The clipped objective with one ratio per rollout (Zheng et al., GSPO, equations 5 and 7).
 
-    That ratio is the exponential of the mean log-ratio of the rollout's tokens: its bounds are much narrower than a token's, and
+    This ratio is the exponential of the mean log-ratio of the rollout's tokens. Its bounds are much narrower than a token's, and
     the gradient reaches every token through the mean. Meant for `normalise="sequence"`.
 
-    clip_low: the ratio counts down to 1 - clip_low. clip_high: the ratio counts up to 1 + clip_high.
+    clip_low: the ratio is clipped at 1 - clip_low. clip_high: the ratio is clipped at 1 + clip_high.
 
-    Returns (loss_L, clipped_L), for every token its rollout's.
+    Returns (loss_L, clipped_L): the rollout's loss and clipping for each of its tokens.
     """
     log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
     sums_N = log_ratio_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, log_ratio_L)
@@ -70,12 +70,12 @@ def sequence_surrogate(
 def bounded_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, bound: float = 1e3
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clipped objective of a ratio that is bounded before the exponential: StableReinforce's pre-clip (R1-Reward).
+    """The clipped objective with the log-ratio bounded before the exponential: StableReinforce's pre-clip (R1-Reward).
 
-    clip_low: the ratio counts down to 1 - clip_low. clip_high: the ratio counts up to 1 + clip_high. bound: the ratio is first
-    limited to 1 / bound..bound.
+    clip_low: the ratio is clipped at 1 - clip_low. clip_high: the ratio is clipped at 1 + clip_high. bound: the ratio is first
+    clipped to 1 / bound..bound.
 
-    Returns (loss_L, clipped_L): clipped_L is 1.0 where either bound cuts the gradient off.
+    Returns (loss_L, clipped_L): clipped_L is 1.0 where either clipping removes the gradient.
     """
     log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
     ratio_L = bounded_ratio(log_ratio_L, bound)
@@ -84,20 +84,20 @@ def bounded_surrogate(
 
 
 def bounded_ratio(log_ratio_L: torch.Tensor, bound: float = 1e3) -> torch.Tensor:
-    """The exponential of log-ratios that are first limited to -log(bound)..log(bound), so that it can't overflow."""
+    """The exponential of log-ratios that are first clipped to -log(bound)..log(bound), so that it can't overflow."""
     return log_ratio_L.clamp(-math.log(bound), math.log(bound)).exp()
 
 
 def adaptive_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.16, clip_high: float = 0.2, limit: float = 10.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clipped objective with bounds that are the wider, the less likely the token was (Yang et al., DCPO, equation 4).
+    """The clipped objective with wider bounds for less likely tokens (Yang et al., DCPO, equation 4).
 
-    With q the token's old probability, from 1/2 + sqrt(max(1 - 4 clip_low / q, 0)) / 2 to 1/2 + sqrt(1 + 4 clip_high / q) / 2.
-    clip_low: bound of (1 - r) p, where p is the token's new probability. clip_high: bound of (r - 1) p. limit: what a ratio
-    counts for at most, whatever the sign of the advantage (section A.6).
+    With the token's old probability q, the bounds are 1/2 + sqrt(max(1 - 4 clip_low / q, 0)) / 2 and
+    1/2 + sqrt(1 + 4 clip_high / q) / 2. clip_low: bound of (1 - r) p, where p is the token's new probability. clip_high: bound of
+    (r - 1) p. limit: upper bound of the ratio for advantages of both signs (section A.6).
 
-    Returns (loss_L, clipped_L): clipped_L is 1.0 where a bound cuts the gradient off.
+    Returns (loss_L, clipped_L): clipped_L is 1.0 where clipping removes the gradient.
     """
     old_L = inputs.old_logprobs_L.exp()
     low_L = 0.5 + (1 - 4 * clip_low / old_L).clamp_min(0).sqrt() / 2
@@ -109,7 +109,7 @@ def adaptive_surrogate(
 def pessimistic(
     ratio_L: torch.Tensor, bounded_L: torch.Tensor, advantages_L: torch.Tensor, dual_clip: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minus the smaller of ratio and bounded ratio times the advantage, and where that cuts the gradient off; all [L]."""
+    """(minus the smaller of ratio * advantage and bounded ratio * advantage, 1.0 where that removes the gradient); all [L]."""
     plain_L, clipped_L = ratio_L * advantages_L, bounded_L * advantages_L
     cut_L, objective_L = clipped_L < plain_L, torch.minimum(plain_L, clipped_L)
     if dual_clip:
@@ -122,8 +122,8 @@ def pessimistic(
 def clipped_weight(inputs: LossInputs, *, clip_low: float = 1.0, clip_high: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Minus clip(r, 1 - clip_low, 1 + clip_high) A log p, no gradient through the ratio r (MiniMax-M1, CISPO, equations 4 and 5).
 
-    A bound limits what a token weighs and never silences it. clip_low: the weight is at least 1 - clip_low; 1 is no lower bound,
-    as in the paper. clip_high: the weight is at most 1 + clip_high.
+    Clipping limits a token's weight but never removes its gradient. clip_low: the weight is at least 1 - clip_low; 1 means no
+    lower bound, as in the paper. clip_high: the weight is at most 1 + clip_high.
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where the weight is at a bound.
     """
@@ -135,8 +135,8 @@ def clipped_weight(inputs: LossInputs, *, clip_low: float = 1.0, clip_high: floa
 def policy_gradient(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """REINFORCE: the gradient is that of -A log p (Williams, Simple Statistical Gradient-Following Algorithms, section 5).
 
-    Its value is -A, as a surrogate's is on-policy. There is no ratio: in a second epoch, what earlier weights sampled would count
-    as if the current ones had sampled it.
+    Its value is -A, like that of a surrogate on-policy. It has no ratio: in a second epoch, completions of earlier weights would
+    count as if the current weights had sampled them.
     """
     score_L = (inputs.logprobs_L - inputs.logprobs_L.detach()).exp()  # 1, with the gradient of log p
     return -score_L * inputs.advantages_L, torch.zeros_like(score_L, dtype=torch.float32)
@@ -154,11 +154,11 @@ def average(
     normalise: Literal["token", "sequence", "constant"],
     constant: float = 1.0,
 ) -> torch.Tensor:
-    """A micro-batch's share of the batch mean; the shares of all micro-batches and ranks add up to it, however they are split.
+    """A micro-batch's share of the batch mean. The shares of all micro-batches and ranks sum to it, for any division of the
+    batch.
 
-    token: every trained token counts the same. sequence: every rollout counts the same, and its tokens among themselves.
-    constant: the sum over a rollout's tokens, divided by a constant, and every rollout counts the same (Liu et al., Dr. GRPO,
-    section 3.1).
+    token: every trained token has the same weight. sequence: every rollout has the same weight, and so have its tokens.
+    constant: every rollout counts with the sum over its tokens divided by a constant (Liu et al., Dr. GRPO, section 3.1).
     """
     if normalise == "token":
         return values_L.sum() / max(batch.num_tokens, 1)

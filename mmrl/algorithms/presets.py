@@ -1,4 +1,4 @@
-"""An algorithm by its id: how rewards become advantages, which loss, averaged how, and what its stage has by default."""
+"""Algorithms by id: an advantage, a loss with its normalisation, and defaults of the stage."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ Normalise = Literal["token", "sequence", "constant"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """A named composition, resolved from its AlgorithmSpec and a run file's settings."""
+    """An advantage and a loss, from an AlgorithmSpec and a run file's settings."""
 
     id: str
     advantage: Callable[..., Any]
-    """Takes the signals that `needs` names, in this order."""
+    """Takes the signals in `needs`, in this order."""
     needs: tuple[str, ...]
     loss: LossFunction
-    """With its settings."""
+    """The loss with its settings."""
     normalise: Normalise
     constant: float
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
-    """What a run file may set its settings to, see `check_bounds`."""
+    """Setting -> its allowed values, see `check_bounds`."""
 
     @property
     def compares(self) -> bool:
-        """It compares the rollouts of a group with each other, so a group of one teaches nothing."""
+        """Whether it compares the rollouts of a group with each other, so that a group of one teaches nothing."""
         return "groups_N" in self.needs
 
     @property
@@ -51,7 +51,8 @@ class Algorithm:
         return "values_NT" in self.needs
 
     def credit(self, signals: Signals) -> Credit:
-        """float32 advantages [N] or [N, T]; NaN where the score failed, which keeps the rollout out of the update."""
+        """Compute float32 advantages [N] or [N, T]. They are NaN for rollouts whose score failed, which the update leaves out.
+        Raises PluginError if the advantage's result is no such tensor."""
         signals.expect(frozenset(self.needs))
         inputs = [signals[name] for name in self.needs]
         unknown_N = torch.stack([i.isnan().flatten(1).any(1) if i.ndim > 1 else i.isnan() for i in inputs]).any(0)
@@ -61,10 +62,10 @@ class Algorithm:
         if isinstance(found, tuple):
             self._check(found, [(n, t)], f"a pair of tensors [N, T], credit and the critic's targets, for N = {n}, T = {t}", 2)
             if not self.has_critic:
-                raise PluginError(f"algorithm {self.id!r}: its advantage gives targets to a critic and doesn't ask for values_NT")
+                raise PluginError(f"algorithm {self.id!r}: its advantage gives targets of a critic but doesn't take values_NT")
             advantages, returns = (f.detach().float() for f in found)
             self._check_numbers(advantages, unknown_N)
-            self._check_numbers(returns.where(~returns.isnan(), 0.0), unknown_N)  # NaN: the critic has nothing to learn there
+            self._check_numbers(returns.where(~returns.isnan(), 0.0), unknown_N)  # NaN: no target
             return Credit(advantages=advantages, values_NT=signals.values_NT.float(), returns_NT=returns)
         self._check([found], [(n,), (n, t)], f"a tensor [N] or [N, T] for N = {n}, T = {t}")
         advantages = found.detach().float()
@@ -72,45 +73,46 @@ class Algorithm:
         return Credit(advantages=advantages)
 
     def _check_numbers(self, found: torch.Tensor, unknown_N: torch.Tensor) -> None:
-        """PluginError for infinite credit, and for none where every signal was known: that would drop the rollout in silence."""
+        """Raise PluginError for infinite credit, and for NaN where every signal is a number, which would silently drop the
+        rollout."""
         if found.isinf().any():
-            raise PluginError(f"algorithm {self.id!r}: its advantage gives infinite credit: divide by nothing that may be 0")
+            raise PluginError(f"algorithm {self.id!r}: its advantage gives infinite credit: avoid division by 0")
         nowhere_N = found.isnan().flatten(1).any(1) if found.ndim > 1 else found.isnan()
         if (n := int((nowhere_N & ~unknown_N).sum())) > 0:
             raise PluginError(
                 f"algorithm {self.id!r}: its advantage gives NaN for {n} of {len(nowhere_N)} rollouts whose signals are numbers: "
-                "give 0 for what is not to move, and look at what one failed score makes of its group's mean"
+                "give 0 for no credit, and check how one failed score affects its group's mean"
             )
 
     def _check(self, found: Sequence[Any], shapes: list[tuple[int, ...]], wanted: str, number: int = 1) -> None:
-        """PluginError unless these are so many plain tensors of real numbers of one of the shapes."""
+        """Raise PluginError unless these are `number` dense CPU tensors of real numbers, each of one of the shapes."""
         if len(found) != number or not all(isinstance(f, torch.Tensor) and tuple(f.shape) in shapes for f in found):
             have = ", ".join(f"a tensor {list(f.shape)}" if isinstance(f, torch.Tensor) else f"{f!r:.60}" for f in found)
         elif odd := [f for f in found if f.device.type != "cpu" or f.layout != torch.strided or f.is_complex() or f.is_quantized]:
-            have = f"one of {odd[0].dtype} on {odd[0].device}, {odd[0].layout}: give plain numbers on the cpu, as the signals are"
+            have = f"one of {odd[0].dtype} on {odd[0].device}, {odd[0].layout}: give real numbers on the cpu, as the signals are"
         else:
             return
         raise PluginError(f"algorithm {self.id!r}: its advantage must give {wanted}, not {have}")
 
 
 def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
-    """The algorithm of an id with some of its settings changed.
+    """The algorithm of an id, with some of its settings changed.
 
-    max_tokens: the constant of `normalise = "constant"` unless one is set.
-    Raises UserError for an unknown id or setting, PluginError for an advantage that asks for what there isn't.
+    max_tokens: the constant of `normalise = "constant"`, unless one is set.
+    Raises UserError for an unknown id or setting, PluginError for an advantage with unknown signals.
     """
     return compose(plugins.registry().get("algorithms", id), settings, max_tokens)
 
 
 def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
-    """The same of a spec."""
+    """The algorithm of a spec; see `load_algorithm`."""
     what = f"algorithm {spec.id!r}"
     advantage = plugins.registry().target(spec)
     loss = load_target(spec.loss, f"loss of {what}")
     if not signals_of(advantage):
-        raise PluginError(f"{what}: its advantage asks for no signal: name those that it needs, such as rewards_N and groups_N")
+        raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
     if len(signals_of(loss)) != 1:
-        raise PluginError(f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings behind *")
+        raise PluginError(f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *")
     merged = {"normalise": spec.normalise, "constant": spec.constant, **spec.options, **settings}
     own = {"normalise": merged.pop("normalise"), "constant": merged.pop("constant")}
     accepted = {name: f for f in (advantage, loss) for name in settings_of(f)}
@@ -132,13 +134,14 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
         raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
     if own["normalise"] != "constant" and "constant" in settings:
         raise UserError(
-            f'{what}: constant = {own["constant"]!r} divides nothing unless normalise = "constant": set that, or drop it'
+            f'{what}: constant = {own["constant"]!r} has no effect without normalise = "constant": set that, or drop constant'
         )
     needs = signals_of(advantage)
     for name in needs:
         if name not in SIGNALS:
             raise PluginError(
-                f"{what}: its advantage asks for {name!r}.{did_you_mean(name, SIGNALS)} There are: {', '.join(SIGNALS)}"
+                f"{what}: its advantage takes an unknown signal {name!r}.{did_you_mean(name, SIGNALS)} Known are: "
+                f"{', '.join(SIGNALS)}"
             )
     return Algorithm(
         id=spec.id,
@@ -152,8 +155,8 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
 
 
 def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:
-    """UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file that `load_algorithm`
-    took, so that those with bounds are numbers. where: their key."""
+    """Raise UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file, accepted by
+    `load_algorithm`, so that those with bounds are numbers. where: their key."""
     for name in [name for name in settings if name in bounds]:
         value, bound, key = settings[name], bounds[name], f"{where}.{name}"
         if LARGEST < value < math.inf:
@@ -170,7 +173,7 @@ def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, B
 
 
 def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
-    """Refuse a word where a number belongs, and the like: the default says what belongs there."""
+    """Raise UserError unless a setting has the type of its default."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
     if isinstance(default, bool) and not isinstance(value, bool):
         raise UserError(f"{what}: {name} = {value!r} must be true or false")
@@ -179,7 +182,7 @@ def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
 
 
 def signals_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The positional parameters of an advantage (or a loss, where that is its inputs)."""
+    """The positional parameters of an advantage, which are its signals, or of a loss, which is its inputs."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(p.name for p in _parameters(function) if p.kind in kinds)
 
@@ -197,8 +200,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
-    """The stage as its algorithm has it: keys that the run file doesn't set are the algorithm's, not the schema's. spec: of the
-    algorithm, where it was looked up."""
+    """The stage with its algorithm's defaults in keys that the run file doesn't set. spec: the algorithm's; looked up here if
+    None."""
     spec = spec or plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage_defaults.items() if k not in data}
@@ -207,11 +210,11 @@ def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
     what, known = f"algorithm {spec.id!r}", RlStage.model_fields
     if unknown := [k for k in added if k not in known]:
         raise PluginError(
-            f"{what}: its stage sets {unknown[0]!r}, which is no key of an rl stage.{did_you_mean(unknown[0], known)}"
+            f"{what}: its stage_defaults set {unknown[0]!r}, which is no key of an rl stage.{did_you_mean(unknown[0], known)}"
         )
     try:
         return RlStage.model_validate({**data, **added})
     except ValidationError as error:
         fault, given = error.errors()[0], ", ".join(f"{k} = {v!r}" for k, v in added.items())
         where = "".join(f"{part}: " for part in fault["loc"])
-        raise UserError(f"{what} brings {given}: {where}{describe_error(fault)}") from error
+        raise UserError(f"{what} sets {given}: {where}{describe_error(fault)}") from error

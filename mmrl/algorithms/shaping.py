@@ -1,4 +1,4 @@
-"""Rewards from lengths, steps and other rewards, as published systems shape them."""
+"""Reward shaping of published systems: rewards from lengths, steps and other rewards."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def overlong_penalty(lengths_N: torch.Tensor, *, max_length: float, buffer: float, factor: float = 1.0) -> torch.Tensor:
-    """0 up to max_length - buffer, falling in a straight line to -factor at max_length: DAPO (Yu et al., equation 13).
+    """0 up to max_length - buffer, then linear down to -factor at max_length: DAPO (Yu et al., equation 13).
 
-    lengths_N: tokens of each completion. buffer: tokens, above 0. Longer completions than max_length, which a sampler with this
-    limit doesn't give, fall on along the line, as in verl; in the paper they get -factor.
+    lengths_N: tokens of each completion. buffer: tokens, above 0. Beyond max_length, which a sampler with this limit never
+    exceeds, the line continues, as in verl; in the paper the penalty stays at -factor.
 
     Returns float64 [N], added to the reward.
     """
@@ -23,10 +23,10 @@ def overlong_penalty(lengths_N: torch.Tensor, *, max_length: float, buffer: floa
 def cosine_length(
     lengths_N: torch.Tensor, *, max_length: float = 1024, shortest: float = 1.0, longest: float = 0.5
 ) -> torch.Tensor:
-    """From `shortest` at no tokens along a half cosine to `longest` at max_length: VLM-R1's length reward, as in its code.
+    """Half a cosine from `shortest` at 0 tokens to `longest` at max_length: VLM-R1's length reward, as in its code.
 
-    Two things that one would not expect are kept: the code means to treat wrong answers otherwise, but overwrites their accuracy,
-    so that correctness doesn't matter; and past max_length the cosine climbs again, back to `shortest` at twice that length.
+    Two oddities of the code are kept: it intends to treat wrong answers differently but overwrites their accuracy, so correctness
+    doesn't matter; and beyond max_length the cosine rises again, back to `shortest` at twice that length.
 
     Returns float64 [N].
     """
@@ -42,10 +42,10 @@ def length_bonus(
     high: int = 512,
     threshold: float = 0.1,
 ) -> torch.Tensor:
-    """`bonus` for correct rollouts of low..high tokens, when at least two of the group are correct: Video-R1 (Feng et al.).
+    """`bonus` for correct rollouts of low..high tokens, if at least two of the group are correct: Video-R1 (Feng et al.).
 
-    accuracy_N: of the group's rollouts, NaN where the score failed; correct is over `threshold`. Returns float64 [N], NaN where
-    the accuracy is.
+    accuracy_N: accuracy of the group's rollouts, NaN if the score failed; above `threshold` a rollout is correct. Returns float64
+    [N], NaN where the accuracy is NaN.
     """
     correct_N = accuracy_N > threshold
     paid_N = correct_N & (lengths_N >= low) & (lengths_N <= high) & (correct_N.sum() > 1)
@@ -53,9 +53,9 @@ def length_bonus(
 
 
 def time_proportional(raw: float, elapsed: float, limit: float) -> float:
-    """The reward times the share of the time that is left, 0 after it: MiniWoB++'s core.js, for tasks that ask for it.
+    """The reward times the share of time that is left, 0 after the limit: MiniWoB++'s core.js, for tasks that use it.
 
-    A negative reward shrinks too, so failing late is the lesser evil. elapsed, limit: in the same unit.
+    A negative reward shrinks too, so failing late costs less. elapsed, limit: in the same unit.
     """
     return raw * max(0.0, 1 - elapsed / limit)
 
@@ -70,10 +70,10 @@ def outcome(
 ) -> float:
     """The reward processors of MiniWoB++ (Farama, miniwob/reward.py).
 
-    binary: 1 for a raw reward of 1, else -1. thresholded: 1 from `threshold` on, else -1. original: what the page paid, which
-    falls with time. Both of the first are 0 before the episode is done.
+    binary: 1 for a raw reward of 1, else -1. thresholded: 1 from `threshold` on, else -1. original: the page's reward, which
+    falls with time. `binary` and `thresholded` are 0 before the episode is done.
 
-    raw: what the task gave, -1..1. decayed: the same after `time_proportional`.
+    raw: the task's reward, -1..1. decayed: `raw` after `time_proportional`.
     """
     if kind == "original":
         return decayed
@@ -83,14 +83,14 @@ def outcome(
 
 
 def grasp_potential(grasped: bool, held: bool, success: bool) -> float:
-    """0.1 for an object in the gripper, 0.1 more once it stays there, 1 for success with it there: RL4VLA (Liu et al.)."""
+    """0.1 for an object in the gripper, 0.1 more if it stays there, 1 more for success while it is there: RL4VLA (Liu et al.)."""
     return 0.1 * grasped + 0.1 * held + 1.0 * (success and grasped)
 
 
 def potential_difference(potentials_NT: torch.Tensor) -> torch.Tensor:
-    """What each step adds to the potential, which is 0 before the first: as RL4VLA rewards (Ng et al., discount 1).
+    """The increase of the potential in each step, from 0 before the first: RL4VLA's rewards (Ng et al., with discount 1).
 
-    They add up to the last potential, so nothing is gained by losing and regaining. Returns float64 [N, T].
+    They sum to the last potential, so losing and regaining potential earns nothing. Returns float64 [N, T].
     """
     return potentials_NT.double().diff(dim=1, prepend=torch.zeros(len(potentials_NT), 1, dtype=torch.float64))
 

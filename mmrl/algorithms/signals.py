@@ -1,4 +1,4 @@
-"""What an advantage may be computed from: it names the signals it wants, and each is made when it is asked for."""
+"""Signals: the tensors from which an advantage can be computed. Each is computed when it is first used."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from mmrl.api.types import Prompt, Rollout, Score, Status
 from mmrl.config.sections import RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and `bootstrap`
-[N]: the critic's value of the state in which each rollout was left, 0 without a critic."""
+"""Names among `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 after a rollout's end, and
+`bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
 
 
 class Signals:
-    """The signals of one step. N rollouts, T tokens of the longest, R verifiers. A property's docstring says what it is."""
+    """The signals of one step: N rollouts, T tokens of the longest one, R verifiers. The docstrings of the properties define
+    them."""
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class Signals:
         greedy: Callable[[], torch.Tensor] | None = None,
         past: Callable[[Rollout], tuple[float, float, float, float]] | None = None,
     ) -> None:
-        """weights: of each rollout's verifiers. kl: today's weight of the KL penalty. measure, greedy, past: make what costs a
-        forward pass, more samples or a memory of earlier steps."""
+        """weights: for each rollout, verifier -> weight. kl: current coefficient of the KL penalty. measure: runs forward passes.
+        greedy: samples greedy completions and returns their rewards. past: returns the reward history of a rollout's prompt."""
         self._rollouts, self._scores, self._stage = rollouts, scores, stage
         self._weights, self._kl = weights, kl
         self._make, self._greedy, self._past = measure, greedy, past
@@ -47,7 +48,7 @@ class Signals:
 
     @functools.cached_property
     def rewards_N(self) -> torch.Tensor:
-        """float64; the rewards of the verifiers and of the world, less the KL penalty if that is in the reward; NaN where the
+        """float64; the rewards of the verifiers and of the environment, minus the KL penalty if that is in the reward; NaN if the
         score failed."""
         return self._plain_rewards_N - self._penalty_NT.sum(1)
 
@@ -58,12 +59,12 @@ class Signals:
 
     @functools.cached_property
     def lengths_N(self) -> torch.Tensor:
-        """int64; trained tokens of each rollout; of an episode in a simulator its targets, see the stage key `ratio`."""
+        """int64; trained tokens of each rollout; for an episode in a simulator its targets, see the stage key `ratio`."""
         return torch.tensor([r.num_targets(self._stage.ratio) for r in self._rollouts])
 
     @functools.cached_property
     def parts_NR(self) -> torch.Tensor:
-        """float64; the value of each verifier; NaN where a task doesn't have it and in rollouts whose score failed."""
+        """float64; the value of each verifier; NaN if the task doesn't have it, and in rollouts whose score failed."""
         rows = [
             [s.parts[name] if name in weights and name in s.parts and not s.failed else torch.nan for name in self._verifiers]
             for s, weights in zip(self._scores, self._weights, strict=True)
@@ -72,30 +73,31 @@ class Signals:
 
     @functools.cached_property
     def weights_NR(self) -> torch.Tensor:
-        """float64; the weight of each verifier in the reward, 0 where a task doesn't have it."""
+        """float64; the weight of each verifier in the reward, 0 if the task doesn't have it."""
         return torch.tensor([[w.get(name, 0.0) for name in self._verifiers] for w in self._weights], dtype=torch.float64)
 
     @functools.cached_property
     def baselines_N(self) -> torch.Tensor:
-        """float64; the reward of the greedy completion of the same prompt. Costs one more completion for each prompt."""
+        """float64; the reward of the greedy completion of the same prompt. Costs one more completion per prompt."""
         assert self._greedy is not None
         return self._greedy().double()
 
     @functools.cached_property
     def difficulty_N(self) -> torch.Tensor:
-        """float64; the weight that the task gives a prompt, `meta["weight"]`, 1 where it gives none."""
+        """float64; the prompt's weight from its task, `meta["weight"]`, by default 1."""
         return torch.tensor([weight_of(r.prompt) for r in self._rollouts], dtype=torch.float64)
 
     @functools.cached_property
     def past_N4(self) -> torch.Tensor:
-        """float64; of the prompt, before this step: visits, rewards seen, their mean, the sum of their squared deviations."""
+        """float64; the prompt's history before this step: visits, number of rewards, their mean, sum of their squared
+        deviations."""
         assert self._past is not None
         return torch.tensor([self._past(r) for r in self._rollouts], dtype=torch.float64)
 
     @functools.cached_property
     def bootstrap_N(self) -> torch.Tensor:
-        """float64; the critic's value after the last token of an episode that its world cut off (by turns or time), else 0: an
-        answer that was cut off at its length is over, and was scored as it stands."""
+        """float64; the critic's value after the last token of an episode that was truncated by turns or time, else 0: also for an
+        answer that was truncated at its length, which was scored as it is."""
         cut_off = [r.status in (Status.TRUNCATED_TURNS, Status.TRUNCATED_TIME) for r in self._rollouts]
         return self._measured["bootstrap"].double().cpu() * torch.tensor(cut_off)
 
@@ -108,9 +110,9 @@ class Signals:
 
     @functools.cached_property
     def rewards_NT(self) -> torch.Tensor:
-        """float64; the world's rewards at the end of each turn (or action), what a score's `steps` pay at the end of each turn
-        (or call) and the rest of the score at the last token, less the KL penalty of each token if that is in the reward; NaN in
-        rollouts whose score failed, 0 behind the end."""
+        """float64; the environment's rewards at the end of each turn (or action), the score's `steps` at the end of each turn (or
+        call) and the rest of the score at the last token, minus the KL penalty of each token if that is in the reward; NaN in
+        rollouts whose score failed, 0 after the end."""
         rewards_NT = torch.zeros(self.mask_NT.shape, dtype=torch.float64)
         for n, (rollout, score) in enumerate(zip(self._rollouts, self._scores, strict=True)):
             paid_L = rollout.rewards(self._stage.ratio)
@@ -127,7 +129,7 @@ class Signals:
 
     @functools.cached_property
     def units_NT(self) -> torch.Tensor:
-        """int64; the number of the unit of credit that a token belongs to (stage key `credit`), from 0; -1 behind the end."""
+        """int64; the index of each token's unit of credit (stage key `credit`), from 0; -1 after the end."""
         units_NT = torch.full(self.mask_NT.shape, -1)
         for n, rollout in enumerate(self._rollouts):
             units_L = rollout.units(self._stage.ratio, self._stage.credit)
@@ -136,23 +138,23 @@ class Signals:
 
     @functools.cached_property
     def values_NT(self) -> torch.Tensor:
-        """float64; the critic's value of the state before each token. The algorithm then has a critic."""
+        """float64; the critic's value of the state before each token. With this signal the algorithm has a critic."""
         return self._measured["values"].double().cpu()
 
     @functools.cached_property
     def logprobs_NT(self) -> torch.Tensor:
-        """float64; of each token, under the policy before the update."""
+        """float64; log-probability of each token under the policy before the update."""
         return self._measured["logprobs"].double().cpu()
 
     @functools.cached_property
     def teacher_logprobs_NT(self) -> torch.Tensor:
-        """float64; of each token, under the teacher of a `distill` stage."""
+        """float64; log-probability of each token under the teacher of a `distill` stage."""
         return self._measured["teacher"].double().cpu()
 
     # -- how they are made ------------------------------------------------------------------------------------------------
 
     def expect(self, names: frozenset[str]) -> None:
-        """These signals are going to be asked for: what they need of the models is measured in one pass."""
+        """Announce the signals that will be used, so that one forward pass measures everything that they need."""
         self._expected = names
 
     _expected: frozenset[str] = frozenset()
@@ -173,7 +175,7 @@ class Signals:
 
     @functools.cached_property
     def _plain_rewards_N(self) -> torch.Tensor:
-        """float64; what verifiers and worlds gave, NaN where the score failed."""
+        """float64; rewards of verifiers and environments, NaN if the score failed."""
         return torch.tensor(
             [
                 torch.nan if s.value is None else s.value + r.environment_reward
@@ -192,17 +194,17 @@ class Signals:
 
 
 MEASURED = {"values_NT": "values", "bootstrap_N": "values", "logprobs_NT": "logprobs", "teacher_logprobs_NT": "teacher"}
-"""Signals that need a forward pass, and what is measured for them."""
+"""Signal -> the measurement of a forward pass that it needs."""
 SIGNALS: dict[str, str] = {
     name: " ".join((inspect.getdoc(found) or "").split())
     for name, found in vars(Signals).items()
     if isinstance(found, functools.cached_property) and not name.startswith("_")
 }
-"""Every signal, with its meaning."""
+"""Name of each signal -> its definition."""
 
 
 def weight_of(prompt: Prompt) -> float:
-    """`meta["weight"]`, 1 without one. Raises PluginError when that is no finite number."""
+    """`meta["weight"]` of a prompt, by default 1. Raises PluginError if that is no finite number."""
     weight = prompt.meta.get("weight", 1.0)
     if not is_finite(weight):
         raise PluginError(f'task {prompt.task!r}: prompt {prompt.id!r} has meta["weight"] = {weight!r:.60}, not a finite number')

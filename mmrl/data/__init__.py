@@ -1,1 +1,1 @@
-"""Where prompts come from."""
+"""Prompts: their source, selection and mixture."""

@@ -1,8 +1,8 @@
-"""Which mixture of tasks to train on, found from short pilot runs.
+"""Search the best mixture of tasks with short pilot runs.
 
 After MoDoMoDo (Liang et al. 2025, arXiv 2505.24871): runs on a few seed mixtures, a quadratic surrogate of their held-out scores
-as a function of the mixture w, a + b'w + w'Cw, and the mixture where it is highest. The shares of a mixture add up to 1, so the
-intercept and the squares are combinations of the terms w_i and w_i w_j (Scheffe 1958), which are all that is fitted here.
+as a function of the mixture w, a + b'w + w'Cw, and the mixture with its maximum. The shares of a mixture add up to 1, so the
+intercept and the squares are combinations of the terms w_i and w_i w_j (Scheffe 1958); only these are fitted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 RIDGES = (1e-8, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Penalties on the squared coefficients that are tried."""
+"""Candidate penalties on the squared coefficients."""
 SAMPLES = 20_000
-"""Mixtures that the surrogate is looked up at, in each round of the search."""
+"""Mixtures at which each round of the search evaluates the surrogate."""
 
 
 # -- the pilots -------------------------------------------------------------------------------------------------------------
@@ -31,27 +31,27 @@ SAMPLES = 20_000
 
 @dataclass(frozen=True)
 class Mixture:
-    """One pilot's shares."""
+    """The mixture of one pilot run."""
 
     kind: str
     """`uniform`, `only TASK`, `without TASK` or `random`."""
     shares: tuple[float, ...]
-    """Of each task, in the order of the run file; they add up to 1."""
+    """Share of each task, in the order of the run file; they add up to 1."""
 
 
 def seed_mixtures(labels: Sequence[str], count: int, seed: int) -> list[Mixture]:
-    """The first `count` of: uniform, each task alone, each left out, then random ones (flat Dirichlet, whole percents).
+    """The first `count` of: uniform, each task alone, each task left out, then random ones (flat Dirichlet, whole percents).
 
-    A longer list begins with the shorter one. labels: at least two.
+    A longer list begins with the shorter one. labels: at least two. Raises UserError if there aren't so many mixtures.
     """
     m = len(labels)
     found = [Mixture("uniform", (1 / m,) * m)]
     found += [Mixture(f"only {label}", tuple(float(i == k) for i in range(m))) for k, label in enumerate(labels)]
-    if m > 2:  # of two tasks, leaving out one is the other alone
+    if m > 2:  # with two tasks, leaving out one is the other alone
         found += [Mixture(f"without {label}", tuple(float(i != k) / (m - 1) for i in range(m))) for k, label in enumerate(labels)]
     random_ones = math.comb(99 + m, m - 1)  # ways to divide a hundred
     if count > random_ones:
-        raise UserError(f"--pilots {count}: there are {random_ones} mixtures of {m} tasks in whole percents: ask for fewer")
+        raise UserError(f"--pilots {count}: {m} tasks have only {random_ones} mixtures in whole percents: give fewer pilots")
     number = 0
     while len(found) < count:
         chance = random.Random(derive(seed, "pilot", number))
@@ -64,12 +64,13 @@ def seed_mixtures(labels: Sequence[str], count: int, seed: int) -> list[Mixture]
 
 
 def enough(tasks: int) -> int:
-    """Pilots for this many tasks: all seed mixtures that are not random, and three more than the surrogate has coefficients."""
+    """The number of pilots for so many tasks: at least all non-random seed mixtures, and three more than the surrogate has
+    coefficients."""
     return max(1 + tasks * (2 if tasks > 2 else 1), tasks * (tasks + 1) // 2 + 3)
 
 
 def percents(shares: Sequence[float]) -> tuple[float, ...]:
-    """Shares that add up to 1, in whole percents that do so too (largest remainders)."""
+    """Round shares that add up to 1 to whole percents that also do (largest remainders)."""
     floors = [int(100 * s) for s in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: floors[i] - 100 * shares[i])
     for i in by_remainder[: 100 - sum(floors)]:
@@ -78,27 +79,27 @@ def percents(shares: Sequence[float]) -> tuple[float, ...]:
 
 
 def mixture_stage(config: RunConfig) -> tuple[int, list[str]]:
-    """The last rl stage's number and the tasks it draws from, whose shares are searched. Raises UserError where that is nothing
-    to search or nothing to compare."""
+    """(index of the last rl stage, labels of its tasks), whose shares are searched. Raises UserError if there is no such stage,
+    fewer than two tasks, or no evaluation."""
     stages = [i for i, stage in enumerate(config.stages) if isinstance(stage, RlStage)]
     if not stages:
-        raise UserError(f'{config.name} has no rl stage, whose mixture could be searched: add [[stages]] kind = "rl"')
+        raise UserError(f'{config.name} has no rl stage whose mixture could be searched: add [[stages]] kind = "rl"')
     labels = list(config.weights(config.stages[stages[-1]]))
     if len(labels) < 2:
         raise UserError(
-            f"a mixture needs at least two tasks with a weight, and stages.{stages[-1]} of {config.name} draws from "
+            f"a mixture needs at least two tasks with a weight, but stages.{stages[-1]} of {config.name} draws from "
             f"{', '.join(labels) or 'none'}: list more [[tasks]]"
         )
     if not config.evaluate.num_prompts:
-        raise UserError("evaluate.num_prompts = 0 leaves no held-out score to compare mixtures by: set evaluate.num_prompts")
+        raise UserError("evaluate.num_prompts = 0 gives no held-out scores to compare mixtures: set evaluate.num_prompts")
     return stages[-1], labels
 
 
 def pilot_config(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: str) -> RunConfig:
-    """The run file of a pilot, `NAME-mix-01` for number 1: the last rl stage has this mixture and so many steps, and what is
-    evaluated is the end."""
+    """The run file of a pilot, `NAME-mix-01` for number 1: its last rl stage has this mixture and so many steps; it is evaluated
+    at the end."""
     at, labels = mixture_stage(config)
-    data = config.model_dump(mode="json", exclude_unset=True)  # a key that isn't set is the algorithm's to choose
+    data = config.model_dump(mode="json", exclude_unset=True)  # unset keys keep the algorithm's defaults
     data |= {"name": f"{config.name}-mix-{number:02d}", "runs_dir": runs}
     data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
     data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
@@ -110,13 +111,13 @@ def pilot_config(config: RunConfig, number: int, mixture: Mixture, steps: int, r
 
 @dataclass(frozen=True)
 class Surrogate:
-    """Held-out scores of K tasks as functions of the mixture: the pilots' mean, plus the terms' contributions."""
+    """Predicts the held-out scores of K tasks from the mixture: the pilots' mean plus a linear function of the terms."""
 
     mean_K: np.ndarray
     coefficients_FK: np.ndarray
-    """Of the terms, see `terms`."""
+    """Coefficients of the terms, see `terms`."""
     ridge_K: np.ndarray
-    """The penalty that was best for each task."""
+    """The best penalty for each task."""
 
     def __call__(self, shares_NM: np.ndarray) -> np.ndarray:
         """float64 [N, K] predicted scores of N mixtures."""
@@ -124,7 +125,7 @@ class Surrogate:
 
 
 def terms(shares_NM: np.ndarray) -> np.ndarray:
-    """float64 [N, M (M + 1) / 2]: the shares, then 4 x the products of every two, so that all range from 0 to 1."""
+    """float64 [N, M (M + 1) / 2]: the shares, then 4 x the products of all pairs, so that all range from 0 to 1."""
     import numpy as np
 
     first, second = np.triu_indices(shares_NM.shape[1], 1)
@@ -132,7 +133,7 @@ def terms(shares_NM: np.ndarray) -> np.ndarray:
 
 
 def fit(shares_NM: np.ndarray, scores_NK: np.ndarray) -> Surrogate:
-    """Ridge regression of each task's scores, with the penalty that predicts left-out pilots best. At least two pilots."""
+    """Ridge regression of each task's scores, with the penalty that best predicts left-out pilots. Needs at least two pilots."""
     import numpy as np
 
     errors_RK = np.stack([((_left_out(shares_NM, scores_NK, r) - scores_NK) ** 2).sum(0) for r in RIDGES])
@@ -142,8 +143,8 @@ def fit(shares_NM: np.ndarray, scores_NK: np.ndarray) -> Surrogate:
 
 
 def leave_one_out_scores(shares_NM: np.ndarray, scores_NK: np.ndarray) -> np.ndarray:
-    """float64 [N, K]: each pilot's scores as predicted by a surrogate that is fitted, its penalty too, to the others. At least
-    three pilots."""
+    """float64 [N, K]: each pilot's scores, predicted by a surrogate fitted to the others, penalty included. Needs at least three
+    pilots."""
     import numpy as np
 
     others = ~np.eye(len(shares_NM), dtype=bool)
@@ -153,14 +154,14 @@ def leave_one_out_scores(shares_NM: np.ndarray, scores_NK: np.ndarray) -> np.nda
 def _left_out(shares_NM: np.ndarray, scores_NK: np.ndarray, ridge: float) -> np.ndarray:
     import numpy as np
 
-    found = []
+    predicted = []
     for o in ~np.eye(len(shares_NM), dtype=bool):
-        found.append(scores_NK[o].mean(0) + terms(shares_NM[~o])[0] @ _ridge(shares_NM[o], scores_NK[o], ridge))
-    return np.stack(found)
+        predicted.append(scores_NK[o].mean(0) + terms(shares_NM[~o])[0] @ _ridge(shares_NM[o], scores_NK[o], ridge))
+    return np.stack(predicted)
 
 
 def _ridge(shares_NM: np.ndarray, scores: np.ndarray, ridge: float) -> np.ndarray:
-    """Coefficients of the terms, for scores less their mean; `scores` is [N] or [N, K]."""
+    """Coefficients of the terms, for the scores minus their mean. scores: [N] or [N, K]."""
     import numpy as np
 
     terms_NF = terms(shares_NM)
@@ -169,8 +170,8 @@ def _ridge(shares_NM: np.ndarray, scores: np.ndarray, ridge: float) -> np.ndarra
 
 
 def best_mixture(surrogate: Surrogate, pilots_NM: np.ndarray, seed: int) -> tuple[float, ...]:
-    """The mixture with the highest mean of the predicted scores, in whole percents: over the pilots and a dense sample of all
-    mixtures, half of it near the edges, drawn closer around the best in two more rounds."""
+    """The mixture with the highest mean predicted score, in whole percents. Searches the pilots and a dense sample of all
+    mixtures, half of it near the edges, then samples around the best in two more rounds."""
     import numpy as np
 
     random_numbers, m = np.random.default_rng(derive(seed, "search")), pilots_NM.shape[1]
@@ -187,26 +188,26 @@ def best_mixture(surrogate: Surrogate, pilots_NM: np.ndarray, seed: int) -> tupl
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What the pilots' scores speak for."""
+    """The recommended mixture."""
 
     shares: tuple[float, ...]
-    """Of each task; they add up to 1."""
+    """Share of each task; they add up to 1."""
     value: float
-    """The mean score that the surrogate predicts for them, or that the pilot had."""
+    """The mean score of the mixture: predicted by the surrogate, or of the best pilot."""
     pilot: int | None
-    """The number of the best pilot, from 0, when the surrogate is not used."""
+    """Index of the best pilot if it is recommended; None if the surrogate is used."""
     predicted: tuple[float, ...]
-    """Each pilot's mean score as predicted from the others."""
+    """Each pilot's mean score, predicted from the other pilots."""
     error: float
-    """Root of the mean square of those predictions' errors."""
+    """Root mean square error of these predictions."""
     error_of_mean: float
-    """The same of the plain mean of the other pilots: a surrogate that errs as much knows nothing."""
+    """Root mean square error of the other pilots' mean as the prediction, the baseline of `error`."""
     surrogate: Surrogate
 
 
 def recommend(shares_NM: Any, scores_NK: Any, seed: int) -> Recommendation:
-    """The mixture to train on, from the held-out scores of at least three pilots. Where the surrogate predicts left-out pilots
-    no better than their mean does, it is the best pilot's."""
+    """The mixture to train on, from the held-out scores of at least three pilots. It is the best pilot's if the surrogate
+    predicts left-out pilots no better than the others' mean. shares_NM, scores_NK: arrays [N, M] and [N, K]."""
     import numpy as np
 
     shares, scores = np.asarray(shares_NM, dtype=np.float64), np.asarray(scores_NK, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Where prompts come from: a weighted mixture of tasks, walked epoch by epoch, and what failed before.
+"""The source of prompts: a weighted mixture of tasks, drawn epoch by epoch, and replay of prompts that failed before.
 
-Tasks go by their labels: the same task may be listed twice under two names.
+Tasks are identified by their labels: a run file may list the same task twice under two labels.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.api.types import Message, Prompt
 
 DECAY = 0.9
-"""Of the running share of a task's groups that had spread, a group (`adapt = "variance"`)."""
+"""Decay per group of the running share of a task's groups with spread (`adapt_task_weights = "variance"`)."""
 FLOOR = 0.1
-"""Added to that share, so that a task whose groups all agree is still tried now and then."""
+"""Added to that share, so that a task whose groups have no spread is still drawn."""
 
 PromptIndex = tuple[str, int]
-"""A prompt: its task's label and its number among the task's items."""
+"""A prompt: (label of its task, index among the task's prompts)."""
 
 
 @runtime_checkable
 class Indexable(Protocol):
-    """All that is asked of a lazy sequence of prompts."""
+    """The interface of a lazy sequence of prompts."""
 
     def __len__(self) -> int: ...
 
@@ -36,7 +36,7 @@ class Indexable(Protocol):
 
 
 def load_prompts(label: str, task: Task, split: str, seed: int) -> Indexable:
-    """A task's split, indexable. Raises UserError when the split doesn't exist or is empty."""
+    """The prompts of a task's split. Raises UserError if the split doesn't exist or is empty."""
     if split not in task.splits:
         raise UserError(f"task {label!r} has no split {split!r}: choose one of {', '.join(task.splits)}")
     with plugin_errors(f"task {label!r}: prompts({split!r}, {seed})"):
@@ -48,7 +48,7 @@ def load_prompts(label: str, task: Task, split: str, seed: int) -> Indexable:
 
 
 class Splits:
-    """The prompts of each task's splits, asked for once."""
+    """The prompts of each task's splits, loaded once."""
 
     def __init__(self, tasks: Mapping[str, Task], seed: int) -> None:
         self.tasks, self.seed = tasks, seed
@@ -61,36 +61,36 @@ class Splits:
         return self._items[label, split]
 
     def forget(self) -> None:
-        """The tasks have changed, such as how a policy sees their pictures: prompts that were made at once are asked for again.
-        Those that are made one by one (`mmrl.api.tasks.option_checks.LazyPrompts`) follow by themselves."""
+        """Drop loaded prompts after the tasks have changed, such as their image processing. Lazy prompts
+        (`mmrl.api.tasks.option_checks.LazyPrompts`) are kept, as they follow by themselves."""
         self._items = {place: items for place, items in self._items.items() if isinstance(items, LazyPrompts)}
 
 
 def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> Prompt:
-    """A task's prompt, with its text put in the place of `{text}` in the template, where there is one.
+    """A prompt of a task. template: if not empty, its `{text}` is replaced by the prompt's text.
 
-    Raises PluginError when it is no prompt, and UserError when the task opens its pictures itself and can't.
+    Raises PluginError if the task gives no Prompt, and UserError if the task can't open the prompt's media.
     """
     with plugin_errors(f"task {label!r}: item {index} of its prompts"):
         prompt = items[index]
     if not isinstance(prompt, Prompt):
-        raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, item {index} is a {type(prompt).__name__}")
+        raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, but item {index} is a {type(prompt).__name__}")
     if not template:
         return replace(prompt, task=label)
     last = max((i for i, m in enumerate(prompt.messages) if m["role"] == "user"), default=-1)
     if last < 0:
-        raise PluginError(f"task {label!r}: item {index} has no user message that `prompt` of [[tasks]] could change: drop it")
+        raise PluginError(f"task {label!r}: item {index} has no user message for prompt_template of [[tasks]]: drop that key")
     messages = [_reworded(m, template) if i == last else m for i, m in enumerate(prompt.messages)]
     return replace(prompt, task=label, messages=messages)
 
 
 def max_broken(drawn: int, there: int) -> int:
-    """How many of so many prompts that were drawn may be broken before it is an error: a tenth, or two of few, but not all."""
+    """The number of broken prompts that is no error yet: 2 plus a tenth of those drawn, but fewer than `there`, which is all."""
     return min(2 + drawn // 10, there - 1)
 
 
 def _reworded(message: Message, template: str) -> Message:
-    """The message with its text, the last one where there are several, inside the template; pictures stay where they are."""
+    """The message with its last text part inside the template; media stay in place."""
     content = message["content"]
     if isinstance(content, str):
         return {**message, "content": template.replace("{text}", content)}
@@ -100,7 +100,7 @@ def _reworded(message: Message, template: str) -> Message:
 
 
 def gold_completion(task: Task, prompt: Prompt) -> str:
-    """The task's completion that deserves the most. Raises PluginError when it is no text."""
+    """The task's gold completion of a prompt. Raises PluginError if it is no text."""
     where = f"task {prompt.task!r}: gold() of prompt {prompt.id!r}"
     with plugin_errors(where):
         gold = task.gold(prompt)
@@ -111,23 +111,23 @@ def gold_completion(task: Task, prompt: Prompt) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What came out of one group of completions."""
+    """The outcome of one group of completions."""
 
     place: PromptIndex
-    """The prompt that they answered."""
+    """The group's prompt."""
     rewards: tuple[float, ...]
-    """One for each completion that could be scored."""
+    """Rewards of the completions whose score didn't fail."""
     spread: bool
-    """Their rewards differed, so that the group taught something."""
+    """Whether the rewards differ, so that the group teaches something."""
     failed: bool
-    """None of them succeeded."""
+    """Whether no completion succeeded."""
 
 
 class PromptStream:
     """Prompts of several tasks in the proportion of their weights.
 
-    Which prompt comes next is a function of the seed, of how many were drawn and of the outcomes that were told, so a resumed
-    run goes on with the very prompts it would have had.
+    The next prompt is a function of the seed, the number of draws and the recorded outcomes, so a resumed run continues with the
+    same prompts.
     """
 
     def __init__(
@@ -143,39 +143,39 @@ class PromptStream:
         templates: Mapping[str, str] = {},
         history: bool = False,
     ) -> None:
-        """prompts: label -> its items.
+        """prompts: label -> the task's prompts.
 
-        weights: label -> share, relative to the others; a label without one is never drawn.
+        weights: label -> weight, relative to the others; a label without one is never drawn.
         order: `shuffled`, anew each epoch, or `easy-first`, by `meta["difficulty"]`, which reads all prompts once.
-        adapt: `none`, or `variance`: the weights times 0.1 + the running share of the task's groups that had spread.
-        replay: share of the draws, 0 to 1, that take a prompt that failed before, one of the newest `replay_size`.
-        templates: label -> the text around its prompts' own, see `prompt_at`.
-        history: keep what `reward_history` tells.
+        adapt: `none`, or `variance`: weights are multiplied by 0.1 + the running share of the task's groups with spread.
+        replay: share of draws, 0 to 1, that take one of the last `replay_size` prompts that failed.
+        templates: label -> template of its prompts, see `prompt_at`.
+        history: keep the rewards that `reward_history` returns.
 
-        Raises UserError when `easy-first` meets an item without a finite difficulty.
+        Raises UserError if a prompt has no finite difficulty with `easy-first`.
         """
         if unknown := weights.keys() - prompts.keys():
-            raise ValueError(f"there are weights for {sorted(unknown)} and no prompts")
+            raise ValueError(f"{sorted(unknown)} have weights but no prompts")
         self.prompts = dict(prompts)
         self.weights = {label: weights[label] for label in prompts if weights.get(label)}
         self.seed, self.adapt, self.templates = seed, adapt, dict(templates)
         self.replay, self.replay_size, self.history = replay, replay_size, history
         self.draws = 0
         self.taken = dict.fromkeys(self.weights, 0)
-        """Ordinary draws of each task; a prompt that comes again from the failed ones is not counted."""
+        """Label -> number of draws, without replayed prompts."""
         self.spread = dict.fromkeys(self.weights, 1.0)
-        """Running share of each task's groups that had spread."""
+        """Label -> running share of the task's groups with spread."""
         self.again = 0
-        """Prompts taken since `record_outcomes` that had failed before."""
+        """Number of prompts replayed since the last `record_outcomes`."""
         self.failed: dict[PromptIndex, bool] = {}
-        """The prompts that failed, the oldest first -> taken again since `record_outcomes`: a step takes each of them from
-        here once."""
+        """Prompts that failed, the oldest first -> whether replayed since the last `record_outcomes`. A step replays each of them
+        at most once."""
         self._past: dict[PromptIndex, tuple[int, int, float, float]] = {}
         self._orders: dict[str, tuple[int, list[int]]] = {}
         self._easy = {label: easy_first(prompts[label], label) for label in self.weights} if order == "easy-first" else {}
 
     def __len__(self) -> int:
-        """How many different prompts may be drawn."""
+        """The number of different prompts."""
         return sum(len(self.prompts[label]) for label in self.weights)
 
     def take(self, n: int) -> list[Prompt]:
@@ -183,7 +183,7 @@ class PromptStream:
         return [self[self.draw()] for _ in range(n)]
 
     def draw(self) -> PromptIndex:
-        """Where the next prompt is."""
+        """Draw the place of the next prompt."""
         count, self.draws = self.draws, self.draws + 1
         if waiting := [place for place, again in self.failed.items() if not again]:
             chance = random.Random(derive(self.seed, "replay", count))
@@ -195,18 +195,18 @@ class PromptStream:
         return self._next(random.Random(derive(self.seed, "mixture", count)).choices(list(mixture), list(mixture.values()))[0])
 
     def __getitem__(self, place: PromptIndex) -> Prompt:
-        """May raise UserError, when the task opens its pictures itself."""
+        """The prompt at a place. Raises UserError if the task can't open its media."""
         label, index = place
         return prompt_at(self.prompts[label], index, label, self.templates.get(label, ""))
 
     def mixture(self) -> dict[str, float]:
-        """Label -> its weight in the ordinary draws of this moment, relative to the others."""
+        """Label -> its current weight in draws without replay, relative to the others."""
         if self.adapt == "none":
             return self.weights
         return {label: weight * (FLOOR + self.spread[label]) for label, weight in self.weights.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of replay and of adapted weights in this step, before `record_outcomes`."""
+        """Metrics of replay and adapted weights. Call it before `record_outcomes`."""
         found = {"sampling/replayed": float(self.again)} if self.replay else {}
         if self.adapt != "none":
             mixture = self.mixture()
@@ -214,7 +214,7 @@ class PromptStream:
         return found
 
     def record_outcomes(self, outcomes: Sequence[GroupOutcome]) -> None:
-        """Told after a step what came of its groups."""
+        """Record the outcomes of a step's groups."""
         for outcome in outcomes:
             label, place = outcome.place[0], outcome.place
             self.spread[label] = DECAY * self.spread[label] + (1 - DECAY) * bool(outcome.spread)
@@ -228,12 +228,12 @@ class PromptStream:
         self.failed, self.again = dict.fromkeys(self.failed, False), 0
 
     def reward_history(self, place: PromptIndex) -> tuple[float, float, float, float]:
-        """What was seen of a prompt before: how often it came, how many rewards, their mean, and the sum of their squared
-        deviations from it. Zeros unless the source keeps a history."""
+        """(visits, number of rewards, their mean, sum of their squared deviations) of a prompt in earlier steps. Zeros unless the
+        source keeps a history."""
         return self._past.get(place, (0, 0, 0.0, 0.0))
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs, as plain JSON data."""
+        """The state for `restore`, as JSON data."""
         return {
             "draws": self.draws,
             "taken": dict(self.taken),
@@ -243,7 +243,7 @@ class PromptStream:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`. Raises ValueError, and changes nothing, when it can't be one of this source."""
+        """Restore a `state`. Raises ValueError, and changes nothing, if it can't be a state of this source."""
         expected = self.state()
         if not isinstance(state, Mapping) or state.keys() != expected.keys():
             raise ValueError(f"a source's state has {', '.join(expected)}; found {state!r:.200}")
@@ -252,15 +252,15 @@ class PromptStream:
             if not isinstance(found, Mapping) or found.keys() != self.weights.keys():
                 raise ValueError(f"{name} must have the tasks {', '.join(self.weights)}; found {found!r:.200}")
         if not all(_is_count(n) for n in [draws, *taken.values()]) or sum(taken.values()) > draws:
-            raise ValueError(f"draws and taken must be counts, draws no less than all taken; found {draws!r} and {taken!r:.200}")
+            raise ValueError(f"draws and taken must be counts, draws at least all taken; found {draws!r} and {taken!r:.200}")
         if not all(is_finite(s) and 0 <= s <= 1 for s in spread.values()):
             raise ValueError(f"spread must be shares from 0 to 1; found {spread!r:.200}")
         failed, past = (self._rows(state, name, width) for name, width in (("failed", 3), ("past", 6)))
         most = self.replay_size if self.replay else 0
         if len(failed) > most or not all(isinstance(again, bool) for (again,) in failed.values()):
-            raise ValueError(f"failed must be at most {most} rows of a task, an item and a truth; found {state['failed']!r:.200}")
+            raise ValueError(f"failed must be at most {most} rows of a task, an item and a bool; found {state['failed']!r:.200}")
         if past and not self.history:
-            raise ValueError(f"past has {len(past)} rows, and this source keeps no history")
+            raise ValueError(f"past has {len(past)} rows, but this source keeps no history")
         for place, (visits, n, mean, squares) in past.items():
             if not (_is_count(visits) and _is_count(n) and is_finite(mean) and is_finite(squares) and visits and squares >= 0):
                 raise ValueError(f"past of {place} can't be {visits!r:.60}, {n!r:.60}, {mean!r:.60}, {squares!r:.60}")
@@ -268,7 +268,7 @@ class PromptStream:
         self.failed, self._past = {place: again for place, (again,) in failed.items()}, past
 
     def _rows(self, state: Mapping[str, Any], name: str, width: int) -> dict[PromptIndex, Any]:
-        """The rows of a state that begin with a place, by place."""
+        """Rows of a state that begin with a place: place -> the rest of the row."""
         rows = state[name]
         if not isinstance(rows, Sequence) or isinstance(rows, str):
             raise ValueError(f"{name} must be a list; found {rows!r:.200}")
@@ -296,9 +296,11 @@ class PromptStream:
 
 
 def easy_first(items: Indexable, label: str) -> list[int]:
-    """The items' numbers by `meta["difficulty"]`, the lowest first; makes all prompts whose difficulty isn't known before.
+    """The items' indices sorted by `meta["difficulty"]`, the lowest first. Makes all prompts unless the task knows difficulties
+    beforehand.
 
-    One that the task can't open comes last: drawing it says why. Raises UserError for one without a finite difficulty.
+    A prompt that the task can't open comes last; drawing it raises the error. Raises UserError for a prompt without a finite
+    difficulty.
     """
     found = []
     for i in range(len(items)):
@@ -312,7 +314,7 @@ def easy_first(items: Indexable, label: str) -> list[int]:
         if not is_finite(difficulty):
             raise UserError(
                 f'order = "easy-first": item {i} of task {label!r} has meta["difficulty"] = {difficulty!r:.60}, not a number: '
-                'let the task give one to each, or use order = "shuffled"'
+                'let the task give a number to each prompt, or use order = "shuffled"'
             )
         found.append(float(difficulty))
     return sorted(range(len(found)), key=found.__getitem__)
@@ -326,7 +328,7 @@ def _difficulty_at(items: Indexable, index: int, label: str) -> Any:
 
 
 def _merged(seen: tuple[int, int, float, float], rewards: Sequence[float]) -> tuple[int, int, float, float]:
-    """Visits, count, mean and squared deviations with one more visit's rewards in them (Welford 1962)."""
+    """(visits, count, mean, squared deviations) updated with the rewards of one more visit (Welford 1962)."""
     visits, n, mean, squares = seen
     for reward in rewards:
         n, before = n + 1, reward - mean

@@ -1,4 +1,4 @@
-"""Which prompts of a split a stage trains on, by what an evaluation saw their answers score."""
+"""Select the prompts of a split on which a stage trains, by their scores in an evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmrl.data.prompts import Indexable, prompt_at
 
 @dataclass(frozen=True)
 class Subset:
-    """Some of a task's items, in their order."""
+    """Some of a task's items."""
 
     items: Indexable
     numbers: Sequence[int]
@@ -32,15 +32,15 @@ class Subset:
 
 
 def selected(items: Indexable, rule: SelectConfig, label: str, split: str, seed: int) -> list[int]:
-    """The numbers of a split's prompts that a stage's rule takes, in their order. items: the split.
+    """The sorted indices of a split's prompts that a stage's rule takes. items: the split.
 
-    Raises UserError where the evaluation can't be used, and where nothing is left.
+    Raises UserError if the evaluation can't be used, or if no prompt is left.
     """
     return _numbers(items, label, set(select_ids(rule, label, split, seed)), rule.path)
 
 
 def select_ids(rule: SelectConfig, label: str, split: str, seed: int) -> list[str]:
-    """The ids of a task's prompts that a rule takes. Raises UserError where these are none."""
+    """The ids of a task's prompts that a rule takes. Raises UserError if there are none."""
     scores = read_scores(rule.path, label, split)
     if ids := apply_rule(scores, rule, derive(seed, "select", label)):
         return ids
@@ -51,13 +51,13 @@ def select_ids(rule: SelectConfig, label: str, split: str, seed: int) -> list[st
 
 
 def read_scores(path: str, label: str, split: str) -> dict[str, list[float]]:
-    """Prompt's id -> the scores of its answers, of those that didn't fail, as a run's `evaluations/` has them.
+    """Prompt's id -> scores of its answers that didn't fail, from a file of a run's `evaluations/`.
 
-    Raises UserError for a file that is none of these, or has no row of this task and split.
+    Raises UserError if it isn't such a file, or has no row of this task and split.
     """
     if Path(path).suffix != ".jsonl":
         raise UserError(
-            f"select.path = {display_path(path)!r} is no .jsonl: give what a run wrote, evaluations/step-000000.jsonl"
+            f"select.path = {display_path(path)!r} is no .jsonl: give a file of a run, such as evaluations/step-000000.jsonl"
         )
     rows = read_table(path)
     found: dict[str, list[float]] = {}
@@ -76,17 +76,17 @@ def read_scores(path: str, label: str, split: str) -> dict[str, list[float]]:
     if not found:
         there = ", ".join(sorted(others))[:200] or "none"
         raise UserError(
-            f"{display_path(path)} has no prompt of task {label!r} on split {split!r}, it has {there}: evaluate that split"
+            f"{display_path(path)} has no prompt of task {label!r} on split {split!r}, only {there}: evaluate that split"
         )
     return found
 
 
 def apply_rule(scores: Mapping[str, Sequence[float]], rule: SelectConfig, seed: int) -> list[str]:
-    """The ids that a rule takes, at most `rule.n`; prompts without a score that didn't fail are left out in any case.
+    """The ids that a rule takes, at most `rule.max_prompts`. Prompts without scores are always left out.
 
-    `variance`: those whose scores vary most, none whose scores are all the same (Li et al., Temporal-R1). `bell`: drawn without
-    replacement, in proportion to exp(-(mean - center)^2 / (2 width^2)) (Wang et al., Time-R1). `all`: drawn evenly. Of equals too
-    it is drawn who comes first. scores: id -> the scores of its answers.
+    `variance`: prompts whose scores vary most, none whose scores are all the same (Li et al., Temporal-R1). `bell`: drawn without
+    replacement, in proportion to exp(-(mean - center)^2 / (2 width^2)) (Wang et al., Time-R1). `all`: drawn uniformly. The order
+    of equals is random. scores: id -> scores of its answers.
     """
     means = {id: statistics.fmean(values) for id, values in scores.items() if values}
     left = [id for id, mean in means.items() if _within(mean, rule)]
@@ -95,8 +95,8 @@ def apply_rule(scores: Mapping[str, Sequence[float]], rule: SelectConfig, seed: 
         spread = {id: statistics.pvariance(scores[id]) for id in left}
         order = sorted((id for id in left if spread[id]), key=lambda id: (-spread[id], draws[id].random()))
     else:
-        # of exponential times with rates w the first n are a draw without replacement (Efraimidis and Spirakis 2006); in
-        # logarithms, since rates far from the center vanish
+        # the first n of exponential times with rates w are a draw without replacement (Efraimidis and Spirakis 2006);
+        # in logarithms, since rates far from the center underflow
         width = rule.width if rule.rule == "bell" else math.inf
         log_rates = {id: -((means[id] - rule.center) ** 2) / (2 * width**2) for id in left}
         order = sorted(left, key=lambda id: math.log(draws[id].expovariate(1.0) or math.ulp(0.0)) - log_rates[id])
@@ -108,7 +108,7 @@ def _within(mean: float, rule: SelectConfig) -> bool:
 
 
 def _numbers(items: Indexable, label: str, ids: set[str], path: str) -> list[int]:
-    """The items' numbers that have these ids; reads items until all are found. One that the task can't open is passed over."""
+    """The indices of the items with these ids; reads items until all are found and skips those that the task can't open."""
     found: dict[str, int] = {}
     broken = 0
     for i in range(len(items)):
@@ -125,8 +125,8 @@ def _numbers(items: Indexable, label: str, ids: set[str], path: str) -> list[int
             found.setdefault(id, i)
     gone = sorted(ids - found.keys())
     if len(gone) > broken:
-        what = f"{len(gone)} prompts that task {label!r} hasn't, such as {gone[0]!r:.80}"
-        raise UserError(f"{display_path(path)} has {what}: evaluate the task as it is here")
+        what = f"{len(gone)} prompts that task {label!r} doesn't have, such as {gone[0]!r:.80}"
+        raise UserError(f"{display_path(path)} has {what}: evaluate the task with its present options")
     if not found:
         raise UserError(f"none of the prompts of task {label!r} that select takes can be opened: check its data")
     return sorted(found.values())

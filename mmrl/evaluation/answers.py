@@ -1,4 +1,4 @@
-"""Held-out prompts, answered and scored."""
+"""Answer held-out prompts and score the answers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Answers:
     """P prompts with k answers each."""
 
     prompts: list[Prompt]
-    """[P], as their task poses them."""
+    """[P], from their task."""
     cases: list[Case]
-    """[P * k], a prompt's next to each other."""
+    """[P * k], those of a prompt next to each other."""
     scores: list[Score]
     """[P * k]"""
     items: list[PromptResult]
@@ -44,7 +44,7 @@ class Answers:
 
 
 class Evaluated(Protocol):
-    """What an evaluation reads of a `mmrl.train.setup.Setup`. All by task's label."""
+    """The attributes of `mmrl.train.setup.Setup` that an evaluation uses. Mappings are by the task's label."""
 
     @property
     def config(self) -> RunConfig: ...
@@ -61,18 +61,17 @@ class Evaluated(Protocol):
 
     @property
     def verifiers(self) -> Mapping[str, VerifierSpec]:
-        """By such an id."""
+        """By id of the verifier."""
         ...
 
 
 class Answering:
     """Answers `evaluate.num_prompts` held-out prompts of each task, as `[evaluate]` says, and scores them with the task's metric.
 
-    Which prompts is the same for every seed and run, see `HeldOutPrompts`. Sampled answers depend on the run's seed alone and
-    not on the step, so that an evaluation can be repeated.
+    The prompts are the same for every seed and run, see `HeldOutPrompts`. Sampled answers depend on the run's seed but not on the
+    step, so that an evaluation can be repeated.
 
-    shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
-    task posed it.
+    shown: changes a prompt before it is answered; verifiers and `summarise` get the task's prompt.
     """
 
     def __init__(
@@ -83,11 +82,11 @@ class Answering:
         self.heldout = HeldOutPrompts(setup.config.evaluate, setup.splits, collector.encode)
 
     def spec(self, label: str) -> VerifierSpec:
-        """Of the verifier that is the task's metric."""
+        """The spec of the verifier that is the task's metric."""
         return self.setup.verifiers[self.setup.metrics[label]]
 
     def max_tokens(self, label: str) -> int:
-        """Limit of an answer, in tokens."""
+        """Maximal number of tokens of an answer."""
         entry, limit = self.setup.entries[label], self.config.generate.max_tokens
         return min(entry.max_tokens or limit, limit)
 
@@ -99,49 +98,49 @@ class Answering:
         watched: EpisodePicker | None = None,
         steering: Steering | None = None,
     ) -> Answers:
-        """A task's prompts with their answers. alter: what is done to a prompt before it is answered, `how` in words. watched: is
-        shown the first answer to each. steering: of answers to videos. LimitReached when more scores failed than
-        `judge.failure_limit` allows."""
+        """A task's prompts with their answers. alter: changes a prompt before it is answered; how: describes the change in words.
+        watched: picks episodes among the first answers. steering: for answers to videos. Raises LimitReached if more scores
+        failed than `judge.failure_limit` allows."""
         entry, settings = self.setup.entries[label], self.config.evaluate
-        asked: list[Prompt] = []
+        answered: list[Prompt] = []
         own: dict[int, list[Case]] = {}
         at_once = max(1, self.collector.batch_size // settings.num_samples)
-        for some in self.heldout.batches(entry, at_once, lambda prompt: alter(self.shown(prompt)), strict=bool(how)):
-            prompts = [one.posed for one in some]
-            mine = {len(asked) + k: one for k, one in enumerate(some) if one.mine}
+        for batch in self.heldout.batches(entry, at_once, lambda prompt: alter(self.shown(prompt)), strict=bool(how)):
+            prompts = [one.posed for one in batch]
+            mine = {len(answered) + k: one for k, one in enumerate(batch) if one.mine}
             sampling = SamplingParams(
                 max_tokens=self.max_tokens(label),
                 temperature=settings.temperature,
-                seed=derive(self.config.seed, "evaluate", label, len(asked)),
+                seed=derive(self.config.seed, "evaluate", label, len(answered)),
                 logits_processor=steering if any(p.videos for p in prompts) else None,
             )
-            found = ranks.run_on_all(functools.partial(self._collect, mine, sampling))
+            rollouts = ranks.run_on_all(functools.partial(self._collect, mine, sampling))
             if watched:
-                watched.see([posed[0] for posed in found.values()], settings.temperature)
-            own |= {n: self.cases_for(label, posed) for n, posed in found.items()}
-            asked += prompts
+                watched.see([answers[0] for answers in rollouts.values()], settings.temperature)
+            own |= {n: self.cases_for(label, answers) for n, answers in rollouts.items()}
+            answered += prompts
         judged = ranks.gather_sharded(functools.partial(self._judge, self.setup.metrics[label], own), _without_media)
-        cases, scores = [c for some, _ in judged for c in some], [s for _, some in judged for s in some]
+        cases, scores = [c for own_cases, _ in judged for c in own_cases], [s for _, own_scores in judged for s in own_scores]
         self.check_failures(scores, f"evaluation of {label!r}{' ' if how else ''}{how}")
-        return Answers(asked, cases, scores, self._items(label, asked, cases, scores))
+        return Answers(answered, cases, scores, self._items(label, answered, cases, scores))
 
     def cases_for(self, label: str, rollouts: Sequence[Rollout]) -> list[Case]:
-        """The rollouts as cases, without what the metric doesn't read: pixels of a whole split would not fit."""
+        """The rollouts as cases, without data that the metric doesn't read, as the pixels of a whole split would not fit."""
         spec = self.spec(label)
         return [replace(c, rollout=_without_episode(c.rollout, spec)) for c in build_cases(rollouts)]
 
     def read(self, label: str, completion: str) -> str:
-        """What a completion answers, as its task reads it."""
-        with plugin_errors(f"task {label!r}: answer_of()"):
+        """The answer that the task extracts from a completion."""
+        with plugin_errors(f"task {label!r}: extract_answer()"):
             answer = self.tasks[label].extract_answer(completion)
         if not isinstance(answer, str):
-            raise PluginError(f"task {label!r}: answer_of() must give text, not {answer!r:.60}")
+            raise PluginError(f"task {label!r}: extract_answer() must give text, not {answer!r:.60}")
         return answer
 
     def check_failures(self, scores: Sequence[Score], where: str) -> None:
-        """LimitReached when more scores failed than `judge.failure_limit` allows, or all."""
+        """Raise LimitReached if more scores failed than `judge.failure_limit` allows, or all."""
         failed = [s for s in scores if s.failed]
-        gone = sum(s.lost for s in failed)  # which says nothing of verifiers
+        gone = sum(s.lost for s in failed)  # the verifier didn't fail
         if len(failed) - gone > self.config.judge.failure_limit * (len(scores) - gone) or len(failed) == len(scores):
             raise LimitReached(
                 f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
@@ -149,17 +148,17 @@ class Answering:
                 alarm="failure_limit",
             )
 
-    def _collect(self, asked: Mapping[int, EvaluationPrompt], sampling: SamplingParams) -> dict[int, list[Rollout]]:
-        """The answers to each of these prompts, as if to the prompt that its task poses."""
-        k, numbers = self.config.evaluate.num_samples, list(asked)
-        shown, read = [one.shown for one in asked.values()], [one.read for one in asked.values()]
+    def _collect(self, prompts: Mapping[int, EvaluationPrompt], sampling: SamplingParams) -> dict[int, list[Rollout]]:
+        """The answers to each of these prompts; their `prompt` is the task's, not the one shown."""
+        k, numbers = self.config.evaluate.num_samples, list(prompts)
+        shown, read = [one.shown for one in prompts.values()], [one.read for one in prompts.values()]
         rollouts = self.collector.collect(shown, read, k, sampling, numbers=numbers)
-        both = zip(numbers, asked.values(), strict=True)
+        both = zip(numbers, prompts.values(), strict=True)
         return {n: [replace(r, prompt=one.posed) for r in rollouts[i * k : i * k + k]] for i, (n, one) in enumerate(both)}
 
     def _judge(self, metric: str, cases: Mapping[int, list[Case]]) -> dict[int, tuple[list[Case], list[Score]]]:
-        scores = iter(self.judge.run(metric, [c for some in cases.values() for c in some]))
-        return {n: (some, [next(scores) for _ in some]) for n, some in cases.items()}
+        scores = iter(self.judge.run(metric, [c for own in cases.values() for c in own]))
+        return {n: (own, [next(scores) for _ in own]) for n, own in cases.items()}
 
     def _items(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[PromptResult]:
         k, items = self.config.evaluate.num_samples, []
@@ -177,11 +176,11 @@ class Answering:
 
 
 def _without_episode(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
-    """What a verifier reads of it; a stub for one that reads nothing of it."""
+    """The part of a rollout that the verifier reads; a stub if it reads none."""
     return rollout and (rollout.portable() if spec.rollout else rollout.to_stub(rollout.prompt))
 
 
 def _without_media(judged: tuple[list[Case], list[Score]]) -> tuple[list[Case], list[Score]]:
-    """What other ranks get of a prompt's answers."""
+    """A prompt's answers without media, for other ranks."""
     cases, scores = judged
     return [replace(c, rollout=None, media=()) for c in cases], scores

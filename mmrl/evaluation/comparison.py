@@ -1,4 +1,4 @@
-"""Runs beside each other on the held-out prompts that all of them answered, read from their folders. No model is loaded."""
+"""Compare runs on the held-out prompts that all of them answered, read from their run folders. No model is loaded."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from mmrl.run_folder.reader import item_files, read_items, read_run
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
 
 NAMES = ("name", "seed")
-"""Keys of a run file in which the runs of one group differ, beside those that don't change what is learned."""
+"""Keys of a run file in which the runs of one group may differ, besides those that don't change what is learned."""
 SHOWN = 3
-"""Keys that are named of those in which runs differ."""
+"""Maximal number of differing keys to name."""
 KINDS = ("kind", "id")
-"""Keys that say what an entry of a list is."""
+"""Keys that identify an entry of a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedRun:
-    """A run at one evaluation."""
+    """A run with one of its evaluations."""
 
     path: Path
     config: Mapping[str, Any]
     """The resolved run file."""
     step: int
     rows: list[dict[str, Any]]
-    """Of that evaluation, those that could be scored."""
+    """The evaluation's rows that could be scored."""
 
     @property
     def name(self) -> str:
@@ -47,45 +47,46 @@ class EvaluatedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedGroup:
-    """Runs of one configuration with several seeds."""
+    """Runs of one configuration with different seeds."""
 
     name: str
     runs: tuple[int, ...]
-    """Which of the runs, counted from 0."""
+    """Indices of the runs."""
     seeds: tuple[int, ...]
     mean: float
     lowest: float
     highest: float
     low: float
-    """Bounds of the mean's 95% interval, by Student's t over the runs."""
+    """Bounds of the mean's 95% interval, with Student's t over the runs."""
     high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One task, on the prompts that every run was scored on."""
+    """The comparison of one task, on the prompts that have a score in every run."""
 
     task: str
     split: str
     verifier: str
     n: int
     values: tuple[tuple[float, float, float], ...]
-    """Of each run: the mean and its 95% interval over the prompts."""
+    """(mean, bounds of its 95% interval over the prompts) of each run."""
     paired: PairedDifference | None
-    """Of two runs: what the second has over the first."""
+    """The second run's values minus the first's; None unless there are two runs."""
     groups: tuple[SeedGroup, ...]
-    """Of more than two runs."""
+    """Groups of runs; empty for two runs."""
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
 def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
-    """A run at its `last` or `best` evaluation or at that of a step. Raises UserError when there is none."""
+    """A run with one of its evaluations. which: `last`, `best` or a step. split: only rows of this split. Raises UserError if
+    there is no such evaluation or it has no scores."""
     files, config = item_files(path), RunFolder(path).config
     if not files:
         raise UserError(
-            f"{path} has no evaluations/: evaluate.num_prompts was 0, none is finished yet, or an older mmrl made it: train again"
+            f"{path} has no evaluations/: evaluate.num_prompts was 0, none is finished, or an older mmrl wrote it: train again"
         )
     step = max(files) if which == "last" else _best_step(path) if which == "best" else int(which) if which.isdigit() else None
     if step is None or step not in files:
@@ -101,7 +102,7 @@ def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
 
 
 def _best_step(path: Path) -> int | None:
-    """The step whose evaluation was the best, by the mean over tasks; of equals the first."""
+    """The step with the best evaluation, by the mean over tasks; the first among equals."""
     data = read_run(path)
     if data.summary:
         return data.summary.get("best_step")
@@ -115,7 +116,8 @@ def _best_step(path: Path) -> int | None:
 
 
 def compare_runs(measured: Sequence[EvaluatedRun]) -> tuple[list[Comparison], list[str]]:
-    """The tasks that all runs have, and those that only some have. Raises UserError when nothing can be compared."""
+    """(comparisons of the tasks that all runs have, names of the tasks that only some have). Raises UserError if nothing can be
+    compared."""
     tables = [_by_task(run) for run in measured]
     tasks = [task for task in tables[0] if all(task in table for table in tables)]
     if not tasks:
@@ -132,7 +134,7 @@ def _by_task(run: EvaluatedRun) -> dict[str, dict[str, dict[str, Any]]]:
         items = found.setdefault(row["task"], {})
         if row["id"] in items:
             raise UserError(
-                f"{run.name}: several prompts of task {row['task']!r} have the id {row['id']!r}, so that they can't be matched: "
+                f"{run.name}: several prompts of task {row['task']!r} have the id {row['id']!r}, so they can't be matched: "
                 "give each its own Prompt.id"
             )
         items[row["id"]] = row
@@ -146,7 +148,7 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
             other = next(i for i, kind in enumerate(kinds) if kind != kinds[0])
             raise UserError(
                 f"task {task!r} was evaluated with {what} {kinds[0]!r} by {measured[0].name} and {kinds[other]!r} by "
-                f"{measured[other].name}: figures of different {what}s can't be compared; evaluate both with one"
+                f"{measured[other].name}: figures of different {what}s can't be compared; evaluate both with the same"
             )
     ids = [id for id in tables[0] if all(id in table for table in tables)]
     if not ids:
@@ -172,7 +174,7 @@ def _task(measured: Sequence[EvaluatedRun], task: str, tables: Sequence[dict[str
 
 
 def _with_interval(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float, float]:
-    """The mean and its interval: Wilson's for values of 0 and 1, else Student's within bounds."""
+    """(mean, bounds of its interval): Wilson's for values of 0 and 1, else Student's within bounds."""
     binary = all(v in (0.0, 1.0) for v in values)
     return statistics.fmean(values), *(wilson(sum(values), len(values)) if binary else _student(values, bounds))
 
@@ -183,14 +185,14 @@ def _student(values: Sequence[float], bounds: tuple[float, float]) -> tuple[floa
 
 
 def config_differences(one: EvaluatedRun, other: EvaluatedRun) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys of the run files in which two runs differ, but for name, seed and what doesn't change what is learned."""
+    """Dotted key -> (old, new) where two run files differ, except name, seed and keys that don't change what is learned."""
     old, new = one.config, other.config
     sections = sorted({*old, *new} - {*NAMES, *MAY_CHANGE})
     return {key: pair for section in sections for key, pair in _leaves(section, old.get(section), new.get(section))}
 
 
 def _leaves(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Where two values differ: in single values, lists of them, and whole entries that one run has in another's place."""
+    """The differences of two values: of single values, lists of them, and whole entries of lists."""
     if all(v is None or (isinstance(v, list) and v and isinstance(v[0], dict)) for v in (old, new)):
         for i, (entry, other) in enumerate(zip_longest(old or (), new or ())):
             yield from _entries(f"{key}.{i}", entry, other)
@@ -202,7 +204,7 @@ def _leaves(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]
 
 
 def _entries(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The same of two entries of a list: one difference where they are of different kinds or only one is there."""
+    """The differences of two entries of a list: a single one if they are of different kinds or one is missing."""
     kinds = [[v.get(name) for name in KINDS] if isinstance(v, dict) else v for v in (old, new)]
     if kinds[0] != kinds[1]:
         yield key, (old, new)
@@ -211,8 +213,7 @@ def _entries(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any
 
 
 def _grouped(measured: Sequence[EvaluatedRun]) -> list[tuple[int, ...]]:
-    """Which runs differ only in seed and name, for those that have company; of several with one seed the first, since they say
-    the same."""
+    """Groups of at least two runs that differ only in seed and name; of runs with the same seed only the first."""
     groups: list[list[int]] = []
     for i, run in enumerate(measured):
         home = next((g for g in groups if not config_differences(measured[g[0]], run)), None)
@@ -242,37 +243,37 @@ def _group(
 
 
 def notes(measured: Sequence[EvaluatedRun], found: Sequence[Comparison], missing: Sequence[str], step: str) -> list[str]:
-    """What a reader of the figures must know. missing: tasks that not all have. step: which evaluation was asked for."""
+    """Notes for the reader of the figures. missing: tasks that not all runs have. step: the evaluation that was chosen."""
     notes: list[str] = []
     differences = [config_differences(measured[0], run) for run in measured[1:]]
-    values: dict[str, list[str]] = {}  # key -> the first run's value, then the others' where they have another
-    for key, (old, new) in (item for found_of_one in differences for item in found_of_one.items()):
+    values: dict[str, list[str]] = {}  # key -> the first run's value, then the other runs' different values
+    for key, (old, new) in (item for of_run in differences for item in of_run.items()):
         known = values.setdefault(key, [_short(old)])
         if len(measured) == 2 or _short(new) not in known:
             known.append(_short(new))
     if values:
-        told = [f"{key} ({', '.join(known[:4])}{', ...' * (len(known) > 4)})" for key, known in list(values.items())[:SHOWN]]
+        named = [f"{key} ({', '.join(known[:4])}{', ...' * (len(known) > 4)})" for key, known in list(values.items())[:SHOWN]]
         more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-        notes.append(f"the runs differ in {', '.join(told)}{more}")
+        notes.append(f"the runs differ in {', '.join(named)}{more}")
     if len(measured) == 2 and measured[0].seed != measured[1].seed:
-        notes.append("the seeds differ: a task that draws its held-out prompts from the seed posed others under the same ids")
+        notes.append("the seeds differ: a task that draws its held-out prompts from the seed has others under the same ids")
     if step == "best":
-        notes.append("the best evaluation was chosen by these very prompts, so that its value is too high on average")
+        notes.append("the best evaluation was chosen on these same prompts, so its value is too high on average")
     elif len({run.step for run in measured}) > 1:
         notes.append(f"the runs are at different steps: {', '.join(f'{run.name} at {run.step}' for run in measured)}")
     if missing:
-        notes.append(f"left out, because not every run has it: {', '.join(missing)}")
+        notes.append(f"left out, as not every run has it: {', '.join(missing)}")
     for one in found:
         most = max(sum(row["task"] == one.task for row in run.rows) for run in measured)
         if one.n < most:
-            notes.append(f"{one.task}: {one.n} of up to {most} scored prompts are common to all runs; the others don't count")
+            notes.append(f"{one.task}: {one.n} of up to {most} scored prompts are in all runs; only these are compared")
     if len(measured) == 2 and len(found) > 1:
-        notes.append("each p is of one task alone: of twenty tasks without a difference, one shows p < 0.05")
+        notes.append("each p is for one task alone: of twenty tasks without a difference, one has p < 0.05 on average")
     return notes
 
 
 def _short(value: Any) -> str:
-    """A value as in a run file; of an entry or a table, what it is."""
+    """A value as in a run file; of a table its kind or id."""
     if isinstance(value, dict):
         named = next((value[name] for name in KINDS if isinstance(value.get(name), str)), None)
         text = named or ("a table" if value else "an empty table")

@@ -18,7 +18,7 @@ from mmrl.run_folder.episodes import EpisodePicker
 
 
 class Evaluator(Answering):
-    """Sums up what was answered, and asks the further questions that `[evaluate]` wants (`mmrl.evaluation.probes`)."""
+    """Evaluates a task on held-out prompts, and runs the probes of `[evaluate]` (`mmrl.evaluation.probes`)."""
 
     def __init__(
         self, setup: Evaluated, collector: Collector, judge: Judge, shown: Callable[[Prompt], Prompt] = lambda prompt: prompt
@@ -28,12 +28,12 @@ class Evaluator(Answering):
         self.probes = probes_of(setup.config)
 
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
-        """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than
-        `judge.failure_limit` allows."""
+        """One task's figure, and the scores of all answers. Raises LimitReached if more of them failed than `judge.failure_limit`
+        allows."""
         self.collector.wake_up()
         settings, spec = self.config.evaluate, self.spec(label)
         watched = EpisodePicker(self.config.record.episodes)
-        observer = next((one for probe in self.probes if (one := probe.observer())), None)
+        observer = next((steering for probe in self.probes if (steering := probe.observer())), None)
         known = len(self.heldout.left_out.get(label, ()))
         plain = self.answers(label, watched=watched, steering=observer)
         left_out = [*self.heldout.left_out.get(label, {}).values()]
@@ -49,9 +49,9 @@ class Evaluator(Answering):
             extra |= pass_at_k_metrics(items, spec)
         intervals = {name: confidence_interval(outcomes[name]) for name in HELD if name in outcomes}
         for probe in self.probes:
-            found = probe(self, label, plain, observer)
-            extra |= found.extra
-            intervals |= found.intervals
+            probed = probe(self, label, plain, observer)
+            extra |= probed.extra
+            intervals |= probed.intervals
         figure = figure_of(label, settings.split, spec, self.setup.metrics[label], items, extra)
         return replace(
             figure,
@@ -63,11 +63,11 @@ class Evaluator(Answering):
         ), scores
 
     def _outcomes(self, cases: Sequence[Case]) -> dict[str, list[float]]:
-        """`episode/NAME` -> what came of each prompt's episodes in a simulator, on average; nothing where no task acts."""
+        """`episode/NAME` -> mean outcome of each prompt's episodes in a simulator; empty without a simulator."""
         k = self.config.evaluate.num_samples
-        asked = [cases[i : i + k] for i in range(0, len(cases), k)]
+        by_prompt = [cases[i : i + k] for i in range(0, len(cases), k)]
         names = sorted({name for case in cases for name in case.outcome})
-        known = {n: [[c.outcome[n] for c in own if n in c.outcome] for own in asked] for n in names}
+        known = {n: [[c.outcome[n] for c in own if n in c.outcome] for own in by_prompt] for n in names}
         return {f"episode/{n}": [statistics.fmean(values) for values in prompts if values] for n, prompts in known.items()}
 
     def _summarise(self, label: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The held-out prompts that an evaluation asks, without those that can't be used."""
+"""The held-out prompts of an evaluation, without broken ones."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ class EvaluationPrompt(NamedTuple):
     """A prompt of an evaluation."""
 
     posed: Prompt
-    """As its task poses it."""
+    """The prompt from the task."""
     shown: Prompt
-    """As it is answered."""
+    """The prompt that is answered: with a condition, or altered by a probe."""
     read: Any
-    """As the policy reads that."""
+    """The policy's inputs of `shown`."""
     mine: bool = True
-    """This rank answers it; else another reads it."""
+    """Whether this rank answers it; other ranks have no inputs of it."""
 
 
 class HeldOutPrompts:
-    """`evaluate.num_prompts` prompts of each task: the same for every seed and run, and spread over the split, as data are
+    """`evaluate.num_prompts` random prompts of each task: the same for every seed and run, and from the whole split, as data are
     often sorted.
 
-    splits: the tasks' prompts. encode: prompts as the policy reads them.
+    splits: the tasks' prompts. encode: encodes prompts for the policy.
     """
 
     def __init__(self, evaluate: EvaluateConfig, splits: Splits, encode: Callable[[Sequence[Prompt]], Sequence[Any]]) -> None:
         self.evaluate, self.splits, self.encode = evaluate, splits, encode
         self.left_out: dict[str, dict[int, str]] = {}
-        """Label -> the number of each prompt that can't be used -> its name and why."""
+        """Label -> index of each broken prompt -> its name and the error."""
 
     def prompts(self, entry: TaskConfig) -> list[Prompt]:
-        """All of a task that were not left out so far, as it poses them."""
+        """A task's held-out prompts, without those left out so far."""
         return [self._posed(entry, i) for i in self._chosen(entry) if i not in self._gone(entry)]
 
     def batches(
         self, entry: TaskConfig, at_once: int, shown: Callable[[Prompt], Prompt], strict: bool
     ) -> Iterator[list[EvaluationPrompt]]:
-        """A task's prompts, so many at once. shown: how one is answered.
+        """A task's prompts in batches. at_once: prompts per batch. shown: prompt -> the prompt to answer.
 
-        One that the task can't pose or the policy can't read, such as a broken clip, is left out, from then on. strict: there
-        is none any more, as all were asked before. Raises UserError where one is, or where they are more than a tenth.
+        Prompts that the task can't make or the policy can't encode, such as a broken clip, are left out from then on. strict:
+        don't leave any out, as all were encoded before. Raises UserError for a broken prompt if strict, else if too many are
+        broken, see `max_broken`.
         """
         chosen = self._chosen(entry)
         for start in range(0, len(chosen), at_once):
             numbers = [i for i in chosen[start : start + at_once] if i not in self._gone(entry)]
-            if numbers and (found := self._batch(entry, numbers, shown, strict)):
-                yield found
+            if numbers and (batch := self._batch(entry, numbers, shown, strict)):
+                yield batch
 
     def _batch(
         self, entry: TaskConfig, numbers: Sequence[int], shown: Callable[[Prompt], Prompt], strict: bool
@@ -63,7 +64,7 @@ class HeldOutPrompts:
         own = {k: number for k, number in enumerate(numbers) if ranks.owns(k)}
 
         def read() -> dict[int, EvaluationPrompt | str | None]:
-            return dict(zip(own, self._asked(entry, list(own.values()), shown, strict), strict=True))
+            return dict(zip(own, self._read(entry, list(own.values()), shown, strict), strict=True))
 
         found: list[EvaluationPrompt | str | None] = ranks.gather_sharded(read, lambda one: one if isinstance(one, str) else None)
         kept: list[EvaluationPrompt] = []
@@ -77,27 +78,27 @@ class HeldOutPrompts:
                 kept.append(EvaluationPrompt(posed, shown(posed), None, mine=False))
         return kept
 
-    def _asked(
+    def _read(
         self, entry: TaskConfig, numbers: Sequence[int], shown: Callable[[Prompt], Prompt], strict: bool
     ) -> list[EvaluationPrompt | str]:
-        """These prompts, or why one can't be used."""
+        """Encode these prompts; an error message in the place of a broken one."""
 
-        def asked(some: Sequence[int]) -> list[EvaluationPrompt]:
-            posed = [self._posed(entry, i) for i in some]
+        def encoded(indices: Sequence[int]) -> list[EvaluationPrompt]:
+            posed = [self._posed(entry, i) for i in indices]
             seen = [shown(prompt) for prompt in posed]
             return [EvaluationPrompt(*one) for one in zip(posed, seen, self.encode(seen), strict=True)]
 
         try:
-            return [*asked(numbers)]
+            return [*encoded(numbers)]
         except PluginError:
             raise
         except UserError:
             if strict:
                 raise
-        found: list[EvaluationPrompt | str] = []  # one by one, so that it is known which it is
+        found: list[EvaluationPrompt | str] = []  # one by one, to find the broken ones
         for number in numbers:
             try:
-                found += asked([number])
+                found += encoded([number])
             except PluginError:
                 raise
             except UserError as error:
@@ -109,8 +110,8 @@ class HeldOutPrompts:
         gone[number] = f"item {number}: {why}"
         if len(gone) > max_broken(there, there):
             raise UserError(
-                f"evaluation of {entry.label!r}: {len(gone)} of {there} prompts of split {self.evaluate.split!r} can't be "
-                f"used: mend or remove them; the last: {why}"
+                f"evaluation of {entry.label!r}: {len(gone)} of {there} prompts of split {self.evaluate.split!r} are broken: "
+                f"fix or remove them; the last: {why}"
             )
 
     def _gone(self, entry: TaskConfig) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Two runs on the same items: the difference, its interval, and how likely one as large is by chance."""
+"""Paired tests of two runs on the same items: the difference, its interval and its p-value."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from typing import Any
 from mmrl.api.statistics import Z, mean_interval
 
 DRAWS = 9999
-"""Of a test that can't be exact."""
+"""Random draws of a test that can't be exact."""
 SUMS = 20_000
-"""A permutation test is exact as long as there are no more different sums than this."""
+"""Maximal number of different sums of an exact permutation test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """What the second has over the first, item by item."""
+    """The difference of the second from the first, item by item."""
 
     n: int
-    """Items."""
+    """Number of items."""
     difference: float
-    """Mean of the second's values less the first's."""
+    """Mean of the second's values minus the first's."""
     low: float
     high: float
     """Bounds of its 95% interval; infinite for one graded item."""
     wins: int
-    """Items on which the second is better."""
+    """Number of items on which the second is better."""
     losses: int
     ties: int
     p: float
-    """Two-sided: the chance of a difference as large or larger when neither is better."""
+    """Two-sided p-value: the probability of a difference at least as large if neither is better."""
     test: str
-    """Which test that is."""
+    """Name of the test."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
-    """[n] values of the first and [n] of the second on the same items, n >= 1.
+    """Compare the values [n] of the first with those [n] of the second on the same items, n >= 1.
 
     Values that are all 0 or 1 get Agresti and Min's interval and McNemar's exact test, others Student's interval of the mean
-    difference and a test by flipping signs. Values that differ by less than 1e-9 are ties.
+    difference and a sign-flip test. Values that differ by less than 1e-9 are ties.
     """
     differences = [round(b - a, 9) for a, b in zip(first, second, strict=True)]
     wins, losses, n = sum(d > 0 for d in differences), sum(d < 0 for d in differences), len(differences)
@@ -71,8 +71,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Paired
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """Two-sided p that wins and losses are equally likely: twice the smaller tail of the binomial of wins + losses throws of a
-    coin, at most 1 (McNemar 1947, with the exact distribution in place of chi-squared)."""
+    """Two-sided p-value of wins and losses being equally likely: twice the smaller tail of the binomial distribution of
+    wins + losses coin tosses, at most 1 (McNemar 1947, with the exact distribution instead of chi-squared)."""
     n, term, tail = wins + losses, 1, 0
     for i in range(min(wins, losses) + 1):
         tail += term
@@ -81,23 +81,23 @@ def mcnemar(wins: int, losses: int) -> float:
 
 
 def proportions_interval(wins: int, losses: int, n: int) -> tuple[float, float]:
-    """The 95% interval of (wins - losses) / n for n pairs of 0 or 1, within -1..1: the normal one after half an item is added to
-    each of the four kinds of pairs (Agresti and Min 2005, Simple improved confidence intervals for comparing matched
-    proportions). Without that, runs that agree on every item would seem to be equal for certain."""
+    """The 95% interval of (wins - losses) / n for n pairs of 0 or 1, within -1..1: the normal one with half an item added to each
+    of the four kinds of pairs (Agresti and Min 2005, Simple improved confidence intervals for comparing matched proportions).
+    Without that, the interval of runs that agree on every item would be empty."""
     total, gap = n + 2, wins - losses
     half = Z * math.sqrt(wins + losses + 1 - gap * gap / total) / total
     return max(-1.0, gap / total - half), min(1.0, gap / total + half)
 
 
 def sign_flips(differences: Sequence[float], seed: int = 0) -> tuple[float, bool]:
-    """(Two-sided p that each difference is as likely as its opposite, whether it is exact).
+    """(two-sided p-value of each difference being as likely as its opposite, whether it is exact).
 
-    The share of all choices of signs whose sum is at least as far from 0 as the one at hand (Fisher, The design of experiments,
-    section 21). Sums that are equal are counted together, so that this is exact for many items on a coarse scale; where there are
-    more than `SUMS`, `DRAWS` choices are drawn, and the one at hand counts as one more (Phipson and Smyth 2010, Permutation
+    It is the share of all choices of signs whose sum is at least as far from 0 as the observed one (Fisher, The design of
+    experiments, section 21). Equal sums are counted together, so it is exact for many items on a coarse scale. With more than
+    `SUMS` different sums, `DRAWS` choices are drawn, and the observed one counts as one more (Phipson and Smyth 2010, Permutation
     p-values should never be zero).
     """
-    scale = 10**9  # whole numbers: sums are equal or not, whatever their order
+    scale = 10**9  # integers, so that equal sums don't depend on their order
     sizes = sorted((abs(round(d * scale)) for d in differences if d), reverse=True)
     bar = abs(sum(round(d * scale) for d in differences))
     chances = {0: 1.0}

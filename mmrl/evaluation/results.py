@@ -1,4 +1,4 @@
-"""What one evaluation says of a task: its figures, and how they come from the scores of its rollouts."""
+"""The results of an evaluation: a task's figures, computed from the scores of its answers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from mmrl.api.statistics import Z, wilson
 from mmrl.api.types import Prompt, Score
 
 HELD = ("episode/success", "episode/success_at_end")
-"""What an episode in a simulator either reached or didn't."""
+"""Outcomes of an episode in a simulator that are 0 or 1."""
 
 
 SAID = 2000
-"""Characters of an answer that are kept of each held-out prompt."""
+"""Maximal characters of a completion in the rows of held-out prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResult:
-    """One prompt's answers and what they scored."""
+    """One prompt's answers and their scores."""
 
     id: str
     """The prompt's id within its task."""
     value: float | None
-    """Mean of the values; None when none of the answers could be scored."""
+    """Mean of the values; None if no answer could be scored."""
     values: tuple[float | None, ...]
-    """The score of each answer, in the order in which they were sampled; None where the verifier failed."""
+    """The score of each answer, in the order of sampling; None if the verifier failed."""
     answers: tuple[str, ...]
-    """What `Task.extract_answer` finds in each."""
+    """The answers that `Task.extract_answer` finds in the completions."""
     completion: str = ""
-    """The first answer as it was written."""
+    """The first completion."""
     prompt: Prompt | None = None
-    """Where it is kept for people: as the task posed it."""
+    """The task's prompt, for prompts that the run folder records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,40 +47,39 @@ class Evaluation:
     """The entry's label in the run file."""
     split: str
     metric: str
-    """`accuracy` when every score is 0 or 1 and the verifier's spec doesn't say `graded`, else the verifier's id."""
+    """`accuracy` if every score is 0 or 1 and the verifier isn't `graded`, else the verifier's id."""
     value: float
     """Mean over prompts of the mean over a prompt's answers."""
     low: float
     high: float
-    """Bounds of the 95% interval over prompts: Wilson's where each prompt's value is 0 or 1, otherwise the normal
-    approximation of the mean's, within the verifier's range. Where all prompts have the same value, that would be no interval at
-    all: then it is Wilson's of the share of the range that the mean is, which no values within that range can spread beyond.
-    Answers to one prompt are not independent and count as one."""
+    """Bounds of the 95% interval over prompts: Wilson's if each prompt's value is 0 or 1, otherwise the normal approximation of
+    the mean's, within the verifier's range. If all prompts have the same value, that interval would be empty; then it is Wilson's
+    interval of the mean as a share of the range, which is wide enough for any values in the range. Answers to one prompt are not
+    independent and count as one."""
     n: int
-    """Prompts that were scored."""
+    """Number of prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
-    """What the task's `summarise` adds, `part/NAME` of the parts that the verifier names, `truncated_share` and `failed` of the
-    answers; with several answers a prompt `pass@k` and
-    `majority@k`, see `pass_at_k_metrics`; with `evaluate.blank_images`, `blank`: the value on blanked pictures, where the task
-    has any; likewise `shuffled`, `sparse_to_dense` and `steered`, with figures of their own."""
+    """Figures of the task's `summarise`; `part/NAME` of the verifier's parts; `truncated_share` and `failed` of the answers; with
+    several answers per prompt `pass@k` and `majority@k`, see `pass_at_k_metrics`; with `evaluate.blank_images`, `blank`: the
+    value with blank images, if the task has any; likewise `shuffled`, `sparse_to_dense` and `steered`, with further figures."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Of a task that acts: `episode/success` (at any time) and `episode/success_at_end` of `extra` -> such bounds; of steered
-    answers, `steered` and `steered/gain`."""
+    """Key of `extra` -> bounds of its 95% interval: `episode/success` and `episode/success_at_end` of a task that acts, `steered`
+    and `steered/gain` of steered answers."""
     samples: int = 1
-    """Answers to each prompt, or episodes from each start."""
+    """Answers per prompt, or episodes per start."""
     temperature: float = 0.0
-    """At which they were sampled; 0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     verifier: str = field(default="", repr=False)
-    """The id of the verifier that scored."""
+    """Id of the verifier."""
     items: tuple[PromptResult, ...] = field(default=(), repr=False)
-    """Every prompt that was asked, also those that could not be scored."""
+    """Every prompt of the evaluation, also those that could not be scored."""
     episodes: tuple[dict[str, Any], ...] = field(default=(), repr=False)
-    """Of a task that acts the first successes and failures, for `RunFolder.episodes`."""
+    """The first successes and failures of a task that acts, for `RunFolder.episodes`."""
     left_out: tuple[str, ...] = field(default=(), repr=False)
-    """The prompts that could not be used, each with why; those that earlier evaluations had told are not among them."""
+    """Broken prompts with their errors, without those of earlier evaluations."""
 
     def as_json(self) -> dict[str, Any]:
-        """The figure, without its items and episodes."""
+        """The figure as plain data, without its items and episodes."""
         apart = ("verifier", "items", "episodes", "left_out")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
 
@@ -97,9 +96,9 @@ class Evaluation:
 def pass_at_k_metrics(items: Sequence[PromptResult], spec: VerifierSpec) -> dict[str, float]:
     """`pass@1`, `pass@2`, `pass@4` ... `pass@k` and `majority@k` over items with up to k answers each.
 
-    An answer succeeds when it scores `high` of the verifier's spec; where that is `graded`, at least the middle of its range.
+    An answer succeeds if it scores `high` of the verifier's spec; with a `graded` verifier, at least the middle of its range.
     Answers that could not be scored are left out: pass@j is the mean over the items with at least j scored answers. majority@k is
-    the mean score of the answer that most completions give, of equals the first; completions in which nothing is read don't vote.
+    the mean score of the most common answer, the first among equals; completions without an answer don't vote.
     """
     k = max(len(i.values) for i in items)
     bar = (spec.low + spec.high) / 2 if spec.graded else spec.high - 1e-6
@@ -113,13 +112,13 @@ def pass_at_k_metrics(items: Sequence[PromptResult], spec: VerifierSpec) -> dict
 
 
 def pass_at(k: int, n: int, c: int) -> float:
-    """The chance that of k answers at least one is right, estimated without bias from n >= k answers of which c were (Chen et al.
-    2021, Evaluating large language models trained on code, eq. 1)."""
+    """The probability that at least one of k answers is right, estimated without bias from n >= k answers of which c were right
+    (Chen et al. 2021, Evaluating large language models trained on code, eq. 1)."""
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def mean_parts(scores: Sequence[Score]) -> dict[str, float]:
-    """`part/NAME` -> the mean of a part that the verifier named, over the answers that have it."""
+    """`part/NAME` -> mean of a verifier's part, over the answers that have it."""
     found: dict[str, list[float]] = {}
     for score in scores:
         for name, value in score.parts.items():
@@ -128,13 +127,13 @@ def mean_parts(scores: Sequence[Score]) -> dict[str, float]:
 
 
 def _majority_score(votes: Sequence[tuple[str, float]]) -> float:
-    """(answer, score) pairs -> the score of the first that gives the majority's answer."""
+    """The score of the first vote with the majority answer. votes: (answer, score)."""
     winner = majority([answer for answer, _ in votes])
     return next((value for answer, value in votes if answer == winner), votes[0][1])
 
 
 def mean_of(items: Sequence[PromptResult]) -> float:
-    """Mean of the items that could be scored."""
+    """Mean value of the items that could be scored."""
     return statistics.fmean(_values(items))
 
 
@@ -145,7 +144,7 @@ def _values(items: Sequence[PromptResult]) -> list[float]:
 def figure_of(
     label: str, split: str, spec: VerifierSpec, metric: str, items: Sequence[PromptResult], extra: dict[str, float]
 ) -> Evaluation:
-    """The mean of the items' values with its interval."""
+    """The Evaluation of these items: the mean of their values with its interval."""
     values = _values(items)
     accuracy = not spec.graded and all(v in (0.0, 1.0, None) for i in items for v in i.values)
     low, high = confidence_interval(values, spec.low, spec.high, counted=accuracy)
@@ -166,13 +165,13 @@ def figure_of(
 def confidence_interval(
     values: Sequence[float], low: float = 0.0, high: float = 1.0, counted: bool = True
 ) -> tuple[float, float]:
-    """The bounds of the mean that `Evaluation.low` describes. low, high: of the values. counted: where all are 0 or 1, each says
-    whether something held."""
+    """The bounds of the mean, see `Evaluation.low`. low, high: range of the values. counted: if all values are 0 or 1, treat them
+    as successes."""
     mean, n = statistics.fmean(values), len(values)
     if counted and all(v in (0.0, 1.0) for v in values):
         return wilson(sum(values), n)
     if n > 1 and statistics.stdev(values) <= 1e-9 * (high - low):
         least, most = (low + (high - low) * b for b in wilson(n * (mean - low) / (high - low), n))
-        return min(least, mean), max(most, mean)  # rounding
-    half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # one value says nothing of their spread
+        return min(least, mean), max(most, mean)  # against rounding
+    half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # the spread of one value is unknown
     return max(low, mean - half), min(high, mean + half)

@@ -1,4 +1,4 @@
-"""What the core itself brings, as a plugin like any other; its ids need no prefix."""
+"""The core's own specs, in the form of a plugin; their ids have no prefix."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LOSS = "mmrl.algorithms.loss:"
 
 SHARE, NOT_NEGATIVE, POSITIVE = Bounds(low=0, high=1), Bounds(low=0), Bounds(low=1e-6)
 CLIP = {name: SURROGATE_BOUNDS[name] for name in ("clip_low", "clip_high")}
-"""Of the bounds that other losses share with the default one."""
+"""Bounds that other losses share with the default one."""
 SPREAD = {"epsilon": NOT_NEGATIVE}
-"""Of the settings of `group_relative`."""
+"""Bounds of the settings of `group_relative`."""
 
 
 @hookimpl

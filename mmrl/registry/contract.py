@@ -1,6 +1,6 @@
-"""What every plugin promises: names, ids, hooks, specs and the versions of the core that it fits.
+"""The plugin contract: rules for names, ids, hooks, specs and the required version of the core.
 
-Each check returns nothing, or raises a UserError whose message names the rule and the cure.
+Each check raises a UserError whose message names the broken rule and the remedy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SINGULAR = {
     "trackers": "tracker",
 }
 CORE = "mmrl"
-"""The name under which the core's own specs are registered; only these have ids without a plugin's name."""
+"""The plugin name of the core's own specs; only their ids have no plugin name."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _ID = re.compile(
@@ -48,7 +48,7 @@ _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class Id(NamedTuple):
-    """`plugin/name`, with `-vN` and `@system` where they are given."""
+    """The parts of an id: `plugin/name`, optionally with `-vN` and `@system`."""
 
     name: str
     version: int | None
@@ -56,7 +56,7 @@ class Id(NamedTuple):
 
 
 def parse_id(text: str) -> Id | None:
-    """The parts of an id, or None where it isn't one."""
+    """The parts of an id; None if the text is no valid id."""
     match = _ID.fullmatch(text)
     return Id(match["name"], int(match["version"]) if match["version"] else None, match["system"]) if match else None
 
@@ -77,15 +77,15 @@ def check_name(name: str) -> None:
 
 
 def check_core_version(dist: Distribution) -> None:
-    """The running core is one of those that the distribution requires."""
-    ours = [r for r in dist.requires or () if re.match(r"(mmrl|multimodal[-_.]+rl)(?![\w.-])", r, re.IGNORECASE)]
-    if not ours:
+    """Raise UserError unless the running core satisfies the distribution's requirements."""
+    core_requirements = [r for r in dist.requires or () if re.match(r"(mmrl|multimodal[-_.]+rl)(?![\w.-])", r, re.IGNORECASE)]
+    if not core_requirements:
         return
     from packaging.requirements import Requirement
     from packaging.version import Version
 
     running = Version(mmrl.__version__)
-    for requirement in map(Requirement, ours):
+    for requirement in map(Requirement, core_requirements):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         if requirement.name.lower() == CORE:
@@ -105,7 +105,7 @@ def check_core_version(dist: Distribution) -> None:
 
 
 def declared_contract(plugin: Any) -> int | None:
-    """The `MMRL_CONTRACT` of a plugin, None where it declares none; UserError where it is another than the core's."""
+    """The `MMRL_CONTRACT` of a plugin; None if it declares none. Raises UserError if it differs from the core's."""
     number = getattr(plugin, "MMRL_CONTRACT", None)
     if number is None or (type(number) is int and number == hookspecs.CONTRACT):
         return number
@@ -117,7 +117,7 @@ def declared_contract(plugin: Any) -> int | None:
 
 
 def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -> None:
-    """The hooks that the plugin implements exist, and functions that look like hooks are marked as such."""
+    """Check that the plugin's hooks exist, and that functions with a hook's name have the decorator."""
     hooks = set(hooks)
     for name in implemented:
         if name not in hooks:
@@ -128,7 +128,7 @@ def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -
 
 
 def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
-    """The specs that `mmrl_<kind>()` of a plugin returned, by id, after every check that needs no import."""
+    """Id -> spec, for the result of a plugin's `mmrl_<kind>()`, after all checks that import nothing."""
     hook, cls = f"mmrl_{kind}()", KINDS[kind]
     if not isinstance(returned, list | tuple):
         hint = "; is the `return` missing?" if returned is None else ""
@@ -153,7 +153,7 @@ def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
 
 
 def check_spec(plugin: str, spec: Spec) -> None:
-    """One spec keeps the rules for its id, its targets and its range."""
+    """Check the id, targets and fields of one spec."""
     if parse_id(spec.id) is None:
         raise contract_error(f"id {spec.id!r} is not plugin/name[-vN][@system], made of letters, digits, '-', '_' and '.'")
     if plugin != CORE and not spec.id.startswith(f"{plugin}/"):

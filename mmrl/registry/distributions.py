@@ -1,4 +1,4 @@
-"""What pip calls the core and its plugins, and other distributions that own files of the core."""
+"""Names of the core's and plugins' distributions, and other distributions that own files of the core."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "multimodal-rl"
-"""What pip calls the core; `mmrl` on the package index is another project."""
+"""The core's distribution; `mmrl` on the package index is another project."""
 GROUP = "mmrl.plugins"
-"""The group of the entry points of plugins."""
+"""The entry point group of plugins."""
 MODULE, SCRIPT = "mmrl/__init__.py", "mmrl"
-"""What of the core another distribution may own too: its package and its command."""
+"""The core's package and command, which another distribution may own too."""
 
 
 def canonical(name: str) -> str:
-    """A distribution's name in lower case, with dashes."""
+    """A distribution's normalised name: lower case, with dashes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def distribution_of(plugin: str) -> str:
-    """What pip calls the distribution of a plugin, by custom."""
+    """The conventional name of a plugin's distribution."""
     return f"{DISTRIBUTION}-{plugin}"
 
 
 def distribution_with(module: str) -> str | None:
-    """The installed distribution whose plugin is in the package of this module."""
+    """The installed distribution whose plugin is in this module's top-level package; None without one."""
     package = module.partition(".")[0]
-    found = (ep.dist for ep in metadata.entry_points(group=GROUP) if re.split(r"[.:]", ep.value)[0] == package)
-    return next((dist.name for dist in found if dist), None)
+    dists = (ep.dist for ep in metadata.entry_points(group=GROUP) if re.split(r"[.:]", ep.value)[0] == package)
+    return next((dist.name for dist in dists if dist), None)
 
 
 def foreign_owners() -> Iterator[str]:
-    """One line about each other distribution that owns the package or the command mmrl: what it is, where, what to do.
+    """One message for each other distribution that owns the package or the command mmrl.
 
-    pip lets several distributions own a file. The one that was installed last has written it, and uninstalling any removes it.
+    pip lets several distributions own a file. The one that was installed last wrote it, and uninstalling any of them removes it.
     """
-    for dist in metadata.distributions():  # a name is asked for last: it takes a millisecond of each
+    for dist in metadata.distributions():  # `dist.name` is read last, since it takes a millisecond
         owned = []
         if Path(str(dist.locate_file(MODULE))).is_file() and f"\n{MODULE}," in "\n" + (dist.read_text("RECORD") or ""):
             owned.append("the package mmrl")

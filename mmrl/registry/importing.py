@@ -1,4 +1,4 @@
-"""From "module:Name" to the thing itself: import it, say why that fails, check the options it is given."""
+"""Import the object of a "module:Name", explain import errors, and check options."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MODULES = {
     "scikit-learn": "sklearn",
     "scikit-image": "skimage",
 }
-"""Distributions whose module has another name, so that a missing module leads to its extra."""
+"""Distribution -> module, for those with different names, to find the extra of a missing module."""
 
 
 def load_target(target: str, what: str) -> Any:
-    """The object behind `module:Name`; `what` opens the message of the PluginError, such as "task 'flags/country'"."""
+    """The object at `module:Name`. what: begins the message of the PluginError, such as "task 'flags/country'"."""
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -50,8 +50,9 @@ def load_target(target: str, what: str) -> Any:
 
 @contextlib.contextmanager
 def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[None]:
-    """Around a call of a target with its options. What it refuses itself it says best; an option that it takes, or fails with,
-    although it is of another kind than its annotation names, is a UserError."""
+    """Turn errors of calling a target with its options into clear ones. Its own UserErrors pass; other exceptions become a
+    PluginError, or a UserError if an option has another type than its annotation. An option of a wrong type is a UserError even if
+    the call succeeds."""
     try:
         with plugin_errors(f"{what}, made with {options},"):
             yield
@@ -64,21 +65,21 @@ def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, An
 
 
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
-    """Why importing `module` (of distribution `dist`) failed and what to install, to follow the name of what failed."""
+    """Why importing `module` (of distribution `dist`) failed and what to install; a predicate for the name of what failed."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return f"failed to import: {type(error).__name__}: {shorten(error)}"
     missing = error.name
     if missing.partition(".")[0] == module.partition(".")[0]:
-        cure = "a part of the plugin itself is misspelt or was not installed"
+        cure = "correct the name, or install the plugin again"
     elif requirement := _provider(missing.partition(".")[0], [d for d in (dist or distribution_with(module), DISTRIBUTION) if d]):
         cure = f'pip install "{requirement}"'
     else:
-        cure = "install the package that has it"
+        cure = "install its package"
     return f"failed to import: no module named {missing!r}: {cure}"
 
 
 CURE = "give options = {{{name} = ...}} in a run file, or --set {name}=..."
-"""How an option is given that is missing."""
+"""The remedy for a missing option."""
 
 
 def check_options(what: str, target: Callable[..., Any], options: Mapping[str, Any], skip: int = 0, cure: str = CURE) -> None:
@@ -103,14 +104,14 @@ def check_options(what: str, target: Callable[..., Any], options: Mapping[str, A
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of `Literal["a", "b"]`, also when annotations are text."""
+    """The values of `Literal["a", "b"]`, also if the annotation is a string."""
     if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
         return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def type_mismatch(target: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """What is wrong with the first option that is of another kind than its annotation names; empty where none is."""
+    """A message about the first option whose type differs from its annotation; empty if there is none."""
     hints = _hints(target)
     wrong = (name for name in options if name in hints and not _fits(options[name], hints[name]))
     return next((f"{name} = {options[name]!r:.60} must be {_called(hints[name])}" for name in wrong), "")
@@ -126,25 +127,25 @@ _NAMES: Mapping[Any, tuple[str, str]] = {
     Sequence: ("a list", "lists"),
     list: ("a list", "lists"),
 }
-"""What an option may be -> what one and several are called. Of everything else nothing is said here."""
+"""Type of an option -> its singular and plural name in messages. Other types are not checked."""
 
 
 def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of what a target is called with. One that names what is imported for type checkers alone says nothing."""
+    """Parameter -> type, for a target's parameters. Annotations that can't be resolved at run time are left out."""
     found: dict[str, Any] = {}
     owners: list[Any] = [target]
     if inspect.isclass(target):
-        owners = [*reversed(inspect.getmro(target)), target.__init__]  # type: ignore[misc]  # what a subclass makes of it is meant
+        owners = [*reversed(inspect.getmro(target)), target.__init__]  # type: ignore[misc]  # subclasses override annotations
     for owner in owners:
         known = vars(sys.modules.get(getattr(owner, "__module__", None) or "", builtins))
-        for name, said in inspect.get_annotations(owner).items():
+        for name, annotation in inspect.get_annotations(owner).items():
             with contextlib.suppress(NameError, TypeError, AttributeError, SyntaxError):
-                found |= get_type_hints(SimpleNamespace(__annotations__={name: said}), dict(known))
+                found |= get_type_hints(SimpleNamespace(__annotations__={name: annotation}), dict(known))
     return found
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the kind that an annotation names; True where that isn't known. A whole number is a number."""
+    """Whether a value has the type of an annotation; True for types that are not checked. An integer is a valid float."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
@@ -164,7 +165,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _called(hint: Any, several: bool = False) -> str:
-    """What an annotation names, in the words of a run file."""
+    """The name of a type in messages."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(_called(one, several) for one in inner if one is not type(None)))
@@ -176,7 +177,7 @@ def _called(hint: Any, several: bool = False) -> str:
 
 
 def _provider(module: str, dists: Iterable[str]) -> str | None:
-    """What to install to get `module`: `multimodal-rl[train]`, or the bare requirement that one of `dists` declares."""
+    """The requirement to install for `module`: an extra such as `multimodal-rl[train]`, or a requirement of one of `dists`."""
     from packaging.requirements import Requirement
 
     for dist in dists:
@@ -195,7 +196,7 @@ def _provider(module: str, dists: Iterable[str]) -> str | None:
 
 
 def import_file(path: Path) -> Any:
-    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
+    """Import a local file as a module with its stem as the name, so that "stem:Name" works in this process."""
     name, path = path.stem, path.resolve()
     if not name.isidentifier():
         raise contract.contract_error(f"the file's name {path.name!r} must be a Python name, as in my_task.py")

@@ -1,6 +1,6 @@
-"""Find, load, check and list plugins. One broken plugin never hides the others.
+"""Find, load, check and list plugins. A broken plugin never hides the others.
 
-Switches, all environment variables so that child processes load the same plugins:
+The settings are environment variables, so that child processes load the same plugins:
 `MMRL_PLUGINS=a,b` only these ('' for none), `MMRL_BLOCK=a,b` all but these (`-p no:a`),
 `MMRL_PLUGIN_FILES` local files (`--plugin ./my_task.py`), `MMRL_STRICT=1` any failure is fatal.
 """
@@ -34,28 +34,28 @@ from mmrl.registry.importing import build_errors, check_options, explain_import,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """One plugin that was found, whether it works or not."""
+    """A plugin that was found, working or not."""
 
     name: str
-    """The entry point's name, with which its ids begin; a local file's stem."""
+    """Name of the entry point, with which the plugin's ids begin; the stem of a local file."""
     dist: str | None
-    """The distribution that brings it; None for a local file."""
+    """The plugin's distribution; None for a local file."""
     version: str | None
     target: str
-    """The module that holds the hooks; a local file's path."""
+    """The module with the hooks; the path of a local file."""
     specs: dict[str, list[str]] = field(default_factory=dict)
     """Kind -> ids; empty for a plugin that failed."""
     hooks: list[str] = field(default_factory=list)
     contract: int | None = None
-    """The hook contract that it declares; None where it declares none, which is taken for the core's."""
+    """The hook contract that it declares; None if it declares none, which counts as the core's."""
     error: str | None = None
-    """Why it is not usable, to be read after its name; None when it is."""
+    """Why it can't be used, as a predicate for its name; None if it works."""
     cause: BaseException | None = field(default=None, repr=False, compare=False)
     """The exception behind `error`, with its traceback."""
 
     @property
     def label(self) -> str:
-        """`plugin 'flags' (mmrl-flags 0.1)`."""
+        """The plugin in messages, such as `plugin 'flags' (mmrl-flags 0.1)`."""
         return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
 
     def as_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class PluginInfo:
 
 
 def registry() -> Registry:
-    """The registry that this process's environment asks for. It is loaded once; workers that call this load the same."""
+    """The registry for the environment variables of this process. It is cached; worker processes get the same plugins."""
     env = os.environ.get
     return _registry(env("MMRL_PLUGINS"), env("MMRL_BLOCK", ""), env("MMRL_PLUGIN_FILES", ""), env("MMRL_STRICT", ""))
 
@@ -92,9 +92,10 @@ def _names(text: str) -> list[str]:
 
 
 class Registry:
-    """The plugins of one process and the specs that they bring, by kind and id.
+    """The plugins of one process, and their specs by kind and id.
 
-    `entry_points` is for tests; by default those of the installed distributions are taken.
+    only: names of plugins to load, by default all. block: names to leave out. files: local plugins. strict: raise for a plugin
+    that fails. entry_points: for tests; by default those of the installed distributions.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Registry:
         entry_points: Iterable[EntryPoint] | None = None,
     ) -> None:
         self.plugins: list[PluginInfo] = []
-        """Every plugin that was found, the core first; `error` tells those that failed."""
+        """All plugins that were found, the core first; those that failed have an `error`."""
         self._manager = pluggy.PluginManager("mmrl")
         self._manager.add_hookspecs(hookspecs)
         self._hooks = [n for n in vars(hookspecs) if n.startswith("mmrl_")]
@@ -126,11 +127,11 @@ class Registry:
 
     @property
     def hook(self) -> pluggy.HookRelay:
-        """pluggy's relay, to call a hook of all plugins at once."""
+        """pluggy's relay, which calls a hook of all plugins."""
         return self._manager.hook
 
     def callers(self, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
-        """(plugin, caller) for each plugin that implements a hook, so that a failure has a name."""
+        """(plugin, caller) for each plugin that implements a hook, so that an error can name its plugin."""
         for impl in getattr(self._manager.hook, hook).get_hookimpls():
             others = [p for p in self._manager.get_plugins() if p is not impl.plugin]
             yield impl.plugin_name, self._manager.subset_hook_caller(hook, remove_plugins=others)
@@ -140,7 +141,7 @@ class Registry:
         return dict(sorted(self._specs[kind].items()))
 
     def get(self, kind: str, id: str) -> Any:
-        """The spec of an id; an id without `-vN` means the highest version. UserError says what is wrong with an unknown one."""
+        """The spec of an id; an id without `-vN` means the highest version. Raises UserError with the reason for an unknown id."""
         known = self._specs[kind]
         if id in known:
             return known[id]
@@ -156,15 +157,15 @@ class Registry:
         raise self._unknown(kind, id)
 
     def target(self, spec: Spec) -> Any:
-        """The object behind a spec, imported now. PluginError names a missing module and what to install."""
+        """Import the target of a spec. Raises PluginError that names a missing module and what to install."""
         return load_target(spec.target, f"{self._kind_of(spec)} {spec.id!r}")
 
     def make_task(self, id: str, options: Mapping[str, Any] | None = None) -> Task:
-        """The task of an id, built with its spec's options and then these."""
+        """Make the task of an id with its spec's options, overridden by these."""
         return self.build_task(self.get("tasks", id), options)
 
     def build_task(self, spec: TaskSpec, options: Mapping[str, Any] | None = None) -> Task:
-        """The same of a spec."""
+        """Make the task of a spec; see `make_task`."""
         task = self._built(spec, options or {})
         if not isinstance(task, Task):
             raise PluginError(
@@ -177,7 +178,7 @@ class Registry:
         return task
 
     def make_sampling_rule(self, id: str, options: Mapping[str, Any]) -> SamplingRule:
-        """The rule of sampling of an id, built with its spec's options and then these. UserError names a wrong one."""
+        """Make the sampling rule of an id with its spec's options, overridden by these. Raises UserError for a wrong option."""
         spec = self.get("sampling_rules", id)
         rule = self._built(spec, options)
         if not isinstance(rule, SamplingRule):
@@ -187,7 +188,7 @@ class Registry:
         return rule
 
     def _built(self, spec: Spec, options: Mapping[str, Any]) -> Any:
-        """What a spec's target makes of the spec's options and then these; a UserError begins with the id."""
+        """Call a spec's target with the spec's options, overridden by these; a UserError begins with the id."""
         target, merged, what = self.target(spec), {**spec.options, **options}, f"{self._kind_of(spec)} {spec.id!r}"
         check_options(what, target, merged)
         try:
@@ -199,20 +200,20 @@ class Registry:
             raise UserError(f"{what}: {error}") from error
 
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
-        """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
-        for a part that it hasn't."""
+        """Make the simulator of a task with its spec's options, overridden by the task's. Also raises UserError if the task
+        rewards a part that the simulator doesn't have."""
         if not simulation.simulator:
-            raise UserError("the task has no simulator: it can be imitated, and nothing more")
+            raise UserError("the task has no simulator: train it by imitation, its demonstrations are all it has")
         spec = self.get("simulators", simulation.simulator)
         if spec.screens:
-            raise UserError(f"simulator {spec.id!r} has screens, which are answered in words: take it for a task of words")
+            raise UserError(f"simulator {spec.id!r} has screens, for policies that write text: name one that policies can act in")
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
         known = ("success", *spec.parts)
         for part in (part for stage in simulation.stages for part in split_parts(stage)):
             if part not in known:
                 raise UserError(
-                    f"simulator {spec.id!r} has no part {part!r} that a stage could pay for: it has {', '.join(known)}"
+                    f"simulator {spec.id!r} has no part {part!r} for the task's stages: it has {', '.join(known)}"
                 )
         with build_errors(f"simulator {spec.id!r}", kind, options):
             simulator = kind(num_envs=num_envs, device=device, **options)
@@ -224,7 +225,7 @@ class Registry:
         """The screens of a simulator, built with its spec's options and then these."""
         spec = self.get("simulators", id)
         if not spec.screens:
-            raise UserError(f"simulator {spec.id!r} has no screens: it is stepped by policies that act")
+            raise UserError(f"simulator {spec.id!r} has no screens: it is for policies that act, not for screens")
         kind, merged = self.target(spec), {**spec.options, **(options or {})}
         check_options(f"simulator {spec.id!r}", kind, merged)
         with build_errors(f"simulator {spec.id!r}", kind, merged):
@@ -236,8 +237,8 @@ class Registry:
         return screens
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-        """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles. One that
-        is a model is loaded now, and is a function of several cases."""
+        """The verifier of an id as a function of a case, with its spec's options, overridden by these, bound. It pickles. A verifier
+        with a model is loaded now, and is a function of several cases."""
         spec = self.get("verifiers", id)
         function, merged = self.check_verifier(spec, options)
         if not spec.model:
@@ -250,15 +251,15 @@ class Registry:
         except UserError as error:
             raise UserError(f"verifier {spec.id!r}: {error}") from error
         if not callable(model):
-            raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} makes no function of cases")
+            raise PluginError(f"verifier {spec.id!r}: objects of its target {spec.target!r} can't be called: define __call__(cases)")
         return model  # type: ignore[no-any-return]
 
     def check_verifier(
         self, spec: VerifierSpec, options: Mapping[str, Any] | None = None, cameras: Mapping[str, Sequence[str]] | None = None
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Refuse options that a verifier can't have, without loading a model; gives its target and all its options.
+        """Raise UserError for wrong options of a verifier, without loading a model. Returns (target, all options).
 
-        cameras: of the simulators of the tasks that it judges, by the task's label."""
+        cameras: label of a task that uses it -> names of its simulator's cameras."""
         function, merged = self.target(spec), {**spec.options, **(options or {})}
         if not callable(function):
             raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} is not a function of a case")
@@ -282,30 +283,30 @@ class Registry:
         for ep in found:
             if ep.name in block or (wanted is not None and ep.name not in wanted):
                 self._off.add(ep.name)
-            elif (ep.name, ep.value) not in seen:  # a distribution that was renamed may be installed under both names
+            elif (ep.name, ep.value) not in seen:  # a renamed distribution may be installed under both names
                 seen.add((ep.name, ep.value))
                 dist, version = (ep.dist.name, ep.dist.version) if ep.dist else (None, None)
                 self._add(PluginInfo(name=ep.name, dist=dist, version=version, target=ep.value), ep.load, ep)
 
     def _load_file(self, path: Path, block: set[str]) -> None:
-        """A local file is asked for by name, so its failure is fatal."""
+        """Load a local file. The user named it, so a failure is fatal."""
         if path.stem in block:
             self._off.add(path.stem)
             return
         if not path.is_file():
-            raise UserError(f"--plugin {path}: there is no such file")
+            raise UserError(f"--plugin {path}: there is no such file: check the path")
         self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: import_file(path))
         if self.plugins[-1].error:
             raise PluginError(f"{self.plugins[-1].label} {self.plugins[-1].error}") from self.plugins[-1].cause
 
     def _list_missing(self, only: Iterable[str]) -> None:
-        """Names in MMRL_PLUGINS that nothing installed has."""
+        """List names in MMRL_PLUGINS that are not installed, with an error."""
         for name in sorted(set(only) - self._off - {p.name for p in self.plugins}):
             error = "is not installed" + (f": pip install {distribution_of(name)}" if contract.is_name(name) else "")
             self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
 
     def _add(self, info: PluginInfo, load: Callable[[], Any], ep: EntryPoint | None = None) -> None:
-        """List a plugin: committed whole, or with its error."""
+        """Add a plugin to the list, with all its specs or with an error."""
         try:
             contract.check_name(info.name)
             if taken := next((p for p in self.plugins if p.name == info.name), None):
@@ -315,13 +316,13 @@ class Registry:
             info = self._commit(info, load())
         except UserError as error:
             info = dataclasses.replace(info, error=str(error), cause=error.__cause__)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin's import does, the others must live
+        except (Exception, SystemExit) as error:  # noqa: BLE001  an error of one plugin must not affect the others
             reason = explain_import(error, info.target.partition(":")[0], info.dist)
             info = dataclasses.replace(info, error=reason, cause=error)
         self.plugins.append(info)
 
     def _commit(self, info: PluginInfo, plugin: Any) -> PluginInfo:
-        """Register a plugin and take over its specs, all or nothing."""
+        """Register a plugin and its specs, all or nothing."""
         try:
             self._manager.register(plugin, name=info.name)
         except (pluggy.PluginValidationError, ValueError) as error:
@@ -340,7 +341,7 @@ class Registry:
         return dataclasses.replace(info, hooks=sorted(implemented), specs=ids, contract=number)
 
     def _ask(self, name: str, kind: str) -> dict[str, Spec]:
-        """The specs of one kind that one plugin brings."""
+        """Id -> spec, for the specs of one kind of a plugin."""
         caller = dict(self.callers(f"mmrl_{kind}"))[name]
         try:
             returned = caller()
@@ -355,7 +356,7 @@ class Registry:
         return next(SINGULAR[kind] for kind, cls in KINDS.items() if isinstance(spec, cls))
 
     def _unknown(self, kind: str, id: str) -> UserError:
-        """Why there is no such id: its plugin failed, is switched off, or isn't installed; or the id is misspelt."""
+        """The error for an unknown id: its plugin failed, is switched off or isn't installed, or the id is misspelt."""
         what, plugin = f"no {SINGULAR[kind]} {id!r}", id.partition("/")[0] if "/" in id else None
         for failed in self._failed():
             if failed.name == plugin:
@@ -378,7 +379,8 @@ class Registry:
 
 
 def _installed() -> list[EntryPoint]:
-    """The installed plugins in a fixed order. Of several of one name the one whose distribution has that name comes first."""
+    """The entry points of installed plugins, in a fixed order. Of several with one name, the one whose distribution has the
+    conventional name comes first."""
 
     def order(ep: EntryPoint) -> tuple[str, bool, str]:
         dist = (ep.dist and ep.dist.name) or ""

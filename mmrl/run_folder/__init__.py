@@ -1,1 +1,1 @@
-"""The folder that a run writes: its only writer, its only reader."""
+"""The run folder: its writer and its reader."""

@@ -1,4 +1,4 @@
-"""Episodes of evaluations that are kept for people to watch: the first successes and the first failures, as videos."""
+"""Videos of evaluation episodes: the first successes and the first failures."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from mmrl.api.types import Rollout
 from mmrl.run_folder import files, webp
 
 ROWS = "episodes.jsonl"
-"""The file of a folder of episodes that says what its videos show."""
+"""The file that describes the videos of a folder of episodes."""
 
 
 class EpisodePicker:
-    """Picks the first successes and the first failures of what it is shown, which depends on the prompts' order alone."""
+    """Picks the first successes and the first failures among episodes; the choice depends only on the order of prompts."""
 
     def __init__(self, limit: int) -> None:
-        """limit: how many of each."""
+        """limit: maximal number of successes, and of failures."""
         self.limit = limit
         self._rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
 
     def see(self, rollouts: Sequence[Rollout], temperature: float) -> None:
-        """temperature: at which they were played."""
+        """Consider rollouts. temperature: their sampling temperature."""
         for rollout in rollouts:
             kept = self._rows[bool(rollout.outcome.get("success"))]
-            if len(kept) < self.limit and (found := episode_row(rollout, temperature)):
-                kept.append(found)
+            if len(kept) < self.limit and (row := episode_row(rollout, temperature)):
+                kept.append(row)
 
     @property
     def rows(self) -> tuple[dict[str, Any], ...]:
-        """What was picked, successes first."""
+        """The rows of the picked episodes, successes first."""
         return (*self._rows[True], *self._rows[False])
 
 
 def episode_row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
-    """What is kept of an episode, as plain data but for its video; None where it broke or nothing was seen in it."""
+    """The row of an episode: plain data and a video. None if the episode was lost or has no images."""
     prompt, track = rollout.prompt, rollout.filmed
     film = webp.trajectory_video(track) if track else None
     if track is None or film is None:
@@ -57,7 +57,7 @@ def episode_row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
 
 
 def write_episodes(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """`episodes.jsonl` and a WebP file for each row, named by task and outcome. The folder appears whole, an old one goes."""
+    """Write `episodes.jsonl` and a WebP file for each row, named by task and outcome. Replaces the folder atomically."""
     aside = folder.with_name(f".{folder.name}.tmp")
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     counts: dict[tuple[str, str], int] = {}

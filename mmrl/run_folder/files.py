@@ -1,4 +1,4 @@
-"""Plain data into files, with nothing torn: a file is appended to by whole lines, or written aside and renamed."""
+"""Write plain data to files safely: append whole lines, or write a temporary file and rename it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mmrl.api.errors import UserError
 
 
 def to_json_value(value: Any, toml: bool = False) -> Any:
-    """A value as JSON can hold it: numbers that are not finite become None, arrays lists, anything unknown its text.
-    For TOML, which has no null but has inf, None is left out and such numbers stay."""
+    """Convert a value to JSON types: numbers that are not finite become None, arrays lists, unknown objects their text. For TOML,
+    which has no null but has inf, None is left out and such numbers stay."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -32,16 +32,16 @@ def to_json_value(value: Any, toml: bool = False) -> Any:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new), where two trees of plain data differ; None stands for a key that is not there."""
+    """Dotted key -> (old, new) where two trees of plain data differ; None stands for a missing key."""
     return dict(_differences(old, new, ""))
 
 
 def _differences(old: Any, new: Any, key: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """(dotted key, (old, new)) of every value in which two trees of plain data differ."""
+    """(dotted key, (old, new)) of every difference of two trees of plain data."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
-        if key.endswith(".verifiers") and old.keys() == new.keys() and [*old] != [*new]:  # the first is what evaluations report
+        if key.endswith(".verifiers") and old.keys() == new.keys() and [*old] != [*new]:  # evaluations report the first verifier
             yield key, ([*old], [*new])
         for name in sorted({*old, *new}, key=str):
             yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
@@ -50,46 +50,46 @@ def _differences(old: Any, new: Any, key: str) -> Iterator[tuple[str, tuple[Any,
 
 
 def line(row: Mapping[str, Any]) -> bytes:
-    """One line of a JSONL file. ASCII only, so that a cut can't fall inside a character."""
+    """A row as a line of a JSONL file. ASCII only, so that a truncated file can't end inside a character."""
     return json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def pretty(values: Mapping[str, Any]) -> bytes:
-    """A whole JSON file, for people too."""
+    """The content of an indented JSON file."""
     return json.dumps(to_json_value(values), allow_nan=False, indent=2).encode() + b"\n"
 
 
 def open_regular_file(path: Path) -> BinaryIO:
-    """A file of a run folder, to be read. OSError for what is none: a pipe, which would be waited for, a device, or a link, which
-    may lead anywhere."""
+    """Open a file of a run folder for reading. Raises OSError unless it is a regular file: opening a pipe would block, and a link
+    may lead outside the folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def contents(path: Path) -> bytes:
-    """All of such a file."""
+    """The content of a regular file, see `open_regular_file`."""
     with open_regular_file(path) as file:
         return file.read()
 
 
 def append_lines(path: Path, data: bytes) -> None:
-    """Add whole lines in one write; when it fails half-way, the file is as before."""
+    """Append whole lines in one write. If the write fails, the file is unchanged."""
     with disk_errors(path), open(path, "ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            with contextlib.suppress(OSError):  # the first failure is the one to tell
+            with contextlib.suppress(OSError):  # report the first error
                 file.truncate(size)
             raise
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write aside, then rename: the old content stays until the new one is complete."""
+    """Write a temporary file, then rename it: the old content stays until the new one is complete."""
     aside = path.with_name(f".{path.name}.tmp")
     with disk_errors(path):
         try:
@@ -102,10 +102,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turns a failure of the disk or of permissions into a UserError that names `path`."""
+    """Turn errors of the disk or of permissions into a UserError that names `path`."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        cure = "free some space" if full else "mend that"
-        raise UserError(f"cannot write {path}: {error.strerror}; {cure}, then go on with --resume") from error
+        cure = "free some space" if full else "fix that"
+        raise UserError(f"cannot write {path}: {error.strerror}; {cure}, then continue with --resume") from error

@@ -1,6 +1,6 @@
-"""Facts about this environment and this machine, for `mmrl doctor`; what they mean is judged in `mmrl.ui.doctor`.
+"""Facts about this environment and this machine, for `mmrl doctor`; `mmrl.ui.doctor` interprets them.
 
-Libraries and drivers are tried in child processes with a deadline: one that crashes or hangs is a fact like any other.
+Libraries and drivers are tried in child processes with a timeout, so that a crash or a hang is reported too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmrl.compute.torchvision import PTH_NAME
 from mmrl.registry.distributions import DISTRIBUTION, canonical
 
 Facts = Mapping[str, Any]
-"""What a child process printed, or `{"error": why it did not}`."""
+"""The JSON that a child process printed, or `{"error": why it failed}`."""
 
 TRY_TORCH = """
 import json, torch
@@ -42,7 +42,7 @@ print("{}")
 TRY_SIMULATOR = """
 import json, sys
 from mmrl.registry.plugins import registry
-registry()  # what a plugin's file has, which isn't installed
+registry()  # makes plugins available that are files, not installed
 from mmrl.registry.importing import load_target
 print(json.dumps(load_target(sys.argv[1], "its check")()))
 """
@@ -55,14 +55,14 @@ def installed() -> dict[str, str]:
 
 
 def extras(dist: str = DISTRIBUTION) -> dict[str, list[Requirement]]:
-    """What each extra of an installed distribution asks for, with the extras that it names; empty where it is not installed."""
+    """Extra -> its requirements, with those of nested extras; empty if the distribution isn't installed."""
     try:
         declared = metadata.metadata(dist)
     except metadata.PackageNotFoundError:
         return {}
-    asked = [Requirement(r) for r in declared.get_all("Requires-Dist") or ()]
+    required = [Requirement(r) for r in declared.get_all("Requires-Dist") or ()]
     own = {
-        extra: [r for r in asked if r.marker and r.marker.evaluate({"extra": extra}) > r.marker.evaluate({"extra": ""})]
+        extra: [r for r in required if r.marker and r.marker.evaluate({"extra": extra}) > r.marker.evaluate({"extra": ""})]
         for extra in declared.get_all("Provides-Extra") or ()
     }
 
@@ -77,13 +77,13 @@ def extras(dist: str = DISTRIBUTION) -> dict[str, list[Requirement]]:
 
 
 def requirements(dist: str) -> list[Requirement]:
-    """What an installed distribution asks for in this environment, with what the extras of mmrl bring that it names."""
+    """The requirements of an installed distribution in this environment; extras of mmrl are replaced by their requirements."""
     try:
-        asked = [Requirement(r) for r in metadata.requires(dist) or ()]
+        required = [Requirement(r) for r in metadata.requires(dist) or ()]
     except metadata.PackageNotFoundError:
         return []
     ours, found = extras(), []
-    for r in asked:
+    for r in required:
         if r.marker and not r.marker.evaluate({"extra": ""}):
             continue
         found += [one for extra in sorted(r.extras) for one in ours.get(extra, ())] if canonical(r.name) == DISTRIBUTION else [r]
@@ -96,7 +96,7 @@ def has_pth() -> bool:
 
 
 def nvidia_gpus(timeout_s: float = 20.0) -> list[str]:
-    """The GPUs that NVIDIA's driver lists; none without a driver that works."""
+    """Names of the GPUs that NVIDIA's driver lists; empty without a working driver."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return []

@@ -1,4 +1,4 @@
-"""What a run was made with: versions, plugins, git, machine. Nothing heavy is imported to find out."""
+"""The manifest of a run: versions, plugins, git, machine. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def manifest(seed: int) -> dict[str, Any]:
 
 @functools.cache
 def _packages() -> dict[str, str]:
-    """Read once in a process: hundreds of files."""
+    """Versions of all installed distributions, cached, as this reads hundreds of files."""
     from mmrl.run_folder.machine import installed
 
     return dict(sorted(installed().items()))
 
 
 def git() -> dict[str, Any]:
-    """`{"commit", "dirty"}` of the current folder; both None outside a repository. Untracked files are not dirt."""
+    """`{"commit", "dirty"}` of the current folder; both None outside a repository. Untracked files don't make it dirty."""
     commit = _output("git", "rev-parse", "HEAD")
     status = _output("git", "status", "--porcelain", "--untracked-files=no") if commit else None
     return {"commit": commit, "dirty": None if status is None else bool(status)}
@@ -68,7 +68,7 @@ def _cpu() -> str:
 
 
 def _output(*command: str) -> str | None:
-    """What a program prints, or None when it is absent, slow or fails."""
+    """A program's output, or None if it is missing, slow or fails."""
     if not shutil.which(command[0]):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The catalogue of metrics: which curves a report shows, in which order and with which words, and how they add up over ranks."""
+"""The catalogue of metrics: the charts of a report with their titles and hints, and the reductions of metrics over ranks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:  # torch would make a report slow to start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One picture of the catalogue: the metrics that belong in it and how to read it."""
+    """One chart of a report: its metrics and how to read them."""
 
     title: str
     keys: tuple[str, ...]
-    """Patterns of metric keys; a metric is drawn by the first chart that names it."""
+    """Patterns of metric keys; a metric is drawn in the first chart with a matching pattern."""
     hint: str
     unit: str = ""
     zero: bool = False
     spiky: bool = False
-    """Rare wild values may leave the picture, with a note."""
+    """Rare extreme values may lie outside the chart, with a note."""
     stacked: bool = False
     per_stage: bool = False
-    """One chart for each stage, because the values can't be compared between stages."""
+    """One chart per stage, as values of different stages can't be compared."""
     several: bool = False
-    """Say nothing when there is only one line: another chart shows it already."""
+    """Leave the chart out if it has only one line, which another chart shows already."""
 
 
 SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
@@ -49,21 +49,21 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 keys=("reward/*",),
                 zero=True,
                 several=True,
-                hint="What each verifier gave, before weighting. One part rising alone can mean that it is being gamed.",
+                hint="Mean score of each verifier, before weighting. If only one part rises, the policy may exploit it.",
             ),
             Chart(
                 title="Reward by part, of each task",
                 keys=("task/*/reward/*",),
                 zero=True,
                 several=True,
-                hint="The same for each task: a part may be easy in one and out of reach in another.",
+                hint="The same for each task: a part may be easy in one task and out of reach in another.",
             ),
             Chart(
                 title="Reward by task",
                 keys=("task/*/reward",),
                 zero=True,
                 several=True,
-                hint="A task that falls while others rise is paying for them.",
+                hint="If one task falls while others rise, training on them harms it.",
             ),
         ),
     ),
@@ -74,72 +74,70 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 title="Completion length",
                 keys=("length/mean", "length/max"),
                 zero=True,
-                hint="Tokens. A steady climb without more reward is padding.",
+                hint="In tokens. If it rises steadily and the reward doesn't, the policy is padding.",
             ),
-            Chart(
-                title="Completion length by task", keys=("task/*/length",), zero=True, several=True, hint="Tokens, on average."
-            ),
+            Chart(title="Completion length by task", keys=("task/*/length",), zero=True, several=True, hint="Mean, in tokens."),
             Chart(
                 title="Cut off",
                 keys=("length/truncated_share",),
                 unit="%",
                 zero=True,
-                hint="Share of episodes that met a limit, of length or turns. If it is high, raise it.",
+                hint="Share of episodes that were truncated by a limit of length, turns or time. If it is high, raise the limit.",
             ),
             Chart(
                 title="Entropy",
                 keys=("entropy",),
                 zero=True,
-                hint="How undecided the policy is, in nats per token. Near zero it has stopped exploring.",
+                hint="In nats per token. Near zero the policy has stopped exploring.",
             ),
             Chart(
                 title="Same answer to different prompts",
                 keys=("answers/most_common_share",),
                 unit="%",
                 zero=True,
-                hint="Share of groups whose commonest text is the commonest of all. Near 100% the picture no longer matters.",
+                hint="Share of groups with the same most common completion. Near 100% the policy ignores the images.",
             ),
             Chart(
                 title="Success of episodes",
                 keys=("episode/success", "episode/success_at_end"),
                 unit="%",
                 zero=True,
-                hint="Sampled, so below what evaluations say of the likeliest actions. At the end: in the last state.",
+                hint="Of sampled actions, so lower than evaluations with greedy actions. At the end: in the last state.",
             ),
             Chart(
                 title="Steps of an episode",
                 keys=("episode/steps",),
                 zero=True,
-                hint="Fewer for the same success is a shorter way.",
+                hint="Mean number of steps. Fewer steps for the same success are better.",
             ),
             Chart(
                 title="Return",
                 keys=("episode/return", "episode/reward", "episode/raw_reward"),
-                hint="What the simulator or the page paid in an episode; raw: without regard to time.",
+                hint="Sum of the rewards of the simulator or page in an episode; raw: without the decay over time.",
             ),
             Chart(
                 title="Turns that were refused",
                 keys=("episode/refused",),
                 zero=True,
-                hint="In an episode: an answer that was no action, or an action that made no sense there.",
+                hint="Mean number per episode: the answer was no action, or an action that is impossible in the state.",
             ),
             Chart(
                 title="Episodes lost",
                 keys=("environment/lost",),
                 zero=True,
-                hint="Their world broke; they are left out. Anything but 0 needs a look at the warnings of the run.",
+                hint="Their environment failed, so they are left out. If it isn't 0, read the warnings of the run.",
             ),
             Chart(
                 title="Parts of the task",
                 keys=("episode/*",),
                 zero=True,
-                hint="How far each part was reached, at its best in an episode.",
+                hint="Best value of each part within an episode, on average.",
             ),
             Chart(
                 title="Turns",
                 keys=("turns/mean",),
                 zero=True,
-                hint="Turns per episode. Fewer for the same reward is a shorter way.",
+                hint="Mean number per episode. Fewer turns for the same reward are better.",
             ),
         ),
     ),
@@ -151,33 +149,33 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 keys=("kl",),
                 zero=True,
                 spiky=True,
-                hint="From the reference; without one, from the weights that sampled, which is 0 with one epoch.",
+                hint="To the reference model; without one, to the weights before the update, which is 0 with one epoch.",
             ),
             Chart(
                 title="Weight of the KL penalty",
                 keys=("kl_coef",),
                 zero=True,
-                hint="With kl_target it rises while the KL is above the target, and falls below.",
+                hint="With kl_target it rises while the KL is above the target, and falls while it is below.",
             ),
             Chart(
                 title="Optimiser steps",
                 keys=("optimizer_steps",),
                 zero=True,
-                hint="Of each step. Fewer than there are mini-batches where stop_kl ended it.",
+                hint="Per step. stop_kl ends a step early, with fewer optimiser steps than mini-batches.",
             ),
             Chart(
                 title="Clipped tokens",
                 keys=("clip_share",),
                 unit="%",
                 zero=True,
-                hint="Share whose update was clipped. Above a fifth or so, steps are too large.",
+                hint="Share of tokens whose ratio was clipped. Above about 20%, steps are too large.",
             ),
             Chart(
                 title="Groups without spread",
                 keys=("zero_std_share",),
                 unit="%",
                 zero=True,
-                hint="All completions scored alike: nothing to learn from. Harder or easier prompts help.",
+                hint="All completions of the group have the same score, so it teaches nothing. Harder or easier prompts help.",
             ),
             Chart(
                 title="Groups without spread, by task",
@@ -198,7 +196,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 title="Groups sampled",
                 keys=("sampling/groups", "sampling/hinted", "sampling/ground_truth", "sampling/replayed"),
                 zero=True,
-                hint="In all, for those that are trained on; of them saved by a hint, with the gold completion, failed before.",
+                hint="All sampled groups; of these, those helped by a hint, with the gold completion, and of replayed prompts.",
             ),
             Chart(
                 title="Share of the prompts, by task",
@@ -206,21 +204,21 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 unit="%",
                 zero=True,
                 several=True,
-                hint="As the spread of their groups has weighted them; those that had failed before come on top.",
+                hint="The task weights, adapted to the spread of their groups; replayed prompts come on top.",
             ),
             Chart(
-                title="Called positive",
+                title="Labelled positive",
                 keys=("condition/positive_share",),
                 unit="%",
                 zero=True,
-                hint="Share of the completions that were trained on as good ones. 0% means that all of a step were alike.",
+                hint="Share of completions trained on with the positive condition. 0%: all of a step had the same advantage.",
             ),
             Chart(
                 title="Loss",
                 keys=("loss",),
                 spiky=True,
                 per_stage=True,
-                hint="In SFT the cross-entropy, in distillation the divergence: it falls. In RL it hovers about zero.",
+                hint="In SFT the cross-entropy, in distillation the divergence: both should fall. In RL it stays around zero.",
             ),
             Chart(
                 title="Gradient norm",
@@ -228,37 +226,37 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 spiky=True,
                 per_stage=True,
-                hint="Before clipping. Rare spikes are normal, a rising floor is not.",
+                hint="Before clipping. Rare spikes are normal, a rising baseline is not.",
             ),
-            Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="As scheduled."),
+            Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="According to the schedule."),
         ),
     ),
     (
         "Critic",
         (
             Chart(
-                title="Values", keys=("value",), hint="What the critic expects, on average. It should come to follow the reward."
+                title="Values", keys=("value",), hint="Mean value that the critic predicts. It should learn to follow the reward."
             ),
             Chart(
                 title="Value loss",
                 keys=("value_loss",),
                 zero=True,
                 spiky=True,
-                hint="Its error. It falls at first; while it is large, advantages are mostly noise.",
+                hint="Error of the critic. It should fall at first; while it is large, advantages are mostly noise.",
             ),
             Chart(
                 title="Clipped values",
                 keys=("value_clip_share",),
                 unit="%",
                 zero=True,
-                hint="Share whose update was clipped. If it is high, the critic can't keep up.",
+                hint="Share of values whose update was clipped. If it is high, the critic can't keep up.",
             ),
             Chart(
                 title="Gradient norm of the critic",
                 keys=("grad_norm/critic",),
                 zero=True,
                 spiky=True,
-                hint="Of its own weights, before clipping.",
+                hint="Of the critic's own weights, before clipping.",
             ),
         ),
     ),
@@ -276,14 +274,14 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 title="Weight of gold completions",
                 keys=("imitation/weight",),
                 zero=True,
-                hint="Beside the sampled ones; the rest of the loss is the algorithm's.",
+                hint="Weight of their loss; the algorithm's loss has the rest.",
             ),
             Chart(
                 title="Loss of gold completions",
                 keys=("imitation/loss",),
                 zero=True,
                 spiky=True,
-                hint="What they add to the loss, weighted.",
+                hint="Their part of the loss, with its weight.",
             ),
         ),
     ),
@@ -295,7 +293,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 keys=("logprob_gap",),
                 zero=True,
                 spiky=True,
-                hint="Difference of their log-probabilities for the same tokens. It belongs near zero.",
+                hint="Mean difference of their log-probabilities of the same tokens, in nats. It should be near zero.",
             ),
             Chart(
                 title="Failed scores",
@@ -310,58 +308,58 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 keys=("memory/process", "memory/gpu"),
                 unit="MB",
                 zero=True,
-                hint="Of the learner's process, and the most so far that torch held on its GPU. What grows all along is a leak.",
+                hint="Of the learner's process, and torch's peak so far on its GPU. Steady growth is a leak.",
             ),
             Chart(
-                title="Seconds beside the learner",
+                title="Seconds of asynchronous sampling",
                 keys=("async/*",),
                 unit="s",
                 stacked=True,
-                hint="Sampling for later steps, by part. What the learner waits for it is in the chart before.",
+                hint="Sampling for later steps, by part. The time that the learner waits for it is in Seconds per step.",
             ),
             Chart(
                 title="Waiting for other learners",
                 keys=("ranks/wait_s",),
                 unit="s",
                 zero=True,
-                hint="Of the learner that waited most. Much says that another has longer completions or a slower machine.",
+                hint="Of the learner that waited most. Long waits mean that another has longer completions or a slower machine.",
             ),
             Chart(
                 title="Versions behind",
                 keys=("staleness/mean", "staleness/max"),
                 zero=True,
-                hint="Steps that the sampling weights were behind the learner's; at most compute.staleness.",
+                hint="Steps by which the sampling weights are behind the learner's; at most compute.staleness.",
             ),
             Chart(
-                title="Weight of samples",
+                title="Importance weights",
                 keys=("importance/mean",),
-                hint="How likely they are under the learner, against the sampler. Near 1 both are the same policy.",
+                hint="Mean ratio of the tokens' probabilities under learner and sampler. Near 1 they are the same policy.",
             ),
             Chart(
-                title="Weights cut by their cap",
+                title="Capped importance weights",
                 keys=("importance/capped_share",),
                 unit="%",
                 zero=True,
-                hint="Samples that the learner finds much likelier. Where they are many, the sampler is too far behind.",
+                hint="Share of tokens that are much likelier under the learner. If it is high, the sampler is too far behind.",
             ),
             Chart(
-                title="Simulator steps a second",
+                title="Simulator steps per second",
                 keys=("simulator/steps_per_s",),
                 zero=True,
-                hint="Of all environments together, while episodes are played.",
+                hint="Of all environments together, during episodes.",
             ),
             Chart(
                 title="Simulator and policy",
                 keys=("simulator/busy_share", "policy/idle_share"),
                 unit="%",
                 zero=True,
-                hint="Share of playing in which a simulator was stepped, and in which the policy waited for one.",
+                hint="Share of the sampling time in which a simulator was stepped, and in which the policy waited for one.",
             ),
             Chart(
                 title="Environments lost",
                 keys=("simulator/lost",),
                 zero=True,
-                hint="They broke; their episodes were begun again. Anything but 0 needs a look at the simulator.",
+                hint="They failed, and their episodes began again. If it isn't 0, check the simulator.",
             ),
         ),
     ),
@@ -374,7 +372,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "simulator/busy_share": "mean",
     "policy/idle_share": "mean",
 }
-"""How a metric that each of several learners measures for itself becomes the run's; one that isn't here is averaged."""
+"""Metric -> its reduction over learners; other metrics are averaged."""
 PARTS = ("generate", "update", "judge", "process", "other", "evaluate", "wait")
-"""Parts of the time, in the order of their colours."""
-HIDDEN = ("time/step", "simulator/steps")  # the sum of what the stacked chart shows; what the speed is made of
+"""Parts of a step's time, in the order of their colours."""
+HIDDEN = ("time/step", "simulator/steps")  # the sum of the stacked chart; steps_per_s is derived from steps

@@ -20,7 +20,7 @@ _STEP = re.compile(r"step-(\d{6,12})(?:\.jsonl)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """What a run folder holds, as plain data."""
+    """The content of a run folder, as plain data."""
 
     path: Path
     config: dict[str, Any]
@@ -34,7 +34,7 @@ class RunData:
     errors: list[dict[str, Any]]
     """`{"step", "where", "what"}`, in order."""
     summary: dict[str, Any] | None
-    """`summary.json`; None while the run is going, or when it was killed."""
+    """`summary.json`; None while the run goes on, or if it was killed."""
     rollout_files: list[Path]
     """`rollouts/step-*.jsonl`, in order; `read_jsonl` reads one."""
     item_files: list[Path]
@@ -44,7 +44,7 @@ class RunData:
 
 
 def read_run(path: str | os.PathLike[str]) -> RunData:
-    """A run folder's content, also of a run that is still going. Raises UserError when it is not a run folder or is damaged."""
+    """Read a run folder, also of a run that still goes on. Raises UserError if it is no run folder or is damaged."""
     path = Path(path)
     _check_run(path)
     rows = read_jsonl(path / "metrics.jsonl")
@@ -66,7 +66,7 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; none when there is no file. A last line that was cut off by a kill is left out."""
+    """The rows of a JSONL file; empty if there is no file. A last line that was truncated by a kill is left out."""
     try:
         lines = contents(path).split(b"\n")
     except FileNotFoundError:
@@ -90,8 +90,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def item_files(path: Path) -> dict[int, Path]:
-    """Step -> the file of `evaluations/` with what its prompts scored, the earliest first. Raises UserError when the folder is
-    not a run's."""
+    """Step -> its file of `evaluations/` with the scores of prompts, the earliest first. Raises UserError if the folder isn't a
+    run folder."""
     _check_run(path)
     return {step_of(file): file for file in _by_step(path / "evaluations")}
 
@@ -104,12 +104,12 @@ def read_items(path: Path) -> list[dict[str, Any]]:
         if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
             raise UserError(f"{path} line {number} is not an item of an evaluation: the file is damaged; remove that line")
         if any(v is not None and not (is_finite(v) and abs(v) <= 1e30) for v in (row.get("value"), *row["values"])):
-            raise UserError(f"{path} line {number}: {row['value']!r:.40} is no score to calculate with: remove that line")
+            raise UserError(f"{path} line {number}: {row['value']!r:.40} is no valid score: remove that line")
     return rows
 
 
 def is_row(row: Any) -> bool:
-    """A row has a step, and in the places where readers look further, what they look for."""
+    """Whether a value has the shape of a row: a step, and the types of the fields that readers use."""
     if not isinstance(row, dict) or not isinstance(row.get("step", ""), int | None):
         return False
     if not all(isinstance(row.get(key, {}), dict) for key in ("metrics", "eval", "score")):
@@ -124,7 +124,7 @@ def is_row(row: Any) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """The step in the name of a file of rollouts or items or of a checkpoint."""
+    """The step in the name of a file of rollouts or items, or of a checkpoint."""
     match = _STEP.fullmatch(path.name)
     if not match:
         raise ValueError(f"{path.name} is not named step-000123")
@@ -132,7 +132,7 @@ def step_of(path: Path) -> int:
 
 
 def step_entries(folder: Path) -> Iterator[tuple[int, os.DirEntry[str]]]:
-    """(step, entry) of what is named by a step in a folder, in no order; nothing where there is no folder."""
+    """(step, entry) of the entries of a folder that are named by a step, unordered; empty if there is no folder."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if match := _STEP.fullmatch(entry.name):
@@ -152,7 +152,7 @@ def _check_run(path: Path) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether the folder is a run's, and may be looked into."""
+    """Whether a folder is a run folder and can be read."""
     try:
         return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
     except PermissionError:
@@ -165,7 +165,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict):
-        raise UserError(f"cannot read {path}: it holds no JSON object; the file is damaged")
+        raise UserError(f"cannot read {path}: it contains no JSON object; the file is damaged")
     return found
 
 

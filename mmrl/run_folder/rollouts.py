@@ -1,4 +1,4 @@
-"""What the run folder keeps of rollouts for people: rows of plain data, with pictures and videos still to be stored."""
+"""Rows of rollouts for the run folder: plain data, with images and videos still to be stored."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from mmrl.api.types import Message, Rollout, Score
 from mmrl.run_folder import webp
 
 VIEW_PIXELS = 512
-"""Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
+"""Longest side of stored images; larger ones are scaled down."""
 DRAWN_PIXELS = 1600
-"""Longest side of those that a task draws for people, such as all screens of an episode."""
+"""Longest side of images that a task draws, such as all screens of an episode."""
 
 
 def select_rollouts(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
-    """Which rollouts are kept, at most `limit`: whole groups of each task in turn, those that taught something first (taught:
-    whether
-    a rollout has an advantage that isn't zero). Of a first
-    group that is too large, its gold completions and the first others."""
+    """The indices of rollouts to record, at most `limit`: whole groups of each task in turn, those that teach something first. If
+    the first group is too large, its gold completions and its first other rollouts. taught: whether each rollout has a nonzero
+    advantage."""
     groups: dict[int, list[int]] = {}
     for n, rollout in enumerate(rollouts):
         groups.setdefault(rollout.group, []).append(n)
@@ -39,7 +38,7 @@ def select_rollouts(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: 
 
 
 def draw_completion(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
-    """The picture that a rollout's task draws of it, if it draws one. tasks: label -> task."""
+    """The image that a rollout's task draws of it, or None. tasks: label -> task."""
     task = tasks[rollout.prompt.task]
     own = "draw_completion" if type(task).draw_episode is Task.draw_episode else "draw_episode"
     with plugin_errors(f"task {rollout.prompt.task!r}: {own}()"):
@@ -47,8 +46,8 @@ def draw_completion(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
 
 
 def overlays_of(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, Any]]:
-    """What its task draws over the pictures of a rollout's prompt, as plain data. tasks: label -> task."""
-    if not rollout.prompt.messages:  # what was seen in a simulator is in no prompt
+    """The overlays of the images of a rollout's prompt, from its task, as plain data. tasks: label -> task."""
+    if not rollout.prompt.messages:  # a simulator's images are not in the prompt
         return []
     with plugin_errors(f"task {rollout.prompt.task!r}: overlays()"):
         return overlays.to_json(tasks[rollout.prompt.task].overlays(rollout.prompt, rollout.completion))
@@ -57,7 +56,7 @@ def overlays_of(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, A
 def rollout_row(
     rollout: Rollout, score: Score, advantage: float, drawing: Any = None, overlays: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What is kept of a rollout. drawing: the picture that its completion draws. overlays: what is drawn over those of its prompt."""
+    """The row of a rollout. drawing: the image that its task draws. overlays: overlays of the prompt's images."""
     prompt = rollout.prompt
     return {
         "task": prompt.task,
@@ -79,7 +78,7 @@ def rollout_row(
 
 
 def _shown(rollout: Rollout) -> list[Message]:
-    """Its messages, the first with the video of what was seen in a simulator."""
+    """The rollout's messages; the first contains the video of an episode in a simulator."""
     messages = [*rollout.messages]
     film = webp.trajectory_video(rollout.filmed) if rollout.filmed else None
     if film is not None:
@@ -88,7 +87,8 @@ def _shown(rollout: Rollout) -> list[Message]:
 
 
 def store_media(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:
-    """A message with paths in the place of its pictures and videos. keep: stores one, a video or not, and gives its path."""
+    """A message with paths instead of images and videos. keep: stores a medium, given whether it is a video, and returns its
+    path."""
 
     def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = of["type"]
@@ -102,7 +102,7 @@ def store_media(message: Message, keep: Callable[[Any, bool], str]) -> dict[str,
 
 
 def with_frames(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with the frames of its clips, as this process has decoded them: for another that hasn't."""
+    """A row with the decoded frames of its clips, for a process that hasn't decoded them."""
 
     def seen(part: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**part, "video": webp.clip_video(part["video"])} if part["type"] == "video" and "video" in part else part
@@ -113,7 +113,7 @@ def with_frames(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:
     """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels. most:
-    pixels of its longer side."""
+    maximal pixels of the longer side."""
     import io
 
     from PIL import Image
@@ -130,7 +130,7 @@ def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:
 
 
 def view_webp(film: webp.Video) -> tuple[str, bytes]:
-    """("media/<sha>.webp", its bytes); the name is a hash of the pictures and of their times."""
+    """("media/<sha>.webp", its bytes) of a video; the name is a hash of the frames and their times."""
     shape = f"{film.frames_THWC.shape} {film.times_ms}".encode()
     return f"media/{_name(shape, film.frames_THWC.tobytes())}.webp", webp.encode_webp(film)
 

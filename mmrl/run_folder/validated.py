@@ -1,6 +1,7 @@
-"""What is in a run folder, whoever wrote it, as pages may rely on it: what is known has its type, or is left out, or is text.
+"""Validate the content of a run folder for pages, whichever program wrote it: known fields have their type, or are left out or
+turned into text.
 
-`docs/run-folder.md` says the types. Of a field that no page knows nothing is asked but that JSON can hold it.
+`docs/run-folder.md` has the types. Fields that no page uses only have to be valid JSON.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 from mmrl.run_folder.reader import RunData, is_row, read_jsonl
 
 WHOLE = 1 << 53
-"""Whole numbers are smaller than this: all readers have the same."""
+"""Bound of integers that all readers, such as JavaScript, represent exactly."""
 _ODD = (b"\\ud", b"\\uD", b"NaN", b"Infinity")
-"""What a line has in it that may hold half a character or no number, somewhere."""
+"""Bytes in a line that may contain a lone surrogate or a number that isn't finite."""
 _TEXTS = (
     "stage",
     "where",
@@ -39,7 +40,7 @@ _COUNTS = ("step", "group", "tokens")
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """A line of a JSONL file as a row; None for one that is torn or is none."""
+    """A line of a JSONL file as a row; None if it is truncated or is no row."""
     try:
         found = json.loads(line)
         return row(to_storable(found) if any(mark in line for mark in _ODD) else found)
@@ -48,12 +49,12 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Those of a JSONL file. Raises UserError as `read_jsonl` does."""
+    """The rows of a JSONL file. Raises UserError as `read_jsonl` does."""
     return [found for one in read_jsonl(path) if (found := row(to_storable(one))) is not None]
 
 
 def row(found: Any) -> dict[str, Any] | None:
-    """A row of any file of a run folder; None for what can't be one."""
+    """A validated row of any file of a run folder; None if it can't be one."""
     if not is_row(found):
         return None
     timed = "metrics" in found or "eval" in found
@@ -82,7 +83,7 @@ def row(found: Any) -> dict[str, Any] | None:
 
 
 def figure(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The figure of an evaluation."""
+    """The validated figure of an evaluation."""
     one = dict(found)
     for key in ("task", "split", "metric"):
         one[key] = _text(one.get(key, ""))
@@ -119,9 +120,9 @@ def _part(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(data: RunData) -> RunData:
-    """A run as `read_run` gives it."""
+    """The validated result of `read_run`."""
     steps, evals, errors = (
-        [ok for one in some if (ok := row(to_storable(one)))] for some in (data.steps, data.evals, data.errors)
+        [ok for one in found if (ok := row(to_storable(one)))] for found in (data.steps, data.evals, data.errors)
     )
     closed = None if data.summary is None else summary(data.summary)
     return replace(
@@ -136,7 +137,7 @@ def run(data: RunData) -> RunData:
 
 
 def config(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved run file."""
+    """A validated run file."""
     found = to_storable(found)
     stages = [
         {**stage, "steps": stage["steps"] if _is_count(stage.get("steps")) else None} for stage in _tables(found.get("stages"))
@@ -147,7 +148,7 @@ def config(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def manifest(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was made with."""
+    """A validated manifest."""
     found = to_storable(found)
     machine = _table(found.get("machine"))
     memory, gpus = machine.get("memory_mb"), machine.get("gpus")
@@ -159,7 +160,7 @@ def manifest(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that close a run."""
+    """A validated summary."""
     found = to_storable(found)
     figures = {
         when: {task: figure(one) for task, one in _table(found.get(when)).items() if isinstance(one, dict)}
@@ -170,7 +171,8 @@ def summary(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_storable(value: Any) -> Any:
-    """What JSON, SQLite and UTF-8 can hold: numbers beyond all bounds become None, halves of a character their code."""
+    """Convert a value to one that JSON, SQLite and UTF-8 can store: numbers that are too large or not finite become None, lone
+    surrogates their escape code."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, bool) or value is None:

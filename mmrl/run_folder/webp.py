@@ -1,4 +1,4 @@
-"""Episodes in simulators, and clips that a policy is shown, as short videos: animated WebP, which browsers play."""
+"""Short videos of episodes in simulators and of clips in prompts, as animated WebP, which browsers play."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ if TYPE_CHECKING:
     from mmrl.api.simulators.types import TrajectoryData
 
 HOLD_S = 1.0
-"""How long the last picture stays before the video begins again."""
+"""Seconds that the last frame is shown before the video repeats."""
 PICTURES = 64
-"""Pictures of a video; of a longer episode some are left out, and the others stay longer."""
+"""Maximal number of frames of a video; longer episodes are subsampled, and each frame is shown longer."""
 EXACT = 128
-"""Pixels of the longer side up to which pictures are kept as they are; larger ones are compressed with losses."""
+"""Videos whose longer side has at most so many pixels are stored lossless, larger ones lossy."""
 PIXELS = 256
-"""Height of the largest pictures; larger ones are scaled down."""
+"""Maximal height in pixels; higher frames are scaled down."""
 QUALITY = 80
-"""Of the lossy ones, 0 to 100."""
+"""Quality of lossy frames, 0 to 100."""
 READ = (4096, 4 * PICTURES)
-"""Pixels of a side and pictures beyond which a file is not one of ours."""
+"""Maximal pixels of a side and maximal number of frames of a file that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """T pictures and how long each is shown."""
+    """T frames and their durations."""
 
     frames_THWC: np.ndarray
-    """uint8 [T, H, W, 3]; several cameras stand side by side."""
+    """uint8 [T, H, W, 3]; several cameras are side by side."""
     times_ms: tuple[int, ...]
-    """T whole milliseconds, of simulated time; the last one's is `HOLD_S`."""
+    """T durations in milliseconds, of simulated time; the last one is `HOLD_S`."""
 
 
 def trajectory_video(track: TrajectoryData) -> Video | None:
-    """What was seen before each call of the policy, and in the end. None where the simulator shows no pictures.
+    """The video of an episode: the images before each call of the policy, and the final ones. None if the simulator has no
+    images.
 
-    A call is shown as long as its actions took: `TrajectoryData.step_s` each.
+    A frame is shown as long as its call's actions took, `TrajectoryData.step_s` each.
     """
     import numpy as np
 
@@ -52,7 +53,7 @@ def trajectory_video(track: TrajectoryData) -> Video | None:
     views = [shown.cpu().numpy() for shown in track.images.values()]
     count = len(views[0])
     steps = track.valid_TK.sum(1).tolist()
-    ends = [0, *accumulate(steps)]  # before which step each of the T + 1 pictures was seen
+    ends = [0, *accumulate(steps)]  # the step before which each of the T + 1 images was taken
     chosen = sorted({round(i * (count - 1) / (PICTURES - 1)) for i in range(PICTURES)})
     starts = [round(1000 * track.step_s * ends[i]) for i in chosen]
     times = [max(1, after - before) for before, after in pairwise(starts)]
@@ -63,7 +64,7 @@ def trajectory_video(track: TrajectoryData) -> Video | None:
 
 
 def clip_video(clip: Clip | VideoFrames | Video) -> Video:
-    """What a policy is shown of a clip, as long as it is in the clip."""
+    """The video of the frames of a clip that the policy gets, with their durations in the clip."""
     import numpy as np
 
     from mmrl.api.media.decoding import recent_frames
@@ -80,7 +81,7 @@ def clip_video(clip: Clip | VideoFrames | Video) -> Video:
 
 
 def _at_height(frames_THWC: np.ndarray, height: int) -> np.ndarray:
-    """The pictures enlarged to a height, by repeating pixels; a copy."""
+    """A copy of the frames, enlarged to a height by repeating pixels."""
     import numpy as np
 
     rows = np.arange(height) * frames_THWC.shape[1] // height
@@ -90,7 +91,7 @@ def _at_height(frames_THWC: np.ndarray, height: int) -> np.ndarray:
 
 
 def encode_webp(video: Video) -> bytes:
-    """The video as a file that plays round and round. Equal pictures that follow each other become one that stays longer."""
+    """The bytes of a WebP file that repeats the video. Consecutive equal frames become one with a longer duration."""
     from PIL import Image
 
     pictures = [Image.fromarray(frame) for frame in video.frames_THWC]
@@ -107,9 +108,9 @@ def encode_webp(video: Video) -> bytes:
 
 
 def decode_webp(data: bytes, what: str = "video") -> list[tuple[Image, int]]:
-    """The pictures of such a file, RGB, and how many milliseconds each is shown. what: the file's name, for errors.
+    """(frame, duration in milliseconds) of each frame of a WebP file, in RGB. what: the file's name, for errors.
 
-    Raises UserError where it is none, or larger than those that `encode_webp` makes.
+    Raises UserError if it can't be read or is larger than the files of `encode_webp`.
     """
     from PIL import Image
 
@@ -117,11 +118,11 @@ def decode_webp(data: bytes, what: str = "video") -> list[tuple[Image, int]]:
         with Image.open(io.BytesIO(data), formats=("WEBP",)) as file:
             count = getattr(file, "n_frames", 1)
             if max(file.size) > READ[0] or count > READ[1]:
-                raise UserError(f"{what}: {count} pictures of {file.size[0]} by {file.size[1]} are no video of a run: remove it")
+                raise UserError(f"{what}: {count} frames of {file.size[0]} by {file.size[1]} are no video of a run: remove it")
             found = []
             for i in range(count):
                 file.seek(i)
-                file.load()  # which alone knows how long it is shown
+                file.load()  # sets the duration
                 found.append((file.convert("RGB"), int(file.info.get("duration", 0))))
     except (OSError, ValueError, EOFError, SyntaxError) as error:
         raise UserError(f"{what} can't be read: {error}; the file is damaged: remove it") from error

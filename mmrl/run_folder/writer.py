@@ -1,7 +1,7 @@
-"""The run folder: the only code that writes one, and the code that reads it back. `docs/run-folder.md` describes every file.
+"""Write a run folder; no other code does. `docs/run-folder.md` describes every file.
 
-Files are either appended to by whole lines or written aside and renamed, so that a kill at any moment leaves at worst one
-torn last line, which readers leave out and `rewind` removes.
+Files are appended to by whole lines, or written to a temporary file and renamed, so a kill at any moment leaves at worst one
+truncated last line, which readers skip and `rewind` removes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, vie
 from mmrl.run_folder.webp import clip_video
 
 ENDED = "the end of the run"
-"""Where a fault that ended a run says in `errors.jsonl` that it is from."""
+"""`where` in `errors.jsonl` of the error that ended a run."""
 MAY_CHANGE = ("runs_dir", "smoke", "judge", "train", "compute", "checkpoint", "record", "limits")
-"""Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
+"""Sections of the run file that may change in a resumed run, as they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness")
-"""Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
+"""Keys of these sections that must not change, as they change the samples."""
 
 
 class RunFolder:
-    """A run's folder, open for writing. Make one with `create` or `open`."""
+    """A run folder, open for writing. Get one from `create` or `open`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -43,9 +43,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any], seed: int) -> RunFolder:
-        """A new run folder with `config.toml` and `manifest.json`. It appears whole or not at all.
+        """Make a new run folder with `config.toml` and `manifest.json`, atomically.
 
-        Raises UserError when the folder holds anything already or can't be written.
+        Raises UserError if the folder isn't empty or can't be written.
         """
         from mmrl.run_folder.manifest import manifest
 
@@ -59,24 +59,24 @@ class RunFolder:
             (aside / "manifest.json").write_bytes(files.pretty(manifest(seed)))
             os.rename(aside, path)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was quicker
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process made it meanwhile
                 check_unused(path)
-            raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place or mend that") from error
+            raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place or fix that") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return cls(path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) -> RunFolder:
-        """An existing run folder, its clock going on from the last row. With `config`, one that would change its results is
-        refused; one that only computes, checks or records them otherwise is taken over."""
+        """Open an existing run folder; its clock continues from the last row. config: replaces the folder's run file. Raises
+        UserError if it differs in keys that change results."""
         run = cls(path)
         _check_run(run.path)
         changed = {} if config is None else run.changes(config)
-        if told := ", ".join(
+        if refused := ", ".join(
             f"{key} = {old!r:.60}, now {new!r:.60}" for key, (old, new) in changed.items() if not _may_change(key)
         ):
-            raise UserError(f"{run.path} was made with other settings: {told}; set them back or choose another name")
+            raise UserError(f"{run.path} was made with other settings: {refused}; set them back or choose another name")
         if config is not None and changed:
             files.replace_file(run.path / "config.toml", _toml(config).encode())
         run._continue_clock()
@@ -88,34 +88,33 @@ class RunFolder:
         return _read_toml(self.path / "config.toml")
 
     def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Dotted key -> (this run's value, `config`'s), where they differ; None stands for a key that is not there."""
+        """Dotted key -> (this run's value, `config`'s) where they differ; None stands for a missing key."""
         return files.differences(self.config, tomllib.loads(_toml(config)))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
     def metrics(self, step: int, stage: str, values: Mapping[str, Any]) -> None:
-        """One training step's flat metrics. `step` counts over the whole run, stages included, from 1."""
+        """Write the metrics of a training step. step: counts over all stages of the run, from 1."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "metrics": values})
 
     def evaluation(self, step: int, stage: str, figure: Mapping[str, Any]) -> None:
-        """One task's `mmrl.evaluation.results.Evaluation` as plain data. Before any training, `step` is 0."""
+        """Write one task's `mmrl.evaluation.results.Evaluation` as plain data. step: 0 before training."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": figure})
 
     def error(
         self, step: int | None, where: str, what: str, *, alarm: str = "", level: Literal["warn", "stop"] = "warn", task: str = ""
     ) -> None:
-        """Something that went wrong or looked wrong, such as a failed verifier. alarm: the limit that a figure has reached;
-        level: what the limit does; task: the one that the figure is about."""
+        """Write an error or a warning, such as a failed verifier. alarm: the limit that a figure has reached; level: what the
+        limit does; task: the figure's task."""
         row: dict[str, Any] = {"step": step, "where": where, "what": what}
         if alarm:
             row |= {"alarm": alarm, "level": level}
         self._append("errors.jsonl", row | {"task": task} if task else row)
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
-        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (of what is drawn `DRAWN_PIXELS`), videos as
-        WebP, and replaced by
-        their path below `rollouts/`."""
+        """Write all recorded rollouts of a step, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
+        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (drawings `DRAWN_PIXELS`), videos as WebP; in the
+        rows their paths below `rollouts/` replace them."""
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
@@ -127,16 +126,15 @@ class RunFolder:
         files.replace_file(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
     def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """What each held-out prompt of an evaluation scored, all tasks in one call; see
-        `mmrl.evaluation.results.Evaluation.rows`. Their
-        pictures are stored as those of rollouts are, with them."""
+        """Write the scores of each held-out prompt of an evaluation, all tasks in one call; see
+        `mmrl.evaluation.results.Evaluation.rows`. Images are stored with those of rollouts."""
         path = self.path / "evaluations" / f"step-{step:06d}.jsonl"
         with files.disk_errors(path):
-            path.parent.mkdir(exist_ok=True)  # a run that evaluates nothing has none
+            path.parent.mkdir(exist_ok=True)  # runs without evaluation don't have the folder
         files.replace_file(path, b"".join(files.line({"step": step, **row, **self._messages(row)}) for row in rows))
 
     def _messages(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What a held-out prompt asks, if the row has it, its pictures stored."""
+        """The messages of a held-out prompt with stored images, if the row has them."""
         if "messages" not in row:
             return {}
         key = (row["task"], row["split"], row["id"])
@@ -145,23 +143,23 @@ class RunFolder:
         return {"messages": self._asked[key]}
 
     def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Episodes of an evaluation with their videos, all tasks in one call; see `mmrl.run_folder.episodes`."""
-        if rows:  # words make none
+        """Write episodes of an evaluation with their videos, all tasks in one call; see `mmrl.run_folder.episodes`."""
+        if rows:  # only tasks in simulators have episodes
             episodes.write_episodes(self.path / "episodes" / f"step-{step:06d}", [{"step": step, **row} for row in rows])
 
     def keep_episodes(self, steps: Container[int | None]) -> None:
-        """Forget the episodes of all evaluations but the first and those of these steps."""
+        """Remove the episodes of all evaluations but the first one and those of these steps."""
         for path in _by_step(self.path / "episodes")[1:]:
             if step_of(path) not in steps:
                 with files.disk_errors(path):
                     shutil.rmtree(path)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """`summary.json`, which closes the run."""
+        """Write `summary.json`, which marks the run as finished."""
         files.replace_file(self.path / "summary.json", files.pretty(values))
 
     def report(self, page: str) -> Path:
-        """`report.html`, made by `mmrl.ui.report.report`."""
+        """Write `report.html`, made by `mmrl.ui.report.report`."""
         path = self.path / "report.html"
         files.replace_file(path, page.encode())
         return path
@@ -169,16 +167,16 @@ class RunFolder:
     # -- checkpoints and resume -----------------------------------------------------------------------------------------
 
     def checkpoint_dir(self, step: int) -> Path:
-        """Where the checkpoint after `step` belongs; `mmrl.train.checkpoint` writes it aside and renames it there."""
+        """The folder of the checkpoint after `step`; `mmrl.train.checkpoint` writes it."""
         return self.path / "checkpoints" / f"step-{step:06d}"
 
     def checkpoints(self) -> list[Path]:
-        """Finished checkpoints, the earliest first."""
+        """The complete checkpoints, the earliest first."""
         return [path for path in _by_step(self.path / "checkpoints") if path.is_dir()]
 
     def rewind(self, step: int) -> None:
-        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, evaluations, their episodes, the summary,
-        a torn last line."""
+        """Remove everything after `step`, to resume from its checkpoint: rows, rollouts, evaluations, their episodes, the
+        summary, a truncated last line."""
         for name in ("metrics.jsonl", "errors.jsonl"):
             path = self.path / name
             if path.exists():
@@ -207,7 +205,7 @@ class RunFolder:
         files.append_lines(self.path / name, files.line(row))
 
     def _picture(self, image: Any, stored: dict[int, str], video: bool = False, most: int = VIEW_PIXELS) -> str:
-        """Store a picture or a video once; its path below `rollouts/`."""
+        """Store an image or a video once; return its path below `rollouts/`."""
         if id(image) not in stored:
             name, data = view_webp(clip_video(image)) if video else view_png(image, most)
             path = self.path / "rollouts" / name
@@ -221,7 +219,7 @@ class RunFolder:
 
 
 def check_unused(path: Path, asked: str = "") -> None:
-    """UserError unless `path` is free: absent, or an empty folder. asked: the switch that would have used a run there."""
+    """Raise UserError unless `path` is absent or an empty folder. asked: the option that would have used a run there."""
     try:
         held = sorted(entry.name for entry in path.iterdir())
     except FileNotFoundError:
@@ -230,12 +228,12 @@ def check_unused(path: Path, asked: str = "") -> None:
         raise UserError(f"cannot use {path} as a run folder: {error.strerror}; choose another name") from error
     if asked and ("config.toml" in held or "metrics.jsonl" in held):
         why = "it is a link" if path.is_symlink() else "config.toml or manifest.json is missing"
-        raise UserError(f"{path} is not a run folder that {asked} could use, {why}: remove it, or choose another name")
+        raise UserError(f"{asked} can't use {path} as a run folder, as {why}: remove it, or choose another name")
     if "config.toml" in held or "metrics.jsonl" in held:
-        raise UserError(f"{path} already holds a run: choose another name, --resume it, or remove it with --overwrite")
+        raise UserError(f"{path} already has a run: choose another name, --resume it, or remove it with --overwrite")
     if held:
         more = ", ..." if len(held) > 3 else ""
-        raise UserError(f"{path} is not empty (it holds {', '.join(held[:3])}{more}): choose another name for the run")
+        raise UserError(f"{path} is not empty (it contains {', '.join(held[:3])}{more}): choose another name for the run")
 
 
 # -- plain data ---------------------------------------------------------------------------------------------------------
@@ -248,12 +246,12 @@ def _toml(config: Mapping[str, Any]) -> str:
 
 
 def _may_change(key: str) -> bool:
-    """Whether a resumed run may have this key of the run file otherwise."""
+    """Whether this key of the run file may change in a resumed run."""
     return key.partition(".")[0] in MAY_CHANGE and key not in FIXED
 
 
 class NullRunFolder(RunFolder):
-    """Everything can be read; what is written goes nowhere, since the first rank writes the same."""
+    """The run folder of other ranks: it can be read, but writes nothing, as the first rank writes the same."""
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The conformance kit: what a task or a verifier must keep to, as small named checks. `mmrl check ID` runs it.
+"""The conformance kit: the rules for tasks, verifiers and simulators as small named checks. `mmrl check ID` runs it.
 
 A plugin's test file::
 

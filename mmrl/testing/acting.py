@@ -1,4 +1,4 @@
-"""Checks of tasks that act in simulators, and of verifiers that judge what came of their episodes."""
+"""Checks of tasks that act in simulators, and of verifiers that score the outcomes of their episodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mmrl.testing.tasks import every_split_has_rows, ids_are_unique, prompts_pic
 from mmrl.testing.verifiers import Verify
 
 STARTS = 4
-"""Starts of each split that are simulated."""
+"""Rows of each split whose start is simulated."""
 
 
 def simulator_is_there(subject: TaskSubject) -> str:
-    """The simulator that the task names can be made with its options, and knows the parts that are paid."""
+    """The task's simulator can be made with the task's options, and has the parts that the task rewards."""
     from mmrl.api.simulators.types import Simulation
     from mmrl.registry import plugins
 
@@ -28,7 +28,7 @@ def simulator_is_there(subject: TaskSubject) -> str:
     if not isinstance(simulation, Simulation):
         raise CheckFailed(f"simulation is {simulation!r:.80}: set it to a mmrl.api.simulators.types.Simulation")
     if not simulation.simulator:
-        return "none: it can be imitated alone"
+        return "none: the task only has demonstrations"
     try:
         plugins.registry().make_simulator(simulation, 1, "cpu").close()
     except UserError as error:
@@ -37,24 +37,24 @@ def simulator_is_there(subject: TaskSubject) -> str:
 
 
 def demonstrations_can_be_used(subject: TaskSubject) -> str:
-    """What the task itself demonstrates has an instruction, moments of one shape and an action for each."""
+    """The task's own demonstrations have an instruction, observations of one shape and an action for each."""
     from mmrl.rollout.simulators.demonstrations import task_demonstration
 
-    task, shown = subject.make(), 0
+    task, count = subject.make(), 0
     for split, rows in subject.rows.items():
         for row in rows:
             try:
-                found = task_demonstration(task, row)
+                demonstration = task_demonstration(task, row)
             except UserError as error:
                 raise CheckFailed(f"row {row.id!r} of {split!r}: {error}") from error
-            if found is not None and not found.instruction.strip():
-                raise CheckFailed(f"row {row.id!r} of {split!r} is demonstrated without an instruction: say what is to be done")
-            shown += found is not None
-    return f"{shown} of them" if shown else "none: the simulator's expert shows it, where it has one"
+            if demonstration is not None and not demonstration.instruction.strip():
+                raise CheckFailed(f"the demonstration of row {row.id!r} of {split!r} has no instruction: describe the goal")
+            count += demonstration is not None
+    return f"{count} of them" if count else "none: the simulator's expert demonstrates, if it has one"
 
 
 def starts_can_be_simulated(subject: TaskSubject) -> str:
-    """Each split's starts give an observation with an instruction; those that the task demonstrates itself need none."""
+    """The first rows of each split can be started and give an instruction. Rows with the task's own demonstration are skipped."""
     import torch
 
     from mmrl.registry import plugins
@@ -65,31 +65,31 @@ def starts_can_be_simulated(subject: TaskSubject) -> str:
         return "none"
     assert task.simulation is not None
     simulator = plugins.registry().make_simulator(task.simulation, 1, "cpu")
-    said: set[str] = set()
+    instructions: set[str] = set()
     try:
         for split, rows in played.items():
             for row in rows:
                 try:
-                    seen = simulator.reset(torch.tensor([row.seed]), None, row.meta.get("variant"))
+                    observation = simulator.reset(torch.tensor([row.seed]), None, row.meta.get("variant"))
                 except UserError as error:
                     raise CheckFailed(f"row {row.id!r} of {split!r} can't be started: {error}") from error
-                if not seen.instructions[0].strip():
-                    raise CheckFailed(f"row {row.id!r} of {split!r} starts without an instruction: say what is to be done")
-                said.add(seen.instructions[0])
+                if not observation.instructions[0].strip():
+                    raise CheckFailed(f"row {row.id!r} of {split!r} starts without an instruction: describe the goal")
+                instructions.add(observation.instructions[0])
     finally:
         simulator.close()
-    return f"{len(said)} instructions, such as {min(said)!r}"
+    return f"{len(instructions)} instructions, such as {min(instructions)!r}"
 
 
 def splits_start_apart(subject: TaskSubject) -> None:
-    """No start of one split is in another, by its seed."""
+    """No two splits have a row with the same seed."""
     seen: dict[int, str] = {}
     for split, rows in subject.rows.items():
         for row in rows:
             if seen.setdefault(row.seed, split) != split:
                 raise CheckFailed(
                     f"row {row.id!r} of {split!r} has the seed of a row of {seen[row.seed]!r}: an evaluation on it would measure "
-                    "memory; give each split seeds of its own"
+                    "memory; give each split its own seeds"
                 )
 
 
@@ -116,7 +116,7 @@ def check_acting_task(subject: TaskSubject) -> Report:
 
 
 class OutcomeSubject:
-    """A verifier that reads outcomes, and the parts of the simulators of its tasks."""
+    """A verifier of outcomes under test, and the parts of the simulators of its tasks."""
 
     def __init__(self, spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> None:
         from mmrl.registry import plugins
@@ -126,6 +126,7 @@ class OutcomeSubject:
         self.parts = sorted({p for s in simulators for p in plugins.registry().get("simulators", s).parts})
 
     def outcome(self, success: float, steps: float = 1.0) -> dict[str, float]:
+        """The outcome of an episode; success: 0 or 1."""
         return {
             "success": success,
             "success_at_end": success,
@@ -135,36 +136,36 @@ class OutcomeSubject:
         }
 
     def value(self, outcome: Mapping[str, float]) -> float:
-        """What the verifier gives; Fault where it raises or gives no number of its range."""
+        """The verifier's value for an outcome. Raises CheckFailed if it raises or returns a number out of its range."""
         try:
-            found = self.verify(Case(completion="", outcome=dict(outcome)))
+            score = self.verify(Case(completion="", outcome=dict(outcome)))
         except Exception as error:
             raise CheckFailed(
                 f"it raised {type(error).__name__}: {error} for the outcome {dict(outcome)}: read case.outcome"
             ) from error
-        value = found.value if isinstance(found, Score) else found
+        value = score.value if isinstance(score, Score) else score
         if value is None or not math.isfinite(value) or not self.spec.low - 1e-6 <= value <= self.spec.high + 1e-6:
             raise CheckFailed(
-                f"it gave {value!r}, outside its range [{self.spec.low:g}, {self.spec.high:g}]: correct low and high"
+                f"it gave {value!r}, outside of its range [{self.spec.low:g}, {self.spec.high:g}]: correct low and high"
             )
         return float(value)
 
 
 def success_at_once_scores_highest(subject: OutcomeSubject) -> None:
-    """An episode that succeeds with its first step, in every part, gets the spec's `high`."""
+    """An episode that succeeds at once, in every part, gets the spec's `high`."""
     value = subject.value(subject.outcome(1.0, steps=0.0))
     if not math.isclose(value, subject.spec.high, rel_tol=1e-6, abs_tol=1e-9):
-        raise CheckFailed(f"it gives {value:g} to an episode that succeeds at once, and not high={subject.spec.high:g}")
+        raise CheckFailed(f"it gives {value:g} to an episode that succeeds at once, not high={subject.spec.high:g}: correct high")
 
 
 def failure_scores_lower(subject: OutcomeSubject) -> None:
-    """An episode that reached nothing gets less."""
+    """An episode without success gets less than `high`."""
     if not subject.value(subject.outcome(0.0, steps=100.0)) < subject.spec.high - 1e-6:
-        raise CheckFailed("it gives an episode that reached nothing as much as one that succeeded: it doesn't tell them apart")
+        raise CheckFailed("it gives a failed episode as much as a successful one: read case.outcome")
 
 
 def same_outcome_same_score(subject: OutcomeSubject) -> None:
-    """The same outcome, the same value."""
+    """The same outcome gets the same value."""
     outcome = subject.outcome(1.0, steps=7.0)
     if subject.value(outcome) != subject.value(outcome):
         raise CheckFailed("the same outcome got two values: draw nothing at random")

@@ -1,4 +1,4 @@
-"""What a check is: a function of a subject that raises Fault where a rule is broken, and may return a note."""
+"""Checks: a check is a function of a subject that raises CheckFailed if a rule is broken, and may return a note."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Subject = TypeVar("Subject")
 
 
 class CheckFailed(Exception):
-    """A rule is broken. The message says what was seen, the likely cause and the cure."""
+    """A rule is broken. The message gives what was found, the likely cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check found."""
+    """The result of one check."""
 
     name: str
     """The rule, in words joined by underscores."""
@@ -23,11 +23,11 @@ class CheckResult:
     message: str = ""
     """What is wrong, why, and what to do; empty when the check passes."""
     note: str = ""
-    """Something to know that is no fault; of a gate that fails, how many checks were not run."""
+    """A remark that is no failure; for a gate that fails, how many checks were not run."""
 
     @property
     def told(self) -> str:
-        """What a person reads: the message, and the note in brackets."""
+        """The text for people: the message, and the note in brackets."""
         return f"{self.message} ({self.note})" if self.message and self.note else self.message or self.note
 
 
@@ -57,7 +57,7 @@ class Report:
 def run_checks(
     subject: Subject, gates: Sequence[Callable[[Subject], str | None]], checks: Sequence[Callable[[Subject], str | None]]
 ) -> tuple[CheckResult, ...]:
-    """Run every check; where a gate fails, what follows would only repeat it and is left out."""
+    """Run all checks. If a gate fails, the checks after it would fail for the same reason and are not run."""
     results = []
     for i, check in enumerate((*gates, *checks), start=1):
         results.append(_run(check, subject))
@@ -73,5 +73,5 @@ def _run(check: Callable[[Subject], str | None], subject: Subject) -> CheckResul
         return CheckResult(check.__name__, True, note=check(subject) or "")
     except CheckFailed as fault:
         return CheckResult(check.__name__, False, str(fault))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the author's code may raise anything, and that is the finding
+    except (Exception, SystemExit) as error:  # noqa: BLE001  any exception of the plugin's code is a failure
         return CheckResult(check.__name__, False, f"raised {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Gold completions as the kit looks at them: where a task has none, and what comes of them where an answer isn't the end."""
+"""Gold completions for the checks: tasks without gold completions, and episodes that go on after the first answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mmrl.api.interfaces import Task
 from mmrl.api.types import Prompt
 
 TURNS = 50
-"""Turns of an episode at most that gold completions play."""
+"""Largest number of turns that gold completions play."""
 
 
 def gold_or_none(task: Task, prompt: Prompt) -> str | None:
-    """The gold completion of a prompt; None where the task can't say what would be right."""
+    """The gold completion of a prompt; None if the task raises NoGold."""
     try:
         return task.gold(prompt)
     except NoGold:
@@ -21,14 +21,14 @@ def gold_or_none(task: Task, prompt: Prompt) -> str | None:
 
 
 def with_gold(rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Task, Prompt]]:
-    """The rows that have a gold completion, or whose task fails when it is asked for one, which is for others to find."""
+    """The rows without NoGold: those with a gold completion, and those whose `gold` fails, which other checks report."""
 
     def has(task: Task, prompt: Prompt) -> bool:
         try:
             task.gold(prompt)
         except NoGold:
             return False
-        except Exception:  # noqa: BLE001  the author's code may raise anything
+        except Exception:  # noqa: BLE001  the plugin's code may raise anything
             return True
         return True
 
@@ -36,20 +36,23 @@ def with_gold(rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Task, Prompt]]:
 
 
 def play_gold(task: Task, prompt: Prompt, gold: str, turns: int = TURNS) -> tuple[str, Mapping[str, float]]:
-    """(what is said last, the outcome) of an episode that begins with a gold completion and goes on as its world says; of a task
-    without worlds the completion itself. turns: at most; with 1 the completion may be any."""
-    world = task.environment(prompt)
-    if world is None:
+    """Play an episode with gold turns and return (the last completion, the outcome). For a task without environments these are
+    the completion itself and {}.
+
+    gold: the first completion; with `turns` = 1 any completion. turns: largest number of turns."""
+    environment = task.environment(prompt)
+    if environment is None:
         return gold, {}
     try:
         outcome: Mapping[str, float] = {}
         for turn in range(1, turns + 1):
-            reply = world.step(gold)
+            reply = environment.step(gold)
             outcome = reply.outcome or outcome
-            more = None if reply.terminated or turn == turns or not hasattr(world, "gold_turn") else world.gold_turn()
-            if more is None:
+            last = reply.terminated or turn == turns or not hasattr(environment, "gold_turn")
+            following = None if last else environment.gold_turn()
+            if following is None:
                 break
-            gold = more
+            gold = following
         return gold, outcome
     finally:
-        world.close()
+        environment.close()

@@ -1,4 +1,4 @@
-"""Run the checks for an id, or for everything that a plugin brings."""
+"""Run the checks for an id or for a whole plugin."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mmrl.testing.verifiers import VerifierSubject, Verify
 
 Options = Mapping[str, Any]
 CHECKED = ("tasks", "verifiers", "simulators")
-"""Kinds of specs that have rules here."""
+"""Kinds of specs that have checks."""
 
 
 def check_id(id: str, n: int = 32, options: Options | None = None, task: str | None = None) -> list[Report]:
-    """Check a task, a verifier or a simulator (all that the id is); the first two on n rows.
+    """Check the task, verifier or simulator with this id (all kinds that have it).
 
-    `options` are the task's or the simulator's. A verifier is checked on rows of `task`, by default of the tasks whose specs
-    name it.
+    n: number of rows for tasks and verifiers. options: of the task or the simulator. task: id of the task on whose rows a
+    verifier is checked; by default the tasks whose specs name the verifier. Raises UserError for an unknown id or wrong options.
     """
     from mmrl.registry import plugins
 
@@ -37,7 +37,7 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
     if not kinds:
         near = difflib.get_close_matches(id, [known for kind in CHECKED for known in registry.specs(kind)], n=1)
         kind = next((kind for kind in CHECKED if near and near[0] in registry.specs(kind)), "tasks")
-        registry.get(kind, id)  # raises what is known about it
+        registry.get(kind, id)  # raises UserError with a suggestion
     reports = []
     if "tasks" in kinds:
         reports.append(check_task(registry.get("tasks", id), n=n, options=options))
@@ -51,11 +51,10 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
 def check_plugin(
     name: str, n: int = 32, options: Mapping[str, Options] | None = None, skip: Collection[str] = ()
 ) -> list[Report]:
-    """Check every task, verifier and simulator of a plugin; AssertionError names each rule that is broken and the cure.
+    """Check all tasks, verifiers and simulators of a plugin. Raises AssertionError with each broken rule and its remedy.
 
-    `options` are for tasks and simulators that need some: `{"flags/folder": {"root": "tests/pictures"}}`; `skip` holds ids to
-    leave out.
-    A verifier is checked on the tasks that name it and can be built; where there are none, its report has a note.
+    n: number of rows. options: options of tasks and simulators that need some: `{"flags/folder": {"root": "tests/pictures"}}`.
+    skip: ids to leave out. A verifier is checked on the tasks that name it and can be made; without any, its report has a note.
     """
     from mmrl.registry import plugins
 
@@ -90,7 +89,7 @@ def check_plugin(
 
 
 def _verifier_report(spec: VerifierSpec, n: int, options: Options, task: str | None) -> Report:
-    """Check a verifier on n rows of a task, by default of those that name it. options: theirs."""
+    """Check a verifier on n rows of a task, by default of all tasks that name it. options: of these tasks."""
     from mmrl.registry import plugins
 
     if spec.model:
@@ -99,24 +98,24 @@ def _verifier_report(spec: VerifierSpec, n: int, options: Options, task: str | N
     rows, left_out = _rows(users, n, {t.id: options for t in users})
     if not rows:
         why = next(iter(left_out.values()), f"no installed task names verifier {spec.id!r}")
-        raise UserError(f"{why}: say on which task to check it with --task TASK, and its options with --set KEY=VALUE")
+        raise UserError(f"{why}: give the task to check it on with --task TASK, and the task's options with --set KEY=VALUE")
     return _check_verifier(spec, users, rows, left_out)
 
 
 def _check_verifier(
     spec: VerifierSpec, users: Iterable[TaskSpec], rows: list[tuple[Task, Prompt]], left_out: Mapping[str, str]
 ) -> Report:
-    """Check a verifier on rows of the tasks that could be built, and say which could not."""
-    note = f"without {', '.join(left_out)}, which can't be built with no options" if left_out else ""
+    """Check a verifier on rows of the tasks that could be made; a note names the others."""
+    note = f"without {', '.join(left_out)}, which can't be built without options" if left_out else ""
     if not rows:
-        note = "no task that names it can be built with no options: there was nothing to score"
+        note = "no task that names it can be built without options: there was nothing to score"
     report = check_verifier(spec, rows, is_metric=_is_metric(spec.id, users)) if rows else Report(spec.id, "verifier", ())
     return Report(spec.id, "verifier", (CheckResult("rows_to_score_are_found", True, note=note), *report.results))
 
 
 def _unchecked(spec: VerifierSpec) -> Report:
-    """What is said of a verifier that is a model: whether it is right is no matter of rules."""
-    note = "nothing was checked: for models there are no rules but the judge's, so test it with one whose answers are known"
+    """The report of a verifier that is a model, for which there are no checks."""
+    note = "nothing was checked: there are no rules for verifiers that are models; test it with a model whose answers are known"
     return Report(spec.id, "verifier", (CheckResult("it_is_a_model", True, note=note),))
 
 
@@ -131,7 +130,7 @@ def _find(kind: str, id: str) -> Any:
 
 
 def _resolved(verifiers: Iterable[str]) -> list[str]:
-    """The full ids behind ids of verifiers, those that exist."""
+    """The full ids of verifiers; unknown ids are left out."""
     return [spec.id for v in verifiers if (spec := _find("verifiers", v))]
 
 
@@ -143,12 +142,12 @@ def _users(verifier: str) -> list[TaskSpec]:
 
 
 def _is_metric(verifier: str, users: Iterable[TaskSpec]) -> bool:
-    """Some of these tasks is evaluated by the verifier, or does not name it at all and only lends its rows."""
+    """Whether the verifier is the metric of one of these tasks, or one of them doesn't name it and only provides rows."""
     return any(verifier in _resolved([t.metric]) or verifier not in _resolved(t.verifiers) for t in users)
 
 
 def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> tuple[list[tuple[Task, Prompt]], dict[str, str]]:
-    """n rows of the first split of each task; id -> why, for tasks that could not be built."""
+    """(n rows of the first split of each task, id -> reason for tasks that could not be made)."""
     from mmrl.registry import plugins
 
     rows: list[tuple[Task, Prompt]] = []
@@ -165,12 +164,12 @@ def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> 
 def check_task(
     spec: TaskSpec, make: Callable[[], Task] | None = None, n: int = 32, options: Mapping[str, Any] | None = None
 ) -> Report:
-    """Check a task on n rows of each split. `make` is for tasks that are not installed; by default the registry builds it."""
+    """Check a task on n rows of each split. make: makes a task that is not installed; by default the registry makes it."""
     from mmrl.registry import plugins
 
     registered, wanted = make is None, dict(options or {})
     build = make or (lambda: plugins.registry().make_task(spec.id, wanted))
-    acts = build().simulation is not None  # what is wrong with the options is the caller's UserError, not a finding
+    acts = build().simulation is not None  # wrong options are the caller's UserError, not a failed check
     subject = TaskSubject(spec, build, n, wanted, registered)
     if acts:
         from mmrl.testing.acting import check_acting_task
@@ -182,7 +181,7 @@ def check_task(
 def check_verifier(
     spec: VerifierSpec, rows: Sequence[tuple[Task, Prompt]], verify: Verify | None = None, is_metric: bool = True
 ) -> Report:
-    """Check a verifier on rows of tasks. `verify` is for functions that are not installed; by default the registry's."""
+    """Check a verifier on rows of tasks. verify: a function that is not installed; by default the registry's."""
     from mmrl.registry import plugins
 
     if not rows:
@@ -193,18 +192,18 @@ def check_verifier(
 
         return check_outcome_verifier(spec, function, rows)
     if not (rows := with_gold(rows)):
-        note = "nothing was checked: no row that was looked at has a gold completion"
+        note = "nothing was checked: no row of the sample has a gold completion"
         return Report(spec.id, "verifier", (CheckResult("gold_is_known", True, note=note),))
     subject = VerifierSubject(spec, function, rows, is_metric)
     return Report(spec.id, "verifier", run_checks(subject, [verifier_checks.gold_scores_highest], verifier_checks.CHECKS))
 
 
 def _about_outcomes(verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> bool:
-    """Whether it scores what came of episodes in worlds, whatever was said in them."""
+    """Whether a verifier scores the outcomes of episodes in environments and ignores completions."""
     if any(type(task).environment is Task.environment for task, _ in rows):
         return False
     try:
-        found = [verify(Case(completion="", outcome={"success": success})) for success in (0.0, 1.0)]
-    except Exception:  # noqa: BLE001  one that reads anything else fails here, and is checked as such
+        scores = [verify(Case(completion="", outcome={"success": success})) for success in (0.0, 1.0)]
+    except Exception:  # noqa: BLE001  a verifier that reads anything else fails here and is checked on completions
         return False
-    return found[0] != found[1]
+    return scores[0] != scores[1]

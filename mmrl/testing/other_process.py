@@ -1,8 +1,7 @@
-"""A process with another hash seed, which makes the rows of tasks once more: one for all that are checked, as it takes seconds to
-start.
+"""A second process with another hash seed that makes the rows of tasks again. It takes seconds to start, so all checks share it.
 
-It is started anew where it has died, and where another would find other plugins: the environment, the working directory or the
-path of modules are not what they were.
+It is restarted if it has died, or if a new process could find other plugins because the environment variables, the working
+directory or `sys.path` have changed.
 """
 
 from __future__ import annotations
@@ -22,48 +21,49 @@ from mmrl.testing.checks import CheckFailed
 from mmrl.testing.sample import fingerprint, sample_rows
 
 PATIENCE_S = 10.0
-"""For the process to end by itself, and what it started, such as a browser, with it."""
+"""Seconds for the process to end by itself, together with processes that it started, such as a browser."""
 PROGRAM = "mmrl.testing.other_process:serve"
 
 
 def rows_in_subprocess(id: str, options: Mapping[str, Any], splits: Sequence[str], limit: int) -> dict[str, list[str]]:
-    """Split -> the fingerprints of its rows, as another process makes them. Raises Fault where it can't."""
-    global _other
-    if _other is None or not _other.fits():
-        if _other is not None:
-            _other.close()
-        _other = RowProcess()
-    return _other.ask({"id": id, "options": dict(options), "splits": list(splits), "limit": limit})
+    """Split -> fingerprints of its rows, made in another process. Raises CheckFailed if the process can't make them."""
+    global _process
+    if _process is None or not _process.is_current():
+        if _process is not None:
+            _process.close()
+        _process = RowProcess()
+    return _process.ask({"id": id, "options": dict(options), "splits": list(splits), "limit": limit})
 
 
 class RowProcess(ChildProcess):
-    """The process. Requests and answers are lines of JSON; what tasks print is none of them."""
+    """The second process. Requests and answers are lines of JSON; prints of tasks go to stderr."""
 
     def __init__(self) -> None:
-        self._place = _place()
+        self._settings = _plugin_settings()
         hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
         super().__init__(
             PROGRAM,
             path=sys.path,
             pipes=True,
-            stderr=tempfile.TemporaryFile(),  # noqa: SIM115 - it is open as long as the process is
+            stderr=tempfile.TemporaryFile(),  # noqa: SIM115 - it stays open as long as the process lives
             environment={**os.environ, "PYTHONHASHSEED": hash_seed},
-            bound=False,  # it ends by itself, and what it started, such as a browser, with it
+            bound=False,  # it ends by itself, together with processes that it started, such as a browser
         )
         assert self.popen.stdin and self.popen.stdout
         self._requests, self._answers = self.popen.stdin, os.fdopen(self.popen.stdout.fileno(), "rb", closefd=False)
 
-    def fits(self) -> bool:
-        """It lives, and is as one that is started now."""
-        return self.popen.poll() is None and self._place == _place()
+    def is_current(self) -> bool:
+        """Whether the process is alive and finds the same plugins as a new process would."""
+        return self.popen.poll() is None and self._settings == _plugin_settings()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, list[str]]:
-        """What it says of a task. Raises Fault with the last line of its error, or of what it said before it died."""
+        """The fingerprints of a task's rows. Raises CheckFailed with the process's error, or the last line of stderr if it
+        died."""
         try:
-            with contextlib.suppress(BrokenPipeError):  # it died: then there is no answer either
+            with contextlib.suppress(BrokenPipeError):  # it died, and the answer is empty too
                 self._requests.write(json.dumps(request).encode() + b"\n")
             line = self._answers.readline()
-        except BaseException:  # Ctrl-C, a time limit: the answer that comes yet would be taken for that to the next request
+        except BaseException:  # Ctrl-C or a time limit: the late answer would be read as that to the next request
             self.kill()
             raise
         if not line:
@@ -77,29 +77,29 @@ class RowProcess(ChildProcess):
         return answer["rows"]
 
     def close(self) -> None:
-        """Ends it, also where a task keeps it busy, as when a person gave up."""
-        self._requests.close()  # which ends it where it waits to be asked
+        """End the process, even if a task keeps it busy."""
+        self._requests.close()  # an idle process ends by this
         self.exit_code(PATIENCE_S)
         super().close()
 
 
-_other: RowProcess | None = None
+_process: RowProcess | None = None
 
 
 @atexit.register
-def _closed() -> None:
-    if _other is not None:
-        _other.close()
+def _close() -> None:
+    if _process is not None:
+        _process.close()
 
 
-def _place() -> tuple[Any, ...]:
-    """What decides on the plugins that are found. pytest's own variable has the name of each test."""
+def _plugin_settings() -> tuple[Any, ...]:
+    """The settings that decide which plugins are found. pytest's variable is left out, as it changes with each test."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     return kept, os.getcwd(), list(sys.path)
 
 
 def serve() -> None:
-    """What the process does, until nobody asks any more."""
+    """Answer requests until stdin is closed: the main function of the process."""
     requests, replies = take_pipes()
     with os.fdopen(replies, "w") as answers:
         for line in requests:
@@ -107,13 +107,13 @@ def serve() -> None:
             answers.flush()
 
 
-def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     from mmrl.registry import plugins
 
     try:
-        task = plugins.registry().make_task(asked["id"], asked["options"])
-        return {"rows": {s: [fingerprint(p) for p in sample_rows(task, s, asked["limit"], broken=[])] for s in asked["splits"]}}
-    except Exception as error:  # noqa: BLE001 - whatever a task raises is told by who asked
+        task, limit = plugins.registry().make_task(request["id"], request["options"]), request["limit"]
+        return {"rows": {s: [fingerprint(p) for p in sample_rows(task, s, limit, broken=[])] for s in request["splits"]}}
+    except Exception as error:  # noqa: BLE001 - the parent process reports it
         return {"error": describe_error(error)}
 
 

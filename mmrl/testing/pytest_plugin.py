@@ -1,4 +1,4 @@
-"""pytest loads this wherever mmrl is installed, so it imports nothing until a fixture is used."""
+"""Fixtures for plugins. pytest loads this module wherever mmrl is installed, so it imports mmrl only when a fixture is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def check_plugin() -> Callable[..., list[Report]]:
-    """`check_plugin("flags")` runs the conformance kit on all that a plugin brings, see `mmrl.testing.check_plugin`."""
+    """`check_plugin("flags")` runs the conformance kit on a whole plugin, see `mmrl.testing.check_plugin`."""
     from mmrl.testing import check_plugin
 
     return check_plugin

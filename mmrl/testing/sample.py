@@ -1,4 +1,4 @@
-"""What the checks look at: rows of a task, their fingerprints, the global random states, a time limit."""
+"""Helpers for checks: sampled rows of a task, their fingerprints, global random states, a time limit."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from mmrl.api.types import Prompt
 
 
 def sample_rows(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> list[Prompt]:
-    """At most `limit` rows of a split: spread evenly over a sequence, the first ones of any other iterable.
+    """At most `limit` rows of a split: spread evenly over a sequence, or the first rows of any other iterable.
 
-    broken: gets what is said of each row that can't be used, and the others are taken; without it the first such one raises.
+    broken: a list that gets the message of each row that can't be used; without it such a row raises UserError.
     """
     rows: Any = task.prompts(split, seed)
     return list(rows_at(rows, evenly(len(rows), limit) if is_sequence(rows) else range(limit), broken))
 
 
 def is_sequence(rows: Any) -> bool:
-    """Whether any of the rows can be had by its number."""
+    """Whether rows can be accessed by index."""
     return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
 
 
 def evenly(there: int, count: int) -> list[int]:
-    """At most `count` of so many places, spread from the first to the last."""
+    """At most `count` indices of a sequence of length `there`, spread evenly from the first to the last."""
     count = min(count, there)
     return [i * (there - 1) // max(count - 1, 1) for i in range(count)]
 
 
 def rows_at(rows: Any, places: Iterable[int], broken: list[str] | None = None) -> Iterator[Prompt]:
-    """The rows at these places of a sequence, of any other iterable as many as there are places; made one after the other.
-    broken: as of `sample_rows`."""
-    each = None if is_sequence(rows) else iter(rows)
+    """The rows at these indices of a sequence; of any other iterable as many rows as there are indices. Rows are made one by one.
+    broken: see `sample_rows`."""
+    iterator = None if is_sequence(rows) else iter(rows)
     for place in places:
         try:
-            row = rows[place] if each is None else next(each)
+            row = rows[place] if iterator is None else next(iterator)
         except StopIteration:
             return
         except PluginError:
             raise
-        except UserError as error:  # a broken row: a run leaves it out, and so do the checks
+        except UserError as error:  # runs leave out broken rows too
             if broken is None:
                 raise
             broken.append(str(error))
@@ -61,13 +61,13 @@ def rows_at(rows: Any, places: Iterable[int], broken: list[str] | None = None) -
 
 
 def fingerprint(prompt: Prompt) -> str:
-    """A hash of everything a prompt holds, its images' content included."""
+    """A hash of a whole prompt, including the content of its images."""
     fields = {f.name: getattr(prompt, f.name) for f in dataclasses.fields(prompt) if f.name != "messages"}
     return _hash((canonical_form(fields), prompt_hash(prompt)))
 
 
 def prompt_hash(prompt: Prompt) -> str:
-    """A hash of what the policy sees: roles, texts and the images' content."""
+    """A hash of what the policy reads: roles, texts and the content of images and videos."""
     parts = []
     for message in prompt.messages:
         content = message["content"]
@@ -78,7 +78,7 @@ def prompt_hash(prompt: Prompt) -> str:
 
 
 def canonical_form(value: Any) -> Any:
-    """Nested tuples of plain values, equal where the contents are equal."""
+    """The value as nested tuples of plain values, which are equal if the contents are equal."""
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     if isinstance(value, float):
@@ -101,7 +101,7 @@ def _image(image: Any) -> Any:
 
 
 def _video(video: Any) -> Any:
-    """A clip by what is in its file, wherever that lies."""
+    """A clip by the content of its file, whatever its path."""
     video = as_clip(video)
     if not isinstance(video, Clip):
         return canonical_form(video)
@@ -113,7 +113,7 @@ def _hash(value: Any) -> str:
 
 
 def random_states() -> dict[str, bytes]:
-    """The state of each global random generator whose library is loaded."""
+    """Library -> state of its global random generator, for loaded libraries."""
     states = {"random": pickle.dumps(random.getstate())}
     if numpy := sys.modules.get("numpy"):
         states["numpy.random"] = pickle.dumps(numpy.random.get_state())
@@ -124,7 +124,7 @@ def random_states() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def other_random_states(seed: int) -> Iterator[None]:
-    """The global generators elsewhere than they were, and put back at the end."""
+    """Inside the block, the global generators have another state, drawn from the seed; their states are restored at the end."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     before = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
     random.seed(seed)
@@ -143,12 +143,12 @@ def other_random_states(seed: int) -> Iterator[None]:
 
 
 class TimeIsUp(BaseException):
-    """Not an Exception, so that a verifier's own `except Exception` does not catch it."""
+    """A time limit was reached. Not an Exception, so that a verifier's own `except Exception` does not catch it."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeIsUp in the block after some seconds. Only Unix's main thread can; elsewhere the block runs on."""
+    """Raise TimeIsUp in the block after some seconds. Only possible in the main thread on Unix; elsewhere there is no limit."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -163,5 +163,5 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if outer:  # somebody else's timer, such as a test's: set it to what is left
+        if outer:  # another timer was set, such as a test's: continue it
             signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - start), 0.001))

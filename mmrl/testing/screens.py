@@ -1,4 +1,4 @@
-"""The rules for simulators with screens: what a page shows depends on its seed, and whatever is done to it leaves it usable."""
+"""The rules for simulators with screens: observations depend on page and seed alone, and no action breaks a screen."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mmrl.testing.checks import CheckFailed, Report, run_checks
 from mmrl.testing.sample import other_random_states, random_states
 
 PAGES = 3
-"""Pages that are looked at, spread over those that there are."""
+"""Number of pages that are checked, spread evenly over all pages."""
 SEEDS = (11, 12, 13)
 UNKNOWN = "no such page"
 
 
 @dataclass
 class ScreensSubject:
-    """Screens under test, and the pages of them that are looked at."""
+    """Screens under test, and the pages that are checked."""
 
     spec: SimulatorSpec
     screens: Screens
@@ -34,7 +34,7 @@ class ScreensSubject:
 
     @contextmanager
     def screen(self, elements: bool = True) -> Iterator[Screen]:
-        """One that is given back."""
+        """An open screen that is closed at the end."""
         screen = self.screens.open(elements=elements)
         try:
             yield screen
@@ -45,7 +45,7 @@ class ScreensSubject:
 def check_screens(
     spec: SimulatorSpec, make: Callable[..., Any] | None = None, options: Mapping[str, Any] | None = None
 ) -> Report:
-    """Check screens. `make` is for those that are not installed; by default the registry makes them."""
+    """Check screens. make: makes screens that are not installed; by default the registry makes them."""
     from mmrl.registry import plugins
 
     screens = make(**(options or {})) if make else plugins.registry().make_screens(spec.id, options)
@@ -53,7 +53,7 @@ def check_screens(
 
 
 def screens_are_as_declared(subject: ScreensSubject) -> str | None:
-    """They say how large their pictures are, which pages there are, and what can be done to them."""
+    """The screens have a size, page names, and kinds of actions."""
     screens = subject.screens
     lacks = [name for name in ("size", "pages", "actions", "open") if not hasattr(screens, name)]
     if lacks:
@@ -65,25 +65,25 @@ def screens_are_as_declared(subject: ScreensSubject) -> str | None:
         raise CheckFailed(f"pages is {screens.pages!r:.60}: make it a sequence of names")
     if not screens.actions or not set(screens.actions) <= set(ACTION_KINDS):
         raise CheckFailed(f"actions are {sorted(map(str, screens.actions))}: name some of {', '.join(ACTION_KINDS)}")
-    return None if screens.pages else "its pages have no names, so that the other checks look at none"
+    return None if screens.pages else "it names no pages, so the other checks are skipped"
 
 
 def a_start_shows_a_page(subject: ScreensSubject) -> str | None:
-    """A start gives a picture of the size that was said, RGB, an instruction, and, where they are asked for, elements on it."""
+    """A start gives an RGB screenshot of the declared size, an instruction and, with `elements=True`, elements on the screen."""
     for page in subject.pages:
         for elements in (False, True):
             with subject.screen(elements) as screen:
                 shown = screen.start(page, SEEDS[0])
                 _check(subject, shown, f"start({page!r}, {SEEDS[0]})")
                 if shown.terminated:
-                    raise CheckFailed(f"page {page!r} is over before anything was done: an episode must begin")
+                    raise CheckFailed(f"page {page!r} is over before the first action: set terminated only after an action")
                 if shown.elements and not elements:
-                    raise CheckFailed(f"page {page!r} lists elements that nobody asked for, open(elements=False)")
+                    raise CheckFailed(f"page {page!r} lists elements with open(elements=False): list them only when asked to")
     return _looked(subject)
 
 
 def an_unknown_page_is_refused(subject: ScreensSubject) -> str | None:
-    """A page that there isn't is a UserError."""
+    """An unknown page raises UserError."""
     if not subject.pages:
         return _looked(subject)
     with subject.screen() as screen:
@@ -92,15 +92,13 @@ def an_unknown_page_is_refused(subject: ScreensSubject) -> str | None:
         except UserError:
             return None
         except Exception as error:
-            raise CheckFailed(
-                f"a page that there isn't raised {type(error).__name__}: raise mmrl.UserError with one line"
-            ) from error
-    raise CheckFailed("a page that there isn't was shown: raise mmrl.UserError, or a run trains on who knows what")
+            raise CheckFailed(f"an unknown page raised {type(error).__name__}: raise mmrl.UserError with one line") from error
+    raise CheckFailed("an unknown page was shown: raise mmrl.UserError, or a run trains on the wrong page")
 
 
 def same_seed_gives_same_page(subject: ScreensSubject) -> str | None:
-    """The same page and seed show the same, to the pixel: on the same screen after something was done, on another, after another
-    page, without a picture at the start, and whatever the global random generators are."""
+    """The same page and seed give the same observations, to the pixel: on the same screen after an action, on another screen,
+    after another page, after a start without a screenshot, and for any state of the global random generators."""
     for page in subject.pages:
         with subject.screen() as screen:
             first = _played(screen, page, SEEDS[0])
@@ -116,7 +114,7 @@ def same_seed_gives_same_page(subject: ScreensSubject) -> str | None:
 
 
 def seeds_make_a_difference(subject: ScreensSubject) -> str | None:
-    """Other seeds may show other pages; where none does, that is a note: all episodes of such a page begin alike."""
+    """Different seeds should give different starts; if they don't, a note says that all episodes of the page begin alike."""
     alike = []
     for page in subject.pages:
         with subject.screen() as screen:
@@ -128,7 +126,7 @@ def seeds_make_a_difference(subject: ScreensSubject) -> str | None:
 
 
 def screens_stand_apart(subject: ScreensSubject) -> str | None:
-    """What is done on one screen is not seen on another that is open beside it."""
+    """Actions on one screen don't change another open screen."""
     for page in subject.pages:
         with subject.screen() as alone:
             first = _played(alone, page, SEEDS[0])
@@ -144,8 +142,8 @@ def screens_stand_apart(subject: ScreensSubject) -> str | None:
 
 
 def every_action_leaves_it_usable(subject: ScreensSubject) -> str | None:
-    """Each kind of action, also one that can't be done here, a place off the screen and an unknown key, gives a well-formed
-    `ScreenObservation`; what makes no sense leaves a note, and raises nothing."""
+    """Each kind of action gives a well-formed `ScreenObservation`. Impossible actions (unsupported kinds, points off the screen,
+    unknown keys) leave a note and don't raise."""
     for page in subject.pages:
         with subject.screen() as screen:
             over, nonsense = True, _nonsense(subject)
@@ -157,14 +155,12 @@ def every_action_leaves_it_usable(subject: ScreensSubject) -> str | None:
                 _check(subject, shown, who)
                 over = shown.terminated
                 if number < len(nonsense) and not shown.notes:
-                    raise CheckFailed(
-                        f"{who} makes no sense, {_told(action)}, and leaves no note: say in `notes` why nothing was done"
-                    )
+                    raise CheckFailed(f"{who}, {_details(action)}, is impossible and leaves no note: give the reason in `notes`")
     return _looked(subject)
 
 
 def advice_is_an_action(subject: ScreensSubject) -> str | None:
-    """`advice` gives an action that can be done here, or None, and asking changes nothing."""
+    """`expert_action` gives a possible action or None, and changes nothing."""
     none = []
     for page in subject.pages:
         with subject.screen() as screen:
@@ -175,14 +171,14 @@ def advice_is_an_action(subject: ScreensSubject) -> str | None:
                 none.append(page)
                 continue
             if not isinstance(found, Action) or found.kind not in subject.screens.actions:
-                raise CheckFailed(f"the advice on page {page!r} is {found!r:.80}, and no action that can be done here")
-            _check_places(subject, found, f"the advice on page {page!r}")
-            _compare(page, first, [shown, screen.act(Action(kind="wait"))], "the advice was asked for")
-    return f"nobody advises on {', '.join(map(repr, none))}" if none else _looked(subject)
+                raise CheckFailed(f"the expert action on page {page!r} is {found!r:.80}: give an Action of a kind in `actions`")
+            _check_places(subject, found, f"the expert action on page {page!r}")
+            _compare(page, first, [shown, screen.act(Action(kind="wait"))], "after expert_action() was called")
+    return f"no expert on {', '.join(map(repr, none))}" if none else _looked(subject)
 
 
 def global_random_state_is_untouched(subject: ScreensSubject) -> str | None:
-    """Showing pages neither draws from nor seeds the global random generators."""
+    """The screens neither draw from nor seed the global random generators."""
     before = random_states()
     for page in subject.pages:
         with subject.screen() as screen:
@@ -210,7 +206,7 @@ def _looked(subject: ScreensSubject) -> str | None:
 
 
 def _played(screen: Screen, page: str, seed: int, picture: bool = True) -> list[ScreenObservation]:
-    """What a start and a moment of waiting show."""
+    """The observations of a start and of a wait action."""
     return [screen.start(page, seed, picture=picture), screen.act(Action(kind="wait"))]
 
 
@@ -225,13 +221,13 @@ def _compare(page: str, first: Sequence[ScreenObservation], again: Sequence[Scre
         for name, a, b in zip(names, _seen(one), _seen(other), strict=True):
             if a != b:
                 raise CheckFailed(
-                    f"the {name} of page {page!r} is another one at moment {moment}, {when}: draw all of it from the seed, from "
-                    "no clock, and keep nothing between starts"
+                    f"the {name} of page {page!r} differs at step {moment}, {when}: draw everything from the seed, use no clock, "
+                    "and keep nothing between starts"
                 )
 
 
 def _actions(subject: ScreensSubject) -> list[Action]:
-    """One of each kind that can be done, in the middle of the screen."""
+    """One action of each possible kind, in the middle of the screen."""
     width, height = subject.screens.size
     middle, beside = (width / 2, height / 2), (width / 2, height / 4)
     texts = {"key": "Enter"}
@@ -250,7 +246,7 @@ def _actions(subject: ScreensSubject) -> list[Action]:
 
 
 def _nonsense(subject: ScreensSubject) -> list[Action]:
-    """What can't be done: kinds that there aren't here, places off the screen, a key that there isn't."""
+    """Impossible actions: unsupported kinds, points off the screen, an unknown key."""
     width = subject.screens.size[0]
     others: Any = [kind for kind in ACTION_KINDS if kind not in subject.screens.actions]
     found = [Action(kind=kind, at=(1, 1), to=(2, 2), text="x", direction="up") for kind in others]
@@ -262,30 +258,30 @@ def _nonsense(subject: ScreensSubject) -> list[Action]:
     return found
 
 
-def _told(action: Action) -> str:
+def _details(action: Action) -> str:
     return f"at {action.at}" if action.kind == "click" else f"with the text {action.text!r}"
 
 
 def _check(subject: ScreensSubject, shown: ScreenObservation, who: str) -> None:
-    """What is asked of everything that is shown."""
+    """Check an observation."""
     from PIL.Image import Image
 
     if not isinstance(shown, ScreenObservation):
         raise CheckFailed(f"{who} gave a {type(shown).__name__}: give a mmrl.api.simulators.gui.ScreenObservation")
     picture = shown.screenshot
     if picture is None and not shown.terminated:
-        raise CheckFailed(f"{who} shows no picture, and the episode isn't over")
+        raise CheckFailed(f"{who} has no screenshot, and the episode isn't over: give one")
     if picture is not None and (not isinstance(picture, Image) or picture.mode != "RGB" or picture.size != subject.screens.size):
         what = f"{picture.mode} {picture.size}" if isinstance(picture, Image) else type(picture).__name__
-        raise CheckFailed(f"{who} shows a picture of {what}: make it a PIL image, RGB, of {subject.screens.size}")
+        raise CheckFailed(f"{who} has a screenshot of {what}: make it an RGB PIL image of {subject.screens.size}")
     for name in ("reward", "raw_reward"):
         value = getattr(shown, name)
         if isinstance(value, str) or not -1 <= float(value) <= 1:
-            raise CheckFailed(f"{who} has {name} = {value!r:.40}: pay from -1 to 1")
+            raise CheckFailed(f"{who} has {name} = {value!r:.40}: give a number from -1 to 1")
     if shown.success and not shown.terminated:
         raise CheckFailed(f"{who} succeeded, and the episode isn't over: set terminated too")
     if not isinstance(shown.instruction, str) or not all(isinstance(note, str) for note in shown.notes):
-        raise CheckFailed(f"{who} has an instruction or a note that is no text")
+        raise CheckFailed(f"{who} has an instruction or a note that is no text: make it a str")
     for element in shown.elements:
         _check_element(subject, element, who)
 
@@ -295,11 +291,11 @@ def _check_element(subject: ScreensSubject, element: Element, who: str) -> None:
     x1, y1, x2, y2 = element.box
     if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
         raise CheckFailed(
-            f"{who} lists {element.role} {element.text!r:.40} at {element.box}: boxes lie on the screen of {width} x {height}"
+            f"{who} lists {element.role} {element.text!r:.40} at {element.box}: boxes must be on the screen of {width} x {height}"
         )
     if element.click_point is not None and not (x1 <= element.click_point[0] <= x2 and y1 <= element.click_point[1] <= y2):
         raise CheckFailed(
-            f"{who} lists {element.role} {element.text!r:.40} with the spot {element.click_point}, which isn't in its "
+            f"{who} lists {element.role} {element.text!r:.40} with the click point {element.click_point}: it must be in its "
             f"box {element.box}"
         )
 
@@ -308,6 +304,6 @@ def _check_places(subject: ScreensSubject, action: Action, who: str) -> None:
     width, height = subject.screens.size
     for x, y in (place for place in (action.at, action.to) if place is not None):
         if not (0 <= x <= width and 0 <= y <= height):
-            raise CheckFailed(f"{who} is a {action.kind} at {(x, y)}, off the screen of {width} x {height}")
+            raise CheckFailed(f"{who} is a {action.kind} at {(x, y)}: it must be on the screen of {width} x {height}")
     if action.direction is not None and action.direction not in DIRECTIONS:
-        raise CheckFailed(f"{who} has the direction {action.direction!r:.40}: of {', '.join(DIRECTIONS)}")
+        raise CheckFailed(f"{who} has the direction {action.direction!r:.40}: choose one of {', '.join(DIRECTIONS)}")

@@ -1,4 +1,4 @@
-"""Rules for simulators: what a start and a future depend on, and what they don't."""
+"""Rules for simulators: starts and trajectories depend on seeds and actions, and on nothing else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mmrl.testing.sample import other_random_states, random_states
 from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, assert_equal, future, only, rows, run
 
 GENERATORS = (
-    "draw from mmrl.api.simulators.noise with the seed of each environment, from no generator and no clock, and keep nothing "
-    "between resets"
+    "draw from mmrl.api.simulators.noise with the seed of each environment, use no random generator and no clock, and keep "
+    "nothing between resets"
 )
 BATCH = (
     "draw from mmrl.api.simulators.noise with the seed of each environment; sums over many numbers and library functions may "
@@ -18,31 +18,31 @@ BATCH = (
 
 
 def seeds_make_a_difference(subject: SimulatorSubject) -> str | None:
-    """Not all seeds start alike, in what is seen or in what follows."""
+    """Different seeds give different first observations."""
     if not subject.can("per-env-seed"):
         return "skipped: its spec has no capability `per-env-seed`"
     with subject.instance() as simulator:
-        seen = rows(subject, simulator.reset(subject.seeds(subject.n)))
-    if all((values == values[:1]).all() for values in seen.values()):
-        raise CheckFailed(f"{subject.n} seeds gave {subject.n} equal starts: draw what a start is from its seed")
+        start = rows(subject, simulator.reset(subject.seeds(subject.n)))
+    if all((values == values[:1]).all() for values in start.values()):
+        raise CheckFailed(f"{subject.n} seeds gave {subject.n} equal starts: draw the start from the seed")
     return None
 
 
 def same_seed_gives_same_future(subject: SimulatorSubject) -> None:
-    """The same seeds and actions give the same, bit for bit: in a fresh instance, in one that was used, and whatever the global
-    random generators are."""
+    """The same seeds and actions give the same trajectories, bit for bit: in a new instance, in one that was used, and for any
+    state of the global random generators."""
     seeds = subject.seeds(subject.n)
     with subject.instance() as simulator:
         first = future(subject, simulator, seeds)
         with other_random_states(1):
-            assert_equal(first, future(subject, simulator, seeds), "the same instance, reset again", GENERATORS)
+            assert_equal(first, future(subject, simulator, seeds), "the same instance was reset again", GENERATORS)
     with other_random_states(2), subject.instance() as simulator:
-        assert_equal(first, future(subject, simulator, seeds), "a fresh instance", GENERATORS)
+        assert_equal(first, future(subject, simulator, seeds), "a new instance was used", GENERATORS)
 
 
 def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
-    """Making, resetting and stepping neither draw from nor seed the global random generators."""
-    with other_random_states(3):  # whoever seeds them with a number of its own has done so before, and would leave them unchanged
+    """Making, resetting and stepping a simulator neither draw from nor seed the global random generators."""
+    with other_random_states(3):  # after an earlier check, seeding with a fixed number again would change nothing
         before = random_states()
         with subject.instance() as simulator:
             future(subject, simulator, subject.seeds(subject.n))
@@ -53,7 +53,7 @@ def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
 
 
 def same_in_any_batch(subject: SimulatorSubject) -> str | None:
-    """An environment does the same alone, among others, and at another place."""
+    """An environment does the same alone, in other batches, and at another index."""
     if not subject.can("per-env-seed"):
         return "skipped: its spec has no capability `per-env-seed`"
     seeds = subject.seeds(subject.n)
@@ -61,18 +61,18 @@ def same_in_any_batch(subject: SimulatorSubject) -> str | None:
         first = future(subject, simulator, seeds)
     with subject.instance(1) as simulator:
         alone = future(subject, simulator, seeds[:1])
-    assert_equal(only(first, [0]), alone, "a batch of one", BATCH)
+    assert_equal(only(first, [0]), alone, "it was alone in its batch", BATCH)
     with subject.instance() as simulator:
-        turned = future(subject, simulator, seeds.flip(0))
-    assert_equal(first, only(turned, range(subject.n)[::-1]), "the places turned round", BATCH)
+        flipped = future(subject, simulator, seeds.flip(0))
+    assert_equal(first, only(flipped, range(subject.n)[::-1]), "the order of environments was reversed", BATCH)
     with subject.instance(subject.n + 3) as simulator:
         more = future(subject, simulator, subject.seeds(subject.n + 3))
-    assert_equal(first, only(more, range(subject.n)), "a larger batch", BATCH)
+    assert_equal(first, only(more, range(subject.n)), "the batch was larger", BATCH)
     return None
 
 
 def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
-    """A reset of some environments gives their rows, and changes nothing of the others."""
+    """A reset of some environments returns their rows and doesn't change the others."""
     if not subject.can("partial-reset"):
         return "skipped: its spec has no capability `partial-reset`"
     seeds = subject.seeds(subject.n)
@@ -86,7 +86,7 @@ def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
         shown = simulator.reset(fresh_seed, subject.numbers([1]))
         if len(shown) != 1:
             raise CheckFailed(
-                f"a reset of one environment of {subject.n} shows {len(shown)} rows: give the rows that were asked for"
+                f"a reset of one environment of {subject.n} gave {len(shown)} rows: return only the rows of env_ids_n"
             )
         later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
     others = [i for i in range(subject.n) if i != 1]
@@ -95,14 +95,12 @@ def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
     )
     if subject.can("per-env-seed"):
         with subject.instance(1) as simulator:
-            assert_equal(
-                [rows(subject, simulator.reset(fresh_seed))], [rows(subject, shown)], "one that was reset in a batch", BATCH
-            )
+            assert_equal([rows(subject, simulator.reset(fresh_seed))], [rows(subject, shown)], "it was reset in a batch", BATCH)
     return None
 
 
 def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
-    """An environment that isn't active goes on later as if there had been no step, even where its action was NaN."""
+    """An inactive environment continues later as if there had been no step, even if its action was NaN."""
     import torch
 
     seeds = subject.seeds(subject.n)
@@ -121,13 +119,13 @@ def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
                 moved = simulator.step(actions, active)
             except UserError as error:
                 raise CheckFailed(
-                    f"the NaN of an environment that isn't active was refused ({error}): only active ones count"
+                    f"NaN in the action of an inactive environment was refused ({error}): check only active environments"
                 ) from error
             assert_equal(
                 only([reference[step]], range(1, subject.n)),
                 only([rows(subject, moved)], range(1, subject.n)),
                 "another environment was not active",
-                "an environment must not see the others",
+                "environments must be independent of each other",
             )
         later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
     assert_equal(
@@ -139,7 +137,8 @@ def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
 
 
 def snapshots_come_back(subject: SimulatorSubject) -> str | None:
-    """A restored state has the same future, here, in another instance and at another place; later steps don't change it."""
+    """A restored state continues the same way: in this instance, in another one and at another index. Later steps don't change a
+    snapshot."""
     if not subject.can("snapshot"):
         return "skipped: its spec has no capability `snapshot`"
     seeds, every = subject.seeds(subject.n), subject.numbers(range(subject.n))
@@ -165,7 +164,7 @@ def snapshots_come_back(subject: SimulatorSubject) -> str | None:
         moved = seeds.clone()
         moved[-1] = seeds[0]
         placed = [rows(subject, m) for m in run(subject, simulator, moved, STEPS, start=2)]
-    assert_equal(only(first, [0]), only(placed, [-1]), "the state was restored at another place", cure)
+    assert_equal(only(first, [0]), only(placed, [-1]), "the state was restored at another index", cure)
     return None
 
 

@@ -1,7 +1,7 @@
-"""A simulator under test, played and compared: what the rules for simulators are checked with.
+"""A simulator under test, and helpers that step and compare it.
 
-Every environment gets actions that are a function of its seed and of its own step, so that it can be compared with itself in
-another batch. Comparisons are bit for bit.
+The actions of an environment are a function of its seed and step, so that its trajectories in different batches can be compared.
+Comparisons are bit for bit.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import torch
 
     Rows = dict[str, torch.Tensor]
-    """What some environments show: name -> their rows; texts are numbers of texts."""
+    """Name -> rows of some environments; texts are replaced by their indices in `SimulatorSubject.texts`."""
 
 STEPS = 5
-"""Steps for which futures are compared."""
+"""Number of steps that are compared."""
 
 
 @dataclass
@@ -31,11 +31,11 @@ class SimulatorSubject:
 
     spec: SimulatorSpec
     make: Callable[[int], Any]
-    """A fresh instance with so many environments."""
+    """Makes a new instance with this number of environments."""
     n: int
     device: str
     texts: list[str] = field(default_factory=list)
-    """Every instruction that was seen."""
+    """All instructions so far."""
 
     def can(self, capability: str) -> bool:
         return capability in self.spec.capabilities
@@ -52,7 +52,7 @@ class SimulatorSubject:
     def action(self, simulator: Any) -> ActionSpec:
         found = getattr(simulator, "action", None) or self.spec.action
         if found is None:
-            raise CheckFailed("neither the instance nor the spec says what an action is: give SimulatorSpec an ActionSpec")
+            raise CheckFailed("neither the instance nor the spec has an action space: give SimulatorSpec an ActionSpec")
         return found
 
     def numbers(self, values: Sequence[int]) -> torch.Tensor:
@@ -62,7 +62,7 @@ class SimulatorSubject:
         return torch.tensor(list(values), dtype=torch.int64, device=self.device)
 
     def actions(self, simulator: Any, seeds_n: torch.Tensor, step: int) -> torch.Tensor:
-        """float32 [n, A] in [-1, 1]."""
+        """Random actions, float32 [n, A] in [-1, 1]."""
         from mmrl.api.simulators.noise import uniform
 
         return uniform(seeds_n, 1, step, shape=(self.action(simulator).dims,)) * 2 - 1
@@ -72,7 +72,7 @@ class SimulatorSubject:
 
 
 def run(subject: SimulatorSubject, simulator: Any, seeds_n: torch.Tensor, steps: int, start: int = 0) -> list[Transition]:
-    """Steps of all environments with the actions that belong to their seeds, from number `start` on."""
+    """Step all environments with the actions of their seeds. start: number of the first step."""
     import torch
 
     active = torch.ones_like(seeds_n, dtype=torch.bool)
@@ -80,16 +80,16 @@ def run(subject: SimulatorSubject, simulator: Any, seeds_n: torch.Tensor, steps:
 
 
 def future(subject: SimulatorSubject, simulator: Any, seeds_n: torch.Tensor) -> list[Rows]:
-    """What a start and the steps after it show."""
+    """The rows of a reset and of the `STEPS` steps after it."""
     start = rows(subject, simulator.reset(seeds_n))
     return [start, *(rows(subject, moved) for moved in run(subject, simulator, seeds_n, STEPS))]
 
 
 def rows(subject: SimulatorSubject, shown: Observation | Transition) -> Rows:
-    """Everything that was shown, copied. A Fault where an environment was lost, of which nothing more can be told."""
+    """Copies of all rows of an observation or transition. Raises CheckFailed if an environment was lost."""
     if isinstance(shown, Transition) and shown.lost_N is not None and shown.lost_N.any():
         lost = shown.lost_N.nonzero()[:, 0].tolist()
-        raise CheckFailed(f"lost_N: environments {lost} broke in a step: see why their processes died, or mend what sets it")
+        raise CheckFailed(f"lost_N: environments {lost} failed in a step: find out why, or correct what sets lost_N")
     seen = shown.observation if isinstance(shown, Transition) else shown
     found = {f"camera {name!r}": image for name, image in seen.images.items()}
     if seen.state is not None:
@@ -103,13 +103,13 @@ def rows(subject: SimulatorSubject, shown: Observation | Transition) -> Rows:
 
 
 def only(shown: list[Rows], which: Sequence[int]) -> list[Rows]:
-    """The rows of some environments, at each moment."""
+    """The rows of some environments, at each step."""
     return [{name: values[list(which)] for name, values in rows.items()} for rows in shown]
 
 
 def assert_equal(first: list[Rows], again: list[Rows], when: str, cure: str) -> None:
-    """Bit for bit, but for signs of zero."""
+    """Raise CheckFailed unless all rows are equal, bit for bit (0 and -0 are equal). when: completes "differs at step 1 when"."""
     for step, (one, other) in enumerate(zip(first, again, strict=True)):
         for name, value in one.items():
             if name not in other or value.shape != other[name].shape or not (value == other[name]).all():
-                raise CheckFailed(f"{name} is another one at moment {step} when {when}: {cure}")
+                raise CheckFailed(f"{name} differs at step {step} when {when}: {cure}")

@@ -1,4 +1,4 @@
-"""The rules for simulators. What a check asks for that is a capability is only asked of simulators that claim it."""
+"""The rules for simulators. A check of a capability is skipped for simulators that don't declare it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ALWAYS = ("reset", "step", "close")
 """Methods of every simulator."""
 RENDERS = ("render-cpu", "render-gpu")
 CLAIMED = ((("snapshot",), ("snapshot", "restore")), (("expert",), ("expert",)), (RENDERS, ("render",)))
-"""Capabilities, and the methods that one of them stands for."""
+"""(capabilities, methods that each of them requires)."""
 LONGEST = 300
-"""Steps after which a time limit is not looked for any more."""
+"""Longest time limit that is checked, in steps."""
 
 
 def check_simulator(
@@ -32,8 +32,8 @@ def check_simulator(
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
 ) -> Report:
-    """Check a simulator with n environments (2 or more). `make` is for simulators that are not installed; by default the spec's
-    target. It is called as `make(num_envs=, device=, **options)`; one with screens as `make(**options)`."""
+    """Check a simulator with n environments (2 or more). make: makes a simulator that is not installed; by default the spec's
+    target. It is called as `make(num_envs=, device=, **options)`, for screens as `make(**options)`."""
     from mmrl.registry import plugins
     from mmrl.registry.importing import check_options
 
@@ -48,14 +48,14 @@ def check_simulator(
     def build(count: int) -> Any:
         return target(num_envs=count, device=device, **wanted)
 
-    made = build(n)  # what is wrong with the options is the caller's UserError, not a finding
-    if callable(close := getattr(made, "close", None)):  # what it lacks is one
+    made = build(n)  # wrong options are the caller's UserError, not a failed check
+    if callable(close := getattr(made, "close", None)):  # a missing method fails a check below
         close()
     return Report(spec.id, "simulator", run_checks(SimulatorSubject(spec, build, n, device), GATES, CHECKS))
 
 
 def methods_are_there(subject: SimulatorSubject) -> None:
-    """It has reset, step and close, and the methods that its capabilities stand for."""
+    """The simulator has reset, step and close, and the methods of its capabilities."""
     simulator = subject.make(subject.n)
     wanted = [*ALWAYS, *(name for names, methods in CLAIMED if any(map(subject.can, names)) for name in methods)]
     lacks = sorted(name for name in wanted if not callable(getattr(simulator, name, None)))
@@ -69,16 +69,17 @@ def methods_are_there(subject: SimulatorSubject) -> None:
 
 
 def observations_are_as_declared(subject: SimulatorSubject) -> None:
-    """A reset gives n rows: pictures of declared cameras, uint8 [n, H, W, 3]; a state, float32 [n, S]; a text for each."""
+    """A reset gives n rows: images of declared cameras, uint8 [n, H, W, 3]; a state, float32 [n, S]; an instruction for each."""
     with subject.instance() as simulator:
-        seen = simulator.reset(subject.seeds(subject.n))
-        _check_observation(subject, seen, "reset()")
-        if subject.spec.cameras and not seen.images and any(map(subject.can, RENDERS)):
-            raise CheckFailed(f"reset() shows no picture, though the spec has the cameras {', '.join(subject.spec.cameras)}")
+        observation = simulator.reset(subject.seeds(subject.n))
+        _check_observation(subject, observation, "reset()")
+        if subject.spec.cameras and not observation.images and any(map(subject.can, RENDERS)):
+            raise CheckFailed(f"reset() gave no image: the spec has the cameras {', '.join(subject.spec.cameras)}")
 
 
 def transitions_are_as_declared(subject: SimulatorSubject) -> None:
-    """A step gives N rows: reward float32 and finite, flags bool, and the spec's parts, float32 of 0 to 1. Nothing is lost."""
+    """A step gives N rows: finite float32 rewards, bool flags, and the spec's parts, float32 from 0 to 1. No environment is
+    lost."""
     import torch
 
     from mmrl.rollout.simulators.shapes import check_parts, check_reward, check_transition
@@ -91,40 +92,42 @@ def transitions_are_as_declared(subject: SimulatorSubject) -> None:
             moved = simulator.step(subject.actions(simulator, seeds, step), every)
             with _faults():
                 check_transition("step()", moved, subject.n, None, None)
-            for name, value in rows(subject, moved).items():  # of which none is lost
+            for name, value in rows(subject, moved).items():  # raises if an environment is lost
                 _check_device(subject, f"{name} of step()", value)
             _check_observation(subject, moved.observation, "step()")
             if set(moved.parts) != set(subject.spec.parts):
-                raise CheckFailed(f"the parts of a step are {sorted(moved.parts)} and the spec's {sorted(subject.spec.parts)}")
+                raise CheckFailed(
+                    f"the parts of a step are {sorted(moved.parts)} and the spec's {sorted(subject.spec.parts)}: make them equal"
+                )
             with _faults():
                 check_parts("step()", moved.parts, every)
                 check_reward("step()", moved.reward_N, every)
 
 
 def frames_keep_their_size(subject: SimulatorSubject) -> str | None:
-    """A camera's pictures, and the state, are as large in every observation, whoever asks."""
+    """The images of a camera, and the state, have the same size in every observation."""
     with subject.instance() as simulator:
         seeds = subject.seeds(subject.n)
         first = simulator.reset(seeds)
         _check_observation(subject, run(subject, simulator, seeds, 1)[-1].observation, "a step after a reset", first)
         _check_observation(subject, simulator.reset(seeds + 5), "a second reset", first)
-    return None if first.images or first.state is not None else "it shows neither pictures nor a state"
+    return None if first.images or first.state is not None else "its observations have neither images nor a state"
 
 
 def nan_is_refused(subject: SimulatorSubject) -> None:
-    """NaN in the action of an active environment is a UserError."""
+    """NaN in the action of an active environment raises UserError."""
     _refused(subject, "an action with NaN", lambda actions, active: (actions * float("nan"), active))
 
 
 def wrong_shapes_are_refused(subject: SimulatorSubject) -> None:
-    """Actions with another number of rows or of dims are a UserError."""
+    """Actions with another number of rows or dims raise UserError."""
     _refused(subject, "an action with one dim too few", lambda actions, active: (actions[:, :-1], active))
     _refused(subject, "actions for one environment too few", lambda actions, active: (actions[:-1], active))
     _refused(subject, "a flat action", lambda actions, active: (actions.flatten(), active))
 
 
 def actions_are_clipped(subject: SimulatorSubject) -> None:
-    """Actions beyond -1 and 1 do what -1 and 1 do."""
+    """Actions outside of [-1, 1] have the effect of the clipped actions."""
     import torch
 
     seeds = subject.seeds(subject.n)
@@ -139,13 +142,13 @@ def actions_are_clipped(subject: SimulatorSubject) -> None:
 
 
 def the_time_limit_is_the_engines(subject: SimulatorSubject) -> str | None:
-    """`truncated` doesn't say that an episode took too long."""
+    """The simulator doesn't set `truncated` when the time limit is reached: mmrl does."""
     import torch
 
     with subject.instance(2) as simulator:
         limit = getattr(simulator, "max_steps", 0) or subject.spec.max_steps
         if not 0 < limit <= LONGEST:
-            return f"skipped: its limit of {limit} steps is none, or more than {LONGEST}"
+            return f"skipped: its limit is {limit} steps, and only limits from 1 to {LONGEST} are checked"
         seeds = subject.seeds(2)
         simulator.reset(seeds)
         actions = torch.zeros(2, subject.action(simulator).dims, device=subject.device)
@@ -153,16 +156,16 @@ def the_time_limit_is_the_engines(subject: SimulatorSubject) -> str | None:
             moved = simulator.step(actions, torch.ones_like(seeds, dtype=torch.bool))
             if step >= limit and moved.truncated_N.all():
                 raise CheckFailed(
-                    f"truncated_N is True after {step} steps, the limit of an episode: the engine counts, leave it False unless "
-                    "the simulator itself can't go on"
+                    f"truncated_N is True after {step} steps, the limit of an episode: leave it False unless the simulator "
+                    "itself can't go on; mmrl applies the limit"
                 )
             if moved.truncated_N.all():
-                return f"it cut itself off after {step} steps"
+                return f"it truncated its episodes after {step} steps"
     return None
 
 
 def variants_reset(subject: SimulatorSubject) -> str | None:
-    """Every variant of the spec can be started, the same each time, and an unknown one is a UserError."""
+    """Every variant of the spec can be started, with the same result each time, and an unknown variant raises UserError."""
     seeds = subject.seeds(subject.n)
     with subject.instance() as simulator:
         for variant in subject.spec.variants:
@@ -176,40 +179,38 @@ def variants_reset(subject: SimulatorSubject) -> str | None:
         except UserError:
             pass
         else:
-            raise CheckFailed(
-                "a variant that the spec doesn't have was taken: raise UserError, or an evaluation measures the wrong world"
-            )
+            raise CheckFailed("an unknown variant was accepted: raise UserError, or an evaluation measures the wrong environment")
         simulator.reset(seeds)
     return None if subject.spec.variants else "it has no variants"
 
 
 def expert_is_in_range(subject: SimulatorSubject) -> str | None:
-    """The expert's actions are float32 [N, A], finite, within -1 and 1, and asking changes nothing."""
+    """The expert's actions are float32 [N, A], finite and within [-1, 1], and `expert` changes nothing."""
     import torch
 
     if not subject.can("expert"):
         return "skipped: its spec has no capability `expert`"
     seeds = subject.seeds(subject.n)
     futures = []
-    for asked in (False, True):
+    for with_expert in (False, True):
         with subject.instance() as simulator:
             simulator.reset(seeds)
-            found = []
+            steps = []
             for step in range(STEPS):
-                if asked:
-                    wanted = simulator.expert()
+                if with_expert:
+                    actions = simulator.expert()
                     shape = (subject.n, subject.action(simulator).dims)
-                    _check_tensor(subject, "expert()", "what it gave", wanted, torch.float32, shape)
-                    if not (wanted.isfinite() & (wanted.abs() <= 1)).all():
-                        raise CheckFailed("expert() gives numbers beyond -1 and 1, or none at all: clip what it wants")
-                found += [rows(subject, m) for m in run(subject, simulator, seeds, 1, start=step)]
-            futures.append(found)
-    assert_equal(futures[0], futures[1], "the expert was asked", "it must not change the state, or draw from a generator")
+                    _check_tensor(subject, "expert()", "its result", actions, torch.float32, shape)
+                    if not (actions.isfinite() & (actions.abs() <= 1)).all():
+                        raise CheckFailed("expert() gives numbers outside of [-1, 1] or not finite: clip its actions")
+                steps += [rows(subject, m) for m in run(subject, simulator, seeds, 1, start=step)]
+            futures.append(steps)
+    assert_equal(futures[0], futures[1], "expert() was called", "it must not change the state or draw from a generator")
     return None
 
 
 def render_gives_pictures(subject: SimulatorSubject) -> str | None:
-    """`render` gives uint8 [n, H, W, 3] of the environments that were asked for."""
+    """`render` gives uint8 [n, H, W, 3], in the order of env_ids_n."""
     import torch
 
     if not any(map(subject.can, RENDERS)):
@@ -217,11 +218,9 @@ def render_gives_pictures(subject: SimulatorSubject) -> str | None:
     with subject.instance() as simulator:
         simulator.reset(subject.seeds(subject.n))
         shown = simulator.render(subject.numbers([1, 0]))
-        _check_tensor(subject, "render()", "what it gave", shown, torch.uint8, (2, "H", "W", 3))
+        _check_tensor(subject, "render()", "its result", shown, torch.uint8, (2, "H", "W", 3))
         if not (simulator.render(subject.numbers([0]))[0] == shown[1]).all():
-            raise CheckFailed(
-                "render() of environment 0 alone is another picture than among others: keep to the order of env_ids_n"
-            )
+            raise CheckFailed("render() of environment 0 alone gives another image than with others: keep the order of env_ids_n")
     return None
 
 
@@ -257,7 +256,7 @@ def _either(capabilities: tuple[str, ...]) -> str:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """What the engine would refuse is a fault here."""
+    """Turn the PluginError of the run's own checks into CheckFailed."""
     try:
         yield
     except PluginError as error:
@@ -276,21 +275,21 @@ def _check_device(subject: SimulatorSubject, name: str, value: torch.Tensor) -> 
     import torch
 
     if value.device.type != torch.device(subject.device).type:
-        raise CheckFailed(f"{name} is on {value.device}: everything stays on the device that was asked for, {subject.device}")
+        raise CheckFailed(f"{name} is on {value.device}: keep everything on the requested device, {subject.device}")
 
 
 def _check_observation(subject: SimulatorSubject, seen: Observation, who: str, like: Observation | None = None) -> None:
-    """What the engine asks of an observation of all environments, and what only the spec and the device tell."""
+    """Check an observation of all environments as a run does, and also its cameras, device and finite state."""
     from mmrl.rollout.simulators.shapes import check_observation
 
     with _faults():
         check_observation(who, seen, subject.n, like)
     if strange := set(seen.images) - set(subject.spec.cameras):
-        raise CheckFailed(f"{who} shows the camera {sorted(strange)[0]!r}, which is not in the spec's cameras")
+        raise CheckFailed(f"{who} has images of the camera {sorted(strange)[0]!r}: add it to the spec's cameras")
     for name, value in rows(subject, seen).items():
         _check_device(subject, f"{name} of {who}", value)
     if seen.state is not None and not seen.state.isfinite().all():
-        raise CheckFailed(f"state of {who} is not finite")
+        raise CheckFailed(f"state of {who} has numbers that are not finite: give finite numbers")
 
 
 def _refused(subject: SimulatorSubject, what: str, change: Callable[[Any, Any], tuple[Any, Any]]) -> None:
@@ -308,4 +307,4 @@ def _refused(subject: SimulatorSubject, what: str, change: Callable[[Any, Any], 
             raise CheckFailed(
                 f"{what} raised {type(error).__name__}: {error!s:.120}; raise mmrl.UserError with one line"
             ) from error
-        raise CheckFailed(f"{what} was taken: raise mmrl.UserError, or a broken policy trains on")
+        raise CheckFailed(f"{what} was accepted: raise mmrl.UserError, or training continues with a broken policy")

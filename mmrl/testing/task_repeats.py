@@ -1,4 +1,4 @@
-"""Rules for tasks: that rows are the same whoever asks for them, and what they may not draw from."""
+"""Rules for tasks: rows are reproducible and don't use global random generators."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mmrl.testing.task_subject import TaskSubject
 
 
 def same_seed_gives_same_rows(subject: TaskSubject) -> None:
-    """The same split and seed give the same rows: from one task asked twice, and from a fresh one while the global
-    random generators stand elsewhere."""
+    """The same split and seed give the same rows: from the same task again, and from a new task, with other states of the global
+    random generators."""
     for split, rows in subject.rows.items():
         first = [fingerprint(p) for p in rows]
         task = subject.make()
         subject.take(split, task)
-        for seed, whose in ((1, "a fresh task"), (2, "the same task asked again")):
+        for seed, whose in ((1, "a new task"), (2, "the same task again")):
             with other_random_states(seed):
                 again = subject.take(split, task if seed == 2 else None)
             _compare(
@@ -41,7 +41,7 @@ def same_in_another_process(subject: TaskSubject) -> str | None:
             [fingerprint(p) for p in rows],
             theirs[split],
             "another process",
-            "the order of a set or of a folder's listing is not fixed: sort it",
+            "the order of a set or of a folder's files is not fixed: sort it",
         )
     return None
 
@@ -54,7 +54,7 @@ def global_random_state_is_untouched(subject: TaskSubject) -> None:
     for library, state in random_states().items():
         if library in before and before[library] != state:
             raise CheckFailed(
-                f"prompts() changed the global generator of {library}: draw from one of your own, "
+                f"prompts() changed the global generator of {library}: draw from your own generator, "
                 "random.Random(seed) or numpy.random.default_rng(seed)"
             )
 
@@ -64,4 +64,4 @@ def _compare(split: str, rows: list[Prompt], first: list[str], again: list[str],
         raise CheckFailed(f"split {split!r} gave {len(first)} rows, then {len(again)} from {whose}: {cure}")
     for row, a, b in zip(rows, first, again, strict=True):
         if a != b:
-            raise CheckFailed(f"row {row.id!r} of {split!r} is another one from {whose}: {cure}")
+            raise CheckFailed(f"row {row.id!r} of {split!r} differs from {whose}: {cure}")

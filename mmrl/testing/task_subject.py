@@ -1,4 +1,4 @@
-"""A task under test, and its rows: what the rules for tasks are checked with."""
+"""A task under test, and its rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mmrl.api.types import Prompt
 from mmrl.testing.sample import prompt_hash, sample_rows
 
 OVERLAP_ROWS = 1000
-"""Rows of each split that are compared with those of the others."""
+"""Largest number of rows of each split that are compared with the other splits."""
 OVERLAP_S = 10.0
-"""Seconds after which no more of them are made; `n` of each split are in any case."""
+"""Time limit in seconds for making these rows; at least `n` rows of each split are made."""
 
 
 @dataclass
@@ -23,39 +23,39 @@ class TaskSubject:
 
     spec: TaskSpec
     make: Callable[[], Task]
-    """A fresh task, as a run would build it."""
+    """Makes a new task, as a run does."""
     n: int
     options: Mapping[str, Any]
     registered: bool
-    """Another process finds the task by its id."""
+    """Whether another process finds the task by its id."""
     rows: dict[str, list[Prompt]] = field(default_factory=dict)
     """Split -> at most n rows, filled by the first check."""
     broken: list[str] = field(default_factory=list)
-    """What is said of each of the n rows of a split that can't be used; the checks go on without them."""
+    """Messages of the rows that can't be used; the checks go on without them."""
     seconds: float = 0.0
-    """What a row took to make, on average."""
+    """Average time to make a row."""
     compared: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Split -> (id, hash of what is shown) of the rows that are compared with each other, filled by `seen`."""
+    """Split -> (id, hash of the messages) of the rows that are compared with other splits, filled by `seen`."""
 
     @property
     def many(self) -> int:
-        """Rows of each split that are compared with each other: `OVERLAP_ROWS`, or as many as `OVERLAP_S` allow; n at least."""
+        """Number of rows of each split that are compared: at most `OVERLAP_ROWS` or as many as `OVERLAP_S` allow, at least n."""
         affordable = OVERLAP_S / max(self.seconds * len(self.rows), OVERLAP_S / OVERLAP_ROWS)
         return max(self.n, min(OVERLAP_ROWS, int(affordable)))
 
     def take(self, split: str, task: Task | None = None) -> list[Prompt]:
-        """The n rows of a split, without broken ones."""
+        """n rows of a split, without broken ones."""
         return sample_rows(task or self.make(), split, self.n, broken=[])
 
     def seen(self) -> dict[str, list[tuple[str, str]]]:
-        """Split -> (id, hash of what is shown) of `many` rows."""
+        """Split -> (id, hash of the messages) of `many` rows."""
         for split in self.rows if not self.compared else ():
             rows = sample_rows(self.make(), split, self.many, broken=[]) if self.many > self.n else self.rows[split]
             self.compared[split] = [(row.id, prompt_hash(row)) for row in rows]
         return self.compared
 
     def few(self) -> str | None:
-        """A note where rows take too long for `OVERLAP_ROWS` of them."""
+        """A note if fewer than `OVERLAP_ROWS` rows are compared because making them takes too long."""
         if self.many == OVERLAP_ROWS or all(len(rows) < self.many for rows in self.seen().values()):
             return None
         return f"{self.many} rows of each split are compared, since making one takes {self.seconds:.2g} s"

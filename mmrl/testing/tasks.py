@@ -1,4 +1,4 @@
-"""The rules for tasks. Every check looks at rows of every split; its docstring is the rule."""
+"""The rules for tasks. Every check uses rows of every split; its docstring is the rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmrl.testing.task_subject import TaskSubject
 from mmrl.testing.verifiers import check_coordinate_formats, check_gold
 
 TOLD = 5
-"""Broken rows that are told one by one."""
+"""Number of broken rows whose messages are reported."""
 
 
 def every_split_has_rows(subject: TaskSubject) -> None:
@@ -34,7 +34,7 @@ def every_split_has_rows(subject: TaskSubject) -> None:
         subject.broken += broken
         if not rows and broken:
             raise CheckFailed(
-                f"no row of split {split!r} can be used, of {len(broken)} that were looked at; the first: {broken[0]}"
+                f"none of the {len(broken)} sampled rows of split {split!r} can be used: correct them; the first: {broken[0]}"
             )
         if not rows:
             raise CheckFailed(f"split {split!r} is empty: return rows for it, or take it out of `splits`")
@@ -46,19 +46,19 @@ def every_split_has_rows(subject: TaskSubject) -> None:
 
 
 def rows_can_be_used(subject: TaskSubject) -> None:
-    """Every row can be made; the other checks go on without those that can't."""
+    """Every row can be made; the other checks leave out rows that can't."""
     if subject.broken:
         total, bad = len(subject.broken) + len(subject.all_rows()), len(subject.broken)
         more = f" ... and {bad - TOLD} more" if bad > TOLD else ""
-        raise CheckFailed(f"{bad} of the {total} rows looked at can't be used: {'; '.join(subject.broken[:TOLD])}{more}")
+        raise CheckFailed(f"{bad} of the {total} sampled rows can't be used: {'; '.join(subject.broken[:TOLD])}{more}")
 
 
 def messages_are_well_formed(subject: TaskSubject) -> None:
-    """Messages are roles with text or image parts, and somebody asks something."""
+    """Messages have a role and text, image or video parts, and the last one is the user's."""
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
         if not row.messages:
-            raise CheckFailed(f'{where} has no messages: use messages=[user("...", image)]')
+            raise CheckFailed(f'{where} has no messages: use messages=[user_message("...", image)]')
         for message in row.messages:
             if message.get("role") not in ("system", "user", "assistant"):
                 raise CheckFailed(f"{where} has the role {message.get('role')!r}: use system, user or assistant")
@@ -95,7 +95,7 @@ def ids_are_unique(subject: TaskSubject) -> str | None:
 
 
 def splits_do_not_overlap(subject: TaskSubject) -> str | None:
-    """No row of one split is in another, by its id or by what it shows."""
+    """No row of one split is in another, by its id or by its messages."""
     seen: dict[str, tuple[str, str]] = {}
     for split, rows in subject.seen().items():
         for id, picture_and_text in rows:
@@ -134,18 +134,18 @@ def images_decode(subject: TaskSubject) -> str | None:
 
 
 def prompts_pickle(subject: TaskSubject) -> None:
-    """A prompt travels to other processes and arrives as it was."""
+    """A prompt is the same after pickling."""
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
         try:
             arrived = pickle.loads(pickle.dumps(row))
         except Exception as error:
             raise CheckFailed(
-                f"{where} does not pickle ({type(error).__name__}: {error}): keep plain data in meta and answer, "
+                f"{where} can't be pickled ({type(error).__name__}: {error}): keep plain data in meta and answer, "
                 "no open files, lambdas or generators"
             ) from error
         if fingerprint(arrived) != fingerprint(row):
-            raise CheckFailed(f"{where} is another one after pickling: keep plain data in meta and answer")
+            raise CheckFailed(f"{where} differs after pickling: keep plain data in meta and answer")
 
 
 def gold_is_text(subject: TaskSubject) -> str | None:
@@ -161,16 +161,16 @@ def gold_is_text(subject: TaskSubject) -> str | None:
             raise CheckFailed(
                 f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that scores highest"
             )
-    return _ungilded(without, len(subject.all_rows()))
+    return _no_gold_note(without, len(subject.all_rows()))
 
 
-def _ungilded(without: int, total: int) -> str | None:
-    """What is said of rows for which the task has no gold completion."""
+def _no_gold_note(without: int, total: int) -> str | None:
+    """The note about rows without a gold completion."""
     return f"{without} of {total} rows have no gold completion: gold() raises NoGold" if without else None
 
 
 def answer_is_not_shown(subject: TaskSubject) -> str | None:
-    """The messages don't hold the answer. Offering all answers to choose from is fine: a label list, or choices in meta."""
+    """The messages don't contain the answer. A list of all possible answers is fine: a label list, or choices in meta."""
     task = subject.make()
     answers = {_words(str(p.answer)) for _, p in subject.all_rows()} - {""}
     shown_in = []
@@ -183,14 +183,15 @@ def answer_is_not_shown(subject: TaskSubject) -> str | None:
     if 2 * len(shown_in) > len(subject.all_rows()):
         split, p = shown_in[0]
         raise CheckFailed(
-            f"the answer {str(p.answer)!r:.60} stands in the text of row {p.id!r} of {split!r}, as in {len(shown_in)} of "
-            f"{len(subject.all_rows())} rows: take it out; if it is one of the choices offered, put their list into meta"
+            f"the answer {str(p.answer)!r:.60} is in the text of row {p.id!r} of {split!r}, and {len(shown_in)} of "
+            f"{len(subject.all_rows())} rows are like this: take it out; if it is one of the choices offered, put their list "
+            "into meta"
         )
-    return f"the text of {len(shown_in)} rows holds their answer, as of {shown_in[0][1].id!r}"
+    return f"the text of {len(shown_in)} rows contains their answer, such as {shown_in[0][1].id!r}"
 
 
 def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
-    """Boxes in meta are (x1, y1, x2, y2) in the pixels of the image, and come back from every coordinate frame."""
+    """Boxes in meta are (x1, y1, x2, y2) in pixels of the image, and survive conversion to every coordinate format and back."""
     from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
     from mmrl.api.media.images import load_image
 
@@ -207,44 +208,44 @@ def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
             if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
                 raise CheckFailed(
                     f"row {row.id!r} of {split!r} has the box {tuple(box)} in an image of {width} x {height}: "
-                    "boxes in meta are (x1, y1, x2, y2) in the pixels of the image as the task gives it"
+                    "boxes in meta must be (x1, y1, x2, y2) in pixels of the image as the task gives it"
                 )
-            for frame in CoordinateFormat:
+            for format in CoordinateFormat:
                 back = convert_coordinates(
-                    convert_coordinates(box, CoordinateFormat.PIXELS, frame, size, model_size),
-                    frame,
+                    convert_coordinates(box, CoordinateFormat.PIXELS, format, size, model_size),
+                    format,
                     CoordinateFormat.PIXELS,
                     size,
                     model_size,
                 )
                 if max(abs(a - b) for a, b in zip(back, (x1, y1, x2, y2), strict=True)) >= 1:
                     raise CheckFailed(
-                        f"the box {tuple(box)} of row {row.id!r} comes back from the frame {frame} as {back}: report it to mmrl"
+                        f"the box {tuple(box)} of row {row.id!r} becomes {back} by conversion to {format} and back: report it"
                     )
             count += 1
     return None if count else "no row has boxes in meta"
 
 
 def overlays_can_be_drawn(subject: TaskSubject) -> None:
-    """`marks` are places on the prompt's own pictures and videos; of a completion that says nothing they are what is true."""
+    """`overlays` gives valid overlays on the prompt's images and videos; for an empty completion only the ground truth."""
     task = subject.make()
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
-        gold, silent = (task.overlays(row, said) for said in (gold_or_none(task, row) or "", ""))
-        for mark in (*gold, *silent):
-            if why := overlay_error(mark):
-                raise CheckFailed(f"{where}: marks gives what can't be drawn: {why}")
-            there = len(row.videos if mark.kind == "interval" else row.images)
-            if mark.image >= there:
-                what = "videos" if mark.kind == "interval" else "pictures"
-                raise CheckFailed(f"{where} has {there} {what}, and a mark for number {mark.image}: they are counted from 0")
-        if any(mark.source == "said" for mark in silent):
+        of_gold, of_empty = (task.overlays(row, completion) for completion in (gold_or_none(task, row) or "", ""))
+        for overlay in (*of_gold, *of_empty):
+            if why := overlay_error(overlay):
+                raise CheckFailed(f"{where}: overlays() gives an overlay that can't be drawn: {why}")
+            count = len(row.videos if overlay.kind == "interval" else row.images)
+            if overlay.image >= count:
+                what = "videos" if overlay.kind == "interval" else "images"
+                raise CheckFailed(f"{where} has {count} {what}, and an overlay for number {overlay.image}: count from 0")
+        if any(overlay.source == "said" for overlay in of_empty):
             raise CheckFailed(
-                f'{where}: marks of an empty completion say something: give what is said as of="said" where it is read'
+                f'{where}: overlays() gives source="said" for an empty completion: give it only for what a completion says'
             )
-        if [mark for mark in gold if mark.source == "true"] != list(silent):
+        if [overlay for overlay in of_gold if overlay.source == "true"] != list(of_empty):
             raise CheckFailed(
-                f"{where}: what marks calls true is another with another completion: it is what the prompt's answer says"
+                f'{where}: the overlays with source="true" depend on the completion: make them from the prompt\'s answer'
             )
 
 
@@ -253,7 +254,7 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
     from mmrl.registry import plugins
 
     if not subject.spec.verifiers:
-        return "the spec names no verifiers: a run file must"
+        return "the spec names no verifiers, so a run file must"
     named = dict.fromkeys((*subject.spec.verifiers, subject.spec.metric))
     every = [(subject.make(), p) for _, p in subject.all_rows()]
     rows = with_gold(every)
@@ -263,13 +264,13 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
         except UserError as error:
             raise CheckFailed(str(error)) from error
         check_gold(spec, verify, rows)
-        if found := check_coordinate_formats(spec, verify, subject.make()):
-            return found
-    return _ungilded(len(every) - len(rows), len(every))
+        if note := check_coordinate_formats(spec, verify, subject.make()):
+            return note
+    return _no_gold_note(len(every) - len(rows), len(every))
 
 
 def summary_is_numbers(subject: TaskSubject) -> None:
-    """`summarise` gives names to finite numbers."""
+    """`summarise` returns name -> finite number."""
     rows = [(p, float(i % 2)) for i, (_, p) in enumerate(subject.all_rows())]
     for name, value in subject.make().summarise(rows).items():
         if not isinstance(name, str) or not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
@@ -294,13 +295,13 @@ CHECKS = (
 
 
 def _words(text: str) -> str:
-    """Lower-case words between single spaces, so that whole words can be looked for."""
+    """Lower-case words between single spaces, so that whole words can be found."""
     words = re.findall(r"[^\W_]+", text.lower())
     return f" {' '.join(words)} " if words else ""
 
 
 def _gives_away(prompt: Prompt, answer: str, answers: set[str]) -> bool:
-    """The text holds the answer, but no other answer of the sample, and not as one of the choices listed in meta."""
+    """Whether the text contains the answer but no other answer of the sample, and not as one of the choices listed in meta."""
     text = _words(prompt.text)
     if not answer or answer not in text or len(answers) < 2 or any(a in text for a in answers - {answer}):
         return False

@@ -1,6 +1,6 @@
-"""The rules for verifiers: gold scores highest, everything hostile or empty scores low, nothing raises.
+"""The rules for verifiers: gold scores highest, hostile or empty completions score low, nothing raises.
 
-Published `@system` verifiers reproduce their system, quirks included: what they give too much to is a note, no fault.
+Published `@system` verifiers reproduce their system with its quirks: if they score too high, that is a note and no failure.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Verify = Callable[[Case], Any]
 
 MEGABYTE = 1_000_000
 FRAME_ROWS = 4
-"""Rows of a task that are tried in each coordinate frame."""
+"""Number of rows of a task that are checked in each coordinate format."""
 HUGE = tuple(unit * (MEGABYTE // len(unit)) for unit in ("a", "(", "<answer>", "1,", '{"a":', " \n"))
-"""Long runs on which backtracking patterns, recursive parsers and quadratic loops give up."""
+"""Long repetitions on which backtracking patterns, recursive parsers and quadratic loops fail."""
 NON_ASCII = "答案是 ²³ ①½ \N{ROBOT FACE} naïve \N{RIGHT-TO-LEFT OVERRIDE}\N{ZERO WIDTH SPACE}\N{REPLACEMENT CHARACTER}"
-"""Among it are signs that `str.isdigit` takes for digits and `int` does not."""
+"""It includes characters for which `str.isdigit` is true and `int` raises."""
 
 
 @dataclass
@@ -43,9 +43,9 @@ class VerifierSubject:
     verify: Verify
     rows: Sequence[tuple[Task, Prompt]]
     is_metric: bool = True
-    """Some task is evaluated by it, so it must tell right from wrong; a format reward need not."""
+    """It is the metric of a task, so it must tell right from wrong; a format reward need not."""
     cases: list[tuple[Case, str]] = field(default_factory=list)
-    """(case without a completion, gold) per row, filled by the first check."""
+    """(case without a completion, gold completion) per row, filled by the first check."""
 
     @property
     def published(self) -> bool:
@@ -53,7 +53,7 @@ class VerifierSubject:
 
 
 def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Case, str]]:
-    """Gold gets `spec.high` on every row, or Fault. Returns (case, gold) per row."""
+    """Raise CheckFailed unless gold gets `spec.high` on every row. Returns (case, gold completion) per row."""
     cases = []
     for task, prompt in rows:
         gold, outcome = play_gold(task, prompt, task.gold(prompt))
@@ -63,19 +63,19 @@ def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Pr
             raise CheckFailed(
                 f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not "
                 f"high={spec.high:g}: the parser misses the form of the answer, gold(prompt) of the task is not what the "
-                "verifier wants, or the spec's high is wrong"
+                "verifier expects, or the spec's high is wrong"
             )
         cases.append((case, gold))
     return cases
 
 
 def gold_scores_highest(subject: VerifierSubject) -> None:
-    """The completion that deserves the most gets the spec's `high`, on every row."""
+    """The gold completion gets the spec's `high`, on every row."""
     subject.cases = check_gold(subject.spec, subject.verify, subject.rows)
 
 
 def gold_scores_highest_in_every_coordinate_format(subject: VerifierSubject) -> str | None:
-    """Gold gets `high` whichever numbers a model writes places in, and at whatever size it sees pictures."""
+    """Gold gets `high` for models of every coordinate format, and for any size in which a model sees images."""
     notes = [
         check_coordinate_formats(subject.spec, subject.verify, task) for task in {id(t): t for t, _ in subject.rows}.values()
     ]
@@ -83,44 +83,48 @@ def gold_scores_highest_in_every_coordinate_format(subject: VerifierSubject) -> 
 
 
 def check_coordinate_formats(spec: VerifierSpec, verify: Verify, task: Task) -> str | None:
-    """Gold of a task that writes coordinates gets `spec.high` in each frame and at another size of the picture, or Fault.
+    """Raise CheckFailed unless gold of a task with coordinates gets `spec.high` in each format and at another image size.
 
-    Whether it writes any is seen by its gold completions, which are others for models with other `ImageProcessing`. The task
-    is left with the eyes that it had.
+    A task has coordinates if its gold completions depend on its `ImageProcessing`, which is restored at the end. Returns a note,
+    or None.
     """
     before = task.image_processing
-    seen: dict[ImageProcessing, list[tuple[Prompt, str]]] = {}
+    gold_rows: dict[ImageProcessing, list[tuple[Prompt, str]]] = {}
     try:
-        for eyes in (before, *(ImageProcessing(frame, _half) for frame in CoordinateFormat)):
-            task.image_processing = eyes
+        for processing in (before, *(ImageProcessing(format, _smaller_size) for format in CoordinateFormat)):
+            task.image_processing = processing
             prompts = sample_rows(task, task.splits[0], FRAME_ROWS, broken=[])
-            seen[eyes] = [(prompt, gold) for prompt in prompts if (gold := gold_or_none(task, prompt)) is not None]
-        if len({tuple(gold for _, gold in rows) for rows in seen.values()}) < 2:
+            gold_rows[processing] = [(prompt, gold) for prompt in prompts if (gold := gold_or_none(task, prompt)) is not None]
+        if len({tuple(gold for _, gold in rows) for rows in gold_rows.values()}) < 2:
             return None
-        return _frames(spec, verify, task, seen)
+        return _score_formats(spec, verify, task, gold_rows)
     finally:
         task.image_processing = before
 
 
-def _frames(
-    spec: VerifierSpec, verify: Verify, task: Task, seen: Mapping[ImageProcessing, Sequence[tuple[Prompt, str]]]
+def _score_formats(
+    spec: VerifierSpec, verify: Verify, task: Task, gold_rows: Mapping[ImageProcessing, Sequence[tuple[Prompt, str]]]
 ) -> str | None:
-    for eyes, rows in seen.items():
-        task.image_processing = eyes
+    for processing, rows in gold_rows.items():
+        task.image_processing = processing
         for prompt, first in rows:
             gold, outcome = play_gold(task, prompt, first)
             sizes = (case := case_of(spec, prompt)).image_sizes
             case = replace(
-                case, coordinate_format=eyes.coordinate_format, model_sizes=tuple(map(eyes.model_size, sizes)), outcome=outcome
+                case,
+                coordinate_format=processing.coordinate_format,
+                model_sizes=tuple(map(processing.model_size, sizes)),
+                outcome=outcome,
             )
-            value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {eyes.coordinate_format}")
+            value = _score(
+                spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {processing.coordinate_format}"
+            )
             if math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
                 continue
             message = (
                 f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not high={spec.high:g}, "
-                f"for a model that writes {eyes.coordinate_format} and sees {sizes} as {case.model_sizes}: convert "
-                "between case.coordinate_format and "
-                "the truth's pixels with mmrl.api.coordinates.convert_coordinates"
+                f"for a model that writes {processing.coordinate_format} and sees {sizes} as {case.model_sizes}: convert "
+                "between case.coordinate_format and the pixels of the answer with mmrl.api.coordinates.convert_coordinates"
             )
             if "@" in spec.id:
                 return f"as published: {message}"
@@ -128,23 +132,20 @@ def _frames(
     return None
 
 
-def _half(size: tuple[int, int]) -> tuple[int, int]:
-    """Another size for a picture to be seen in, of another shape."""
+def _smaller_size(size: tuple[int, int]) -> tuple[int, int]:
+    """A model size for tests that differs from the image's size and aspect ratio."""
     return max(1, size[0] * 3 // 4), max(1, size[1] // 2)
 
 
 def empty_scores_low(subject: VerifierSubject) -> str | None:
-    """Nothing, or only white space, is no answer."""
+    """An empty completion, or only white space, scores low."""
     return _low(
-        subject,
-        "an empty completion",
-        lambda i: ["", " \n\t"],
-        "nothing was answered; look for a test like `x in y` that '' passes",
+        subject, "an empty completion", lambda i: ["", " \n\t"], "it has no answer; look for a test like `x in y` that '' passes"
     )
 
 
 def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
-    """The gold of rows with another answer scores below this row's gold, but for one in ten (tolerances, synonyms)."""
+    """The gold of rows with another answer scores below this row's gold; one in ten may score as high (tolerances, synonyms)."""
     scored, high, example = 0, 0, ""
     draw = random.Random(0)
     for i, (case, gold) in enumerate(subject.cases):
@@ -155,74 +156,74 @@ def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
             if value >= subject.spec.high - 1e-9:
                 high += 1
                 example = example or (
-                    f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, takes {wrong!r:.80}"
+                    f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, accepts {wrong!r:.80}"
                 )
     if not scored:
         return "all rows have the same answer: check on more rows"
     if 10 * high <= scored:
         return f"{high} of {scored} wrong answers score highest: {example}" if high else None
     if not subject.is_metric:
-        return f"{high} of {scored} wrong answers score highest: fine for a format reward, which no task is evaluated by"
+        return f"{high} of {scored} wrong answers score highest: fine for a format reward, which is no task's metric"
     return _fault(
         subject, f"{high} of {scored} wrong answers score highest, such as {example}: compare the completion with case.answer"
     )
 
 
 def prompt_echo_scores_low(subject: VerifierSubject) -> str | None:
-    """Repeating the question is no answer, though all labels may stand in it."""
+    """Repeating the question scores low, even if it lists all labels."""
     return _low(
         subject,
         "the prompt's text repeated",
         lambda i: [subject.rows[i][1].text],
-        "the label may stand in the question; look for the answer at its place only",
+        "the label may be in the question; parse the answer at its place only",
     )
 
 
 def repeated_gold_scores_low(subject: VerifierSubject) -> str | None:
-    """The right answer many times over is a loop, not an answer."""
+    """The right answer repeated many times scores low."""
     return _low(
         subject,
         "the gold completion 200 times",
         lambda i: ["\n".join([subject.cases[i][1]] * 200)],
-        "accept one answer; bound what stands around it",
+        "accept one answer; limit the text around it",
     )
 
 
 def listing_every_answer_scores_low(subject: VerifierSubject) -> str | None:
-    """All answers at once is a guess."""
+    """A list of all answers scores low."""
     every = sorted({gold for _, gold in subject.cases})
     if len(every) < 2:
         return "all rows have the same gold: check on more rows"
 
-    def listed(i: int) -> list[str]:  # the right one between others: who takes the first or the last of several is only guessing
+    def listed(i: int) -> list[str]:  # the right one between others: taking the first or the last of several is fine
         gold = subject.cases[i][1]
         others = [g for g in every if g != gold]
         half = (len(others) + 1) // 2
         items = [*others[:half], gold, *(others[half:] or others)]
         return ["\n".join(items), " ".join(items)]
 
-    return _low(subject, "a list of every row's gold", listed, "accept one answer only, not any that is among several")
+    return _low(subject, "a list of every row's gold", listed, "accept one answer only, not one of several")
 
 
 def huge_scores_low(subject: VerifierSubject) -> str | None:
-    """A megabyte of rubbish is answered in time."""
-    return _low(subject, "a megabyte of rubbish", lambda i: list(HUGE), "bound the length before parsing", rows=2)
+    """A megabyte of garbage scores low, within the timeout."""
+    return _low(subject, "a megabyte of garbage", lambda i: list(HUGE), "limit the length before parsing", rows=2)
 
 
 def nul_scores_low(subject: VerifierSubject) -> str | None:
-    """NUL characters are no answer and break nothing."""
+    """NUL characters score low and raise nothing."""
     for case, gold in subject.cases[:4]:
         _score(subject.spec, subject.verify, case, f"\0{gold}\0", "gold between NUL characters")
     return _low(subject, "NUL characters", lambda i: ["\0" * 64], "they are no answer")
 
 
 def non_ascii_scores_low(subject: VerifierSubject) -> str | None:
-    """Other scripts are no answer and break nothing."""
+    """Non-ASCII text scores low and raises nothing."""
     return _low(subject, "non-ASCII text", lambda i: [NON_ASCII], "it is no answer")
 
 
 def same_case_gives_same_score(subject: VerifierSubject) -> None:
-    """A score depends on nothing but the case, whatever the global random generators are."""
+    """A score depends on the case alone, for any state of the global random generators."""
     for completion, name in _some(subject):
         case = subject.cases[0][0]
         values = []
@@ -246,7 +247,7 @@ def global_random_state_is_untouched(subject: VerifierSubject) -> None:
 
 
 def input_is_not_changed(subject: VerifierSubject) -> None:
-    """The case's answer and meta are as before after scoring."""
+    """Scoring doesn't change the case's answer and meta."""
     case = subject.cases[0][0]
     for completion, name in _some(subject):
         before = canonical_form((case.answer, case.meta))
@@ -256,7 +257,7 @@ def input_is_not_changed(subject: VerifierSubject) -> None:
 
 
 def prints_nothing(subject: VerifierSubject) -> None:
-    """Standard output belongs to the commands."""
+    """Scoring prints nothing, since commands use stdout."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         for completion, name in _some(subject):
@@ -283,7 +284,7 @@ CHECKS = (
 
 
 def case_of(spec: VerifierSpec, prompt: Prompt) -> Case:
-    """What the judge would hand over for a model that sees images in their own size."""
+    """The judge's case for a model that sees images in their original size."""
     from mmrl.api.media.images import load_image
 
     sizes = tuple(load_image(i).size for i in prompt.images)
@@ -304,7 +305,8 @@ def _rollout(prompt: Prompt, text: str) -> Conversation:
 
 
 def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name: str) -> float:
-    """The value for a completion; Fault if the verifier raises, takes too long, or returns no number of its range."""
+    """The value for a completion. Raises CheckFailed if the verifier raises, takes too long, or returns no number in its
+    range."""
     rollout = case.rollout and _rollout(case.rollout.prompt, completion)
     start, process = time.monotonic(), os.getpid()
     try:
@@ -313,18 +315,18 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
     except TimeIsUp:
         raise CheckFailed(
             f"{name} took longer than timeout_s={spec.timeout_s:g}: look for a backtracking pattern or a loop over "
-            "pairs, and bound the length before parsing"
+            "pairs, and limit the length before parsing"
         ) from None
     except (Exception, SystemExit) as error:
         raise CheckFailed(
             f"{name} raised {type(error).__name__}: {error!s:.200}; what can't be parsed is a wrong answer: return {spec.low:g}"
         ) from error
     finally:
-        if os.getpid() != process:  # the verifier forked, and this is its child: there must not be two of the kit
+        if os.getpid() != process:  # the verifier forked, and this is the child: only the parent may run the checks
             os._exit(0)
     took = time.monotonic() - start
     if took > spec.timeout_s:
-        raise CheckFailed(f"{name} took {took:.1f} s, longer than timeout_s={spec.timeout_s:g}: bound the length before parsing")
+        raise CheckFailed(f"{name} took {took:.1f} s, longer than timeout_s={spec.timeout_s:g}: limit the length before parsing")
     value: Any = returned.value if isinstance(returned, Score) else returned
     parts: Mapping[str, Any] = returned.parts if isinstance(returned, Score) else {}
     for label, number in (("its value", value), *((f"its part {k!r}", v) for k, v in parts.items())):
@@ -332,8 +334,8 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
             raise CheckFailed(f"{name} gives {number!r:.40} as {label}: return a finite float, or Score(value, parts, detail)")
     if not spec.low - 1e-9 <= float(value) <= spec.high + 1e-9:
         raise CheckFailed(
-            f"{name} scores {float(value):g}, outside low={spec.low:g} and high={spec.high:g} of the spec: clip it or "
-            "widen the spec"
+            f"{name} scores {float(value):g}, outside of the spec's low={spec.low:g} and high={spec.high:g}: clip it, or widen "
+            "the spec's range"
         )
     return float(value)
 
@@ -341,7 +343,7 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
 def _low(
     subject: VerifierSubject, name: str, completions: Callable[[int], list[str]], cure: str, rows: int | None = None
 ) -> str | None:
-    """The completions for row i score below `high`, on every row or the first few."""
+    """Check that the completions for row i score below `high`. rows: number of rows, by default all."""
     for i, (case, _) in enumerate(subject.cases[:rows]):
         for completion in completions(i):
             value = _score(subject.spec, subject.verify, case, completion, name)
@@ -351,14 +353,14 @@ def _low(
 
 
 def _fault(subject: VerifierSubject, message: str) -> str:
-    """A fault, or the note that it is in a published verifier."""
+    """Raise CheckFailed, or return the message as a note for a published verifier."""
     if subject.published:
         return f"as published: {message}"
     raise CheckFailed(message)
 
 
 def _some(subject: VerifierSubject) -> list[tuple[str, str]]:
-    """(completion, what it is) for the first row: right, wrong, nothing."""
+    """(completion, its description) for the first row: right, wrong, empty."""
     gold = subject.cases[0][1]
     wrong = next((g for _, g in subject.cases if g != gold), "wrong")
     return [(gold, "a gold completion"), (wrong, "a wrong answer"), ("", "an empty completion")]

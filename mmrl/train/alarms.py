@@ -155,7 +155,10 @@ class AlarmMonitor:
         if (share := self._now("answers/most_common_share")) is None:
             return []
         what = f"{share:.0%} of the prompts get the same completion although their answers differ"
-        cure = "check whether one answer earns most for any image, lower learning_rate, raise kl_coef or entropy_coef, or balance the prompts"
+        cure = (
+            "check whether one answer earns most for any image; lower learning_rate, raise kl_coef or entropy_coef, or balance "
+            "the prompts"
+        )
         return self._check("answer_collapse", share, what, cure)
 
     def _length(self) -> list[AlarmEvent]:
@@ -233,7 +236,7 @@ class AlarmMonitor:
         what = f"{task}: the held-out figure fell from {best.value:.3g} (step {best.step}) to {value:.3g} while " + " and ".join(
             text for _, text in sorted(rises, reverse=True)[:2]
         )
-        cure = "read the rollouts that earn most: the policy may exploit that part; lower its weight, raise kl_coef, or keep the best step"
+        cure = "read the rollouts that earn most, they may exploit that part; lower its weight, raise kl_coef, or keep the best"
         return self._check("reward_hacking", best.value - value, what, cure, task)
 
     def _parts(self, task: str) -> dict[str, deque[float]]:

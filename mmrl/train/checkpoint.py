@@ -39,7 +39,9 @@ def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any],
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
         return
     ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
-    _save_learner(path, aside, learner, shards and policy.root is not None)  # before averaging, as some tensors are the weights themselves
+    _save_learner(
+        path, aside, learner, shards and policy.root is not None
+    )  # before averaging, as some tensors are the weights themselves
     with learner.optimizer.averaged(), unsharded(policy.root):
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
 

@@ -21,8 +21,8 @@ FREED_S = 180.0
 
 
 def learn(job: Mapping[str, Any]) -> None:
-    """Train as one learner, from the first step or the last checkpoint. A UserError is sent to the terminal and not raised, as Ray
-    would retry."""
+    """Train as one learner, from the first step or the last checkpoint. A UserError is sent to the terminal and not raised, as
+    Ray would retry."""
     import ray.train
 
     from mmrl.compute.progress import NullProgress, RelayedProgress

@@ -26,15 +26,13 @@ def remarks(setup: Setup) -> list[str]:
                 found.append(f'{where}.hints = "guide": {what}, so hinted completions count as if sampled without a hint')
         if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and has_soft_time_limit(setup.tasks):
             found.append(
-                f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so slow episodes "
-                "cost nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
+                f"{where}.settings.gamma is 1: an episode that the time limit truncates is valued as if it went on, so being "
+                "slow costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
             )
         if stage.kl_coef and stage.kl_in == "loss" and stage.kl_estimator == "k1":
             found.append(f'{where}.kl_estimator = "k1" has no gradient on average in the loss: use k2 or k3, or kl_in = "reward"')
         if stage.kl_coef and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
-            found.append(
-                f'{where}.kl_in = "reward": {stage.algorithm} uses only the verifiers\' scores: set kl_in = "loss"'
-            )
+            found.append(f'{where}.kl_in = "reward": {stage.algorithm} uses only the verifiers\' scores: set kl_in = "loss"')
     return found
 
 

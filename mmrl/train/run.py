@@ -52,8 +52,8 @@ class Run:
         collector: Collector | None = None,
         packer: Packer | None = None,
     ) -> None:
-        """teacher: loads the teacher of a distill stage, by the stage's index; returns None for an expert. collector, packer: made
-        here if None."""
+        """teacher: loads the teacher of a distill stage, by the stage's index; returns None for an expert. collector, packer:
+        made here if None."""
         config = setup.config
         self.setup, self.config, self.tasks, self.folder = setup, config, setup.tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
@@ -267,7 +267,8 @@ class Run:
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:
-        """Call a hook of all plugins, on the first rank only. A plugin's exception is written to `errors.jsonl`; the run goes on."""
+        """Call a hook of all plugins, on the first rank only. A plugin's exception is written to `errors.jsonl`; the run goes
+        on."""
         if not ranks.is_first():
             return
         for name, caller in plugins.registry().callers(hook):

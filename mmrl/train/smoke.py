@@ -20,7 +20,8 @@ def is_tiny(model: str) -> bool:
 
 
 def smoke(config: RunConfig) -> RunConfig:
-    """The same run in seconds: a tiny model, two steps per stage, few prompts. It shows that the run works, not that it learns."""
+    """The same run in seconds: a tiny model, two steps per stage, few prompts. It shows that the run works, not that it
+    learns."""
     if config.smoke:
         return config
     data = config.smaller().model_dump(mode="json", exclude_unset=True)  # unset, so that the algorithm's defaults can fill in

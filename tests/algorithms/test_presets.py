@@ -267,14 +267,14 @@ def test_a_critic_comes_with_the_algorithms_that_need_one():
     assert with_defaults(stage("grpo")).critic is None
     assert with_defaults(stage("ppo")).critic.hidden_sizes == []
     made = with_defaults(stage("ppo", critic={"hidden_sizes": [8]}))
-    assert made.critic.hidden_sizes == [8] and made.critic.model_fields_set == {"hidden"}
+    assert made.critic.hidden_sizes == [8] and made.critic.model_fields_set == {"hidden_sizes"}
     assert with_defaults(with_defaults(stage("dapo"))) == with_defaults(stage("dapo")), "once is enough"
 
 
 def test_an_algorithm_may_bring_a_critic_of_its_own(plugin):
     plugin(
         "def it(rewards_NT, values_NT): return rewards_NT, rewards_NT",
-        stage={"critic": {"backbone": "separate", "hidden_sizes": [512, 128]}, "credit": "chunk"},
+        stage_defaults={"critic": {"backbone": "separate", "hidden_sizes": [512, 128]}, "credit": "chunk"},
     )
     made = with_defaults(stage("mine/it"))
     assert (made.critic.backbone, made.critic.hidden_sizes, made.credit) == ("separate", [512, 128], "chunk")
@@ -282,15 +282,15 @@ def test_an_algorithm_may_bring_a_critic_of_its_own(plugin):
 
 
 def test_a_stage_key_that_there_is_not_is_refused(plugin):
-    plugin("def it(rewards_N): return rewards_N", stage={"epoch": 2})
+    plugin("def it(rewards_N): return rewards_N", stage_defaults={"epoch": 2})
     with pytest.raises(PluginError, match=r"algorithm 'mine/it': its stage sets 'epoch', .*Did you mean 'epochs'\?"):
         with_defaults(stage("mine/it"))
 
 
 def test_a_key_that_contradicts_what_the_algorithm_brings_is_refused_in_one_line(plugin):
-    with pytest.raises(UserError, match=r"^algorithm 'reinforce\+\+' brings kl = 0\.001, .*: kl = 0\.001 needs something"):
+    with pytest.raises(UserError, match=r"^algorithm 'reinforce\+\+' brings kl_coef = 0\.001, .*: kl_coef = 0\.001 needs something"):
         with_defaults(stage("reinforce++", reference="none"))
-    plugin("def it(rewards_N): return rewards_N", stage={"epochs": 0})
+    plugin("def it(rewards_N): return rewards_N", stage_defaults={"epochs": 0})
     with pytest.raises(UserError, match=r"^algorithm 'mine/it' brings epochs = 0: epochs: Input should be greater than"):
         with_defaults(stage("mine/it"))
 

@@ -77,7 +77,7 @@ def test_a_folders_images_go_by_their_paths(folder):
         with pytest.raises(UserError, match=message):
             list_files(str(folder / path))
     for path in ("x" * 3000, "x" * 90_000, "a\nb", "\0"):
-        with pytest.raises(UserError, match=r"folder .*: (give a folder of images|correct path)") as caught:
+        with pytest.raises(UserError, match=r"folder .*: (give a folder of images|correct the path)") as caught:
             list_files(path)
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
     (folder / "empty").mkdir()
@@ -132,6 +132,6 @@ def test_pieces_of_photographs():
         source.open("train", 2).tobytes() == PhotographCrops(32, {"train": 9}, 0, ("china", "coffee")).open("train", 2).tobytes()
     )
     for wrong in (["cat"], "china", 5, True, None, {}, [5], [["china"]], ["x" * 9000]):
-        with pytest.raises(UserError, match=r"photographs = .* must be a list of some of astronaut") as caught:
+        with pytest.raises(UserError, match=r"photographs = .* must be a list of names of astronaut") as caught:
             PhotographCrops(32, {"train": 1}, 0, wrong)
         assert len(str(caught.value)) < 500

@@ -29,7 +29,7 @@ def as_said(kind, *coordinates, **more):
 
 
 UNSOUND = {
-    "is far off the picture": as_said("box", 0, 0, 400, 300),
+    "is far off the image": as_said("box", 0, 0, 400, 300),
     "box (-11, 0, 0, 1) is far off": as_said("box", -11, 0, 0, 1),
     "point (12.5, 0) is far off": as_said("point", 12.5, 0),
     "must be x1, y1, x2, y2": as_said("box", 0.5, 0, 0.4, 1),

@@ -52,9 +52,7 @@ def test_lost_environments_are_told_and_mended() -> None:
         actions, active = torch.zeros(3, 2), torch.ones(3, dtype=torch.bool)
         assert not simulator.step(actions, active).lost_N.any()
         actions[1] = 1.0
-        with pytest.warns(
-            UserWarning, match=r"toy/walk: environment 1 was lost \(loss number 1\): its process was killed"
-        ):
+        with pytest.warns(UserWarning, match=r"toy/walk: environment 1 was lost \(loss number 1\): its process was killed"):
             moved = simulator.step(actions, active)
         assert moved.lost_N.tolist() == [False, True, False] and moved.reward_N.isfinite().all()
         with pytest.raises(UserError, match="environment 1 was lost: reset it first"):
@@ -88,7 +86,7 @@ def test_each_loss_is_counted_once() -> None:
         simulator.reset(torch.arange(2), torch.arange(2))
         with pytest.warns(UserWarning) as told:
             simulator.step(dies[0] + dies[2], active)
-        assert sorted(str(w.message).split("lost, the ")[1][:2] for w in told) == ["3.", "4."]
+        assert sorted(str(w.message).split("loss number ")[1][0] for w in told) == ["3", "4"]
         assert simulator.workers.lost == 4
     finally:
         simulator.close()
@@ -99,8 +97,11 @@ def test_wrong_questions_are_refused() -> None:
     try:
         for ask, why in (
             (lambda: simulator.reset(torch.tensor([1])), r"the seeds of 2 environments must be int64 \[2\]"),
-            (lambda: simulator.reset(torch.tensor([1]), torch.tensor([2])), r"env_ids_n = \[2\] must be from 0 to 1: there are 2 environments"),
-            (lambda: simulator.reset(torch.tensor([1, 2]), torch.tensor([0, 0])), "different int64 numbers"),
+            (
+                lambda: simulator.reset(torch.tensor([1]), torch.tensor([2])),
+                r"env_ids_n = \[2\] must be from 0 to 1: there are 2 environments",
+            ),
+            (lambda: simulator.reset(torch.tensor([1, 2]), torch.tensor([0, 0])), "without repetitions"),
             (lambda: simulator.restore(torch.tensor([0, 1]), [[0.0] * 4]), "2 environments can't be put into 1 states"),
             (lambda: simulator.step(torch.zeros(2, 2), torch.ones(2)), "active must be bool"),
         ):

@@ -34,12 +34,24 @@ def test_actions_are_clipped_and_those_of_idle_rows_are_nothing() -> None:
         (lambda: check_count("toy", 0), "toy: num_envs = 0 must be a whole number of 1 or more"),
         (lambda: check_count("toy", True), "num_envs = True must be"),
         (lambda: check_count("toy", 2.0), "num_envs = 2.0 must be"),
-        (lambda: checked_ids(torch.tensor([0, 0]), 3, "cpu"), r"env_ids_n must be int64 \[n\] without repetitions, not torch.int64 \[2\]"),
-        (lambda: checked_ids(torch.tensor([0.0]), 3, "cpu"), r"env_ids_n must be int64 \[n\] without repetitions, not torch.float32 \[1\]"),
-        (lambda: checked_ids(torch.tensor(1), 3, "cpu"), r"env_ids_n must be int64 \[n\] without repetitions, not torch.int64 \[\]"),
+        (
+            lambda: checked_ids(torch.tensor([0, 0]), 3, "cpu"),
+            r"env_ids_n must be int64 \[n\] without repetitions, not torch.int64 \[2\]",
+        ),
+        (
+            lambda: checked_ids(torch.tensor([0.0]), 3, "cpu"),
+            r"env_ids_n must be int64 \[n\] without repetitions, not torch.float32 \[1\]",
+        ),
+        (
+            lambda: checked_ids(torch.tensor(1), 3, "cpu"),
+            r"env_ids_n must be int64 \[n\] without repetitions, not torch.int64 \[\]",
+        ),
         (lambda: checked_ids(torch.tensor([3]), 3, "cpu"), r"env_ids_n = \[3\] must be from 0 to 2: there are 3 environments"),
         (lambda: checked_ids(torch.tensor([-1]), 3, "cpu"), r"env_ids_n = \[-1\] must be from 0 to 2"),
-        (lambda: checked_seeds(torch.tensor([1]), 2, "cpu"), r"the seeds of 2 environments must be int64 \[2\], not torch.int64 \[1\]"),
+        (
+            lambda: checked_seeds(torch.tensor([1]), 2, "cpu"),
+            r"the seeds of 2 environments must be int64 \[2\], not torch.int64 \[1\]",
+        ),
         (lambda: checked_seeds(torch.tensor([1.0, 2.0]), 2, "cpu"), r"must be int64 \[2\], not torch.float32 \[2\]"),
         (lambda: check_variant("toy", "fair", ("far", "near")), "toy has no variant 'fair': it has far, near"),
         (lambda: check_variant("toy", "far", ()), "toy has no variant 'far': it has none"),
@@ -47,10 +59,7 @@ def test_actions_are_clipped_and_those_of_idle_rows_are_nothing() -> None:
         (lambda: checked_actions(torch.zeros(6), ALL, 3, 2, "cpu"), r"must be float32 \[3, 2\], not torch.float32 \[6\]"),
         (lambda: checked_actions(ALL[:, None].expand(3, 2), ALL, 3, 2, "cpu"), "not torch.bool"),
         (lambda: checked_actions(torch.zeros(3, 2), ALL.float(), 3, 2, "cpu"), r"active must be bool \[3\], .*float32"),
-        (
-            lambda: checked_actions(torch.zeros(3, 2), ALL[:2], 3, 2, "cpu"),
-            r"active must be bool \[3\], not torch.bool \[2\]",
-        ),
+        (lambda: checked_actions(torch.zeros(3, 2), ALL[:2], 3, 2, "cpu"), r"active must be bool \[3\], not torch.bool \[2\]"),
         (
             lambda: checked_actions(torch.tensor([[0.0, 0.0], [0.0, torch.nan], [0.0, 0.0]]), ALL, 3, 2, "cpu"),
             "the action of environment 1 has NaN: check the policy's output",

@@ -240,7 +240,7 @@ def test_a_node_with_another_mmrl_or_without_the_folder_is_named(tmp_path):
         UserError, match=r"node \S+ has no folder .*gone \(No such file.*\): give the command in a folder that all"
     ):
         check_node(job)
-    with pytest.raises(UserError, match=rf"has mmrl {__version__}, and the terminal 0\.0\.7: install the same on all"):
+    with pytest.raises(UserError, match=rf"has mmrl {__version__}, but the terminal has 0\.0\.7: install the same version on all"):
         check_node({**job, "versions": {"mmrl": "0.0.7"}})
 
 
@@ -336,7 +336,7 @@ def test_an_engine_tells_its_sampler_that_the_weights_are_others(monkeypatch):
     class Copying:
         def __init__(self, policy):
             self.policy = policy
-            self.wake()
+            self.wake_up()
 
         def wake_up(self):
             held["weight"] = self.policy.model.get_output_embeddings().weight.detach().clone()

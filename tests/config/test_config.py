@@ -109,7 +109,9 @@ def test_a_key_that_was_renamed_is_refused_and_the_new_one_is_named_and_exists(o
     said, where = refusal(path, key, 1)
     assert said == f"run file: key {where!r} is called {RENAMED[old]!r} since mmrl 0.2: rename it"
     said, where = refusal(path, RENAMED[old], object())
-    assert re.match(rf"run file: '{re.escape(where)}(\.\d+)?': .*; found <object", said), "the key exists, and no object is a value"
+    assert re.match(rf"run file: '{re.escape(where)}(\.\d+)?': .*; found <object", said), (
+        "the key exists, and no object is a value"
+    )
     assert ".".join([*path, RENAMED[old]]) not in RENAMED
 
 

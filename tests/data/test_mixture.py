@@ -48,7 +48,7 @@ def test_of_two_tasks_leaving_one_out_is_not_tried_twice():
 
 def test_there_are_no_more_pilots_than_mixtures():
     assert len({m.shares for m in seed_mixtures(["a", "b"], 101, seed=0)}) == 101
-    with pytest.raises(UserError, match="--pilots 102: there are 101 mixtures of 2 tasks in whole percents: ask for fewer"):
+    with pytest.raises(UserError, match="--pilots 102: 2 tasks have only 101 mixtures in whole percents: give fewer"):
         seed_mixtures(["a", "b"], 102, seed=0)
 
 
@@ -203,10 +203,10 @@ def test_a_pilot_is_the_run_file_with_another_mixture_and_fewer_steps():
     assert found.weights(found.stages[0]) == {"t/a": 3.0, "b": 1.0}, "the other stages keep theirs"
     before, after = to_dict(base), to_dict(found)
     assert after["stages"][1] == before["stages"][1] | {"steps": 8, "tasks": {"t/a": 0.25, "b": 0.75}}
-    assert (after["name"], after["runs"]) == ("two-mix-03", "runs/two-mix")
+    assert (after["name"], after["runs_dir"]) == ("two-mix-03", "runs/two-mix")
     assert after["evaluate"] == before["evaluate"] | {"every": 0}
     after["stages"][1], after["evaluate"] = before["stages"][1], before["evaluate"]
-    assert after | {"name": "two", "runs": "runs"} == before
+    assert after | {"name": "two", "runs_dir": "runs"} == before
 
 
 def test_a_key_that_the_run_file_leaves_to_the_algorithm_stays_unset():
@@ -225,11 +225,11 @@ def test_a_task_of_weight_0_stays_to_be_evaluated():
     [
         (
             {"tasks": [{"id": "t/a"}]},
-            "^a mixture needs at least two tasks with a weight, and stages.1 of two draws from t/a: list",
+            "^a mixture needs at least two tasks with a weight, but stages.1 of two draws from t/a: list",
         ),
         ({"tasks": [{"id": "t/a"}, {"id": "t/b", "weight": 0}]}, "at least two tasks with a weight"),
         ({"stages": [{"kind": "sft", "steps": 5}]}, "^two has no rl stage"),
-        ({"evaluate": {"num_prompts": 0}}, r"^evaluate\.num_prompts = 0 leaves no held-out score"),
+        ({"evaluate": {"num_prompts": 0}}, r"^evaluate\.num_prompts = 0 gives no held-out scores"),
     ],
 )
 def test_a_run_file_with_nothing_to_search_is_refused(changes, message):

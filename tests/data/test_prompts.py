@@ -201,7 +201,7 @@ def test_a_source_puts_each_tasks_template_around_its_prompts():
 
 
 def test_a_template_without_a_user_message_to_change_is_refused():
-    with pytest.raises(PluginError, match=r"^task 't': item 0 has no user message that `prompt` of \[\[tasks\]\] could change"):
+    with pytest.raises(PluginError, match=r"^task 't': item 0 has no user message for prompt_template of \[\[tasks\]\]"):
         prompt_at([Prompt(messages=[{"role": "system", "content": "x"}])], 0, "t", "{text}!")
 
 
@@ -406,7 +406,7 @@ GOOD = {"draws": 5, "taken": {"t": 3}, "spread": {"t": 0.5}, "failed": [["t", 1,
         ({"t": 3}, "a source's state has"),
         (GOOD | {"more": 1}, "a source's state has"),
         (GOOD | {"draws": -1}, "must be counts"),
-        (GOOD | {"draws": 2}, "draws no less than all taken"),
+        (GOOD | {"draws": 2}, "draws at least all taken"),
         (GOOD | {"draws": 5.0}, "must be counts"),
         (GOOD | {"taken": {"t": -3}}, "must be counts"),
         (GOOD | {"taken": {"t": True}}, "must be counts"),

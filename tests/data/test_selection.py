@@ -96,7 +96,7 @@ def test_time_r1_keeps_what_is_neither_hopeless_nor_easy():
         ({"rule": "bell"}, 'select.rule = "bell" draws n prompts: set select.max_prompts'),
         ({"rule": "all"}, "leaves everything: set select.max_prompts, above or up_to, or drop select"),
         ({"above": 0.5, "up_to": 0.5}, "no mean is above 0.5 and up to 0.5"),
-        ({"n": 0}, "greater than or equal to 1"),
+        ({"max_prompts": 0}, "greater than or equal to 1"),
         ({"width": 0}, "greater than 0"),
         ({"center": math.nan}, "finite"),
         ({"rule": "hardest"}, "variance"),
@@ -117,7 +117,7 @@ def test_scores_of_one_task_and_split_are_read(tmp_path):
     write(path, {"a": [0]}, split="test")
     path.write_text(text + path.read_text() + '{"task": "others", "split": "train", "id": "a", "values": [0]}\n')
     assert read_scores(one, "films", "train") == {"a": [1.0, 0.5], "b": []} and read_scores(one, "films", "test") == {"a": [0.0]}
-    with pytest.raises(UserError, match=r"has no prompt of task 'films' on split 'warm', it has films on test, films on"):
+    with pytest.raises(UserError, match=r"has no prompt of task 'films' on split 'warm', only films on test, films on"):
         read_scores(one, "films", "warm")
 
 
@@ -135,7 +135,7 @@ def test_scores_of_one_task_and_split_are_read(tmp_path):
             "line 2 has the prompt 'a' of task 'films' again",
         ),
         ("{", "line 1|is no JSON"),
-        ("", "no prompt of task 'films' on split 'train', it has none|no rows"),
+        ("", "no prompt of task 'films' on split 'train', only none|no rows"),
     ],
 )
 def test_what_is_no_evaluation_is_told_in_a_line(tmp_path, text, why):
@@ -147,7 +147,7 @@ def test_what_is_no_evaluation_is_told_in_a_line(tmp_path, text, why):
 
 
 def test_other_files_are_refused(tmp_path):
-    for path, why in (("runs/pilot", "is no .jsonl: give what a run wrote"), (str(tmp_path / "no.jsonl"), "does not exist")):
+    for path, why in (("runs/pilot", "is no .jsonl: give a file of a run"), (str(tmp_path / "no.jsonl"), "does not exist")):
         with pytest.raises(UserError, match=why):
             read_scores(path, "films", "train")
 
@@ -193,7 +193,7 @@ def test_a_stage_draws_from_the_prompts_that_are_selected(tmp_path):
 def test_prompts_of_other_options_are_refused_and_broken_ones_passed_over(tmp_path):
     path = write(tmp_path / "e.jsonl", {"train-1": [0, 1], "train-2": [0, 1], "train-40": [0, 1]})
     with pytest.raises(
-        UserError, match=r"has 1 prompts that task 'films' hasn't, such as 'train-40': evaluate the task as it is"
+        UserError, match=r"has 1 prompts that task 'films' doesn't have, such as 'train-40': evaluate the task with its present options"
     ):
         left(SelectConfig(path=path), Films())
     path = write(tmp_path / "e.jsonl", {"train-1": [0, 1], "train-2": [0, 1]})

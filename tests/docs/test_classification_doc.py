@@ -70,7 +70,7 @@ def block(mark: str) -> str:
 
 def load(name: str, here: Path, tmp_path: Path) -> configs.RunConfig:
     (tmp_path / "run.toml").write_text(RUN_FILES[name])
-    return configs.load_config(tmp_path / "run.toml", [f'runs="{tmp_path}"'])
+    return configs.load_config(tmp_path / "run.toml", [f'runs_dir="{tmp_path}"'])
 
 
 def test_the_page_has_a_run_file_for_every_way():

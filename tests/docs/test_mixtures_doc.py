@@ -100,7 +100,18 @@ def test_the_numbers_are_those_of_the_code():
 
 
 @pytest.mark.parametrize(
-    "key", ["order", "adapt", "replay", "replay_size", "prompt", "group_size", "max_tokens", "weight", "name"]
+    "key",
+    [
+        "order",
+        "adapt_task_weights",
+        "replay_share",
+        "replay_buffer_size",
+        "prompt_template",
+        "group_size",
+        "max_tokens",
+        "weight",
+        "name",
+    ],
 )
 def test_the_keys_of_the_page_exist(key):
     known = RlStage.model_fields | TaskConfig.model_fields

@@ -56,9 +56,9 @@ INTRODUCTIONS = {
 }
 GROUPS = {
     "prompts_per_step": "What is sampled, and how it is learned from",
-    "kl": "The KL penalty",
-    "success": "Which completions are trained on",
-    "adapt": "Which prompts come",
+    "kl_coef": "The KL penalty",
+    "success_threshold": "Which completions are trained on",
+    "adapt_task_weights": "Which prompts come",
     "critic": "Sections of their own",
 }
 """The first key of each part of the long table -> the part's title."""
@@ -118,6 +118,10 @@ def sections_in(annotation: typing.Any) -> set[type[sections.Section]]:
 
 def test_every_section_is_documented():
     assert sections_in(sections.RunConfig) | {sections.Training} == {model for _, model in SECTIONS}
+
+
+def test_the_parts_of_the_long_table_begin_with_keys_of_the_schema():
+    assert GROUPS.keys() <= keys(sections.RlStage).keys()
 
 
 def test_the_table_of_keys_is_that_of_the_schema():

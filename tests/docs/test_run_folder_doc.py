@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 from safetensors.torch import load_file
 
+import forked
 from mmrl.api.tasks.overlays import Overlay, OverlayKind, to_json
 from mmrl.config.load import load_config
 from mmrl.run_folder.reader import read_jsonl, read_run
@@ -131,8 +132,7 @@ def ahead(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path, run_file: str, plugin: Path | None = None) -> Path:
     (folder / "shades.py").write_text(PLUGIN)
     (folder / "run.toml").write_text(run_file)
-    command = [sys.executable, "-m", "mmrl", "--plugin", str(plugin or "shades.py"), "train", "run.toml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    done = forked.run(["--plugin", str(plugin or "shades.py"), "train", "run.toml"], cwd=folder, timeout=240)
     assert done.returncode == 0, done.stderr
     return folder / "runs" / ("dial" if plugin else "shades")
 
@@ -206,14 +206,14 @@ def test_rollouts(run: Path) -> None:
     assert {row["score"]["status"] for row in rows} == {"ok", "failed"}
 
 
-def test_marks() -> None:
-    at = {"box": [0, 0, 1, 1], "point": [0, 0], "path": [0, 0, 1, 1], "grid": [1, 1], "interval": [0, 1, 2]}
+def test_overlays() -> None:
+    coordinates = {"box": [0, 0, 1, 1], "point": [0, 0], "path": [0, 0, 1, 1], "grid": [1, 1], "interval": [0, 1, 2]}
     full = to_json(
-        Overlay(kind=kind, coordinates=at[kind], source="true", label="a", image=1, labels=["b"])
+        Overlay(kind=kind, coordinates=coordinates[kind], source="true", label="a", image=1, labels=["b"])
         for kind in get_args(OverlayKind)
     )
-    assert len(full) == len(at) and {key for mark in full for key in mark} == documented("marks")
-    told = re.split("^### marks$", PAGE, flags=re.MULTILINE)[1].partition("##")[0]
+    assert len(full) == len(coordinates) and {key for overlay in full for key in overlay} == documented("overlays")
+    told = re.split("^### overlays$", PAGE, flags=re.MULTILINE)[1].partition("##")[0]
     assert all(f"`{kind}`" in told for kind in get_args(OverlayKind))
 
 

@@ -176,7 +176,7 @@ def test_the_first_successes_and_failures_of_an_evaluation_are_kept_as_videos(tm
 
 def test_success_at_any_time_and_at_the_end_have_intervals(tmp_path):
     folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1}], evaluate={"num_prompts": 8}))
-    options = {"until_success": False}
+    options = {"terminate_on_success": False}
     asked = {"n": 90, "temperature": 1.0}
     (single,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
     once, end = (single.extra[f"episode/{name}"] for name in ("success", "success_at_end"))
@@ -480,7 +480,7 @@ def test_a_time_limit_that_costs_nothing_is_remarked(tmp_path):
         for name, stage, options in (
             ("undiscounted", {**PPO, "settings": {}}, {"reward": "own"}),
             ("discounted", PPO, {"reward": "own"}),
-            ("deadline", {**PPO, "settings": {}}, {"reward": "own", "deadline": True}),
+            ("deadline", {**PPO, "settings": {}}, {"reward": "own", "time_limit_terminates": True}),
             ("whole episodes", GRPO, {}),
         )
     }

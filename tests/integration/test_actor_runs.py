@@ -86,7 +86,7 @@ def test_learners_of_a_cluster_share_judges_that_are_fewer_than_they(tmp_path):
         )
         assert done.returncode == 0, done.stderr
 
-    mmrl("--set", "runs=alone")
+    mmrl("--set", "runs_dir=alone")
     mmrl("--cluster", "local", "--set", "compute.learners=2", "--set", "compute.judges=1")
     one, two = (figures(tmp_path / folder / "toy") for folder in ("alone", "runs"))
     assert len(one) == len(two) == 3

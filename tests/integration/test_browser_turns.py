@@ -4,12 +4,12 @@ said is trained and nothing else, and each turn is credited with what came after
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
+import forked
 import vlm_cases as cases
 from browsers import no_browser
 from mmrl.algorithms.gae import gae
@@ -197,8 +197,7 @@ def test_ctrl_c_in_a_terminal_ends_a_run_in_order(tmp_path):
         pytest.skip(why)
     text = RUN.format(runs=tmp_path)
     (tmp_path / "run.toml").write_text(text)
-    command = [sys.executable, "-m", "mmrl", "train", str(tmp_path / "run.toml")]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    run = forked.start(["train", str(tmp_path / "run.toml")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     metrics = tmp_path / "stopped" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (metrics.is_file() and '"rl"' in metrics.read_text()) and time.monotonic() < deadline and run.poll() is None:

@@ -72,7 +72,7 @@ def nothing_left_of(driver):
 
 
 def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
-    assert mmrl("--set", "runs=alone")[0] == 0
+    assert mmrl("--set", "runs_dir=alone")[0] == 0
     process, seen = start("--cluster", "local", "--set", "compute.learners=2"), set()
     try:
         while process.poll() is None:

@@ -60,7 +60,9 @@ def test_twenty_steps_with_a_node_that_dies_and_comes_back(machines, asked, tmp_
     assert "a process died: the run goes on from its last checkpoint (retry 1 of 2)" in out, out
     resumed = int(re.search(r"resumed after step (\d+)", out)[1])
     assert 6 <= resumed <= died + 1
-    alone = machines.run(0, [*MMRL, "train", "run.toml", "--set", "runs=alone", "--set", "stages.0.steps=20"], **quick(options))
+    alone = machines.run(
+        0, [*MMRL, "train", "run.toml", "--set", "runs_dir=alone", "--set", "stages.0.steps=20"], **quick(options)
+    )
     assert alone.returncode == 0, alone.stderr
     one, two = (figures(tmp_path / folder / "toy") for folder in ("alone", "runs"))
     assert len(one) == len(two) == 20
@@ -80,7 +82,7 @@ def test_an_engine_on_another_machine_samples_the_same_and_survives_that_machine
             machines.start(1)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err
-    alone = machines.run(0, [*MMRL, "train", "run.toml", "--set", "runs=alone"], **quick(options))
+    alone = machines.run(0, [*MMRL, "train", "run.toml", "--set", "runs_dir=alone"], **quick(options))
     assert alone.returncode == 0, alone.stderr
     assert figures(tmp_path / "runs/toy") == figures(tmp_path / "alone/toy")
     nothing_left(machines)

@@ -151,7 +151,7 @@ FILM = {"tasks": [{"id": "extras/film"}]}
 FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
 CONTRAST = {"id": "video/temporal-contrast"}
 CONTRASTED = FILM | {"stages.0.rules": [CONTRAST]}
-MEASURED = FILM | {"stages.0.length": {"low": 1, "high": 8}}
+MEASURED = FILM | {"stages.0.length": {"min_tokens": 1, "max_tokens": 8}}
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -588,11 +588,11 @@ class First:
     def __getattr__(self, name):
         return getattr(mmrl.compute.ranks, name)
 
-    def count(self):
+    def world_size(self):
         return 2
 
     @contextlib.contextmanager
-    def joined(self, on_gpu):
+    def process_group(self, on_gpu):
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         try:
             with mmrl.compute.ranks.process_group(on_gpu):
@@ -615,8 +615,8 @@ def aside(m):
 S = "stages.-1."
 VISION = {"match": "vision", "learning_rate": 1e-2}
 SCORES = str(Path(__file__).parents[1] / "support" / "scores")
-MOST_SPREAD = {"path": f"{SCORES}.jsonl", "n": 3}
-BELL = {"path": f"{SCORES}.jsonl", "rule": "bell", "n": 1, "center": 1.0, "width": 0.01}
+MOST_SPREAD = {"path": f"{SCORES}.jsonl", "max_prompts": 3}
+BELL = {"path": f"{SCORES}.jsonl", "rule": "bell", "max_prompts": 1, "center": 1.0, "width": 0.01}
 SELECTED = {"tasks": RANKED, S + "select": MOST_SPREAD, S + "steps": 3}
 
 
@@ -666,7 +666,7 @@ def of_training(kind):
             to=0.75, also=SELECTED | {S + "select": BELL}, seen=drawn({"train-3"}), why="the only one with that mean"
         ),
         "select.width": Effect(
-            to=1e9, also=SELECTED | {S + "select": BELL | {"n": 3, "width": 1e-3}}, seen=otherwise_drawn, why="all are as likely"
+            to=1e9, also=SELECTED | {S + "select": BELL | {"max_prompts": 3, "width": 1e-3}}, seen=otherwise_drawn, why="all are as likely"
         ),
         "optimizer": Effect(
             to=["adam", "sgd", "rmsprop", "adafactor", "muon"],
@@ -711,7 +711,7 @@ def of_training(kind):
             why="a long gradient is cut",
             seen=lambda a, b: learns(a, b) and max((b.last[n] - p).norm() for n, p in b.first.items()) <= 2 * 1e-2 * 1e-3 * 1.001,
         ),
-        "ema": Effect(
+        "ema_decay": Effect(
             to=0.9,
             seen=lambda a, b: learns(a, b) and not unequal(a.last, b.last),
             why="the mean is kept, and what is trained is the same",
@@ -754,9 +754,9 @@ def far(ran, part):
 
 
 PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
-KL = {S + "kl": 0.5, S + "steps": 3}
-HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success": 0.3}
-IMITATE = {S + "imitation": {"batch_size": 4, "steps": 4}}
+KL = {S + "kl_coef": 0.5, S + "steps": 3}
+HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
+IMITATE = {S + "imitation": {"batch_size": 4, "decay_steps": 4}}
 SASR = {S + "imitation": {"rule": "sasr", "gamma": 1e-6, "batch_size": 4}, S + "steps": 4}
 WATCHED = {
     S + "steps": 11,
@@ -819,8 +819,8 @@ OF_RL = {
         seen=learns,
         why="bounds on the ratios of actions, or of chunks",
     ),
-    "entropy": Effect(to=0.1, seen=learns, why="a bonus in the loss"),
-    "importance": Effect(
+    "entropy_coef": Effect(to=0.1, seen=learns, why="a bonus in the loss"),
+    "importance_sampling": Effect(
         to=["truncate", "mask"],
         each=True,
         also={S + "importance_sampling_cap": 1.0},
@@ -828,8 +828,8 @@ OF_RL = {
         seen=learns,
         why="tokens beyond the cap weigh less or nothing",
     ),
-    "importance_sampling_cap": Effect(to=1.02, also={S + "importance": "truncate"}, patch=rough, seen=learns, why="another cap"),
-    "kl": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
+    "importance_sampling_cap": Effect(to=1.02, also={S + "importance_sampling": "truncate"}, patch=rough, seen=learns, why="another cap"),
+    "kl_coef": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
     "kl_estimator": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
     "kl_in": Effect(
         to="reward",
@@ -859,7 +859,7 @@ OF_RL = {
     "reference_every": Effect(
         to=1, also=KL, seen=lambda a, b: a.metric("kl")[2] > 1e-4 > 1e-9 > abs(b.metric("kl")[2]), why="the reference follows"
     ),
-    "success": Effect(
+    "success_threshold": Effect(
         to=0.1, also={S + "min_success_rate": 0.3}, seen=metric("sampling/filtered_share"), why="more groups succeed"
     ),
     "dynamic_sampling": Effect(
@@ -867,13 +867,13 @@ OF_RL = {
     ),
     "min_success_rate": Effect(
         to=0.9,
-        also={S + "success": 0.3},
+        also={S + "success_threshold": 0.3},
         why="groups with few successes are left out",
         seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/filtered_share")) > 0,
     ),
     "max_success_rate": Effect(
         to=0.2,
-        also={S + "success": 0.2},
+        also={S + "success_threshold": 0.2},
         why="groups with many successes are left out",
         seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/filtered_share")) > 0,
     ),
@@ -921,7 +921,7 @@ OF_RL = {
         why="votes are the reward",
         seen=lambda a, b: {k for r in b.rollouts for k in r["score"]["parts"]} == {b.data["stages"][0]["labels"]},
     ),
-    "adapt": Effect(
+    "adapt_task_weights": Effect(
         to="variance",
         each=True,
         also={
@@ -933,19 +933,19 @@ OF_RL = {
         seen=lambda a, b: sum(r["task"] == "one" for r in b.rollouts) > sum(r["task"] == "one" for r in a.rollouts),
         why="tasks whose groups agree come less often",
     ),
-    "replay": Effect(
+    "replay_share": Effect(
         to=1.0,
         also={"tasks": WRONG, S + "steps": 3},
         why="what failed comes again",
         seen=lambda a, b: len({*b.prompts}) == 2 < len({*a.prompts}),
     ),
-    "replay_size": Effect(
+    "replay_buffer_size": Effect(
         to=1,
-        also={"tasks": WRONG, S + "steps": 3, S + "replay": 1.0},
+        also={"tasks": WRONG, S + "steps": 3, S + "replay_share": 1.0},
         why="only the newest failure is remembered",
         seen=lambda a, b: len({*b.prompts}) > len({*a.prompts}) == 2,
     ),
-    "critic": Effect(to={"hidden": [8]}, also={S + "algorithm": "ppo"}, seen=critic, why="another value function"),
+    "critic": Effect(to={"hidden_sizes": [8]}, also={S + "algorithm": "ppo"}, seen=critic, why="another value function"),
     "critic.backbone": Effect(
         to="separate",
         each=True,
@@ -1092,7 +1092,7 @@ ENTRIES = {
         seen=both(lambda r: "smoke = true" in (r.path / "config.toml").read_text(), False, True),
         why="another smoke run may take the folder's place",
     ),
-    "runs": Effect(
+    "runs_dir": Effect(
         to=ELSEWHERE, seen=lambda a, b: b.path.parent.name == "elsewhere" != a.path.parent.name, why="run folders are made there"
     ),
     "seed": Effect(
@@ -1157,15 +1157,15 @@ ENTRIES = {
     ),
     "stages.rl.rules.options": Effect(to={"bonus": 0.6}, also=CONTRASTED, why="they are paid more", seen=rewards),
     "stages.rl.length": Effect(
-        to={"low": 1, "high": 8}, also=FILM, why="right answers of that length are paid", seen=lambda a, b: long(b) > 0 == long(a)
+        to={"min_tokens": 1, "max_tokens": 8}, also=FILM, why="right answers of that length are paid", seen=lambda a, b: long(b) > 0 == long(a)
     ),
     "stages.rl.length.bonus": Effect(to=0.4, also=MEASURED, why="they are paid more", seen=rewards),
-    "stages.rl.length.low": Effect(to=5, also=MEASURED, why="none is so long", seen=lambda a, b: long(a) > 0 == long(b)),
-    "stages.rl.length.high": Effect(to=1, also=MEASURED, why="few are so short", seen=lambda a, b: long(a) > long(b)),
-    "stages.rl.length.above": Effect(to=1.0, also=MEASURED, why="none is right enough", seen=lambda a, b: long(a) > 0 == long(b)),
+    "stages.rl.length.min_tokens": Effect(to=5, also=MEASURED, why="none is so long", seen=lambda a, b: long(a) > 0 == long(b)),
+    "stages.rl.length.max_tokens": Effect(to=1, also=MEASURED, why="few are so short", seen=lambda a, b: long(a) > long(b)),
+    "stages.rl.length.correct_above": Effect(to=1.0, also=MEASURED, why="none is right enough", seen=lambda a, b: long(a) > 0 == long(b)),
     "stages.rl.length.verifier": Effect(
         to="extras/opposite",
-        also=FILMED | {S + "length": {"low": 1, "high": 8, "above": 0.75}},
+        also=FILMED | {S + "length": {"min_tokens": 1, "max_tokens": 8, "correct_above": 0.75}},
         why="another verifier tells right from wrong",
         seen=rewards,
     ),
@@ -1429,7 +1429,7 @@ ENTRIES = {
     "compute.staleness": Effect(
         to=1,
         base="rl",
-        also={S + "steps": 3, S + "importance": "truncate"},
+        also={S + "steps": 3, S + "importance_sampling": "truncate"},
         seen=lambda a, b: (
             a.metric("staleness/max") == [None] * 3
             and b.metric("staleness/max") == [0, 1, 1]
@@ -1478,15 +1478,15 @@ ENTRIES = {
     ),
     # alarms
     **alarm("logprob_gap", 1e-12, "sampler and learner disagree"),
-    **alarm("answer_collapse", 0.01, "get the same text"),
+    **alarm("answer_collapse", 0.01, "get the same completion"),
     **alarm("length_growth", 0.1, "times as long as in the stage's first steps"),
-    **alarm("entropy_fall", 0.0, "of the first steps' entropy is gone", **{S + "learning_rate": 1e-2}),
-    **alarm("clip_share", 0.0, "the loss's bounds cut off"),
+    **alarm("entropy_fall", 0.0, "the entropy fell by", **{S + "learning_rate": 1e-2}),
+    **alarm("clip_share", 0.0, "the loss clips the probability ratio"),
     **alarm("zero_std", 0.9, "taught nothing", tasks=WRONG),
     **alarm(
         "blind",
         0.01,
-        "with blank pictures the figure is",
+        "with blank images the figure is",
         tasks=RANKED,
         **{"evaluate.num_prompts": 4, "evaluate.blank_images": True},
     ),

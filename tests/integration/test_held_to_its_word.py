@@ -156,7 +156,14 @@ def test_out_of_memory_is_one_line_and_what_was_learned_is_kept(tmp_path, monkey
 
 def test_rules_at_work_are_in_the_metrics(tmp_path):
     two = [{"id": "toy/colour", "name": "a"}, {"id": "toy/colour", "name": "b", "weight": 3.0}]
-    stage = {**RL, "steps": 6, "replay_share": 0.9, "adapt_task_weights": "variance", "success_threshold": 2.0, "ground_truth": "when-failed"}
+    stage = {
+        **RL,
+        "steps": 6,
+        "replay_share": 0.9,
+        "adapt_task_weights": "variance",
+        "success_threshold": 2.0,
+        "ground_truth": "when-failed",
+    }
     found = metrics(runs.run(runs.toy_config(tmp_path, stages=[stage], tasks=two)))
     assert found[0]["sampling/replayed"] == 0 and sum(m["sampling/replayed"] for m in found) > 0
     assert {m["sampling/ground_truth"] for m in found} == {2.0}

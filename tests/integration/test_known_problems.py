@@ -101,7 +101,7 @@ class Problem:
         self.rng = np.random.default_rng(0)
 
     def pack(self, rollouts, credit):
-        return pack(rollouts, credit, self.policy, shared_prefix=False, budget=64, keep_zero=self.learner.needs_every_rollout)
+        return pack(rollouts, credit, self.policy, shared_prefix=False, budget=4096, keep_zero=self.learner.needs_every_rollout)
 
     def measure(self, rollouts, names):
         return self.learner.measure(self.pack(rollouts, Credit(advantages=torch.ones(len(rollouts)))), names)

@@ -298,7 +298,7 @@ def test_ranks_and_their_parent_are_ended_and_the_run_goes_on(command, tmp_path)
     process = command.start("--resume")
     said = process.communicate(timeout=200)[1]
     assert process.returncode == 0 and command.gone(), said
-    whole = runs.run(runs.parse_config(runs_file(command), ("compute.learners=1", f"runs={tmp_path / 'alone'}")))
+    whole = runs.run(runs.parse_config(runs_file(command), ("compute.learners=1", f"runs_dir={tmp_path / 'alone'}")))
     found: list[str] = []
     learners.compare(runs.trajectory(whole), runs.trajectory(command.path), "", 1e-5, found)
     assert found == []

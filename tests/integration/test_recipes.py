@@ -90,7 +90,7 @@ def test_systems_for_video_have_the_rules_that_they_publish():
 def test_it_runs_with_smoke(path, tmp_path):
     if path.stem in BROWSER and (why := no_browser()):
         pytest.skip(why)
-    config = smoke(load_config(path, [f"runs={tmp_path}"]))
+    config = smoke(load_config(path, [f"runs_dir={tmp_path}"]))
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}

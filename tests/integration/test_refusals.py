@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import subprocess
-import sys
 import types
 import typing
 
@@ -13,6 +11,7 @@ from annotated_types import Ge, Gt
 from click.testing import CliRunner
 from pydantic import BaseModel
 
+import forked
 import mmrl.train.start
 import runs
 from mmrl.api.errors import UserError
@@ -611,10 +610,7 @@ def test_the_command_line_says_it_in_one_line(fault, switch, tmp_path, nothing_l
 
 def test_a_process_of_its_own_ends_with_2_and_no_traceback(tmp_path):
     for switch in ((), ("--dry-run",)):
-        done = subprocess.run(
-            [sys.executable, "-m", "mmrl", "train", written(tmp_path, stage(settings={"clip_low": -1.0})), *switch],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = forked.run(["train", written(tmp_path, stage(settings={"clip_low": -1.0})), *switch])
         lines = done.stderr.splitlines()
         assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == "" and not (tmp_path / "runs").exists()
         assert lines[-1] == "mmrl: stages.0.settings.clip_low = -1.0 must be from 0 to 1" and len(lines) <= 2

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import forked
 import runs
 import vlm_cases as cases
 from mmrl.api.errors import UserError
@@ -366,13 +367,7 @@ def test_a_full_disk_while_a_checkpoint_is_written(tmp_path):
 
 def test_an_interrupt_stops_after_the_step_and_resume_goes_on(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE.replace("steps = 3", "steps = 2000"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mmrl", "train", "run.toml"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = forked.start(["train", "run.toml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     metrics = tmp_path / "runs" / "toy" / "metrics.jsonl"
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):

@@ -630,7 +630,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
 
 
 def test_a_smoke_run_can_be_repeated(tmp_path, monkeypatch):
-    (tmp_path / "run.toml").write_text(RUN_FILE + f'runs = "{tmp_path / "runs"}"\n')
+    (tmp_path / "run.toml").write_text(RUN_FILE + f'runs_dir = "{tmp_path / "runs"}"\n')
     for _ in range(2):
         done = CliRunner().invoke(main, ["train", str(tmp_path / "run.toml"), "--smoke"], catch_exceptions=False)
         assert done.exit_code == 0, done.output

@@ -112,7 +112,10 @@ RESUMED = {
     "kl-target": ({"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 2.0, "learning_rate": 1e-3}, {}),
     "kl-in-reward": ({"kl_coef": 0.1, "kl_in": "reward", "reference_every": 3}, {}),
     "replay": ({"replay_share": 0.5, "steps": 6, "success_threshold": 0.7}, {}),
-    "dynamic-sampling": ({"dynamic_sampling": 2, "success_threshold": 0.6, "min_success_rate": 0.25, "max_success_rate": 0.5}, {}),
+    "dynamic-sampling": (
+        {"dynamic_sampling": 2, "success_threshold": 0.6, "min_success_rate": 0.25, "max_success_rate": 0.5},
+        {},
+    ),
     "oversample": ({"oversample": 1.5, "overlong": "mask", "overlong_buffer": 0.5}, {}),
     "variance": ({"adapt_task_weights": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
     "sasr": ({"imitation": {"rule": "sasr", "batch_size": 3}, "steps": 8}, {}),

@@ -8,16 +8,14 @@ import re
 import select
 import shlex
 import struct
-import subprocess
-import sys
 import termios
 import time
 
 import pytest
 
+import forked
 import runs
 from mmrl.ui.cli import main
-from processes import heeding_ctrl_c
 
 RUN_FILE = """
 name = "seen"
@@ -58,15 +56,9 @@ class Terminal:
         files = [runs.TOY, folder / "slow.py"]
         plugins = [word for file in files for word in ("--plugin", str(file))]
         kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mmrl", *plugins, *arguments],
-            cwd=folder,
-            env=kept | {"TERM": "xterm", "LC_ALL": "C.UTF-8"} | environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=own_terminal,
+        env = kept | {"TERM": "xterm"} | environment
+        self.process = forked.start(
+            [*plugins, *arguments], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, terminal=True
         )
         os.close(theirs)
         self.raw = b""
@@ -102,12 +94,6 @@ class Terminal:
             assert time.monotonic() < deadline, self.text
         os.close(self.ours)
         return self.process.wait(20), self.text
-
-
-def own_terminal():
-    """Ctrl-C reaches what owns the terminal."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    heeding_ctrl_c()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import forked
 import runs
 from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
@@ -19,7 +20,6 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.checks.gold_rewards import gold_warnings
 from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
-from processes import heeding_ctrl_c
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
 RUN_FILE = """
@@ -131,10 +131,7 @@ def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
 
 
 def mmrl(folder, *arguments, stop=False):
-    command = [sys.executable, "-m", "mmrl", "--plugin", runs.TOY, *arguments]
-    process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heeding_ctrl_c
-    )
+    process = forked.start(["--plugin", runs.TOY, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines = []
     for line in process.stdout:
         lines.append(line.rstrip())

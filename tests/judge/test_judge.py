@@ -314,7 +314,7 @@ def test_workers_do_not_load_what_they_do_not_need():
 class Inputs:
     image_sizes = ((640, 480),)
     model_sizes = ((644, 476),)
-    frame = CoordinateFormat.MODEL_PIXELS
+    coordinate_format = CoordinateFormat.MODEL_PIXELS
 
     def __reduce__(self):
         raise TypeError("tensors must stay here")

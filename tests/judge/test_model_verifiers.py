@@ -274,7 +274,7 @@ def test_an_episode_travels_without_what_stands_beside_it():
     many = torch.zeros(50, 2000, 1, 1)
     rollout = played(3)
     track = pool.replace(rollout.data, choices=many[:3, 7], logprobs_TKC=many[:3, 8])
-    (case,) = build_cases([pool.replace(rollout, track=track)])
+    (case,) = build_cases([pool.replace(rollout, data=track)])
     sent = strip_case(case, VerifierSpec(id="x/y", target="x:y", rollout=True))
     assert len(pickle.dumps(sent)) < 10_000 < len(pickle.dumps(case))
     assert torch.equal(sent.rollout.data.choices, many[:3, 7]) and sent.rollout.data.images.keys() == {"front"}

@@ -75,7 +75,7 @@ def test_a_question_has_one_answer_whatever_is_asked_beside_it(asked):
 
 
 def test_words_that_the_tokens_cannot_tell_apart(asked):
-    with pytest.raises(UserError, match="can't tell 'yes' from 'yes', 'yes'"):
+    with pytest.raises(UserError, match="don't distinguish 'yes' in 'yes', 'yes'"):
         asked.answer_probabilities(QUESTIONS[:1], ("yes", "yes"))
 
 

@@ -267,7 +267,10 @@ def test_what_does_not_fit_is_named(checkpoint, tmp_path):
     key = "vision_backbone.featurizer.blocks.0.attn.qkv.weight"
     for change, message in (
         ({k: v for k, v in weights.items() if k != key}, f"lacks {key}: take a checkpoint with OpenVLA's own head"),
-        ({**weights, "action_head.fc1.weight": torch.zeros(2)}, r"has action_head.fc1.weight, which OpenVLA's layout doesn't have"),
+        (
+            {**weights, "action_head.fc1.weight": torch.zeros(2)},
+            r"has action_head.fc1.weight, which OpenVLA's layout doesn't have",
+        ),
         ({**weights, key: torch.zeros(3, 4)}, rf"{key} is \[3, 4\] in its files, and \[96, 32\] by its config.json"),
     ):
         folder = changed(checkpoint, tmp_path / "other")

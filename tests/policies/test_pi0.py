@@ -401,7 +401,9 @@ def test_options_that_cannot_be(options, message):
 
 def test_observations_that_cannot_be():
     shown = seen()
-    with pytest.raises(UserError, match=r"policy.options.cameras has 'top', which the simulator doesn't have: it has front, wrist"):
+    with pytest.raises(
+        UserError, match=r"policy.options.cameras has 'top', which the simulator doesn't have: it has front, wrist"
+    ):
         pi0(cameras=["top"]).look(shown)
     with pytest.raises(UserError, match="the simulator shows no picture, and pi0 needs one"):
         pi0().look(Observation(images={}, state=shown.state, instructions=shown.instructions))

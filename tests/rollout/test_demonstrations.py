@@ -145,7 +145,7 @@ def test_a_policy_of_another_width_is_refused():
 
 
 def test_physical_actions_need_a_policy_with_statistics():
-    given = shown(actions_MA=torch.full((5, 2), 30.0), physical=True)
+    given = shown(actions_MA=torch.full((5, 2), 30.0), physical_units=True)
     with pytest.raises(UserError, match=r"the policy has no statistics: set policy.options.statistics"):
         imitated(collector(lambda prompt: given), prompts(1))
 

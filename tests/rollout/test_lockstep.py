@@ -160,21 +160,21 @@ def test_without_partial_resets_all_wait_for_the_last(monkeypatch):
     assert lane.simulator.resets == [[0, 1, 2, 3]] * 3
 
 
-@pytest.mark.parametrize("difference", [True, False])
-def test_stages_are_paid_by_their_difference_or_as_they_are(difference):
-    made = collector(environments=3, reward="stages", stages={"near": 0.5, "success": 2.0}, difference=difference)
+@pytest.mark.parametrize("potential_based", [True, False])
+def test_stages_are_paid_by_their_difference_or_as_they_are(potential_based):
+    made = collector(environments=3, reward="stages", stages={"near": 0.5, "success": 2.0}, potential_based=potential_based)
     for rollout in collected(made, prompts(8)):
         _, gaps, successes, _ = replayed(rollout)
         potential = [0.5 * max(0.0, 1 - g) + 2.0 * s for g, s in zip(gaps, successes, strict=True)]
         before = [0.0, *potential[:-1]]
-        wanted = [p - b for p, b in zip(potential, before, strict=True)] if difference else potential
+        wanted = [p - b for p, b in zip(potential, before, strict=True)] if potential_based else potential
         assert rollout.data.rewards_TK[rollout.data.valid_TK].tolist() == pytest.approx(wanted, abs=1e-5)
-        if difference:
+        if potential_based:
             assert rollout.environment_reward == pytest.approx(potential[-1], abs=1e-5)
 
 
 def test_success_ends_an_episode_or_may_be_lost_again():
-    go_on = collected(collector(environments=3, until_success=False), prompts(30))
+    go_on = collected(collector(environments=3, terminate_on_success=False), prompts(30))
     ends = collected(collector(environments=3), prompts(30))
     assert all(r.outcome["steps"] == 6 or r.status is Status.FINISHED for r in go_on)
     lost = [r for r in go_on if r.outcome["success"] and not r.outcome["success_at_end"]]
@@ -239,8 +239,8 @@ def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
     found = made.collect(prompts(5), [None] * 5, 1, SAMPLING)
     assert [r.status is Status.ENVIRONMENT_ERROR for r in found] == [False, False, True, False, False]
     assert found[2].data is None and not found[2].outcome and found[2].length == 0
-    assert made.figures()["simulator/lost"] == 3, "it was tried three times"
-    assert made.figures()["simulator/lost"] == 0
+    assert made.metrics()["simulator/lost"] == 3, "it was tried three times"
+    assert made.metrics()["simulator/lost"] == 0
     made.close()
 
 

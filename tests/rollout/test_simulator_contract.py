@@ -67,8 +67,8 @@ STEPS = {
     ),
     "no state": (seen(lambda o: replace(o, state=None)), "gives a state in some observations only"),
     "one row more": (seen(lambda o: replace(o, state=torch.zeros(N + 1, 2))), r"state is torch.float32 \[4, 2\]"),
-    "no text": (seen(lambda o: replace(o, instructions=[None] * N)), "and not 3 texts"),
-    "one text less": (seen(lambda o: replace(o, instructions=["go"] * 2)), "and not 3 texts"),
+    "no text": (seen(lambda o: replace(o, instructions=[None] * N)), "not 3 texts"),
+    "one text less": (seen(lambda o: replace(o, instructions=["go"] * 2)), "not 3 texts"),
 }
 
 

@@ -185,7 +185,7 @@ def test_the_model_stays_as_it_is(family, monkeypatch):
         assert decode(vlm, inputs, Steering(1.0, 1, 0.9), 3, 1.0) != plain
         with monkeypatch.context() as broken:
             broken.setattr(torch.autograd, "grad", lambda _, wanted: [torch.full_like(x, torch.nan) for x in wanted])
-            with pytest.raises(UserError, match=r"evaluate\.steering\.learning_rate = 0\.5 drove .* not finite: lower it"):
+            with pytest.raises(UserError, match=r"evaluate\.steering\.learning_rate = 0\.5 made .* not finite: lower it"):
                 decode(vlm, inputs, Steering(0.5, 1, 0.9))
         for name, p in vlm.model.named_parameters():
             assert torch.equal(p, before[name]) and p.grad is None and p.requires_grad == (p is not frozen), name
@@ -419,5 +419,5 @@ def test_policies_that_act_are_not_steered(tmp_path, monkeypatch):
         stages=[{"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 2}],
         evaluate={"num_prompts": 2, "steer": True},
     )
-    with pytest.raises(UserError, match=r"evaluate\.steer is for answers in words to videos, and task 'dial/turn' acts"):
+    with pytest.raises(UserError, match=r"evaluate\.steer is for answers in words to videos, but task 'dial/turn' acts"):
         resolve(config)

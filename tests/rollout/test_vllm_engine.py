@@ -32,7 +32,7 @@ class Engine:
         self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
         self.model_executor = SimpleNamespace(is_failed=False)
 
-    def sleep_mode(self, level):
+    def sleep(self, level):
         self.calls.append(f"sleep {level}")
 
     def wake_up(self, tags):

@@ -8,13 +8,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+import forked
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Running:
     """A board that listens."""
 
     port: int
-    process: subprocess.Popen[bytes]
+    process: forked.Forked | subprocess.Popen[str]
     caches: Path
 
     @property
@@ -70,12 +71,12 @@ class Running:
 @contextlib.contextmanager
 def board(folder: Path, caches: Path, *options: str) -> Iterator[Running]:
     """`mmrl board FOLDER --port 0 ...` until the block ends; it must end within seconds, and never have raised."""
-    command = [sys.executable, "-m", "mmrl", "board", str(folder), "--port", "0", *options]
-    env = {**os.environ, "XDG_CACHE_HOME": str(caches), "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, "XDG_CACHE_HOME": str(caches)}
     caches.mkdir(parents=True, exist_ok=True)
     log = caches / f"board-{time.monotonic_ns()}.log"
     with open(log, "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=env)
+        command = ["board", str(folder), "--port", "0", *options]
+        process = forked.start(command, stdout=output.fileno(), stderr=output.fileno(), env=env)
     try:
         while not (found := re.search(r"http://[^/]*:(\d+)/", log.read_text())):
             assert process.poll() is None, f"the board ended: {log.read_text()}"

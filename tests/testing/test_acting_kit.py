@@ -66,7 +66,7 @@ FAULTS = {
     "simulator_is_there": (lambda: simulated(simulator="dial/none"), "simulator 'dial/none' can't be made: no simulator"),
     "same_seed_gives_same_rows": (
         lambda: edited(lambda p, s, i: Prompt(id=p.id, messages=[], seed=p.seed, meta={"at": id(object())})),
-        "is another one from",
+        "differs from",
     ),
 }
 
@@ -90,13 +90,13 @@ def test_starts_without_an_instruction(monkeypatch):
     real = dial.Dial.observe
     monkeypatch.setattr(dial.Dial, "observe", lambda self, ids: replace(real(self, ids), instructions=[""] * len(ids)))
     found = report(turn())["starts_can_be_simulated"]
-    assert not found.ok and "starts without an instruction: say what is to be done" in found.message
+    assert not found.ok and "starts without an instruction: describe the goal" in found.message
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"instruction": " "}, "is demonstrated without an instruction: say what is to be done"),
+        ({"instruction": " "}, "has no instruction: describe the goal"),
         ({"actions_MA": torch.zeros(0, 2)}, "actions_MA must be a float32 tensor [M, A] with at least one action"),
         ({"actions_MA": torch.full((1, 2), 3.0)}, "has an action of 3, and a simulator's are in [-1, 1]"),
     ],
@@ -120,9 +120,9 @@ def test_demonstrations_that_cannot_be_used(changes, message):
             "success_at_once_scores_highest",
             "gives 0.5 to an episode that succeeds at once",
         ),
-        (lambda case: 1.0, "failure_scores_lower", "doesn't tell them apart"),
+        (lambda case: 1.0, "failure_scores_lower", "gives a failed episode as much as a successful one"),
         (lambda case: case.outcome["nothing"], "success_at_once_scores_highest", "it raised KeyError: 'nothing'"),
-        (lambda case: 7.0, "success_at_once_scores_highest", "outside its range [0, 1]"),
+        (lambda case: 7.0, "success_at_once_scores_highest", "outside of its range [0, 1]"),
     ],
 )
 def test_verifiers_of_outcomes(verify, check, message):

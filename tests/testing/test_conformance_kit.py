@@ -128,7 +128,7 @@ TASK_FAULTS = {
     "the global generator": (
         "same_seed_gives_same_rows",
         rows(change(meta=lambda r, s, i: {"lucky": random.random()})),
-        "is another one from a fresh task: draw from random.Random(seed)",
+        "differs from a new task: draw from random.Random(seed)",
     ),
     "numpy's generator": (
         "same_seed_gives_same_rows",
@@ -138,12 +138,12 @@ TASK_FAULTS = {
     "a counter": (
         "same_seed_gives_same_rows",
         rows(change(answer=lambda r, s, i: f"{r.answer}{next(calls)}")),
-        "is another one from",
+        "differs from",
     ),
     "other pixels": (
         "same_seed_gives_same_rows",
         rows(change(messages=lambda r, s, i: [user_message("?", Image.new("RGB", (12, 12), (next(calls) % 251, i, len(s))))])),
-        "is another one from",
+        "differs from",
     ),
     "a global seed": (
         "global_random_state_is_untouched",
@@ -175,7 +175,7 @@ TASK_FAULTS = {
     "the answer told": (
         "answer_is_not_shown",
         rows(change(messages=with_text(lambda r, s, i: f"It is {r.answer.upper()}! How many?"))),
-        "the answer 'one' stands in the text",
+        "the answer 'one' is in the text",
     ),
     "gold told": (
         "answer_is_not_shown",
@@ -184,7 +184,7 @@ TASK_FAULTS = {
             (rows(change(messages=with_text(lambda r, s, i: f"Say: there are {r.answer} rows in it."))),),
             {"gold": lambda self, prompt: f"there are {prompt.answer} rows in it"},
         ),
-        "stands in the text",
+        "is in the text",
     ),
     "a box in thousandths": (
         "boxes_are_in_their_image",
@@ -194,7 +194,7 @@ TASK_FAULTS = {
     "a box of width and height": (
         "boxes_are_in_their_image",
         rows(change(meta={"box": (8, 8, 3, 3)})),
-        "boxes in meta are (x1, y1, x2, y2)",
+        "boxes in meta must be (x1, y1, x2, y2)",
     ),
     "a labelled box in thousandths": (
         "boxes_are_in_their_image",
@@ -203,33 +203,33 @@ TASK_FAULTS = {
     ),
     "a mark in pixels": (
         "overlays_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Overlay(kind="box", coordinates=(0, 0, 120, 10), source="true")]),
-        "row 'train-0' of 'train': marks gives what can't be drawn: box (0, 0, 120, 10) is far off the picture",
+        task(overlays=lambda self, prompt, completion: [Overlay(kind="box", coordinates=(0, 0, 120, 10), source="true")]),
+        "row 'train-0' of 'train': overlays() gives an overlay that can't be drawn: box (0, 0, 120, 10) is far off the image",
     ),
     "a mark on another picture": (
         "overlays_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(0.5, 0.5), source="true", image=1)]),
-        "has 1 pictures, and a mark for number 1: they are counted from 0",
+        task(overlays=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(0.5, 0.5), source="true", image=1)]),
+        "has 1 images, and an overlay for number 1: count from 0",
     ),
     "an interval of no video": (
         "overlays_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Overlay(kind="interval", coordinates=(0, 1, 2), source="true")]),
-        "has 0 videos, and a mark for number 0",
+        task(overlays=lambda self, prompt, completion: [Overlay(kind="interval", coordinates=(0, 1, 2), source="true")]),
+        "has 0 videos, and an overlay for number 0",
     ),
     "a mark that nobody said": (
         "overlays_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(0.5, 0.5), source="said")]),
-        "marks of an empty completion say something",
+        task(overlays=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(0.5, 0.5), source="said")]),
+        'overlays() gives source="said" for an empty completion',
     ),
     "a truth that depends on what is said": (
         "overlays_can_be_drawn",
-        task(marks=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(len(completion) / 9, 0), source="true")]),
-        "what marks calls true is another with another completion",
+        task(overlays=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(len(completion) / 9, 0), source="true")]),
+        'overlays with source="true" depend on the completion',
     ),
     "a broken row": (
         "rows_can_be_used",
         rows(lambda row, split, i: breaking(f"rows.jsonl line {i} of {split} is no JSON") if i == 3 else row),
-        "2 of the 16 rows looked at can't be used: rows.jsonl line 3 of train is no JSON; rows.jsonl line 3 of test is no JSON",
+        "2 of the 16 sampled rows can't be used: rows.jsonl line 3 of train is no JSON; rows.jsonl line 3 of test is no JSON",
     ),
     "no finite summary": (
         "summary_is_numbers",
@@ -302,7 +302,7 @@ def test_a_verifier_is_checked_on_the_rows_that_have_gold() -> None:
     report = check_verifier(found, [(some, p) for p in some.prompts("train", 0)], verify)
     assert report.ok and len(report.results) > 5, str(report)
     (only,) = check_verifier(found, [(none, p) for p in none.prompts("train", 0)], verify).results
-    assert only.ok and only.note == "nothing was checked: no row that was looked at has a gold completion"
+    assert only.ok and only.note == "nothing was checked: no row of the sample has a gold completion"
 
 
 class Countdown(Task):
@@ -355,17 +355,17 @@ def test_broken_rows_are_counted_and_five_are_told() -> None:
         return row if i in (0, 7) else breaking(f"line {i} of {split}")
 
     (message,) = failed(check_task(SPEC, rows(edit))).values()
-    assert message.startswith("12 of the 16 rows looked at can't be used: line 1 of train; ")
+    assert message.startswith("12 of the 16 sampled rows can't be used: line 1 of train; ")
     assert message.count(" of train") == 5 and message.endswith(" ... and 7 more")
     none = failed(check_task(SPEC, rows(lambda row, split, i: breaking(f"line {i}"))))
-    assert none == {"every_split_has_rows": "no row of split 'train' can be used, of 8 that were looked at; the first: line 0"}
+    assert none == {"every_split_has_rows": "none of the 8 sampled rows of split 'train' can be used: correct them; the first: line 0"}
 
     def first_broken(self: Task, split: str, seed: int) -> Any:
         yield Count().prompts(split, seed)[0]
         breaking("the third line")
 
     assert failed(check_task(SPEC, task(prompts=first_broken))) == {
-        "rows_can_be_used": "2 of the 4 rows looked at can't be used: the third line; the third line"
+        "rows_can_be_used": "2 of the 4 sampled rows can't be used: the third line; the third line"
     }
 
 
@@ -402,7 +402,7 @@ def test_what_looks_like_a_leak_and_is_none() -> None:
     assert check_task(SPEC, choices).ok, "choices that are offered are no leak"
     once = rows(change(messages=with_text(lambda r, s, i: "one?" if i == 0 else "?")))
     note = {r.name: r.note for r in check_task(SPEC, once).results}["answer_is_not_shown"]
-    assert note.startswith("the text of 2 rows holds their answer"), "by chance in one row of each split"
+    assert note.startswith("the text of 2 rows contains their answer"), "by chance in one row of each split"
 
 
 HASH_ORDER = """
@@ -434,11 +434,11 @@ HASH_ORDER = """
 def test_one_other_process_makes_the_rows_of_all_tasks(site) -> None:
     site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
     first = other_process.rows_in_subprocess("sets/sorted", {}, ["train"], 3)
-    kept = other_process._other
+    kept = other_process._process
     assert len(first["train"]) == 3 and len(set(first["train"])) == 3
     with pytest.raises(CheckFailed, match=r"another process can't make the rows: .*no task 'sets/none'"):
         other_process.rows_in_subprocess("sets/none", {}, ["train"], 3)
-    assert other_process.rows_in_subprocess("sets/sorted", {}, ["train"], 3) == first and other_process._other is kept
+    assert other_process.rows_in_subprocess("sets/sorted", {}, ["train"], 3) == first and other_process._process is kept
 
 
 DIES = """
@@ -468,11 +468,11 @@ def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surro
         other_process.rows_in_subprocess("dies/here", {}, ["train"], 3)
     with pytest.raises(CheckFailed, match="no task 'dies/none'"):
         other_process.rows_in_subprocess("dies/none", {}, ["train"], 3)
-    kept = other_process._other
+    kept = other_process._process
     monkeypatch.setenv("SOMETHING", "else")
     with pytest.raises(CheckFailed, match="no task 'dies/none'"):
         other_process.rows_in_subprocess("dies/none", {}, ["train"], 3)
-    assert other_process._other is not kept and kept.popen.poll() == 0, "which has ended"
+    assert other_process._process is not kept and kept.popen.poll() == 0, "which has ended"
 
 
 def test_tasks_may_print_and_read_in_another_process(site) -> None:
@@ -486,7 +486,7 @@ def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> No
     slow = other_process.RowProcess()
     with pytest.raises(TimeIsUp), time_limit(0.2):
         slow.ask({"id": "toy/colour"})
-    assert not slow.fits()
+    assert not slow.is_current()
     slow.close()
 
 
@@ -501,7 +501,7 @@ def test_another_process_that_is_busy_ends_too(monkeypatch) -> None:
 def test_what_depends_on_the_process_is_found(site) -> None:
     site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
     (report,) = check_id("sets/letters")
-    assert "is another one from another process: the order of a set" in failed(report)["same_in_another_process"]
+    assert "differs from another process: the order of a set" in failed(report)["same_in_another_process"]
     assert failed(report)["verifiers_score_gold_highest"].startswith("no verifier 'sets/none'")
     (report,) = check_id("sets/sorted")
     assert report.ok, str(report)
@@ -551,7 +551,7 @@ def test_ids_lead_to_their_checks(site) -> None:
     site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
     (report,) = check_id("sets/exact", n=4)
     assert (report.id, report.kind, report.ok) == ("sets/exact", "verifier", True), str(report)
-    with pytest.raises(UserError, match="no installed task names verifier 'sets/lost': say on which task to check it with"):
+    with pytest.raises(UserError, match="no installed task names verifier 'sets/lost': give the task to check it on with"):
         check_id("sets/lost")
     assert check_id("sets/lost", task="sets/sorted")[0].ok
     with pytest.raises(UserError, match=r"no verifier 'sets/exat'\. Did you mean 'sets/exact'"):
@@ -609,7 +609,7 @@ VERIFIER_FAULTS = {
         lambda case: 0.0,
         "count/exact gives 0 to the gold completion 'one' of row 'train-0' and not high=1",
     ),
-    "over the top": ("gold_scores_highest", lambda case: 2 * exact(case), "scores 2, outside low=0 and high=1 of the spec"),
+    "over the top": ("gold_scores_highest", lambda case: 2 * exact(case), "scores 2, outside of the spec's low=0 and high=1"),
     "not a number": ("gold_scores_highest", lambda case: float("nan"), "gives nan as its value: return a finite float"),
     "nothing": ("gold_scores_highest", lambda case: None, "gives None as its value"),
     "text": ("gold_scores_highest", lambda case: "1.0", "gives '1.0' as its value"),
@@ -620,7 +620,7 @@ VERIFIER_FAULTS = {
     ),
     "a crash on gold": ("gold_scores_highest", lambda case: case.completion.index("x"), "raised ValueError"),
     "too slow": ("gold_scores_highest", lambda case: time.sleep(9), "took longer than timeout_s=0.5"),
-    "below the floor": ("empty_scores_low", lambda case: exact(case) or -1.0, "an empty completion scores -1, outside low=0"),
+    "below the floor": ("empty_scores_low", lambda case: exact(case) or -1.0, "an empty completion scores -1, outside of the spec's low=0"),
     "empty is in everything": (
         "empty_scores_low",
         accepting(lambda c, a: c.strip() in a),
@@ -634,7 +634,7 @@ VERIFIER_FAULTS = {
     "all is right": (
         "wrong_answer_scores_low",
         accepting(lambda c, a: c in WORDS),
-        "wrong answers score highest, such as row 'train-0', whose answer is 'one', takes",
+        "wrong answers score highest, such as row 'train-0', whose answer is 'one', accepts",
     ),
     "the label in the question": (
         "prompt_echo_scores_low",
@@ -654,12 +654,12 @@ VERIFIER_FAULTS = {
     "slow on long": (
         "huge_scores_low",
         lambda case: exact(case) if len(case.completion) < 9999 else time.sleep(9),
-        "a megabyte of rubbish took longer than timeout_s=0.5",
+        "a megabyte of garbage took longer than timeout_s=0.5",
     ),
     "a recursive parser": (
         "huge_scores_low",
         raising_on(lambda c: c.startswith("((((")),
-        "a megabyte of rubbish raised KeyError",
+        "a megabyte of garbage raised KeyError",
     ),
     "NUL crashes": ("nul_scores_low", raising_on(lambda c: "\0" in c), "gold between NUL characters raised KeyError"),
     "digits that are none": (
@@ -770,7 +770,7 @@ def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable
         "gives 0[.0-9]* to the gold completion '.*' of row 'train-0' and not high=1, for a model that writes", message
     )
     assert message.endswith(
-        "convert between case.coordinate_format and the truth's pixels with mmrl.api.coordinates.convert_coordinates"
+        "convert between case.coordinate_format and the pixels of the answer with mmrl.api.coordinates.convert_coordinates"
     )
     published = VerifierSpec(id="count/box@peer", target="-:-", timeout_s=0.5)
     lenient = check_verifier(published, sample(where), lambda case: box_iou(blind(case)))

@@ -64,7 +64,7 @@ def raising(self: Any, action: Action) -> Any:
 
 
 def advised(action: Any) -> type:
-    return doors(advice=lambda self: action)
+    return doors(expert_action=lambda self: action)
 
 
 def advising(self: Any) -> Any:
@@ -104,30 +104,30 @@ FAULTS: dict[str, tuple[str, type, str]] = {
         "actions are \\['click', 'tap'\\]: name some of click",
     ),
     "none": ("screens_are_as_declared", hall(actions=frozenset()), "actions are \\[\\]"),
-    "no picture": ("a_start_shows_a_page", shown(lambda self, one: replace(one, picture=None)), "shows no picture"),
+    "no picture": ("a_start_shows_a_page", shown(lambda self, one: replace(one, screenshot=None)), "has no screenshot"),
     "another size": (
         "a_start_shows_a_page",
-        shown(lambda self, one: replace(one, picture=one.screenshot and one.screenshot.resize((9, 9)))),
-        r"shows a picture of RGB \(9, 9\)",
+        shown(lambda self, one: replace(one, screenshot=one.screenshot and one.screenshot.resize((9, 9)))),
+        r"has a screenshot of RGB \(9, 9\)",
     ),
-    "over": ("a_start_shows_a_page", shown(lambda self, one: replace(one, terminated=True)), "is over before anything was done"),
-    "pay": ("a_start_shows_a_page", shown(lambda self, one: replace(one, reward=2.0)), "has reward = 2.0: pay from -1 to 1"),
+    "over": ("a_start_shows_a_page", shown(lambda self, one: replace(one, terminated=True)), "is over before the first action"),
+    "pay": ("a_start_shows_a_page", shown(lambda self, one: replace(one, reward=2.0)), "has reward = 2.0: give a number from -1 to 1"),
     "won": ("a_start_shows_a_page", shown(lambda self, one: replace(one, success=True)), "succeeded, and the episode isn't over"),
-    "box": ("a_start_shows_a_page", shown(element((0, 0, 999, 10))), "boxes lie on the screen of 160 x 80"),
-    "spot": ("a_start_shows_a_page", shown(element((0, 0, 9, 9), click_point=(20, 5))), "which isn't in its box"),
+    "box": ("a_start_shows_a_page", shown(element((0, 0, 999, 10))), "boxes must be on the screen of 160 x 80"),
+    "spot": ("a_start_shows_a_page", shown(element((0, 0, 9, 9), click_point=(20, 5))), "it must be in its box"),
     "unasked": (
         "a_start_shows_a_page",
         hall(open=lambda self, elements=False: Doors(self, True)),
-        "elements that nobody asked for",
+        r"lists elements with open\(elements=False\)",
     ),
-    "any page": ("an_unknown_page_is_refused", doors(start=taken), "a page that there isn't was shown"),
-    "kept": ("same_seed_gives_same_page", start(keeping), "is another one at moment 0"),
+    "any page": ("an_unknown_page_is_refused", doors(start=taken), "an unknown page was shown"),
+    "kept": ("same_seed_gives_same_page", start(keeping), "differs at step 0"),
     "shared": ("screens_stand_apart", doors(act=shared), "while another screen was used"),
     "raises": ("every_action_leaves_it_usable", doors(act=raising), "raised ValueError: off the screen"),
     "silent": ("every_action_leaves_it_usable", shown(lambda self, one: replace(one, notes=())), "leaves no note"),
-    "advice": ("advice_is_an_action", advised("click"), "no action that can be done here"),
-    "far": ("advice_is_an_action", advised(Action(kind="click", at=(900.0, 1.0))), "off the screen of 160 x 80"),
-    "meddles": ("advice_is_an_action", doors(advice=advising), "the advice was asked for"),
+    "advice": ("advice_is_an_action", advised("click"), "give an Action of a kind in `actions`"),
+    "far": ("advice_is_an_action", advised(Action(kind="click", at=(900.0, 1.0))), "must be on the screen of 160 x 80"),
+    "meddles": ("advice_is_an_action", doors(expert_action=advising), r"after expert_action\(\) was called"),
     "global": ("global_random_state_is_untouched", start(lambda self: random.random()), "changed the global generator of random"),
 }
 
@@ -160,9 +160,9 @@ def test_pages_that_begin_alike_and_pages_without_names_are_told() -> None:
     assert notes["seeds_make_a_difference"] == "3 seeds show the same on 'one', 'two': its episodes begin alike, in every split"
     report = check_simulator(SPEC, hall(pages=()))
     notes = {r.name: r.note for r in report.results}
-    assert report.ok and notes.pop("screens_are_as_declared").startswith("its pages have no names")
+    assert report.ok and notes.pop("screens_are_as_declared").startswith("it names no pages")
     assert set(notes.values()) == {"skipped: it names no pages"}
-    assert check_simulator(SPEC, doors(advice=lambda self: None)).ok
+    assert check_simulator(SPEC, doors(expert_action=lambda self: None)).ok
 
 
 def test_the_doors_of_the_guide_keep_all_rules_and_are_played(site: Callable[..., Any]) -> None:

@@ -217,9 +217,9 @@ FAULTS = {
     "an undeclared camera": (
         "observations_are_as_declared",
         seen(images=lambda self, ids: {"back": self.pictures(ids)["front"]}),
-        "shows the camera 'back', which is not in the spec's cameras",
+        "has images of the camera 'back': add it to the spec's cameras",
     ),
-    "no picture": ("observations_are_as_declared", seen(images=lambda self, ids: {}), "shows no picture"),
+    "no picture": ("observations_are_as_declared", seen(images=lambda self, ids: {}), "reset() gave no image"),
     "channels first": (
         "observations_are_as_declared",
         seen(images=lambda self, ids: {"front": self.pictures(ids)["front"].permute(0, 3, 1, 2)}),
@@ -243,17 +243,17 @@ FAULTS = {
     "an infinite state": (
         "observations_are_as_declared",
         seen(state=lambda self, ids: self.place[ids][:, None] / 0),
-        "state of reset() is not finite",
+        "state of reset() has numbers that are not finite",
     ),
     "one text for all": (
         "observations_are_as_declared",
         seen(instructions=lambda self, ids: ["go"]),
-        "reset() gave the instructions ['go'], and not 4 texts",
+        "reset() gave the instructions ['go'], not 4 texts",
     ),
     "all rows for some": (
         "reset_leaves_the_others",
         with_(see=lambda self, ids: Walk.see(self, self.every)),
-        "a reset of one environment of 4 shows 4 rows",
+        "a reset of one environment of 4 gave 4 rows",
     ),
     "no Transition": (
         "transitions_are_as_declared",
@@ -304,7 +304,7 @@ FAULTS = {
     "one that breaks": (
         "transitions_are_as_declared",
         changed(lost_N=lambda self: self.every == 2),
-        "lost_N: environments [2] broke in a step",
+        "lost_N: environments [2] failed in a step",
     ),
     "growing pictures": (
         "frames_keep_their_size",
@@ -319,7 +319,7 @@ FAULTS = {
     "torch's generator": (
         "same_seed_gives_same_future",
         with_(start=lambda self, seeds, variant: torch.rand(len(seeds))),
-        "is another one at moment 0 when the same instance, reset again: draw from mmrl.api.simulators.noise",
+        "differs at step 0 when the same instance was reset again: draw from mmrl.api.simulators.noise",
     ),
     "a counter": (
         "same_seed_gives_same_future",
@@ -327,7 +327,7 @@ FAULTS = {
             made=lambda self: setattr(self, "count", 0),
             drift=lambda self: setattr(self, "count", self.count + 1) or self.count * 0.1,
         ),
-        "is another one at moment 1 when the same instance, reset again",
+        "differs at step 1 when the same instance was reset again",
     ),
     "a global seed": (
         "global_random_state_is_untouched",
@@ -342,12 +342,12 @@ FAULTS = {
     "the mean of all": (
         "same_in_any_batch",
         with_(drift=mean_drift),
-        "when a batch of one: draw from mmrl.api.simulators.noise with the seed of each",
+        "when it was alone in its batch: draw from mmrl.api.simulators.noise with the seed of each",
     ),
     "numbered by place": (
         "same_in_any_batch",
         with_(drift=lambda self: uniform(self.every, 2, self.steps)),
-        "is another one at moment 1 when the places turned round",
+        "differs at step 1 when the order of environments was reversed",
     ),
     "a reset of all counters": (
         "reset_leaves_the_others",
@@ -358,7 +358,7 @@ FAULTS = {
     "NaN of the inactive refused": (
         "inactive_stay_as_they_are",
         with_(refuse=lambda self, actions, active: Walk.refuse(self, actions, torch.ones_like(active))),
-        "the NaN of an environment that isn't active was refused",
+        "NaN in the action of an inactive environment was refused",
     ),
     "a forgotten counter": (
         "snapshots_come_back",
@@ -369,7 +369,7 @@ FAULTS = {
     "NaN taken": (
         "nan_is_refused",
         with_(refuse=lambda self, actions, active: Walk.refuse(self, actions.nan_to_num(), active)),
-        "an action with NaN was taken: raise mmrl.UserError",
+        "an action with NaN was accepted: raise mmrl.UserError",
     ),
     "a bare ValueError": (
         "wrong_shapes_are_refused",
@@ -383,7 +383,7 @@ FAULTS = {
                 Walk.refuse(self, a, active) if a.dim() == 2 and len(a) == self.n and a.shape[1] == 2 else None
             )
         ),
-        "an action with one dim too few was taken",
+        "an action with one dim too few was accepted",
     ),
     "no clip": (
         "actions_are_clipped",
@@ -391,28 +391,28 @@ FAULTS = {
         "when actions were 7 times too large: clip them",
     ),
     "a time limit": ("the_time_limit_is_the_engines", Cut, "truncated_N is True after 6 steps, the limit of an episode"),
-    "any variant": ("variants_reset", with_(known=lambda self, variant: None), "a variant that the spec doesn't have was taken"),
+    "any variant": ("variants_reset", with_(known=lambda self, variant: None), "an unknown variant was accepted"),
     "a missing variant": (
         "variants_reset",
         with_(known=lambda self, variant: {}[variant] if variant else None),
         "raised KeyError",
     ),
-    "a strong expert": ("expert_is_in_range", with_(expert=lambda self: torch.full((self.n, 2), 3.0)), "beyond -1 and 1"),
+    "a strong expert": ("expert_is_in_range", with_(expert=lambda self: torch.full((self.n, 2), 3.0)), "numbers outside of [-1, 1]"),
     "an expert of another arm": (
         "expert_is_in_range",
         with_(expert=lambda self: torch.zeros(self.n, 7)),
-        "expert(): what it gave is torch.float32 [4, 7], and must be torch.float32 [4, 2]",
+        "expert(): its result is torch.float32 [4, 7], and must be torch.float32 [4, 2]",
     ),
-    "an expert that acts": ("expert_is_in_range", Asked, "when the expert was asked: it must not change the state"),
+    "an expert that acts": ("expert_is_in_range", Asked, "when expert() was called: it must not change the state"),
     "a rendering of floats": (
         "render_gives_pictures",
         with_(render=lambda self, ids: self.pictures(ids)["front"].float()),
-        "render(): what it gave is torch.float32",
+        "render(): its result is torch.float32",
     ),
     "a rendering in another order": (
         "render_gives_pictures",
         with_(render=lambda self, ids: self.pictures(ids.sort().values)["front"]),
-        "keep to the order of env_ids_n",
+        "keep the order of env_ids_n",
     ),
     "closed for good": ("close_may_come_twice", Closed, "the second close() raised RuntimeError: closed already"),
 }
@@ -502,7 +502,7 @@ def test_options_that_do_not_fit_are_the_callers(site: Callable[..., Any]) -> No
 def test_an_action_that_nobody_declares_is_a_fault() -> None:
     spec = SimulatorSpec(id="walk/dumb", target="-:-", parts=("near",))
     assert (
-        "neither the instance nor the spec says what an action is"
+        "neither the instance nor the spec has an action space"
         in failed(check_simulator(spec, Bare))["transitions_are_as_declared"]
     )
 

@@ -187,7 +187,10 @@ def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ({"importance_sampling": "off"}, r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
+        (
+            {"importance_sampling": "off"},
+            r'^stages.0.importance_sampling = "off" with compute.staleness = 1: .*use "truncate" or "mask"$',
+        ),
         ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of the current weights"),
         ({"imitation": {"rule": "mixed"}}, r"^stages.0.imitation reads prompts while compute.staleness = 1 samples others"),
         ({"condition": {}}, r"^stages.0.condition reads prompts while compute.staleness = 1 samples others"),

@@ -455,7 +455,7 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(tmp_path):
     ],
 )
 def test_a_loss_that_averages_is_told_apart_from_one_that_does_not(found, said):
-    with pytest.raises(PluginError, match="algorithm 'a': its loss must give .*" + said):
+    with pytest.raises(PluginError, match="algorithm 'a': its loss must return .*" + said):
         check_loss_output(found, torch.zeros(2), "algorithm 'a': its loss")
     assert check_loss_output((torch.ones(2), torch.zeros(2)), torch.zeros(2), "x")[0].tolist() == [1.0, 1.0]
 
@@ -463,7 +463,7 @@ def test_a_loss_that_averages_is_told_apart_from_one_that_does_not(found, said):
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (lambda p: (p.detach(), p.detach()), "has no gradient: make loss_L from inputs.logprobs_L"),
+        (lambda p: (p.detach(), p.detach()), "has no gradient: compute loss_L from inputs.logprobs_L"),
         (lambda p: (p.detach().long(), p.detach()), "has no gradient"),
         (lambda p: (p.to("meta"), p.detach()), "must stay on the device of its inputs, cpu"),
         (lambda p: (p, p.detach().to("meta")), "must stay on the device of its inputs, cpu"),

@@ -149,7 +149,9 @@ def test_a_3b_model_by_hand():
     n = 3_754_622_976
     parts = {p.name: p.bytes for p in resident(shapes, config, RL, trained(shapes, None, RL))}
     assert parts == {"weights": 2 * n, "float32 masters": 4 * n, "optimiser": 8 * n, "gradients": 4 * n}
-    reference = {p.name: p.bytes for p in resident(shapes, config, RL.model_copy(update={"kl_coef": 0.1}), trained(shapes, None, RL))}
+    reference = {
+        p.name: p.bytes for p in resident(shapes, config, RL.model_copy(update={"kl_coef": 0.1}), trained(shapes, None, RL))
+    }
     assert reference["reference"] == 2 * n
     eighth = {p.name: p.bytes for p in resident(shapes, config, RL, trained(shapes, None, RL), 0, 8)}
     assert eighth["optimiser"] == n and eighth["gathered for sampling"] == 2 * n - n // 4

@@ -81,9 +81,9 @@ def test_a_folder_says_what_it_holds(tmp_path):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ({"model_type": "llava"}, "is a llava, and sizes are known of the Qwen-VL families alone"),
-        ({"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 8}}, "names no usable num_attention_heads|hidden_size"),
-        ([1], "holds no table"),
+        ({"model_type": "llava"}, "is a llava, but mmrl plan supports only the Qwen-VL families"),
+        ({"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 8}}, "has no usable num_attention_heads|hidden_size"),
+        ([1], "is not a JSON object"),
     ],
 )
 def test_a_folder_that_is_none_is_refused(tmp_path, config, words):
@@ -93,7 +93,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path, config, words):
 
 
 def test_what_acts_and_what_is_nowhere_are_refused(tmp_path):
-    with pytest.raises(UserError, match="policies that write"):
+    with pytest.raises(UserError, match='supports only policy.kind = "vlm", not .vla.'):
         find_shapes(PolicyConfig(model="tiny:openvla", kind="vla"))
-    with pytest.raises(UserError, match=r"can't be had from the hub.*Qwen/Qwen2.5-VL-3B"):
+    with pytest.raises(UserError, match=r"can't be fetched from the hub.*Qwen/Qwen2.5-VL-3B"):
         find_shapes(PolicyConfig(model="nobody/has-this"), online=False)

@@ -381,7 +381,9 @@ def test_shares_of_ten_are_compared_exactly(tenths):
     found = Step(script(answers), prompts_per_step=1, group_size=10, min_success_rate=0.1, max_success_rate=0.9)()
     assert found.idle == (tenths in (0, 10))
     if 0 < tenths < 10:
-        exactly = Step(script(answers), prompts_per_step=1, group_size=10, min_success_rate=tenths / 10, max_success_rate=tenths / 10)()
+        exactly = Step(
+            script(answers), prompts_per_step=1, group_size=10, min_success_rate=tenths / 10, max_success_rate=tenths / 10
+        )()
         assert not exactly.idle
 
 

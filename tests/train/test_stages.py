@@ -50,7 +50,7 @@ class Scripted(ConversationCollector):
     plus `off`, the sampler's own error, in turn."""
 
     def __init__(self, policy, script, off=(0.0,)):
-        super().__init__(policy, SimpleNamespace(batch_size=256, wake=lambda: None, rest=lambda: None))
+        super().__init__(policy, SimpleNamespace(batch_size=256, wake_up=lambda: None, sleep=lambda: None))
         self.script, self.off, self.calls = script, off, []
 
     def collect(self, prompts, inputs, size, sampling, version=0, numbers=()):
@@ -822,7 +822,9 @@ def test_weights_of_importance_by_hand(kind, expected):
     """The sampler is off by these factors: 1.5, 3 and a half. A weight of 2 is the most."""
     off = tuple(-math.log(f) for f in (1.5, 3.0, 0.5))
     run = begun(
-        {"importance_sampling": kind, "group_size": 3, "importance_sampling_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off
+        {"importance_sampling": kind, "group_size": 3, "importance_sampling_cap": 2.0},
+        {"p0": "1 0!! 0.25", "p1": "0 1! 0"},
+        off=off,
     )
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)

@@ -235,7 +235,7 @@ def test_a_tracker_that_fails_is_told_once_and_left_out_after_three_in_a_row(fla
     rows = read_jsonl(folder.path / "errors.jsonl")
     assert [(row["step"], row["where"]) for row in rows] == [(step, "tracker flaky/log") for step in (2, 4, 5, 6, 6)]
     assert rows[1]["what"] == "log raised OSError: no network at 4"
-    assert rows[4]["what"] == "failed 3 times in a row: it gets no more figures of this run"
+    assert rows[4]["what"] == "failed 3 times in a row: it gets no more metrics of this run"
 
 
 def test_a_tracker_that_can_not_begin_gets_nothing_and_the_others_go_on(flaky, folder: RunFolder) -> None:
@@ -282,7 +282,7 @@ def test_what_is_not_installed_is_refused_with_the_extra(
         check_trackers(config(id).record)
     assert str(refused.value) == (
         f'tracker {id!r} failed to import: no module named {module!r}: pip install "multimodal-rl[{extra}]", '
-        "or take it out of record.trackers"
+        "or remove it from record.trackers"
     )
 
 
@@ -292,16 +292,16 @@ def test_what_is_unknown_or_no_tracker_is_refused(flaky) -> None:
     for id, message in {
         "tensorbord": "no tracker 'tensorbord'. Did you mean 'tensorboard'?",
         "flaky/half": "tracker 'flaky/half': its target 'mmrl_flaky:Half' has no method log; see mmrl.Tracker",
-        "flaky/broken": "tracker 'flaky/broken', made with {}, raised RuntimeError: planted",
+        "flaky/broken": "tracker 'flaky/broken' with options {} raised RuntimeError: planted",
         "flaky/needy": "tracker 'flaky/needy' failed to import: no module named 'no_such_module.part': "
-        "install the package that has it, or take it out of record.trackers",
+        "install the package that has it, or remove it from record.trackers",
     }.items():
         with pytest.raises(UserError) as refused:
             check_trackers(config("tensorboard", id).record)
         assert str(refused.value) == message
 
 
-def test_needs_must_be_a_tuple(site) -> None:
+def test_requires_must_be_a_tuple(site) -> None:
     from mmrl.registry.plugins import registry
 
     source = """
@@ -330,6 +330,6 @@ print(sorted({{"tensorboard", "torch", "numpy", "wandb", "trackio", "mlflow"}} &
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "[]\n", done.stderr
     listed = json.loads(mmrl("list", "trackers", "--json", MMRL_PLUGINS="").stdout)
-    assert [(row["kind"], row["id"], row["needs"]) for row in listed] == [
+    assert [(row["kind"], row["id"], row["requires"]) for row in listed] == [
         ("tracker", name, [name]) for name in ("mlflow", "tensorboard", "trackio", "wandb")
     ]

@@ -56,10 +56,10 @@ def test_a_share_is_compared_as_the_mean_of_five_steps(alarm: str, key: str) -> 
 
 def test_clipping_and_collapse_say_what_where_and_what_to_do() -> None:
     ((_, clipped),) = feed(AlarmMonitor(only("clip_share", warn=0.5)), "clip_share", *[0.75] * 5)
-    assert clipped.startswith("the loss's bounds cut off the gradient of 75% of the tokens: lower learning_rate")
+    assert clipped.startswith("the loss clips the probability ratio of 75% of the tokens, which then have no gradient: lower learning_rate")
     assert clipped.endswith("(limits.clip_share.warn = 0.5)")
     ((_, same),) = feed(AlarmMonitor(only("answer_collapse", warn=0.9)), "answers/most_common_share", *[0.95] * 5)
-    assert same.startswith("95% of the prompts get the same text although their answers differ: ")
+    assert same.startswith("95% of the prompts get the same completion although their answers differ: ")
     assert same.endswith("(limits.answer_collapse.warn = 0.9)")
 
 
@@ -86,7 +86,7 @@ def test_entropy_that_is_gone_skips_steps_that_measured_none() -> None:
     assert feed(watch, "entropy", *values) == [], "(0.25 + 0.25 + 0.25 + 0.25 + 0.26) / 5 is more than a quarter"
     ((step, text),) = feed(watch, "entropy", 0.24, 0.1, start=13)
     assert step == 13
-    assert text.startswith("75% of the first steps' entropy is gone (0.25 nats a token, then 1): ")
+    assert text.startswith("the entropy fell by 75% since the first steps (0.25 nats a token, then 1): ")
 
 
 def test_the_gap_is_told_from_the_first_step_and_left_to_the_learner_to_stop() -> None:
@@ -108,8 +108,8 @@ def test_failed_scores_are_told_from_half_the_limit_on() -> None:
     ((step, text),) = told(0.05, 0.09)
     assert step == 1
     assert text == (
-        "5% of the scores failed, and more than judge.failure_limit = 0.1 of a step's stop the run: "
-        "see errors.jsonl, then mend the verifier or raise judge.timeout_s"
+        "5% of the scores failed; the run stops above judge.failure_limit = 0.1 of a step's scores: "
+        "see errors.jsonl, then fix the verifier or raise judge.timeout_s"
     )
     assert [s for s, _ in told(0.1, limit=0.2)] == [1]
 
@@ -122,11 +122,11 @@ def test_ten_steps_that_taught_nothing_say_why() -> None:
     assert step == 10
     assert text == (
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0.25 on average), and 75% were "
-        "cut off at generate.max_tokens = 8: look at the rollouts in the report; a warm start (an sft stage), an easier task or "
+        "cut off at generate.max_tokens = 8: read the rollouts in the report; a warm start (an sft stage), an easier task or "
         "other verifiers may help (limits.zero_std.warn = 0.95)"
     )
     ((_, short),) = feed(AlarmMonitor(LimitsConfig()), "zero_std_share", *[1.0] * 10, **{"length/truncated_share": 0.5})
-    assert ": every completion of a prompt scored the same: look at" in short, "no reward and few cut off: neither is mentioned"
+    assert ": every completion of a prompt scored the same: read" in short, "no reward and few cut off: neither is mentioned"
 
 
 def test_nearly_nothing_taught_is_told_at_its_threshold() -> None:
@@ -185,11 +185,11 @@ def test_a_figure_that_needs_no_picture_is_told() -> None:
     assert watch.evaluated(0, figures(("a", 0.8, 0.59), ("b", 0.0, 0.0), ("c", 0.8), ("d", -1.0, -1.0))) == []
     (found,) = watch.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
     text = found.text
-    assert text.startswith("a: with blank pictures the figure is 0.6, 75% of the 0.8 with them: ")
+    assert text.startswith("a: with blank images the figure is 0.6, 75% of the 0.8 with the real ones: ")
     assert text.endswith("(limits.blind.warn = 0.75)")
     assert watch.evaluated(20, figures(("a", 0.8, 0.8))) == [], "told once"
     assert len(watch.evaluated(30, figures(("b", 0.5, 0.5)))) == 1, "but of each task"
-    with pytest.raises(UserError, match=r"^step 7: a: with blank pictures .* limits\.blind\.stop = 0\.75"):
+    with pytest.raises(UserError, match=r"^step 7: a: with blank images .* limits\.blind\.stop = 0\.75"):
         AlarmMonitor(only("blind", stop=0.75)).evaluated(7, figures(("a", 0.8, 0.6)))
 
 

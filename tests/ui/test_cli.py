@@ -202,7 +202,7 @@ SHOP = """
     from collections.abc import Mapping
     from dataclasses import dataclass, field
     from typing import Literal
-    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
     @hookimpl
     def mmrl_tasks():
@@ -287,7 +287,7 @@ GYM = """
     @hookimpl
     def mmrl_algorithms():
         return [AlgorithmSpec(id="gym/short", target="mmrl_gym:short", loss="mmrl_gym:plain", options={"half": 50}, constant=3,
-                              normalise="constant", stage={"overlong": "mask", "kl": 0.5}, paper="A. Author, section 2"),
+                              normalise="constant", stage_defaults={"overlong": "mask", "kl_coef": 0.5}, paper="A. Author, section 2"),
                 AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone")]
 
     def short(rewards_N, lengths_N, wind_N, *, half: int = 10, near: bool = True):
@@ -316,7 +316,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         "loss": "mmrl_gym:plain",
         "normalise": "constant",
         "constant": 3,
-        "stage": {"overlong": "mask", "kl": 0.5},
+        "stage_defaults": {"overlong": "mask", "kl_coef": 0.5},
         "bounds": {},
         "paper": "A. Author, section 2",
     }
@@ -341,7 +341,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         r"lengths_N +int64; trained tokens of each rollout",
         r"near +bool +true +\[all\] of it",
         r"overlong +mask +Completions that were cut off",
-        r"kl +0\.5 +Weight of the KL penalty",
+        r"kl_coef +0\.5 +Weight of the KL penalty",
     ):
         assert re.search(line, shown), shown
     lost = mmrl("list", "algorithms", "gym/lost")
@@ -456,7 +456,7 @@ def test_check_tells_by_its_exit_code(mmrl, site) -> None:
     assert all(set(c) == {"name", "ok", "message", "note"} and c["ok"] is True and c["message"] == "" for c in report["checks"])
     failed = mmrl("check", "sum/two", "--set", "told=true")
     assert failed.returncode == 1 and "FAIL" in failed.stdout and "1 of " in failed.stdout
-    assert "the answer '105' stands in the text of row 'train0'" in failed.stdout
+    assert "the answer '105' is in the text of row 'train0'" in failed.stdout
     unknown = mmrl("check", "sum/two", "--set", "tolt=true")
     assert answer(unknown) == "task 'sum/two' has no option 'tolt'. Did you mean 'told'? It accepts: told"
     verifier = mmrl("check", "sum/exact")

@@ -116,7 +116,7 @@ def test_a_grid_and_a_path_are_drawn_where_they_are():
     assert head == [TRUE] * 2 and [path.getpixel((100, top + 85 + dy)) for dy in (-5, 5)] == [BLACK] * 2, "an arrow"
 
 
-def test_marks_are_on_the_picture_that_they_name():
+def test_overlays_are_on_the_picture_that_they_name():
     second = marked(Overlay(kind="box", coordinates=(0.2, 0.2, 0.8, 0.8), source="true", image=1), count=2)
     halves = [second.crop((0, y, CARD, y + PICTURE // 2)).getcolors(10**5) for y in (0, PICTURE // 2)]
     assert [TRUE in {colour for _, colour in half} for half in halves] == [False, True]
@@ -125,7 +125,7 @@ def test_marks_are_on_the_picture_that_they_name():
 
 
 def test_the_sheet_draws_what_is_true_and_not_what_is_said():
-    box = {"kind": "box", "at": (0.25, 0.25, 0.75, 0.75)}
+    box = {"kind": "box", "coordinates": (0.25, 0.25, 0.75, 0.75)}
     shown = [prompt(BLACK, size=(340, 170))]
     plain, true, said = (
         contact_sheet(shown, "t", marks=[own]).tobytes()

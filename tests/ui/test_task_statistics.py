@@ -84,8 +84,8 @@ class Slow(Rows):
 
 class Marked(Same):
     def overlays(self, prompt, completion):
-        three, half = (0, 0, 1), (0, 0, 1, 0.5)
-        return [Overlay("box", three, source="true"), Overlay("box", half, source="true"), "no overlay"]
+        three, half = (Overlay(kind="box", coordinates=(0, 0, *rest), source="true") for rest in ((1,), (1, 0.5)))
+        return [three, half, "no overlay"]
 
 class Empty(Task):
     def prompts(self, split, seed):
@@ -227,7 +227,7 @@ def test_one_prompt_is_shown_with_a_wrong_answer_of_another(odd, tmp_path):
     assert wrote[0] == "word 0" and wrote[1] != "word 0" and wrote[2] == "<em>empty</em>", "by what they earn"
 
 
-def test_marks_that_can_not_be_drawn_are_left_out(odd, tmp_path):
+def test_overlays_that_can_not_be_drawn_are_left_out(odd, tmp_path):
     code, lines = odd("odd/marked")
     assert code == 0 and "  Area of gold boxes, share of the image: 50.0% for all" in lines
 

@@ -1,1 +1,1 @@
-"""Further questions that an evaluation can ask of a policy: blanked or shuffled media, sparse frames, steering."""
+"""Probes of an evaluation: blank images, shuffled frames, sparse frames, steering."""

@@ -1,4 +1,4 @@
-"""Answers with every picture and video blanked: what the policy knows without looking."""
+"""The probe with blank images and videos: what the policy answers without seeing them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrl.rollout.generate.steering import Steering
 
 
 class Blank(Probe):
-    """`evaluate.blank_images`: the figure `blank`, where the task shows anything."""
+    """`evaluate.blank_images`: the figure `blank`, if the task has images or videos."""
 
     @classmethod
     def of(cls, config: RunConfig) -> Blank | None:
@@ -20,4 +20,4 @@ class Blank(Probe):
     def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
         if not any(p.images or p.videos for p in plain.prompts):
             return Probed()
-        return Probed({"blank": mean_of(asking.answers(label, "on blanked pictures", blanked).items)})
+        return Probed({"blank": mean_of(asking.answers(label, "with blank images", blanked).items)})

@@ -1,4 +1,4 @@
-"""What a probe is: a further question that an evaluation asks of a policy."""
+"""The base class of probes, which repeat an evaluation under a change."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mmrl.rollout.generate.steering import Steering
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a probe found."""
+    """The result of a probe."""
 
     extra: Mapping[str, float] = field(default_factory=dict)
     """Figures by name, for `Evaluation.extra`."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Bounds of some of them."""
+    """Name -> bounds, for `Evaluation.intervals`."""
 
 
 class Probe:
-    """Subclass it and write `__call__`. Each probe makes itself from the run file by `of(config)`, or gives None where it isn't
-    asked for."""
+    """Base class of probes; subclasses implement `__call__`, and `of(config)`, which returns the probe of a run file, or None if
+    the run file doesn't switch it on."""
 
     def observer(self) -> Steering | None:
-        """What observes the decoding of the plain answers to videos, for this probe; by default nothing does."""
+        """An observer of the decoding of the plain answers to videos; None by default."""
         return None
 
     def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
-        """asking: answers the task's prompts otherwise. label: the task's. plain: its prompts as they were answered first.
-        observer: what observed those answers."""
+        """asking: answers the task's prompts under a change. label: the task's label. plain: its prompts with their plain
+        answers. observer: the observer of these answers."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Answers to videos whose frames are in another order: whether the policy uses time."""
+"""The probe with shuffled video frames: whether the policy uses their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrl.rollout.generate.steering import Steering
 
 
 class Shuffled(Probe):
-    """`evaluate.shuffle_frames`: the figure `shuffled`, where the task shows videos."""
+    """`evaluate.shuffle_frames`: the figure `shuffled`, if the task has videos."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -23,5 +23,5 @@ class Shuffled(Probe):
     def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
         if not plain.have_videos:
             return Probed()
-        mixed = asking.answers(label, "on shuffled videos", lambda prompt: shuffled(prompt, self.seed))
+        mixed = asking.answers(label, "with shuffled frames", lambda prompt: shuffled(prompt, self.seed))
         return Probed({"shuffled": mean_of(mixed.items)})

@@ -1,5 +1,5 @@
-"""Answers to videos from few frames where they agree, and from more where they don't: the test-time scaling of Video-RTS (Wang et
-al., section 3.3), from sparse to dense."""
+"""The sparse-to-dense probe: answer from few frames if the answers agree, from more if they don't. It is the test-time scaling of
+Video-RTS (Wang et al., section 3.3)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.steering import Steering
 
 TEMPERATURE, WARMER = 0.8, 0.15
-"""Of the first answer, and how much higher that of each further one is."""
+"""Temperature of the first answer, and its increase for each further one."""
 TOP_P = (0.7, 0.95)
-"""Of the first and of the last answer."""
+"""`top_p` of the first and of the last answer."""
 
 
 class SparseToDense(Probe):
-    """`evaluate.sparse_frames`: `sparse_to_dense`, the mean score of the answers that `answer_by_rungs` decides on, and its
-    figures."""
+    """`evaluate.sparse_frames`: `sparse_to_dense`, the mean score of the answers of `answer_by_rungs`, and the figures of
+    `frame_metrics`."""
 
     def __init__(self, rungs: Sequence[int], agree: int) -> None:
         self.rungs, self.agree = rungs, agree
@@ -50,23 +50,23 @@ class SparseToDense(Probe):
         return Probed({"sparse_to_dense": value} | frame_metrics(decided, self.rungs))
 
     def _answered(self, asking: Answering, label: str, prompts: Sequence[Prompt], frames: int, number: int) -> dict[int, Case]:
-        """The answer with this number to each of this rank's prompts, from so many frames."""
+        """The answer with this number to each of this rank's prompts, from `frames` frames."""
         seed = derive(asking.config.seed, "sparse", label, frames, number)
         how = rung_sampling(number, self.agree, asking.max_tokens(label), seed)
         cases: dict[int, Case] = {}
         own, at_once = [n for n in range(len(prompts)) if ranks.owns(n)], asking.collector.batch_size
         for start in range(0, len(own), at_once):
-            some = own[start : start + at_once]
-            shown = [subsample_frames(asking.shown(prompts[n]), frames) for n in some]
-            rollouts = asking.collector.collect(shown, asking.collector.encode(shown), 1, how, numbers=some)
-            answered = [replace(r, prompt=prompts[n]) for n, r in zip(some, rollouts, strict=True)]
-            cases |= zip(some, asking.cases_for(label, answered), strict=True)
+            batch = own[start : start + at_once]
+            shown = [subsample_frames(asking.shown(prompts[n]), frames) for n in batch]
+            rollouts = asking.collector.collect(shown, asking.collector.encode(shown), 1, how, numbers=batch)
+            answered = [replace(r, prompt=prompts[n]) for n, r in zip(batch, rollouts, strict=True)]
+            cases |= zip(batch, asking.cases_for(label, answered), strict=True)
         return cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseAnswer:
-    """What a prompt was answered in the end, and from how many frames."""
+    """The final answer to a prompt, and its number of frames."""
 
     case: Case
     frames: int
@@ -79,11 +79,10 @@ def answer_by_rungs(
     ask: Callable[[Sequence[Prompt], int, int], Sequence[Case]],
     read: Callable[[Case], str],
 ) -> list[SparseAnswer]:
-    """Each prompt's answer: that of the first number of frames from which all answers are the same, else the majority's of the
-    last.
+    """Each prompt's final answer: from the first number of frames for which all answers agree, else the majority's from the last.
 
-    rungs: numbers of frames, rising. agree: answers to a prompt from each. ask: (prompts, frames, number of the answer) -> an
-    answer to each prompt. read: what an answer says; blank where it says nothing, which agrees with nothing.
+    rungs: rising numbers of frames. agree: number of answers to a prompt from each rung. ask: (prompts, frames, number of the
+    answer) -> an answer to each prompt. read: extracts an answer; blank if there is none, which agrees with no other.
     """
     found: dict[int, SparseAnswer] = {}
     for frames in rungs:
@@ -98,15 +97,15 @@ def answer_by_rungs(
 
 
 def rung_sampling(number: int, agree: int, max_tokens: int, seed: int) -> SamplingParams:
-    """How the answer with this number is sampled, of so many."""
+    """The sampling parameters of the answer with this number, of `agree` answers."""
     low, high = TOP_P
     top_p = low + (high - low) * number / max(agree - 1, 1)
     return SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE + WARMER * number, top_p=top_p, seed=seed)
 
 
 def frame_metrics(decided: Sequence[SparseAnswer], rungs: Sequence[int]) -> dict[str, float]:
-    """`frames/mean`, those of the last answers; `frames/all`, of all answers, as a share of the most frames for each;
-    `frames/agreed_share`, the prompts that needed no more than the fewest."""
+    """`frames/mean`: frames of the final answers; `frames/all`: frames of all rungs tried, as a multiple of the last rung's;
+    `frames/agreed_share`: share of prompts answered from the fewest frames."""
     looked_at = [sum(r for r in rungs if r <= one.frames) for one in decided]
     return {
         "frames/mean": statistics.fmean(one.frames for one in decided),

@@ -1,4 +1,4 @@
-"""Answers to videos that are steered while they are decoded, beside the others: V-Reason (Sridhar et al.)."""
+"""The probe with steered decoding of answers to videos, compared with the plain answers: V-Reason (Sridhar et al.)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mmrl.rollout.generate.steering import Steering
 
 
 class Steered(Probe):
-    """`evaluate.steer`: `steered`, the figure of steered answers; `steered/gain`, what it is above that of the others on the
-    prompts that both were scored on; and what was seen of both, `steered/...` and `unsteered/...`."""
+    """`evaluate.steer`: `steered`, the figure of steered answers; `steered/gain`, its gain over plain answers on the prompts with
+    both scores; and the measurements of both decodings, `steered/...` and `unsteered/...`."""
 
     def __init__(self, settings: SteeringConfig) -> None:
         self.settings = settings
@@ -40,6 +40,6 @@ class Steered(Probe):
         if both:
             gain = paired_difference(*zip(*both, strict=True))
             extra["steered/gain"] = gain.difference
-            if math.isfinite(gain.low):  # one graded value says nothing of their spread
+            if math.isfinite(gain.low):  # infinite for a single graded value
                 intervals["steered/gain"] = gain.low, gain.high
         return Probed(extra, intervals)

@@ -1,4 +1,4 @@
-"""The probes that a run file asks for."""
+"""The probes of a run file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mmrl.evaluation.probes.sparse_to_dense import SparseToDense
 from mmrl.evaluation.probes.steered import Steered
 
 PROBES = (Blank, Shuffled, SparseToDense, Steered)
-"""In the order in which they are asked."""
+"""The probes in the order in which they run."""
 
 
 def probes_of(config: RunConfig) -> list[Probe]:
-    """The probes that `[evaluate]` asks for."""
+    """The probes that `[evaluate]` switches on."""
     return [probe for kind in PROBES if (probe := kind.of(config)) is not None]

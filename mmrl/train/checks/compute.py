@@ -24,8 +24,7 @@ def check_unused(compute: ComputeConfig) -> None:
     """Refuse engines and tensor parallelism where there are none."""
     if compute.engines > 1 and compute.placement == "colocated":
         raise UserError(
-            f'compute.engines = {compute.engines}, but compute.placement = "colocated" has no engines: use "separate" or '
-            '"hybrid"'
+            f'compute.engines = {compute.engines}, but compute.placement = "colocated" has no engines: use "separate" or "hybrid"'
         )
     if compute.tensor_parallel > 1 and compute.sampler != "vllm":
         raise UserError(

@@ -174,14 +174,14 @@ def check_stage(
             size = entry.group_size or stage.group_size
             if size + extra < 2 and entry.label in config.weights(stage):
                 key = f"tasks {entry.label!r} group_size" if entry.group_size else f"{where}.group_size"
-                raise UserError(f"{key} = {size}, but {stage.algorithm} compares completions of the same prompt: sample at least 2")
+                raise UserError(
+                    f"{key} = {size}, but {stage.algorithm} compares completions of the same prompt: sample at least 2"
+                )
     if stage.critic and not algorithm.has_critic:
-        raise UserError(
-            f"{where}.critic is given, but {stage.algorithm} doesn't use one: drop it, or use an algorithm like ppo"
-        )
+        raise UserError(f"{where}.critic is given, but {stage.algorithm} doesn't use one: drop it, or use an algorithm like ppo")
     if stage.critic and stage.critic.warmup_steps >= stage.steps:
         raise UserError(
-            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves none of {stage.steps} steps to the policy: lower it"
+            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it"
         )
     if stage.labels != "task" and "baselines_N" in algorithm.needs:
         raise UserError(
@@ -191,9 +191,7 @@ def check_stage(
     if stage.condition and algorithm.has_critic:
         raise UserError(f"{where}.condition imitates completions and never trains the critic of {stage.algorithm}: drop one")
     if stage.credit != "token" and "units_NT" not in algorithm.needs:
-        raise UserError(
-            f'{where}.credit = "{stage.credit}" needs a critic, but {stage.algorithm} has none: drop it'
-        )
+        raise UserError(f'{where}.credit = "{stage.credit}" needs a critic, but {stage.algorithm} has none: drop it')
     for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
         if getattr(stage, key) and not stage.kl_coef:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")

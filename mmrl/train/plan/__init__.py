@@ -123,8 +123,8 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
 def sizes_of(
     config: RunConfig, model: Found, text: int = 128, images: int = 1, pixels: int | None = None, completion: int | None = None
 ) -> Sizes:
-    """The assumed sizes of prompts and completions. Default of pixels: `policy.max_pixels`, or a megapixel if it is unset. Default
-    of completion: `generate.max_tokens`."""
+    """The assumed sizes of prompts and completions. Default of pixels: `policy.max_pixels`, or a megapixel if it is unset.
+    Default of completion: `generate.max_tokens`."""
     limit = min(config.policy.max_pixels or 2**20, model.most_pixels)
     return Sizes(
         text=text,
@@ -170,8 +170,8 @@ def predict(
 
 
 def check_fits(config: RunConfig, machine: Machine, learners: int = 1) -> str:
-    """Check before a model is loaded onto a GPU. Raises UserError if the run can't fit for any prompts; returns a warning if it most
-    likely doesn't fit, else "". Models that can't be planned pass. learners: number of learners."""
+    """Check before a model is loaded onto a GPU. Raises UserError if the run can't fit for any prompts; returns a warning if it
+    most likely doesn't fit, else "". Models that can't be planned pass. learners: number of learners."""
     config = config.model_copy(update={"compute": config.compute.model_copy(update={"learners": learners})})
     try:
         made = predict(config, machine, online=False)

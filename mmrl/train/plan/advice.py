@@ -53,8 +53,8 @@ class Offload:
         ratio = self.exposed_s / self.forward_s
         verdict = "would be faster" if self.pays else "would not be faster"
         return (
-            f"activation offload, which mmrl doesn't have, {verdict}: moving {self.bytes:,} bytes per token and layer to the host "
-            f"and back, in parallel with computing, takes {ratio:.1f} times as long as recomputing the layer"
+            f"activation offload, which mmrl doesn't have, {verdict}: moving {self.bytes:,} bytes per token and layer to the "
+            f"host and back, in parallel with computing, takes {ratio:.1f} times as long as recomputing the layer"
         )
 
 

@@ -132,8 +132,8 @@ def current_machine(device: str, measured: bool = True) -> tuple[Machine, int]:
 
 
 def cpu(inner: int = 512) -> Machine:
-    """This machine's CPU with torch's threads, measured in about a second: matrix products of width `inner`, copies larger than the
-    caches, and the time of one small operation."""
+    """This machine's CPU with torch's threads, measured in about a second: matrix products of width `inner`, copies larger than
+    the caches, and the time of one small operation."""
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -196,8 +196,8 @@ def _copying(device: str, size: int) -> float:
 
 
 def _best(work: Callable[[], None], times: int = 5) -> float:
-    """Seconds of the fastest of some runs after a warm-up, as other processes only slow them down. Processor time if torch has one
-    thread and there is no GPU."""
+    """Seconds of the fastest of some runs after a warm-up, as other processes only slow them down. Processor time if torch has
+    one thread and there is no GPU."""
     import torch
 
     clock = time.process_time if torch.get_num_threads() == 1 and not torch.cuda.is_available() else time.perf_counter

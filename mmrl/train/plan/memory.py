@@ -131,7 +131,9 @@ def resident(
         Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
         Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="accumulated in float32"),
     ]
-    if split > 1:  # as in `mmrl.policies.shard`: weights and gradients outside the language model's layers stay gathered for a pass
+    if (
+        split > 1
+    ):  # as in `mmrl.policies.shard`: weights and gradients outside the language model's layers stay gathered for a pass
         rest = weights.whole - shapes.text.layers * weights.layer
         size = b * (2 * weights.layer + (2 if weights.plain else 1) * rest)
         found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all other weights"))

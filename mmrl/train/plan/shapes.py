@@ -125,9 +125,7 @@ def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
     try:
         return Shapes(family=family, text=_text_of(text, config), vision=_vision_of(family, vision, text["hidden_size"]))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise UserError(
-            f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one"
-        ) from error
+        raise UserError(f"{what}: its config.json has no usable {str(error).strip(chr(39)):.60}: use a complete one") from error
 
 
 def _text_of(text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:

@@ -132,8 +132,8 @@ def _counts(stage: Stage) -> tuple[int, int, bool]:
 def _packed(
     prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, train: TrainConfig
 ) -> Iterator[Micro]:
-    """Micro-batches as `mmrl.train.update.pack_conversations` fills them if all completions have maximal length: a row is a prompt
-    and completions; a micro-batch is rows of similar length that fit the budget together."""
+    """Micro-batches as `mmrl.train.update.pack_conversations` fills them if all completions have maximal length: a row is a
+    prompt and completions; a micro-batch is rows of similar length that fit the budget together."""
     budget = train.micro_batch_tokens
     at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1
     members = sorted(n for _ in range(prompts) for n in _split(group, at_once))

@@ -21,8 +21,8 @@ HINTED = "hinted"
 
 class Hints(SamplingRule):
     """Longer and longer hints, until a completion succeeds. `ghpo` (Liu et al., GHPO, section 3): the hinted group replaces the
-    original one. `guide` (Nath et al., Adaptive guidance, section 3): its completions join the group, as completions of the prompt
-    without the hint."""
+    original one. `guide` (Nath et al., Adaptive guidance, section 3): its completions join the group, as completions of the
+    prompt without the hint."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 

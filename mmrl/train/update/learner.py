@@ -71,7 +71,7 @@ class Learner:
         self.reference, self.critic, self.teacher = reference, critic, teacher
         self.gap_limit, self.checkpointed = gap_limit, checkpointed
         self.cure = (
-            "with compute.staleness the weights have changed meanwhile: lower the learning rate, or raise that limit if you accept it"
+            "with compute.staleness the weights have changed meanwhile: lower the learning rate, or raise that limit"
             if stale
             else "check policy.dtype, policy.attn_implementation and the model family"
         )
@@ -241,7 +241,8 @@ class Learner:
                 yield
 
     def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
-        """Metrics: means over the tokens of all ranks. Raises LimitReached if the gap between sampler and learner is too large."""
+        """Metrics: means over the tokens of all ranks. Raises LimitReached if the gap between sampler and learner is too
+        large."""
         found = dict(zip(SUMS, all_reduce_sum(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
         metrics = {"loss": found["loss"]}
         if not found["tokens"]:  # no group had spread, so nothing was computed
@@ -266,8 +267,8 @@ class Learner:
         if not gap <= self.gap_limit:
             self.optimizer.clear()
             raise LimitReached(
-                f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
-                f"trained is not what was sampled; {self.cure}",
+                f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}), so training "
+                f"would be off-policy: {self.cure}",
                 alarm="logprob_gap",
             )
 
@@ -275,16 +276,16 @@ class Learner:
 
     @torch.no_grad()
     def _old(self, batch: Batch, number: int) -> list[torch.Tensor]:
-        """The log-probabilities before the update. Where the sampler is the learner, the first batch's are those of its own first
-        pass, which shows the gap, and the others' are the sampler's."""
+        """The log-probabilities before the update, per micro-batch. If the sampler is exact, they are the sampler's; those of the
+        first batch come from its first pass, which measures the gap."""
         if self.policy.exact_sampler:
             return [micro.sampler_logprobs_L for micro in batch.micro] if number else []
         return [self.policy.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
-        """Of every trained token of all ranks, [N, T], 0 behind a rollout's end: `logprobs`, `reference`, `teacher`, `values`;
-        with `values` also `bootstrap` [N], the value of the state in which each rollout was left."""
+        """`logprobs`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a rollout's end;
+        with `values` also `bootstrap` [N], the value of each rollout's final state."""
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
         found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
         bootstrap_N = torch.zeros(shape[0], device=self.policy.device)
@@ -307,13 +308,13 @@ class Learner:
     # -- resume -----------------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that a resume needs beside the policy's weights, by name, as it goes into a safetensors file."""
+        """Everything that a resume needs besides the policy's weights, by name, for a safetensors file."""
         found = {f"optimizer/{k}": v for k, v in self.optimizer.state().items()}
         found |= {f"reference/{k}": v for k, v in (self.reference.state() if self.reference else {}).items()}
         return found | {f"critic/{k}": v.detach() for k, v in (self.critic.parameters() if self.critic else ())}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` returned. ValueError or KeyError for the state of another model's learner."""
+        """Restore the result of `state`. Raises ValueError or KeyError for the state of another model's learner."""
         with torch.no_grad():
             for name, parameter in self.critic.parameters() if self.critic else ():
                 parameter.copy_(distribute_like(tensors[f"critic/{name}"], parameter))
@@ -322,13 +323,13 @@ class Learner:
         self.optimizer.load_state(Under(tensors, "optimizer/"))
 
     def close(self) -> None:
-        """The stage is over: another may train what this one froze."""
+        """End the stage: unfreeze the weights that it froze."""
         self.optimizer.release()
 
 
 def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a loss gave, if it is two tensors [L], the first with a gradient; PluginError if not, as an average inside it would
-    hide the split of a batch."""
+    """The loss's result (loss_L, clipped_L). Raises PluginError unless both are tensors [L] and loss_L has a gradient; a loss
+    that averages itself would depend on the division into micro-batches."""
     length = len(logprobs_L)
     if (
         not isinstance(found, tuple)

@@ -73,8 +73,8 @@ def pack(
 
 
 def pad_passes(batch: Batch, policy: VLM) -> Batch:
-    """With sharded weights, the batch with empty passes up to the largest number of passes of any rank, as every rank takes part in
-    all passes."""
+    """With sharded weights, the batch with empty passes up to the largest number of passes of any rank, as every rank takes part
+    in all passes."""
     if policy.root is None:
         return batch
     nothing = Credit(advantages=torch.zeros(0))
@@ -194,7 +194,9 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
             if credit.values_NT is not None and credit.returns_NT is not None:
                 add(values_L=_spread(credit.values_NT, n, length), returns_L=_spread(credit.returns_NT, n, length))
             start = end
-    shown = [m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))]  # in the order of the rows
+    shown = [
+        m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))
+    ]  # in the order of the rows
     media = concatenate(shown, device) | {k: v.to(device) for k, v in types.items()}
     return MicroBatch(
         ids_BS=ids.to(device),
@@ -258,9 +260,7 @@ class ConversationPacker:
 def _unshared(packing: str, kind: str) -> str:
     """The remark about a family that can't share a prompt. Raises UserError if the run file sets "shared-prefix"."""
     if packing == "shared-prefix":
-        raise UserError(
-            f'train.packing = "shared-prefix", but mmrl can\'t share a prompt of a {kind} model: use "auto"'
-        )
+        raise UserError(f'train.packing = "shared-prefix", but mmrl can\'t share a prompt of a {kind} model: use "auto"')
     if packing == "per-completion":
         return ""
     return (

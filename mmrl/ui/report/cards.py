@@ -33,7 +33,6 @@ _STATUS = {
     "truncated-turns": "cut off: turn limit",
     "truncated-time": "cut off: time limit",
     "environment-error": "environment error",
-    "world-error": "environment error",  # as 0.1 wrote it
 }
 _SOURCE = {
     "gold": "gold completion",

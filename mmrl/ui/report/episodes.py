@@ -19,11 +19,7 @@ BUDGET = 3_000_000
 """Maximal characters of HTML for all evaluations together, embedded videos included."""
 OPEN = 4
 """Number of tasks whose episodes are expanded."""
-_ENDS = {
-    "truncated-time": "time limit",
-    "environment-error": "simulator error",
-    "world-error": "simulator error",  # as 0.1 wrote it
-}
+_ENDS = {"truncated-time": "time limit", "environment-error": "simulator error"}
 
 Row = Mapping[str, Any]
 

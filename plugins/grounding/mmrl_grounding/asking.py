@@ -52,10 +52,10 @@ VISION_R1_BOXES = (
 )
 
 
-def ask(text: str, style: str, asks: str, frame: CoordinateFormat, size: tuple[int, int]) -> str:
+def ask(text: str, style: str, asks: str, coordinate_format: CoordinateFormat, size: tuple[int, int]) -> str:
     """A question with instructions for the answer. asks: box, boxes, point or count. size: (width, height) in the pixels of
-    `frame`."""
-    where = _WHERE[frame].format(*size)
+    `coordinate_format`."""
+    where = _WHERE[coordinate_format].format(*size)
     text = text if text.rstrip().endswith(_ENDS) else f"{text.rstrip()}."
     if style == "short":
         return f"{text} {_SHORT[asks].format(where=where)}"

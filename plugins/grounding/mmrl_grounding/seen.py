@@ -5,10 +5,10 @@ from __future__ import annotations
 from mmrl import Case, Overlay
 from mmrl.api.tasks.overlays import box_overlay, point_overlay
 from mmrl_grounding import geometry, reading, verifiers
-from mmrl_grounding.frames import in_pixels, truth_as_written
+from mmrl_grounding.coordinates import in_pixels, truth_as_written
 
 
-def true_marks(case: Case) -> list[Overlay]:
+def true_overlays(case: Case) -> list[Overlay]:
     """The true boxes with their labels, if the question is about several kinds of objects."""
     size = case.image_sizes[0]
     if case.meta["asks"] == "boxes":
@@ -16,7 +16,7 @@ def true_marks(case: Case) -> list[Overlay]:
     return [box_overlay(corners, size, "true") for corners in case.meta["boxes"]]
 
 
-def said_marks(case: Case) -> list[Overlay]:
+def said_overlays(case: Case) -> list[Overlay]:
     """The boxes or points that our verifiers read in a completion; empty if they read none, and for counts."""
     return {"box": _box, "boxes": _boxes, "point": _point, "count": lambda case: []}[case.meta["asks"]](case)
 
@@ -32,12 +32,14 @@ def _box(case: Case) -> list[Overlay]:
 def _boxes(case: Case) -> list[Overlay]:
     """Each with the IoU of the true box of its label that it fits best."""
     found, _ = verifiers.listed(case)
-    truth, marks = verifiers.truth_of(case), []
+    truth, overlays = verifiers.truth_of(case), []
     for one in found or ():
         if one.box is not None:
             value = max((geometry.iou(one.box, true) for true, label in truth if label == one.label), default=0.0)
-            marks.append(box_overlay(in_pixels(one.box, case), case.image_sizes[0], "said", f"{one.label} {value:.2f}".strip()))
-    return marks
+            overlays.append(
+                box_overlay(in_pixels(one.box, case), case.image_sizes[0], "said", f"{one.label} {value:.2f}".strip())
+            )
+    return overlays
 
 
 def _point(case: Case) -> list[Overlay]:

@@ -12,7 +12,7 @@ from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.tasks.image_sources import chance
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split
 from mmrl_grounding import asking, scenes, seen
-from mmrl_grounding.frames import written
+from mmrl_grounding.coordinates import written
 from mmrl_grounding.scenes import Kind, Thing
 
 ATTEMPTS = 100
@@ -36,12 +36,12 @@ class Grounded(Task):
             check_choice("frame", self.frame, [f.value for f in CoordinateFormat])
 
     @property
-    def answer_frame(self) -> CoordinateFormat:
+    def answer_format(self) -> CoordinateFormat:
         return CoordinateFormat(self.frame) if self.frame else self.image_processing.coordinate_format
 
     def as_written(self, numbers: Sequence[float], size: tuple[int, int]) -> tuple[float, ...]:
         """Pixels of a picture of `size`, as an answer writes them."""
-        return written(numbers, self.answer_frame, size, self.image_processing.model_size(size))
+        return written(numbers, self.answer_format, size, self.image_processing.model_size(size))
 
     def truth_as_written(self, prompt: Prompt) -> Any:
         """The prompt's answer as a gold completion writes it: a box, a point in its middle, a number, a list of boxes."""
@@ -71,17 +71,17 @@ class Grounded(Task):
             model_sizes=(self.image_processing.model_size(size),),
             coordinate_format=self.image_processing.coordinate_format,
         )
-        return [*seen.true_marks(case), *seen.said_marks(case)]
+        return [*seen.true_overlays(case), *seen.said_overlays(case)]
 
     def asked(self, text: str, asks: str, size: tuple[int, int]) -> str:
         """A question with instructions for the answer."""
-        frame = self.answer_frame
+        coordinate_format = self.answer_format
         return asking.ask(
             text,
             self.style,
             asks,
-            frame,
-            self.image_processing.model_size(size) if frame is CoordinateFormat.MODEL_PIXELS else size,
+            coordinate_format,
+            self.image_processing.model_size(size) if coordinate_format is CoordinateFormat.MODEL_PIXELS else size,
         )
 
     def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.verifiers.parse import fenced_blocks, thinks_and_answers_once
 from mmrl_grounding import geometry, reading
 from mmrl_grounding.coco import THRESHOLDS, average_precision
-from mmrl_grounding.frames import frame_of, in_pixels, truth_as_written
+from mmrl_grounding.coordinates import format_of, in_pixels, truth_as_written
 from mmrl_grounding.reading import Listed
 
 # -- one box ----------------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def _leaves(box: tuple[float, ...], case: Case) -> bool:
         return False
     width, height = case.image_sizes[0]
     right, bottom = truth_as_written((0, 0, width, height), case)[2:]
-    step = 0.001 if frame_of(case) is CoordinateFormat.UNIT else 1
+    step = 0.001 if format_of(case) is CoordinateFormat.UNIT else 1
     x, y = max(step, right / width), max(step, bottom / height)
     return box[0] < -x or box[1] < -y or box[2] > right + x or box[3] > bottom + y
 

@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from mmrl import Case
 from mmrl.api.verifiers.parse import MAX_LENGTH
-from mmrl_grounding.frames import in_pixels
+from mmrl_grounding.coordinates import in_pixels
 from mmrl_grounding.geometry import giou
 
 REFINED_AT = 1500

@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from mmrl import Case
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format
-from mmrl_grounding.frames import truth_as_written
+from mmrl_grounding.coordinates import truth_as_written
 from mmrl_grounding.geometry import inside, iou
 
 MOST = 120

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from mmrl import Case
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format, last_tag
 from mmrl_grounding.coco import THRESHOLDS, average_precision
-from mmrl_grounding.frames import in_pixels, truth_as_written
+from mmrl_grounding.coordinates import in_pixels, truth_as_written
 from mmrl_grounding.geometry import Box, area, sides
 from mmrl_grounding.geometry import iou as continuous_iou
 

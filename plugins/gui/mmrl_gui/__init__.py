@@ -1,4 +1,4 @@
-"""Screens: where to click, what to do next, what was done; on pages drawn here, recorded episodes and people's data."""
+"""GUI tasks: grounding, next action, inverse dynamics, episodes; on generated pages, recorded episodes and your own data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIONS = "mmrl_gui.action_task:"
 OURS = "mmrl_gui.verifiers:"
 FIRST = "gui/hit-first"
 R1 = ["click", "long-press", "type", "back", "open", "scroll", "wait", "answer"]
-"""What GUI-R1's prompt enumerates."""
+"""The actions in GUI-R1's prompt."""
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def mmrl_tasks() -> list[TaskSpec]:
 
 
 def _data() -> list[TaskSpec]:
-    """Screens, actions and recordings that people bring."""
+    """Tasks on your own screens, actions and recordings."""
 
     def task(id: str, target: str, verifiers: dict[str, float], summary: str, **options: Any) -> TaskSpec:
         metric = options.pop("metric", "")
@@ -38,40 +38,57 @@ def _data() -> list[TaskSpec]:
     r1 = {"action-type@ui-r1": 1.0, "coordinate@ui-r1": 1.0, "format@ui-r1": 1.0}
     shift = {"action@uishift": 1.0, "format@uishift": 1.0}
     return [
-        task("grounding-data", where, {"hit": 1.0, "format": 0.1}, "ScreenSpot, its v2 and Pro, your own: where to click"),
-        task("grounding@gui-g1", where, g1, "the same, as GUI-G1 asks and pays", style="gui-g1", metric="gui/hit"),
-        task("grounding@ui-r1", where, r1, "the same, as UI-R1 asks and pays", style="ui-r1", metric="gui/hit"),
-        task("grounding@infigui-g1", where, {"aer@infigui-g1": 1.0}, "the same, as InfiGUI-G1", style="infigui-g1", metric=FIRST),
-        task("next-action", act, ours, "AndroidControl, your own: the next action for a goal or a step"),
-        task("next-action@uishift", act, shift, "the same, as UIShift evaluates", style="uishift", kinds=kinds, metric=step),
-        task("next-action@gui-r1", act, {"overall@gui-r1": 1.0}, "the same, as GUI-R1", style="gui-r1", kinds=R1, metric=step),
-        task("next-action@ui-r1", act, r1, "the same, as UI-R1", style="ui-r1", kinds=kinds, metric="gui/coordinate@ui-r1"),
-        task("inverse", inverse, ours, "which action led from one screen to another, k steps apart"),
-        task("inverse@uishift", inverse, shift, "the same, as UIShift asks and pays", style="uishift", kinds=kinds, metric=step),
-        task("recorded", act, ours, "the actions of episodes that were recorded", only="success"),
+        task("grounding-data", where, {"hit": 1.0, "format": 0.1}, "ScreenSpot, its v2 and Pro, your own data: where to click"),
+        task("grounding@gui-g1", where, g1, "the same, with prompt and rewards of GUI-G1", style="gui-g1", metric="gui/hit"),
+        task("grounding@ui-r1", where, r1, "the same, with prompt and rewards of UI-R1", style="ui-r1", metric="gui/hit"),
+        task(
+            "grounding@infigui-g1",
+            where,
+            {"aer@infigui-g1": 1.0},
+            "the same, with prompt and reward of InfiGUI-G1",
+            style="infigui-g1",
+            metric=FIRST,
+        ),
+        task("next-action", act, ours, "AndroidControl, your own data: the next action for a goal or a step"),
+        task(
+            "next-action@uishift", act, shift, "the same, as in UIShift's evaluation", style="uishift", kinds=kinds, metric=step
+        ),
+        task("next-action@gui-r1", act, {"overall@gui-r1": 1.0}, "the same, as in GUI-R1", style="gui-r1", kinds=R1, metric=step),
+        task("next-action@ui-r1", act, r1, "the same, as in UI-R1", style="ui-r1", kinds=kinds, metric="gui/coordinate@ui-r1"),
+        task("inverse", inverse, ours, "the action that led from one screen to another, k steps apart"),
+        task(
+            "inverse@uishift",
+            inverse,
+            shift,
+            "the same, with prompt and rewards of UIShift",
+            style="uishift",
+            kinds=kinds,
+            metric=step,
+        ),
+        task("recorded", act, ours, "the actions of recorded episodes", only="success"),
     ]
 
 
 def _screens() -> list[TaskSpec]:
-    """Pages drawn here."""
+    """Tasks on generated pages."""
     return [
         TaskSpec(
             id="gui/grounding",
             target="mmrl_gui.screens_task:Grounding",
             verifiers={"gui/hit": 1.0, "gui/format": 0.1},
-            summary="where to click for an instruction, on pages drawn here and shown by a browser",
+            summary="where to click for an instruction, on generated pages in a browser",
         ),
         TaskSpec(
             id="gui/transitions",
             target="mmrl_gui.transitions:Transitions",
             verifiers={"gui/action": 1.0, "gui/format": 0.1},
-            summary="which action led from one screen to another, on pages drawn here that work",
+            summary="the action that led from one screen to another, on generated working pages",
         ),
     ]
 
 
 def _episodes() -> list[TaskSpec]:
-    """Acting on a live screen."""
+    """Tasks with live screens."""
     return [
         TaskSpec(
             id="gui/episodes",
@@ -100,16 +117,18 @@ def _ours() -> list[VerifierSpec]:
 
     return [
         spec("hit", "hit", "the point, or the middle of the box, is in the true box: ScreenSpot's accuracy"),
-        spec("hit-first", "hit", "the same, and of several points the first counts, for evaluation", options={"first": True}),
+        spec("hit-first", "hit", "the same, with the first of several points, for evaluation", options={"first": True}),
         spec("iou", "iou", "IoU of the one box answered", graded=True),
         spec("size-aware", "size_aware", "hit, IoU and size of the box, as GUI-G1 weights them", graded=True),
-        spec("action", "action", "the action is right in all: AndroidControl's step success"),
-        spec("action-parts", "action", "half for the kind, half for what belongs to it", graded=True, options={"graded": True}),
+        spec("action", "action", "kind and arguments of the action are right: AndroidControl's step success"),
+        spec(
+            "action-parts", "action", "half for the kind of action, half for its arguments", graded=True, options={"graded": True}
+        ),
         spec("action-type", "action_type", "the kind of action is right"),
-        spec("format", "form", "the form of answer that the task asks for"),
-        spec("success", "success", "the episode did what was to be done"),
-        spec("raw-reward", "raw_reward", "what the page paid, time left out", graded=True, low=-1.0),
-        spec("decayed-reward", "decayed_reward", "what the page paid, less for time", graded=True, low=-1.0),
+        spec("format", "form", "the answer has the requested form"),
+        spec("success", "success", "the episode succeeded"),
+        spec("raw-reward", "raw_reward", "the page's reward without its time factor", graded=True, low=-1.0),
+        spec("decayed-reward", "decayed_reward", "the page's reward, which decays with time", graded=True, low=-1.0),
         VerifierSpec(
             id="gui/subgoals",
             target="mmrl_gui.subgoals:Subgoals",
@@ -117,7 +136,7 @@ def _ours() -> list[VerifierSpec]:
             rollout=True,
             graded=True,
             timeout_s=120.0,
-            summary="the steps that an instruction names, each paid when a vision-language model finds it done",
+            summary="share of an instruction's sub-goals that a vision-language model finds done",
         ),
     ]
 
@@ -126,11 +145,11 @@ def _published() -> list[VerifierSpec]:
     def spec(id: str, target: str, summary: str, **more: Any) -> VerifierSpec:
         return VerifierSpec(id=f"gui/{id}", target=f"mmrl_gui.{target}", summary=summary, **more)
 
-    aer = "InfiGUI-G1's reward of exploring: 1 for the form, and by the rank of the first right point"
+    aer = "InfiGUI-G1's exploration reward: 1 for the form, and by the rank of the first right point"
     return [
         spec("hit@gui-g1", "gui_g1:hit", "GUI-G1: the middle of the box is in the true box"),
         spec("iou@gui-g1", "gui_g1:iou", "GUI-G1: a quarter of the IoU", graded=True, high=0.25),
-        spec("size@gui-g1", "gui_g1:size", "GUI-G1: an eighth of how near the edges are", graded=True, low=-1.0, high=0.125),
+        spec("size@gui-g1", "gui_g1:size", "GUI-G1: an eighth of the closeness of the edges", graded=True, low=-1.0, high=0.125),
         spec("action@uishift", "uishift:action", "UIShift: the action is right"),
         spec("format@uishift", "uishift:form", "UIShift: there is an answer tag"),
         spec("action-type@ui-r1", "ui_r1:action_type", "UI-R1: the type of action is right"),

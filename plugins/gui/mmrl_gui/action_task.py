@@ -1,4 +1,4 @@
-"""What to do next, and what was done: AndroidControl, UIShift's pairs, recorded episodes, tables of one's own."""
+"""The next action, and inverse dynamics: AndroidControl, UIShift's pairs, recorded episodes, your own tables."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ UISHIFT_KINDS = ("click", "scroll", "type", "back", "open")
 
 @dataclass(kw_only=True, eq=False)
 class Acts(Data):
-    """What the tasks share whose answer is an action."""
+    """Base class of the tasks whose answer is an action."""
 
     kinds: Sequence[str] = ACTION_KINDS
-    """The kinds of action that are asked about; steps with others are left out."""
+    """Kinds of action; steps with other kinds are left out."""
     only: str = "all"
-    """Of recorded episodes: all, or success, those alone that did what was to be done. Where a table doesn't say, all did."""
+    """Recorded episodes to use: all, or success. Episodes count as successful if a table doesn't say."""
 
     styles: ClassVar[tuple[str, ...]] = STYLES
 
@@ -55,14 +55,14 @@ class Acts(Data):
 
     @staticmethod
     def _kind(rows: Steps, number: int) -> str | None:
-        """The kind of a step; None for one that can't be read, which is told when it is asked for."""
+        """The kind of a step; None for one that can't be read, which raises when it is used."""
         try:
             return rows[number]["action"].kind
         except UserError:
             return None
 
     def posed(self, row: dict[str, Any], text: str, images: Sequence[Any], size: tuple[int, int]) -> Prompt:
-        """A prompt about a step, whose places are on the first picture."""
+        """A prompt about a step, with positions in the first picture."""
         action, box = row["action"], checked(row["action"], row["box"], size)
         true = {"action": as_data(action), "box": list(box) if box else None}
         meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
@@ -79,7 +79,7 @@ class Acts(Data):
         return published.gold_action(self.style, prompt.answer, place, "I look at what is to be done.")
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each kind of action, where there are several."""
+        """The mean for each kind of action, if there are several."""
         figures = means(results, lambda meta: f"kind/{meta['kind']}")
         return figures if len(figures) > 1 else {}
 
@@ -91,7 +91,7 @@ class Acts(Data):
 
 
 def target(action: Action, box: Sequence[float] | None) -> tuple[Action, Box | None]:
-    """(the action with its place in the middle of the box, the box); where there is none as it was done."""
+    """(the action with its point in the middle of the box, the box); without a box the recorded action."""
     if box is None or action.at is None:
         return action, None
     x1, y1, x2, y2 = box
@@ -105,13 +105,13 @@ def _at(action: Action, place: tuple[float, float]) -> Action:
 
 @dataclass(kw_only=True, eq=False)
 class NextAction(Acts):
-    """The next action on a screen, for a goal and, at the level low, for what this step is to do."""
+    """The next action on a screen, for a goal or, at the level low, for an instruction of this step."""
 
     only: str = "success"
     level: str = "high"
-    """high: only the goal is told; low: what is to be done in this step."""
+    """Instruction in the prompt: high, the goal; low, the instruction of this step."""
     history: int = 4
-    """The most earlier actions of the episode that are told, as text."""
+    """Maximum of earlier actions of the episode in the prompt, as text."""
 
     styles = (*STYLES, "uishift", "gui-r1", "ui-r1")
 
@@ -124,7 +124,7 @@ class NextAction(Acts):
         size = size_of(row["image"])
         said = row["step"] if self.level == "low" else row["goal"]
         if not said:
-            raise ValueError("it has no instruction of its step" if self.level == "low" else "it has no goal or instruction")
+            raise ValueError("it has no instruction for its step" if self.level == "low" else "it has no goal or instruction")
         before = rows.earlier(number)
         done = [_done(rows, n) for n in before[len(before) - min(len(before), self.history) :]]
         return self.posed(row, self._text(said, done, len(before), size), [row["image"]], size)
@@ -148,7 +148,7 @@ class NextAction(Acts):
 
 
 def _done(rows: Steps, number: int) -> Action | None:
-    """An earlier action; None for one that can't be read, which is told when it is asked for itself."""
+    """An earlier action; None for one that can't be read, which raises when its own step is used."""
     try:
         return rows[number]["action"]
     except UserError:
@@ -157,13 +157,13 @@ def _done(rows: Steps, number: int) -> Action | None:
 
 @dataclass(kw_only=True, eq=False)
 class Inverse(Acts):
-    """Which action led from one screen to another: the first of k between them. Nobody has to say what was to be done."""
+    """The action that led from one screen to another: the first of k between them. No instructions are needed."""
 
     k: int = 1
     """Steps between the two screens."""
     kinds: Sequence[str] = tuple(kind for kind in ACTION_KINDS if kind != "wait")
     changed: bool = True
-    """Leave out pairs of equal pictures, which nobody can tell anything by."""
+    """Leave out pairs of equal pictures, from which no action can be inferred."""
 
     styles = (*STYLES, "uishift")
 
@@ -183,19 +183,19 @@ class Inverse(Acts):
         return changed
 
     def _pairs(self, rows: Steps, number: int) -> bool:
-        """Whether there is a screen k steps later; a step that can't be read is told when it is asked for."""
+        """Whether there is a screen k steps later; a step that can't be read raises when it is used."""
         try:
             return rows.later(number, self.k) is not None
         except UserError:
             return True
 
     def _equal(self, rows: Steps, number: int) -> bool:
-        """Whether the files of both screens are equal, as those of a recording are where nothing changed. Equal pictures in
-        different files are told when they are asked for."""
+        """Whether the files of both screens are equal, as in a recording without changes. Equal pictures in different files raise
+        when they are used."""
         try:
             before, after = (Path(image) for image in (rows[number]["image"], rows.later(number, self.k)))
             return before.stat().st_size == after.stat().st_size and before.read_bytes() == after.read_bytes()
-        except (UserError, OSError, TypeError, ValueError):  # what can't be used, or is no file
+        except (UserError, OSError, TypeError, ValueError):  # unusable, or not a file
             return False
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:

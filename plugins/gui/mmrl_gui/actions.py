@@ -1,9 +1,9 @@
-"""What a completion does to a screen, and how an action is written in a gold completion.
+"""Parse actions from completions, and write them for gold completions.
 
-One language in two styles. `json`: `{"action": "click", "x": 12, "y": 40}`. `brief`: `click 12 40`, `type hello`, `scroll down`,
-`drag 1 2 3 4`, `key Enter`, `wait`. Both are read whichever was asked for, with the names that models learned elsewhere: those of
+There are two styles. `json`: `{"action": "click", "x": 12, "y": 40}`. `brief`: `click 12 40`, `type hello`, `scroll down`, `drag
+1 2 3 4`, `key Enter`, `wait`. Both are parsed whichever was requested, also with other systems' names: those of
 AndroidControl and AndroidWorld (`action_type`, `input_text`, `navigate_back`), UI-R1 and GUI-R1 (`coordinate`, `point`, single
-quotes), Qwen's computer_use and mobile_use calls. Nothing is ever evaluated.
+quotes), Qwen's computer_use and mobile_use calls. Nothing is evaluated as code.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.api.simulators.gui import DIRECTIONS, Action, Box, Element, Point
-from mmrl_gui.frames import Numbers
+from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import is_number, middle
 from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, json_said, point_in, quoted, said
 
 STYLES = ("json", "brief", "tags")
-"""How an action is asked for; `tags` is a thought and then JSON, each in its tag."""
+"""Requested forms of an action; `tags` is a thought and then JSON, each in its tag."""
 SAME: Mapping[str, Sequence[str]] = {
     "click": ("click", "tap", "left_click", "leftclick", "touch", "mouse_click", "click_element"),
     "double-click": ("double_click", "doubleclick", "dblclick", "double_tap", "left_double"),
@@ -34,7 +34,7 @@ SAME: Mapping[str, Sequence[str]] = {
     "open": ("open", "open_app", "launch", "launch_app", "goto", "navigate"),
     "answer": ("answer", "terminate", "finish", "finished", "complete", "done", "status"),
 }
-"""Our kind -> the names by which it is known."""
+"""Our kind -> its names in other systems."""
 _KINDS = {name: kind for kind, names in SAME.items() for name in names}
 _KIND_KEYS = ("kind", "action_type", "action", "name", "type")
 _TO_KEYS = ("to", "end", "coordinate2", "end_point", "end_coordinate", "end_box")
@@ -57,21 +57,21 @@ _NAMED = ("Enter", "Escape", "Tab", "Backspace", "Delete", "Home", "End", "PageU
 _KEYS = {key.lower(): key for key in _NAMED} | {f"arrow{d}": f"Arrow{d.title()}" for d in DIRECTIONS}
 _KEYS |= {d: f"Arrow{d.title()}" for d in DIRECTIONS} | {"return": "Enter", "esc": "Escape", "del": "Delete"}
 _SPOKEN = ("type", "key", "open", "answer")
-"""Verbs of the brief style after which everything is text."""
+"""Verbs of the brief style whose argument is all the text after them."""
 _VERB = re.compile(r"[A-Za-z][A-Za-z_-]{0,30}")
 _POINTED = ("click", "double-click", "long-press", "drag")
 AS_IT_STANDS = Numbers()
 
 
 class NoAction(ValueError):
-    """A completion is no action. The message says why, in one line."""
+    """A completion is not an action. The message says why, in one line."""
 
 
 def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = (), tags: bool = False) -> Action:
-    """The one action of a completion, its places in pixels.
+    """The one action of a completion, with positions in pixels.
 
-    numbers: in which it writes places. elements: what `click [3]` and `"element": 3` count, from 1. tags: there must be an answer
-    tag. Raises NoAction.
+    numbers: format of its positions. elements: those that `click [3]` and `"element": 3` refer to, from 1. tags: require an
+    answer tag. Raises NoAction.
     """
     answer, why = said(text, tags)
     if answer is None:
@@ -93,7 +93,7 @@ def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element]
 
 
 def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = ()) -> Action:
-    """The action that a JSON value is: an object, or a list of one. Raises NoAction."""
+    """The action of a JSON value: an object, or a list of one. Raises NoAction."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, list):
@@ -116,11 +116,11 @@ def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Elem
 
 
 def _made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Action:
-    """An action by its name and what is said of it."""
+    """An action from its name and arguments."""
     kind = _KINDS[name]
     text, direction = _text(fields), _direction(fields)
     at, to = _place(fields, numbers, elements), _end(fields, numbers)
-    if name == "swipe" and to is None and direction:  # the finger goes up, and what is further down is seen
+    if name == "swipe" and to is None and direction:  # the finger goes up to scroll down
         kind, direction = "scroll", _OPPOSITE[direction]
     if name == "system_button" and _name(text) in ("back", "home"):
         kind, text = _name(text), ""
@@ -211,7 +211,7 @@ def _middle(number: int, elements: Sequence[Element]) -> Point:
 
 
 def key_of(text: str) -> str:
-    """A key, or several joined by +, by the names that browsers give them: `ctrl+a` is `Control+a`; empty where it is none."""
+    """A key, or several joined by +, with browsers' names: `ctrl+a` is `Control+a`; empty if it is not a key."""
     parts = [part.strip() for part in text.strip()[:100].split("+")] if text.strip() != "+" else ["+"]
     if not all(parts):
         return ""
@@ -222,7 +222,7 @@ def key_of(text: str) -> str:
 
 
 def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) -> Action:
-    """`click 12 40` and its kin: a verb, and what is said of it."""
+    """An action such as `click 12 40`: a verb and its arguments."""
     name, rest = _name(verb), line[len(verb) :].removeprefix(":").strip()
     kind = _KINDS.get(name)
     if name in _SPOKEN:
@@ -273,10 +273,10 @@ def _unquoted(text: str) -> str:
 def write(
     action: Action, style: str = "json", numbers: Numbers = AS_IT_STANDS, within: Box | None = None, element: int | None = None
 ) -> str:
-    """An action as a completion says it; `read` reads it back.
+    """An action as a completion; the inverse of `read`.
 
-    numbers: in which its places are written. within: the box in which `at` is to stay when it is rounded. element: the number of
-    the element, from 1, that is named in place of a point.
+    numbers: format of its positions. within: the box that must still contain `at` after rounding. element: the number of the
+    element, from 1, that is written instead of a point.
     """
     said: dict[str, Any] = {"action": action.kind}
     if action.at is not None:
@@ -301,7 +301,7 @@ def write(
 
 
 def listed(elements: Sequence[Element]) -> str:
-    """Elements as a prompt lists them, one a line, numbered from 1 as `read` counts them."""
+    """Elements as a list for a prompt, one per line, numbered from 1 as in `read`."""
     lines = []
     for number, one in enumerate(elements, 1):
         named = f" {json.dumps(one.text[:200], ensure_ascii=False)}" if one.text else ""
@@ -314,7 +314,7 @@ def listed(elements: Sequence[Element]) -> str:
 
 
 def as_data(action: Action) -> dict[str, Any]:
-    """An action as JSON keeps it: its fields, without those that say nothing. Places are pixels."""
+    """An action as JSON data: its nonempty fields. Positions are in pixels."""
     found: dict[str, Any] = {"kind": action.kind}
     if action.at is not None:
         found["at"] = list(action.at)
@@ -328,7 +328,7 @@ def as_data(action: Action) -> dict[str, Any]:
 
 
 def of_data(value: Any) -> Action:
-    """The action of what `as_data` gave, or of another data set's. Raises ValueError that says what is wrong with it."""
+    """The action from `as_data`, or from another data set's form. Raises ValueError."""
     if not isinstance(value, dict):
         raise NoAction(f"its action is {value!r:.60} and not an object")
     return of_json(value)

@@ -1,4 +1,4 @@
-"""How an answer is asked for, and how a gold completion gives it, in our own styles."""
+"""Prompts and gold completions in our own styles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from mmrl.api.simulators.gui import ACTION_KINDS
-from mmrl_gui.frames import Numbers
+from mmrl_gui.coordinates import Numbers
 
 STYLES = ("short", "json", "tags", "brief")
 """short: bare numbers; json: JSON and nothing else; tags: a thought and JSON, each in its tag; brief: `click 12 40`."""
@@ -52,9 +52,8 @@ _BRIEF = {
 
 
 def language(style: str, kinds: Sequence[str] = ACTION_KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
-    """What can be done and how it is said, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in the order of the
-    answer. elements:
-    True where places are the numbers of listed elements, so that nothing can be dragged; `either` where they may be instead."""
+    """The available actions and their format, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in order. elements:
+    True if positions are numbers of listed elements, which excludes dragging; `either` if both are allowed."""
     forms = dict(_BRIEF if style == "brief" else _JSON)
     pressed = [kind for kind in ("click", "double-click", "long-press") if kind in kinds]
     if elements is True:
@@ -78,7 +77,7 @@ def _by_number(kind: str, style: str, number: str) -> str:
 
 
 def ask(text: str, style: str, asks: str, numbers: Numbers) -> str:
-    """A question for a place and how it is to be answered. asks: point or box."""
+    """A question for a position with instructions for the answer. asks: point or box."""
     text = text.strip()
     text = text if text.endswith(_ENDS) else f"{text}."
     if style == "tags":
@@ -89,12 +88,12 @@ def ask(text: str, style: str, asks: str, numbers: Numbers) -> str:
 
 
 def answer(style: str, asks: str, values: Sequence[float]) -> str:
-    """What stands in a gold completion for a place."""
+    """The text of a position in a gold completion."""
     if style in ("short", "brief"):
         return ("click " if style == "brief" else "") + " ".join(f"{v:.12g}" for v in values)
     return json.dumps({"bbox_2d" if asks == "box" else "point_2d": list(values)})
 
 
 def thought(text: str, said: str) -> str:
-    """A completion of a thought and an answer in their tags."""
+    """A completion with a thought and an answer in their tags."""
     return f"<think>{text}</think>\n<answer>{said}</answer>"

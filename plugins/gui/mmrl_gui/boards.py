@@ -1,4 +1,4 @@
-"""Pages of cards and tables: a shop, a dashboard, a calendar, a player of music, a wall of posts."""
+"""Pages of cards and tables: a shop, a dashboard, a calendar, a music player, a list of posts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _figure(sheet: Sheet, concept: str) -> str:
 
 
 def _chart(sheet: Sheet) -> str:
-    """A line or bars; nothing of it can be clicked."""
+    """A line or bars; not clickable."""
     draw = sheet.draw
     level = [50 + 30 * math.sin(k / draw.uniform(1.5, 3)) + draw.uniform(-14, 14) for k in range(24)]
     if draw.random() < 0.5:

@@ -1,4 +1,4 @@
-"""`mmrl record screens`. What it needs is imported when it is used: `mmrl --help` reads this file too."""
+"""`mmrl record screens`. Its imports are made on use, because `mmrl --help` imports this file."""
 
 from __future__ import annotations
 
@@ -16,38 +16,42 @@ from mmrl.api.settings import key_values
 
 @click.group()
 def record() -> None:
-    """Record episodes, to train on or to test with."""
+    """Record episodes for training or tests."""
 
 
 @record.command()
 @click.argument("screens")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the screens, its value as in TOML.")
-@click.option("--pages", default="", metavar="NAME,NAME", help="Played in turn; all of the screens' by default.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the screens, with its value as in TOML.")
+@click.option("--pages", default="", metavar="NAME,NAME", help="Pages to play, in turn; by default all.")
 @click.option("-n", "--episodes", default=50, show_default=True, type=click.IntRange(1, 1_000_000))
-@click.option("--steps", default=10, show_default=True, type=click.IntRange(1, 1000), help="Actions of an episode at most.")
+@click.option("--steps", default=10, show_default=True, type=click.IntRange(1, 1000), help="Maximum of actions in an episode.")
 @click.option(
     "--policy",
     default="random",
     show_default=True,
     type=click.Choice(["random", "expert"]),
-    help="A random walk over what can be clicked, or the screens' expert.",
+    help="A random walk over clickable elements, or the screens' expert.",
 )
-@click.option("--actions", default="", metavar="KIND,KIND", help="Of a random walk: click, and any of type, key, scroll.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**30), help="Of the first episode.")
-@click.option("--elements", is_flag=True, help="Keep what there was on each screen, too.")
-@click.option("--won", is_flag=True, help="Keep only episodes that did what was to be done.")
+@click.option("--actions", default="", metavar="KIND,KIND", help="Actions of a random walk: click, and any of type, key, scroll.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**30), help="Seed of the first episode.")
+@click.option("--elements", is_flag=True, help="Also record the elements of each screen.")
+@click.option("--won", is_flag=True, help="Record only episodes that succeeded.")
 @click.option(
-    "--level", default="middle", show_default=True, type=click.Choice(["easy", "middle", "hard"]), help="Of pages drawn here."
+    "--level",
+    default="middle",
+    show_default=True,
+    type=click.Choice(["easy", "middle", "hard"]),
+    help="Difficulty of generated pages.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a recording that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing recording.")
 def screens(screens: str, folder: Path, settings: tuple[str, ...], pages: str, actions: str, **given: Any) -> None:
-    """Record episodes on screens, by exploring or by an expert: pictures, actions and what was hit, in a new folder.
+    """Record episodes on screens, by exploring or by an expert: pictures, actions and the elements hit, in a new folder.
 
     \b
     mmrl record screens browser/miniwob recorded --pages click-test-2,click-button -n 50
     mmrl record screens browser/folder recorded --set folder=site
-    mmrl record screens browser/html recorded --pages mail,shop      (pages drawn here)
+    mmrl record screens browser/html recorded --pages mail,shop      (generated pages)
     """
     from mmrl_gui.record import summary, walked
     from mmrl_gui.stopping import Stop, deaf

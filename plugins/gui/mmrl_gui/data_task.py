@@ -1,4 +1,4 @@
-"""Pointing at elements of people's screens: ScreenSpot, its version 2 and its Pro, GUI-G1's data, tables of one's own."""
+"""Grounding on recorded screens: ScreenSpot, its version 2 and its Pro, GUI-G1's data, your own tables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class GroundingData(Data):
     """Where to click for an instruction: a point, or the element's box."""
 
     form: str = "point"
-    """What is answered in our own styles: point or box."""
+    """Answer in our own styles: point or box."""
     boxes: str | None = None
-    """How boxes are written: xyxy, two corners, xywh, a corner and the size, or unit, two corners in parts of the picture. By
-    default what is custom in ScreenSpot (xywh), its Pro and GUI-G1 (xyxy)."""
+    """Format of boxes: xyxy, two corners, xywh, a corner and the size, or unit, two corners as shares of the picture. By default
+    the convention of ScreenSpot (xywh), its Pro and GUI-G1 (xyxy)."""
     whole: bool = True
-    """Round boxes to whole pixels, as answers are."""
+    """Round boxes to whole pixels, because answers are whole numbers."""
 
     styles = (*asking.STYLES, "gui-g1", "ui-r1", "infigui-g1")
 
@@ -54,7 +54,7 @@ class GroundingData(Data):
         if row["rate"] is not None:
             if not is_number(row["rate"]):
                 raise ValueError(f"its rate is {row['rate']!r:.40} and not a number")
-            more["rate"] = more["weight"] = float(row["rate"])  # the algorithm gui-g1 weighs prompts by `weight`
+            more["rate"] = more["weight"] = float(row["rate"])  # the algorithm gui-g1 weights prompts by `weight`
         asks = {"gui-g1": "box", "ui-r1": "point", "infigui-g1": "point"}.get(self.style, self.form)
         meta = self.meta(asks, size, boxes=[box], instruction=row["instruction"], **more)
         answer: Any = {"action": "click", "bbox": list(box)} if self.style == "ui-r1" else list(box)
@@ -79,9 +79,9 @@ class GroundingData(Data):
         return asking.thought(THOUGHT, said) if self.style == "tags" else said
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each platform, or of each group of ScreenSpot-Pro, of text and of icons, and of each of both; `macro`,
-        the mean over the cells of platform and type, which SeeClick's tables call the average. The evaluation's own mean is
-        that over all elements, as OS-Atlas and ScreenSpot-Pro have it."""
+        """Means for each platform, or each group of ScreenSpot-Pro, for text and icons, and for each combination; `macro` is the
+        mean over the combinations of platform and type, the average in SeeClick's tables. The evaluation's own mean is over all
+        elements, as in OS-Atlas and ScreenSpot-Pro."""
         figures = means(results, lambda meta: meta.get("group") or meta.get("platform", ""))
         figures |= means(results, lambda meta: meta.get("type", ""))
         cells = means(results, _cell)
@@ -113,6 +113,6 @@ def _cell(meta: Any) -> str:
 
 
 def _rounded(box: Box) -> Box:
-    """Whole pixels, but for a box that would lose its area."""
+    """Whole pixels, except for a box that would lose its area."""
     x1, y1, x2, y2 = (round(v) for v in box)
     return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else box

@@ -1,4 +1,4 @@
-"""Episodes on a live screen: what is shown, an action said, what follows; until the page says that it is over."""
+"""Episodes on a live screen: the policy sees the screen and writes an action, until the page ends the episode."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from mmrl.api.simulators.gui import Action, Screen, ScreenObservation, Screens
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
 from mmrl_gui import asking
 from mmrl_gui.actions import STYLES, NoAction, listed, read, write
+from mmrl_gui.coordinates import Numbers, numbers_for
 from mmrl_gui.examples import Examples
 from mmrl_gui.exploring import Step
-from mmrl_gui.frames import Numbers, numbers_for
+from mmrl_gui.filmstrip import filmstrip, said_to, seen_in, showing
 from mmrl_gui.listing import kept, named
 from mmrl_gui.replay import Recording, Replay
-from mmrl_gui.strip import said_to, seen_in, showing, strip
 from mmrl_gui.trajectories import ONLY
 
 APART = 100_000_000
-"""Seeds of different splits are so far from each other."""
+"""Distance between the seeds of different splits."""
 SPLITS = ("demo", "train", "test")
 OBSERVE = ("picture", "elements", "both")
 STARTED_EARLY = 8
-"""Episodes whose pages are started before they are needed."""
+"""Number of episodes whose pages are started before they are needed."""
 _EARLY = threading.BoundedSemaphore(STARTED_EARLY)
 TRIES = 3
-"""How often a first screen is tried that is lost."""
+"""Attempts to show a first screen."""
 Observe = Literal["picture", "elements", "both"]
 
 
 class Episodes(Task):
     """The splits `demo`, `train` and `test` have no seed in common. An episode's outcome has `success`, `raw_reward`, `reward`
-    (the page's own, time included), `steps`, and `refused`: answers that were no action, or made no sense."""
+    (the page's own, with time), `steps`, and `refused`: the number of answers that were not valid actions."""
 
     splits = SPLITS
 
@@ -67,8 +67,8 @@ class Episodes(Task):
         a word with the instruction; 0 lists all. examples: so many episodes of the same page that succeeded, found by an expert
         or a random walk, are told as text before the instruction; elements must be listed. style: how an action is said: json,
         brief, or tags, a thought and JSON in tags. grid: [columns, rows] of cells in which places are written, instead of the
-        policy's own frame. prompt: the text of the first turn, with {instruction} in it, instead of one that explains the
-        actions. again: the text of every later turn. recording: a folder with recorded episodes, which are the split
+        policy's own coordinate format. prompt: the text of the first turn, with {instruction} in it, instead of one that
+        explains the actions. again: the text of every later turn. recording: a folder with recorded episodes, which are the split
         demo, instead of an expert's. only: of these episodes success, those that did what was to be done, or all, such as a
         random walk's. demos: episodes of the split demo. starts: of the split train.
         held_out: of the split test."""
@@ -79,15 +79,15 @@ class Episodes(Task):
         for name, text in (("prompt", prompt), ("again", again), ("recording", recording)):
             check_type(name, text, str)
         if prompt and "{instruction}" not in prompt:
-            raise UserError(f"prompt = {prompt!r:.60} must have {{instruction}} in it: what is to be done")
+            raise UserError(f"prompt = {prompt!r:.60} must contain {{instruction}}, which the page's instruction replaces")
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             check_integer(name, value, 1, APART)
         check_integer("most", most, 0, 10_000)
         check_integer("examples", examples, 0, 20)
         if most and observe == "picture":
-            raise UserError(f'most = {most} is about a list of elements: set observe = "elements" or "both"')
+            raise UserError(f'most = {most} needs a list of elements: set observe = "elements" or "both"')
         if examples and observe == "picture":
-            raise UserError(f'examples = {examples} are told as lists of elements: set observe = "elements" or "both"')
+            raise UserError(f'examples = {examples} needs a list of elements: set observe = "elements" or "both"')
         if grid is not None:
             if not isinstance(grid, Sequence) or isinstance(grid, str) or len(grid) != 2:
                 raise UserError(f"grid = {grid!r:.60} must be [columns, rows], such as [8, 10]")
@@ -99,17 +99,17 @@ class Episodes(Task):
         self.sizes = {"demo": demos, "train": starts, "test": held_out}
         self._asked = [pages] if isinstance(pages, str) else list(pages)
         self._screens: Screens | None = None
-        first = APART * SPLITS.index("demo") + demos  # seeds that no split has
+        first = APART * SPLITS.index("demo") + demos  # seeds outside all splits
         self._examples = Examples(lambda: self.screens, examples, first, self._told) if examples else None
         if only != "success" and not recording:
-            raise UserError(f"only = {only!r} is about recorded episodes: give recording, a folder of them")
+            raise UserError(f"only = {only!r} needs recorded episodes: set recording to a folder of them")
         self.recording = Recording(recording, only) if recording else None
         if self.recording and self.numbered:
-            raise UserError(f'recording = {recording!r:.60} has pictures alone: set observe = "picture"')
+            raise UserError(f'recording = {recording!r:.60} has only pictures: set observe = "picture"')
 
     @property
     def screens(self) -> Screens:
-        """Made when they are first needed: a run file is read without a browser."""
+        """Made on first use, so that run files are read without a browser."""
         if self._screens is None:
             self._screens = screens_of(self.simulator, self.options)
             for page in self._asked:
@@ -121,7 +121,7 @@ class Episodes(Task):
 
     @property
     def numbered(self) -> bool:
-        """Elements are listed, and may be named by number."""
+        """Whether elements are listed and may be named by number."""
         return self.observe != "picture"
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
@@ -132,17 +132,17 @@ class Episodes(Task):
         known, first = self.screens.pages, APART * SPLITS.index(split)
         pages = self._asked or list(known)
         if not pages:
-            raise UserError(f"simulator {self.simulator!r} names no pages: give the task some, pages = [...]")
+            raise UserError(f"simulator {self.simulator!r} has no list of pages: set the task's option pages = [...]")
         return LazyPrompts(range(self.sizes[split]), lambda number: self._prompt(pages[number % len(pages)], first + number))
 
     def _prompt(self, page: str, seed: int) -> Prompt:
-        shown, advice = self._looked(page, seed)
+        shown, expert_action = self._looked(page, seed)
         shown = self.seen(shown, shown.instruction)
         meta: dict[str, Any] = {"page": page, "instruction": shown.instruction, "size": list(self.screens.size)}
         if self.grid:
             meta["grid"] = self.grid
-        if advice is not None:
-            meta["gold"] = self.write(advice, shown)
+        if expert_action is not None:
+            meta["gold"] = self.write(expert_action, shown)
         return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, True, page)], seed=seed, meta=meta)
 
     def _recorded(self, recording: Recording, episode: int) -> Prompt:
@@ -152,7 +152,7 @@ class Episodes(Task):
         return Prompt(id=f"recorded-{episode}", messages=[self.message(shown, first=True)], meta=meta)
 
     def _looked(self, page: str, seed: int) -> tuple[ScreenObservation, Action | None]:
-        """The first screen of an episode, and what is right there. A screen that is lost is tried again."""
+        """The first screen of an episode, and the right action. A screen that fails is tried again."""
         for last in range(TRIES):
             screen = self.screens.open(elements=self.numbered)
             try:
@@ -165,11 +165,11 @@ class Episodes(Task):
         raise AssertionError
 
     def seen(self, shown: ScreenObservation, instruction: str) -> ScreenObservation:
-        """With the elements alone that are listed, and counted."""
+        """The observation with only the listed elements."""
         return dataclasses.replace(shown, elements=kept(shown.elements, instruction, self.most)) if self.most else shown
 
     def message(self, shown: ScreenObservation, first: bool, page: str = "") -> Mapping[str, Any]:
-        """What a turn shows. page: whose examples are told before the first; none where it isn't known."""
+        """The message of a turn. page: its examples come before the first turn; empty if unknown."""
         if first:
             told = [self._examples.of(page), ""] if self._examples and page else []
             lines = [*told, self._asks(shown.instruction)]
@@ -191,13 +191,13 @@ class Episodes(Task):
         return numbers_for(self.image_processing, self.screens.size, grid=self.grid)
 
     def _told(self, shown: ScreenObservation, step: Step, instruction: str) -> str:
-        """A turn of an example: a list, and what is done, by number, since nobody sees the screen."""
+        """A turn of an example: a list of elements, and the action with an element's number, since the screen isn't shown."""
         shown = self.seen(shown, instruction)
         return "\n".join([listed(shown.elements), self.write(step.action, shown, told=True)])
 
     def write(self, action: Action, shown: ScreenObservation | None = None, told: bool = False) -> str:
-        """As a completion says it. shown: what is seen then. told: to someone who doesn't see the picture, as where elements
-        alone are shown: then one is named by its number."""
+        """An action as a completion. shown: the observation. told: without the picture, so that elements are named by number, as
+        when only elements are shown."""
         style = "brief" if self.style == "brief" else "json"
         if shown is not None and (told or self.observe == "elements"):
             said = named(action, shown.elements, style, self.numbers())
@@ -211,15 +211,15 @@ class Episodes(Task):
         return str(prompt.meta["gold"])
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
-        """The first screen with what is said to it."""
+        """The first screen with the completion's action."""
         shown = seen_in(prompt.messages)
         return None if shown.picture is None else said_to(shown, completion, self.numbers(), self.style == "tags")
 
     def draw_episode(self, rollout: Rollout) -> Any:
-        """Its screens side by side, each with what was done."""
+        """The episode's screens side by side, each with its action."""
         assert isinstance(rollout, Conversation)
         turns = [(seen_in(t.messages if n else rollout.prompt.messages), t.text) for n, t in enumerate(rollout.turns)]
-        return strip(turns, self.numbers(), self.style == "tags", rollout.outcome)
+        return filmstrip(turns, self.numbers(), self.style == "tags", rollout.outcome)
 
     def environment(self, prompt: Prompt) -> Play | Replay:
         if self.recording and "episode" in prompt.meta:
@@ -228,15 +228,15 @@ class Episodes(Task):
 
 
 class Play:
-    """One episode. The pages of some are started at once, while the policy still thinks; those of all would be too many at a time
-    where most episodes are short."""
+    """One episode. The pages of some episodes are started early, while the policy samples; starting all would need too many at a
+    time when most episodes are short."""
 
     waits = True
 
     def __init__(self, task: Episodes, screen: Screen, prompt: Prompt) -> None:
         self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
         self.steps = self.refused = 0
-        self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # which is in the prompt
+        self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # the picture is in the prompt
         self._early: Future[ScreenObservation] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
         self._shown: ScreenObservation | None = None
 
@@ -263,7 +263,7 @@ class Play:
         return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
 
     def _said(self, completion: str, before: ScreenObservation) -> Action:
-        """Raises NoAction, in the numbers that the policy speaks."""
+        """The completion's action. Raises NoAction."""
         numbers = self.task.numbers()
         action = read(completion, numbers, before.elements, tags=self.task.style == "tags")
         if not all(numbers.holds(place) for place in (action.at, action.to) if place is not None):
@@ -272,9 +272,9 @@ class Play:
         return action
 
     def gold_turn(self) -> str | None:
-        """What an expert would say now; None where there is none."""
-        advice = self.screen.expert_action()
-        return None if advice is None else self.task.write(advice, self._shown)
+        """The expert's next action as a completion; None without an expert."""
+        expert_action = self.screen.expert_action()
+        return None if expert_action is None else self.task.write(expert_action, self._shown)
 
     def _seen(self, shown: ScreenObservation) -> ScreenObservation:
         return self.task.seen(shown, self.instruction)
@@ -282,14 +282,14 @@ class Play:
     def close(self) -> None:
         if self._early is not None:
             if not self._early.cancel():
-                self._early.exception()  # waited for, so that its screen can be given back; whether it failed doesn't matter now
+                self._early.exception()  # wait, so that its screen can be returned; its failure doesn't matter now
             _EARLY.release()
         self.screen.close()
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """For starting pages; they wait for the browser and do nothing else."""
+    """Threads for starting pages; they only wait for the browser."""
     return ThreadPoolExecutor(STARTED_EARLY, "gui-start")
 
 

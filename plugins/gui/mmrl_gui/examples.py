@@ -1,7 +1,7 @@
-"""Episodes that succeeded, told as text before an instruction: in-context examples that are found by exploring.
+"""In-context examples found by exploring: successful episodes as text before an instruction.
 
-WebWISE (Tao et al., NAACL Findings 2024) takes one trial that succeeded. Here an expert plays it where the page has one, and a
-random walk tries where it has none.
+WebWISE (Tao et al., NAACL Findings 2024) uses one successful trial. Here an expert plays it if the page has one, else a random
+walk.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from mmrl.api.tasks.image_sources import chance
 from mmrl_gui.exploring import Step, chooser
 
 STEPS = 10
-"""Actions of an example at most."""
+"""Maximum of actions in an example."""
 TRIES = 100
-"""Episodes that are played for one example."""
+"""Maximum of episodes played for one example."""
 LOST = 5
-"""Of these, those that may be lost with their browser."""
+"""Maximum of these that may fail with their browser."""
 
 Told = Callable[[ScreenObservation, Step, str], str]
-"""(what was shown, what was done, the instruction) -> a turn of an example as text."""
+"""(observation, action, instruction) -> a turn of an example as text."""
 
 
 class Examples:
-    """Examples of each page, found when they are first asked for, from seeds that no split has."""
+    """Examples of each page, found on first use, from seeds outside all splits."""
 
     def __init__(self, screens: Callable[[], Screens], count: int, first: int, told: Told) -> None:
-        """screens: what they are played on. count: examples of a page. first: the first seed. told: writes a turn."""
+        """screens: makes the screens. count: examples of a page. first: the first seed. told: writes a turn."""
         self.screens, self.count, self.first, self.told = screens, count, first, told
         self._found: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def of(self, page: str) -> str:
-        """The examples of a page; the same ones each time. Raises UserError where no episode succeeds."""
+        """The examples of a page; the same ones each time. Raises UserError if no episode succeeds."""
         with self._lock:
             if page not in self._found:
                 self._found[page] = self._explored(page)
@@ -50,7 +50,7 @@ class Examples:
             except EnvironmentFailed as why:
                 lost += 1
                 if lost == LOST:
-                    raise UserError(f"page {page!r:.60} was lost {lost} times while an example was looked for: {why}") from None
+                    raise UserError(f"page {page!r:.60} failed {lost} times during the search for an example: {why}") from None
                 continue
             found += [example] if example else []
             if len(found) == self.count:
@@ -62,7 +62,7 @@ class Examples:
         )
 
     def _played(self, page: str, seed: int) -> str:
-        """An episode as text; empty where it didn't succeed."""
+        """An episode as text; empty if it didn't succeed."""
         screens = self.screens()
         screen = screens.open(elements=True)
         try:

@@ -1,4 +1,4 @@
-"""What to do on a screen when nobody says: a walk over what can be clicked and typed into, or what an expert advises."""
+"""Policies for recording: a random walk over elements that can be clicked and typed into, or an expert."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from mmrl.api.simulators.gui import Action, Box, Element, Point, Screen, ScreenO
 from mmrl_gui.listing import meant, spot_of
 
 Chooses = Callable[[Screen, ScreenObservation], "Step | None"]
-"""What to do next on a screen that shows this; None where nothing is left to do."""
+"""The next step for an observation of a screen; None if nothing is left to do."""
 FIELDS = ("textbox", "searchbox", "spinbutton")
 WORDS = ("tea", "north", "42", "blue", "hello", "maps", "2031", "river")
-"""What is typed where the instruction quotes nothing."""
+"""Texts to type if the instruction quotes none."""
 WALKS = ("click", "type", "key", "scroll")
-"""What a walk does."""
+"""Actions of a walk."""
 _QUOTED = re.compile(r'"([^"]{1,40})"')
 _SCROLLS, _ENTERS = 0.1, 0.3
-"""How often a walk scrolls, and how often it presses Enter after typing."""
+"""Probabilities that a walk scrolls, and that it presses Enter after typing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is done to a screen."""
+    """An action on a screen."""
 
     action: Action
     box: Box | None = None
-    """Of the element that the action hits, in pixels; None where it hits none."""
+    """Box of the element that the action hits, in pixels; None if it hits none."""
 
 
 class Walk:
-    """A random walk: clicks on what can be clicked and on nothing else, texts into fields that were clicked, Enter after some of
-    them, now and then a scroll."""
+    """A random walk: clicks on clickable elements only, texts into clicked fields, Enter after some of them, sometimes a
+    scroll."""
 
     def __init__(self, draw: random.Random, actions: frozenset[str]) -> None:
-        """actions: what it may do and the screens can, of `WALKS`."""
+        """actions: those that are allowed and that the screens support, of `WALKS`."""
         self.draw, self.actions = draw, actions
         self._typing: Box | None = None
         self._typed = False
@@ -66,20 +66,20 @@ class Walk:
 
 
 def expert(screen: Screen, shown: ScreenObservation) -> Step | None:
-    """What the screen's expert advises; None where it has none, or it has no more to say."""
-    advice = getattr(screen, "expert_action", None)
-    action = advice() if advice else None
+    """The step of the screen's expert; None if there is none, or it has finished."""
+    expert_action = getattr(screen, "expert_action", None)
+    action = expert_action() if expert_action else None
     return None if action is None else Step(action=action, box=hit(shown.elements, action.at))
 
 
 def hit(elements: Sequence[Element], at: Point | None) -> Box | None:
-    """The box of the element that a click at a place is meant for, see `listing.meant`; None without one."""
+    """The box of the element that a click at a point is meant for, see `listing.meant`; None without one."""
     found = None if at is None else meant(elements, at)
     return None if found is None else elements[found].box
 
 
 def chooser(policy: str, draw: random.Random, actions: frozenset[str]) -> Chooses:
-    """A fresh chooser for one episode. policy: random or expert."""
+    """A new chooser for one episode. policy: random or expert."""
     if policy == "expert":
         return expert
     if policy == "random":

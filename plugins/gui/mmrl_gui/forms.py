@@ -1,4 +1,4 @@
-"""Pages to fill in and to set: settings, a form in steps, signing in."""
+"""Pages of forms: settings, a form in steps, signing in."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def settings(sheet: Sheet) -> Page:
 
 
 def _other(sheet: Sheet, number: int) -> str:
-    """What another tab shows once it is opened."""
+    """The content of another tab, hidden until it is opened."""
     lines = "".join(f'<div class="row"><span>{title}</span></div>' for title in sheet.words.titles(sheet.draw, 3))
     return f'<section class="panel" data-panel="p{number}" hidden>{lines}</section>'
 

@@ -1,4 +1,4 @@
-"""What pages stand in: a bar on top, a navigation at the side or at the foot, a dialog over all."""
+"""The frame of pages: a bar at the top, a navigation at the side or at the bottom, a dialog over the page."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def iou(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def likeness(a: Sequence[float], b: Sequence[float]) -> float:
-    """How alike the sizes of two boxes are, 0 to 1: the harmonic mean of the ratios of their widths and of their heights, each
-    the smaller over the larger, wherever they are."""
+    """Similarity of the sizes of two boxes, 0 to 1: the harmonic mean of the ratios of their widths and of their heights, each
+    the smaller over the larger."""
     width, height = ratio(a[2] - a[0], b[2] - b[0]), ratio(a[3] - a[1], b[3] - b[1])
     return 2 * width * height / (width + height)
 
@@ -44,14 +44,14 @@ def ratio(a: float, b: float) -> float:
 
 
 def apart(a: Sequence[float], b: Sequence[float], size: Sequence[float]) -> float:
-    """The distance of two points in parts of a screen's width and height."""
+    """The distance of two points as a share of a screen's width and height."""
     return math.hypot((a[0] - b[0]) / size[0], (a[1] - b[1]) / size[1])
 
 
 def sound(box: Any, size: Sequence[int], name: str = "the box") -> Box:
-    """A box that has an area on a picture of `size`, cut at its edges where it is over them by a pixel at most.
+    """A box that has an area on a picture of `size`, clipped to its edges if it exceeds them by a pixel at most.
 
-    Raises ValueError that says what is wrong with any other.
+    Raises ValueError for any other.
     """
     if not isinstance(box, Sequence) or isinstance(box, str) or len(box) != 4:
         raise ValueError(f"{name} is {box!r:.60} and not four numbers")
@@ -68,7 +68,7 @@ def sound(box: Any, size: Sequence[int], name: str = "the box") -> Box:
 
 
 def is_number(value: Any) -> bool:
-    """A number that a float holds; an integer may have hundreds of digits."""
+    """Whether it is a number that fits a float; an integer may have hundreds of digits."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:

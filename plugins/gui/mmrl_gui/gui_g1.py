@@ -12,11 +12,11 @@ from typing import Any
 from mmrl import Case
 from mmrl.api.simulators.gui import Box
 from mmrl.api.verifiers.parse import MAX_LENGTH, literal
-from mmrl_gui.frames import numbers_of
+from mmrl_gui.coordinates import numbers_of
 from mmrl_gui.geometry import inside, middle
 
 LEAST_SIZE = -1.0
-"""Below it the size reward is cut: its harmonic mean has poles beyond the picture, where it can be any number."""
+"""Lower bound of the size reward: its harmonic mean has poles outside the picture, where it can be any number."""
 
 
 def hit(case: Case) -> float:
@@ -25,7 +25,7 @@ def hit(case: Case) -> float:
     Read is a Python literal, all of the completion or what follows the first line that is exactly "```json", up to the next
     "```"; its first item's `bbox_2d` counts. Reversed boxes and decimals pass; JSON's `true` does not.
 
-    Known exploits, as published: alone it pays a box of any size around the middle.
+    Known exploits, as published: alone it rewards a box of any size around the middle.
     """
     box = _box(case)
     return float(box is not None and inside(middle(box), case.answer))
@@ -44,10 +44,10 @@ def iou(case: Case) -> float:
 
 
 def size(case: Case) -> float:
-    """An eighth of the harmonic mean of four numbers, each 1 less how far an edge is off in parts of the picture.
+    """An eighth of the harmonic mean of four numbers, each 1 minus the error of an edge as a share of the picture.
 
-    Known exploits, as published: it pays 0.09 and more for boxes of a like size that are far away, and beyond the picture, where
-    some of the four are negative, it can be any number; here it is cut at -1 and at 0.125.
+    Known exploits, as published: boxes of a similar size that are far away earn 0.09 and more, and outside the picture, where
+    some of the four are negative, it can be any number; here it is clipped to -1 and 0.125.
     """
     box = _box(case)
     if box is None:
@@ -63,7 +63,7 @@ def size(case: Case) -> float:
 
 
 def _box(case: Case) -> Box | None:
-    """The first item's box, in pixels of the picture; None where the published code would raise."""
+    """The first item's box, in pixels of the picture; None if the published code would raise."""
     text = _json_block(case.completion) if len(case.completion) <= MAX_LENGTH else ""
     try:
         listed: Any = literal(text)

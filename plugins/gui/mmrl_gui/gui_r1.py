@@ -11,10 +11,10 @@ from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format, literal
-from mmrl_gui.frames import Numbers, numbers_of
+from mmrl_gui.coordinates import Numbers, numbers_of
 
 REACH = 140
-"""How near a click must be to a true point, in pixels; at just this distance it is wrong."""
+"""A click must be closer than this to a true point, in pixels."""
 _ACTION = re.compile(r"'action':\s*'(\w+)'")
 _TEXT = re.compile(r"'input_text':\s*'(.*?)'")
 _POINT = re.compile(r"\[(\d+),\s*(\d+)]")
@@ -26,9 +26,9 @@ def action(case: Case) -> float:
 
     Types are compared without regard to case. A click must be less than 140 pixels from the true point, or strictly inside the
     true box; what is typed, selected, and the direction of a scroll must have an F1 of at least 0.5 with the truth, single
-    words need only be part of each other. Of every other action, open_app among them, the type is all.
+    words need only be part of each other. Of every other action, also open_app, only the type counts.
 
-    As published: only single quotes are read; without a point that of 0, 0 counts.
+    As published: only single quotes are read; without a point, 0, 0 counts.
     """
     text = _bounded(case)
     answer = (first_tag(text) or "").strip()
@@ -39,11 +39,11 @@ def action(case: Case) -> float:
 
 
 def form(case: Case) -> float:
-    """1 when a thought and an answer stand in their tags and nothing around them, and the answer is a list of objects as Python
-    writes them, each with an `action`, a `point` that begins with two whole numbers, and an `input_text`: one that says something
-    where it types, selects or opens an app, one of four directions where it scrolls.
+    """1 when there are a thought and an answer in their tags and nothing around them, and the answer is a list of Python objects,
+    each with an `action`, a `point` that begins with two whole numbers, and an `input_text`: a nonempty one for typing, selecting
+    and opening an app, one of four directions for scrolling.
 
-    Known exploits, as published: an empty list passes. Other than there the answer isn't evaluated: only literals are read.
+    Known exploits, as published: an empty list passes. Unlike the published code, this evaluates only literals.
     """
     text = _bounded(case)
     if not text or not has_think_answer_format(text):
@@ -78,9 +78,9 @@ def _right(answer: str, true: dict[str, Any], numbers: Numbers) -> bool:
 
 
 def _point(answer: str) -> tuple[int, int]:
-    """What `\\{.*\\[(\\d+),\\s*(\\d+)]\\s*.*\\}` finds, in linear time: of the first line that has any, the last pair of whole
-    numbers in brackets with a brace before it on that line and one behind it, on the line that what follows begins on; else 0,
-    0."""
+    """The match of `\\{.*\\[(\\d+),\\s*(\\d+)]\\s*.*\\}`, in linear time: of the first line that has any, the last pair of whole
+    numbers in brackets with a brace before it on that line and a brace behind it on the line where the following text begins;
+    else 0, 0."""
     found: tuple[int, int] | None = None
     line = (-1, -1)
     for match in _POINT.finditer(answer):
@@ -96,7 +96,7 @@ def _point(answer: str) -> tuple[int, int]:
 
 
 def _closes(text: str, at: int) -> bool:
-    """Whether a brace follows on the line on which the first sign after some blanks stands."""
+    """Whether a brace follows on the line of the first character that is not a blank."""
     blanks = _BLANKS.match(text, at)
     start = blanks.end() if blanks else at
     end = text.find("\n", start)
@@ -114,7 +114,7 @@ def _f1(found: str, true: str) -> float:
 
 
 def _is_formed(one: Any) -> bool:
-    """Whether one action of a list is formed; it may raise what the published code catches."""
+    """Whether one action of a list is well-formed; it may raise errors that the published code catches."""
     if not isinstance(one, dict) or not {"action", "point", "input_text"} <= one.keys():
         return False
     kind, point, text = one["action"], one["point"], one["input_text"]

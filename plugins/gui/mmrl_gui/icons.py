@@ -1,4 +1,4 @@
-"""Icons, drawn here: strokes and shapes on a square of 24, and what people call what they show."""
+"""Icons: strokes and shapes on a square of 24 units, and their names."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ICONS: dict[str, str] = {
     "bluetooth sign": _path("M7 7l10 10-5 4V3l5 4L7 17"),
     "battery": '<rect x="2" y="7.5" width="17" height="9" rx="2"/>' + _path("M22 10.5v3M5.5 10.5v3M9 10.5v3"),
 }
-"""What it shows -> what is drawn, in strokes of the text's colour."""
+"""Name -> drawing, in strokes of the text's colour."""
 
 
 def svg(name: str, size: float = 1.25, weight: float = 2.0, filled: bool = False) -> str:
@@ -139,5 +139,5 @@ def svg(name: str, size: float = 1.25, weight: float = 2.0, filled: bool = False
 
 
 def with_article(name: str) -> str:
-    """What an instruction calls it: `the gear icon`."""
+    """Its name in an instruction: `the gear icon`."""
     return f"the {name} icon"

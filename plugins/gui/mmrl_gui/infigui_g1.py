@@ -15,22 +15,22 @@ from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.verifiers.parse import MAX_LENGTH
-from mmrl_gui.frames import numbers_of
+from mmrl_gui.coordinates import numbers_of
 from mmrl_gui.geometry import inside
 
 _BRACKET = re.compile(r"[\[\]]")
 MOST = 200
-"""Points that are read; more count as no answer. Each three of them are looked at."""
+"""Maximum of points; more count as no answer. Every three of them are checked."""
 
 
 def aer(case: Case) -> Score:
-    """1 for the form, and for N points of which the k-th is the first in the true box 1 / sqrt(N k), or -1 / N where none is; -1
-    in all where the form is wrong, and where any three points lie on one line. No points at all are 0.
+    """1 for the form, plus 1 / sqrt(N k) for N points of which the k-th is the first in the true box, or -1 / N if none is; -1 in
+    total if the form is wrong, or any three points lie on one line. No points are 0.
 
-    The form: one thought, not empty, at the very beginning; behind it something with a JSON list, from the first bracket to the
-    one that closes it, of objects with a `point_2d` of two numbers.
+    The form: one thought, not empty, at the beginning; then a text with a JSON list, from the first bracket to the one that
+    closes it, of objects with a `point_2d` of two numbers.
 
-    Known exploits, as published: N wrong points of which no three are on a line pay 1 - 1 / N.
+    Known exploits, as published: N wrong points of which no three are on a line earn 1 - 1 / N.
     """
     listed = _points(case.completion) if len(case.completion) <= MAX_LENGTH else None
     if listed is None or len(listed) > MOST:
@@ -40,7 +40,7 @@ def aer(case: Case) -> Score:
             return Score(-1.0, detail="three points on a line")
         numbers = numbers_of(case)
         rank = next((k for k, point in enumerate(listed, 1) if inside(numbers.pixels(point), case.answer)), None)
-    except (TypeError, ValueError, OverflowError):  # what is no number
+    except (TypeError, ValueError, OverflowError):  # not a number
         return Score(-1.0, detail="a point that is none")
     if not listed:
         return Score(0.0, detail="no points")
@@ -78,6 +78,6 @@ def _first_list(text: str) -> str | None:
 
 
 def _on_a_line(points: Sequence[Sequence[float]]) -> bool:
-    """Whether any three points lie on one line, but for rounding; two equal ones and a third do."""
+    """Whether any three points lie on one line, up to rounding; two equal ones and a third do."""
     triples = combinations(points, 3)
     return any(math.isclose((y2 - y1) * (x3 - x1), (y3 - y1) * (x2 - x1)) for (x1, y1), (x2, y2), (x3, y3) in triples)

@@ -1,7 +1,7 @@
-"""Elements of a screen as a policy reads them: which are listed, and how an action names one by its number.
+"""Lists of a screen's elements for policies, and actions that name an element by its number.
 
-Lists that are kept short are the filtered DOM of WebWISE (Tao et al., NAACL Findings 2024): what can be acted on, and what the
-instruction speaks of.
+Short lists are the filtered DOM of WebWISE (Tao et al., NAACL Findings 2024): elements that can be acted on, and those that the
+instruction mentions.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Sequence
 
 from mmrl.api.simulators.gui import Action, Element, Point
 from mmrl_gui.actions import write
-from mmrl_gui.frames import Numbers
+from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import inside, middle
 
 _WORDS = re.compile(r"[^\W_]+")
 
 
 def kept(elements: Sequence[Element], instruction: str, most: int) -> tuple[Element, ...]:
-    """What is listed of a screen, in its order: what can be clicked or typed into, and what shares a word with the instruction.
+    """The listed elements of a screen, in its order: those that can be clicked or typed into, or share a word with the
+    instruction.
 
-    most: how many at most; where there are more, those that share most words with the instruction stay, then what is active, then
-    what comes first. 0 lists everything.
+    most: maximum; if there are more, those that share most words with the instruction stay, then interactive ones, then the
+    first. 0 lists everything.
     """
     if not most:
         return tuple(elements)
@@ -38,8 +39,8 @@ def words(text: str) -> set[str]:
 
 
 def named(action: Action, elements: Sequence[Element], style: str, numbers: Numbers) -> str:
-    """An action as a completion says it that sees a list: the element that it hits is named by its number; a place where it hits
-    none. style: json or brief."""
+    """An action as a completion for a list: with the number of the element that it hits, or with a point if it hits none. style:
+    json or brief."""
     return write(action, style, numbers, element=_number(action, elements))
 
 
@@ -54,8 +55,8 @@ def meant(elements: Sequence[Element], at: Point) -> int | None:
     """Which of some elements, from 0, a click at a place is meant for: the one that is clicked there, and else the smallest
     around the place. Of several, those that can be clicked come first. None where there is none.
 
-    A large element may be clicked beside its middle, where a small one lies that isn't meant: so its `click_point` tells more than
-    boxes do."""
+    A large element may be clicked beside its middle, where a small one lies that isn't meant: so its `click_point` tells more
+    than boxes do."""
 
     def least(there: Sequence[int]) -> int | None:
         there = [n for n in there if elements[n].interactive] or there
@@ -66,7 +67,7 @@ def meant(elements: Sequence[Element], at: Point) -> int | None:
 
 
 def spot_of(element: Element) -> Point:
-    """Where to click on an element: whole pixels of a place that nothing covers."""
+    """Where to click on an element: whole pixels of a point that nothing covers."""
     x, y = element.click_point or middle(element.box)
     whole = float(round(x)), float(round(y))
     return whole if inside(whole, element.box) else (x, y)

@@ -1,7 +1,7 @@
-"""Pages like those that people see, drawn from a seed: mail, a shop, settings and more, in many looks, sizes and languages.
+"""Realistic pages, generated from a seed: mail, a shop, settings and more, in many looks, sizes and languages.
 
-Everything on them is made here, icons and pictures included; nothing is fetched. They work: switches flip, tabs open, rows go.
-A machine with other fonts shows the same page a little otherwise.
+Everything on them is generated, icons and pictures included; nothing is fetched. They work: switches flip, tabs open, rows
+disappear. With other fonts the same page may differ slightly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAKERS: Mapping[str, Callable[[Sheet], Page]] = {
 }
 KINDS = tuple(_MAKERS)
 _PROGRAMS = frozenset(("files", "settings", "player", "chat"))
-"""Kinds that are programs on a wide screen; the others stand in a browser there."""
+"""Kinds that are desktop programs on a wide screen; the others are web pages."""
 
 
 def draw_page(
@@ -46,12 +46,12 @@ def draw_page(
     themes: Sequence[str] = THEMES,
     languages: Sequence[str] = ("en",),
 ) -> Page:
-    """A page of a kind, of `KINDS`. size: (width, height) in pixels. level: easy, middle or hard: how much is on it, and how
-    small."""
+    """A page of a kind, of `KINDS`. size: (width, height) in pixels. level: easy, middle or hard: number and size of its
+    elements."""
     look = draw_look(draw, size, draw.choice(tuple(themes)), level)
     return _MAKERS[kind](Sheet(draw, look, Vocabulary(draw.choice(tuple(languages))), level))
 
 
 def platform(page: Page) -> str:
-    """mobile, desktop or web, as benchmarks tell screens apart."""
+    """mobile, desktop or web, as in benchmarks."""
     return "mobile" if page.look.narrow else "desktop" if page.kind in _PROGRAMS else "web"

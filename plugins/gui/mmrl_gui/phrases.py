@@ -1,7 +1,7 @@
-"""Instructions for things on drawn pages, such that exactly one thing fits.
+"""Instructions for elements of generated pages that fit exactly one element.
 
-There are three ways to say which thing: by what is written on it, by the icon that it shows, by what it does. Each is used only
-where the page's own notes tell that nothing else on it, clickable or not, could be meant.
+There are three ways to describe an element: by its text, by its icon, by its use. Each is used only if, by the page's own notes,
+nothing else on it, clickable or not, could be meant.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mmrl_gui.sheet import Page, Thing
 
 WAYS = {"easy": ("name", "icon"), "middle": ("name", "icon", "use"), "hard": ("icon", "use", "name")}
-"""Level -> how things are described there."""
+"""Level -> ways of description."""
 _DO = {
     "settings": "Open the settings",
     "search": "Start a search",
@@ -97,7 +97,7 @@ _DO = {
     "language": "Change the language",
     "overview": "Show the overview",
 }
-"""What a thing of the whole page is for -> what somebody wants who needs it."""
+"""Use of an element of the whole page -> instruction."""
 _DO_IN = {
     "delete": "Delete {0}",
     "archive": "Put {0} into the archive",
@@ -132,7 +132,7 @@ _ALIKE = (
     ("box", "price tag"),
     ("trolley", "bag"),
 )
-"""Icons that could be taken for each other: where two of them are, neither is called by its looks."""
+"""Icons that could be confused: if a page has two of them, neither is described by its icon."""
 _SAME_USE = (
     ("back", "previous", "lasttrack", "undo"),
     ("next", "nexttrack"),
@@ -150,23 +150,23 @@ _SAME_USE = (
     ("shared", "share"),
     ("spam", "bin"),
 )
-"""Uses that could be taken for each other."""
+"""Uses that could be confused."""
 _FIELDS, _CHECKS = ("textbox", "combobox"), ("checkbox", "radio", "switch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be done, and on which thing."""
+    """An instruction, and its element."""
 
     thing: Thing
     text: str
     """The instruction."""
     way: str
-    """name, icon or use: how the thing is described."""
+    """name, icon or use: the way of description."""
 
 
 def wishes(page: Page, thing: Thing, draw: random.Random, level: str) -> list[Wish]:
-    """Every way in which a thing can be asked for and nothing else be meant; none where something is too much like it."""
+    """All unambiguous instructions for an element; empty if another is too similar."""
     press = "Tap" if page.look.narrow else draw.choice(("Click", "Click", "Click on", "Press", "Select"))
     makers = {"name": _by_name, "icon": _by_icon, "use": _by_use}
     found = ((way, makers[way](page, thing, draw, press)) for way in WAYS[level])
@@ -258,13 +258,13 @@ def _kind(thing: Thing) -> str:
 
 
 def _is_clear(page: Page, thing: Thing) -> bool:
-    """Whether the name of the row or the card stands nowhere else."""
+    """Whether the name of the row or the card occurs nowhere else."""
     elsewhere = _others(page, thing, lambda o: o.inside != thing.inside and fold(thing.inside) in (fold(o.word), fold(o.inside)))
     return not elsewhere and not _is_said(page, thing.inside)
 
 
 def _is_said(page: Page, word: str) -> bool:
-    """Whether a word stands on the page where nothing can be clicked, alone or among others between commas."""
+    """Whether a word occurs on the page outside clickable elements, alone or in a list with commas."""
     return any(fold(word) in (fold(said), *map(fold, said.rstrip("?").split(","))) for said in page.said)
 
 

@@ -1,4 +1,4 @@
-"""Small pictures on pages drawn here: goods of a shop, covers, landscapes; a few shapes each, in colours that are drawn."""
+"""Small pictures on generated pages: goods of a shop, covers, landscapes; a few shapes each, in random colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = (*_GOODS, "cover", "view")
 
 
 def svg(kind: str, draw: random.Random) -> str:
-    """A picture that fills the place it is given. kind: of `KINDS`."""
+    """A picture that fills its container. kind: of `KINDS`."""
     hue = draw.randrange(360)
     if kind in _GOODS:
         paint = (

@@ -1,4 +1,4 @@
-"""The prompts of published systems, word for word, and how their gold completions are written.
+"""The prompts of published systems, word for word, and their gold completions.
 
 GUI-G1 (Zhou et al. 2025), UI-R1 (Lu et al. 2025), InfiGUI-G1 (Liu et al. 2025), UIShift (Gao et al. 2025), GUI-R1 (Luo et al.
 2025): the files that the modules of their rewards name, and UIShift's data/processing and eval/prompt.json.
@@ -12,7 +12,7 @@ from typing import Any
 
 from mmrl.api.simulators.gui import Action, Box
 from mmrl_gui.asking import thought
-from mmrl_gui.frames import Numbers
+from mmrl_gui.coordinates import Numbers
 from mmrl_gui.geometry import middle
 
 GUI_G1 = "Grounding instruction is: {0}. Report the bbox coordinates in JSON format."
@@ -64,7 +64,7 @@ UISHIFT_LATER = (
     "# Now, based on the transition from Screenshot 1 to Screenshot {2}, infer the first action that was executed.\n"
     " Output the final answer in <answer> </answer> tags. Do not output any extra text."
 )
-"""For several steps, after the one that UIShift's code has for two."""
+"""For several steps, similar to the prompt for two in UIShift's code."""
 UISHIFT_LOW = (
     "You are given a GUI screenshot and an instruction.\n"
     "Your task is to output the next GUI action to perform.\n"
@@ -110,7 +110,7 @@ NO_TEXT = "no input text"
 
 
 def android(action: Action, box: Box | None) -> dict[str, Any]:
-    """An action as AndroidControl and UIShift write it. ValueError for one that they don't know."""
+    """An action in the form of AndroidControl and UIShift. Raises ValueError for one that they don't have."""
     kind = _known(action, _ANDROID)
     found: dict[str, Any] = {"action_type": kind}
     if action.at is not None and kind != "scroll":
@@ -124,17 +124,17 @@ def android(action: Action, box: Box | None) -> dict[str, Any]:
 
 
 def gui_r1(action: Action, box: Box | None) -> dict[str, Any]:
-    """An action as GUI-R1's data have it."""
+    """An action in the form of GUI-R1's data."""
     kind = _known(action, _GUI_R1)
     where = list(box) if box else [round(v) for v in action.at] if action.at else [-100, -100]
     return {"action": kind, "gt_bbox": where, "input_text": action.text or action.direction or NO_TEXT}
 
 
 def ui_r1(action: Action, box: Box | None) -> dict[str, Any]:
-    """An action as UI-R1's data have it: a box around a click without one has a side of three pixels."""
+    """An action in the form of UI-R1's data: a click without a box gets one with sides of three pixels."""
     kind = _known(action, _ANDROID)
     if kind not in UI_R1_KINDS:
-        raise ValueError(f"UI-R1 knows no {kind}")
+        raise ValueError(f"UI-R1 has no {kind}")
     if kind != "click" or action.at is None:
         return {"action": kind, "bbox": [0, 0, 0, 0]}
     x, y = (max(1, round(v)) for v in action.at)
@@ -149,7 +149,7 @@ def _known(action: Action, names: Mapping[str, str]) -> str:
 
 
 def gold_action(style: str, answer: Mapping[str, Any], at: Sequence[float] | None, said: str) -> str:
-    """The gold completion of an action in a published style. at: the place of it as written; said: the thought."""
+    """The gold completion of an action in a published style. at: its written position; said: the thought."""
     point = [round(v) if v == int(v) else v for v in at] if at else None
     if style == "uishift":
         found = {k: v for k, v in answer.items() if k != "bbox"}
@@ -157,7 +157,7 @@ def gold_action(style: str, answer: Mapping[str, Any], at: Sequence[float] | Non
         return f"<answer>{json.dumps(found, ensure_ascii=False)}</answer>"
     if style == "ui-r1":
         return f"<think>{said}</think> <answer>[{{'action': '{answer['action']}', 'coordinate': {point or [0, 0]}}}]</answer>"
-    text = answer["input_text"].replace("\\", " ").replace("'", " ")  # what GUI-R1 reads ends at the first quote
+    text = answer["input_text"].replace("\\", " ").replace("'", " ")  # GUI-R1 reads up to the first quote
     where = point if point and answer["action"] in ("click", "long_press") else [-100, -100]
     return (
         f"<think>{said}</think> <answer>[{{'action': '{answer['action']}', 'point': {where}, 'input_text': '{text}'}}]</answer>"
@@ -165,11 +165,11 @@ def gold_action(style: str, answer: Mapping[str, Any], at: Sequence[float] | Non
 
 
 def gold_place(style: str, box: Box, numbers: Numbers, said: str) -> str:
-    """The gold completion of a place in a published style."""
+    """The gold completion of a position in a published style."""
     if style == "gui-g1":
         corners = json.dumps([{"bbox_2d": list(numbers.written_box(box)), "label": "element"}])
         return f"```json\n{corners}\n```"
-    point = list(numbers.written(middle(box), box))  # with decimals where only they hit, which UI-R1 does not read
+    point = list(numbers.written(middle(box), box))  # with decimals if only they hit, which UI-R1 doesn't read
     if style == "infigui-g1":
         return f"<think>{said}</think>\n{json.dumps([{'point_2d': point}])}"
     return thought(said, f"[{{'action': 'click', 'coordinate': {point}}}]")

@@ -1,4 +1,4 @@
-"""What a completion says: its answer, the one JSON value in it, a point or a box. For our own verifiers and worlds.
+"""What a completion says: its answer, the one JSON value in it, a point or a box. For our own verifiers and environments.
 
 A completion is hostile input: everything here takes time linear in its length and raises nothing.
 """
@@ -14,11 +14,11 @@ from mmrl.api.verifiers.parse import MAX_LENGTH, literal, only_answer, only_json
 from mmrl_gui.geometry import is_box, is_number, middle
 
 PROSE = 2_000
-"""Characters of text that may stand around an answer's JSON."""
+"""Maximum of characters around an answer's JSON."""
 MOST_QUOTED = 20_000
-"""Characters of an answer in single quotes, as Python writes it, that are read."""
+"""Maximum of characters of an answer in Python's form, with single quotes."""
 LIMIT = 1e7
-"""The largest number that is a place."""
+"""The largest number of a position."""
 BOX_KEYS = ("bbox_2d", "bbox", "box", "box_2d")
 POINT_KEYS = (
     "point_2d",
@@ -33,15 +33,15 @@ POINT_KEYS = (
     "click",
 )
 SPARE = 1
-"""Numbers that the prose around an answer's JSON may hold; more are another answer."""
+"""Maximum of numbers in the prose around an answer's JSON; more count as another answer."""
 _TAG = re.compile("</?(?:think|answer|tool_call)>")
 _SEPARATORS = str.maketrans("[](){},:=;<>/", " " * 13)
 _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
 
 
 def said(text: str, tags: bool = False) -> tuple[str | None, str]:
-    """(what is the answer, ""), or (None, why there is none): the text of the one answer tag, or of the one tool call, where the
-    completion has such or `tags` asks for them, and else all of it."""
+    """(the answer's text, ""), or (None, why there is none): the text of the one answer tag, or of the one tool call, if the
+    completion has such or `tags` requires them, else all of it."""
     if len(text) > MAX_LENGTH:
         return None, f"longer than {MAX_LENGTH:,} characters"
     if "<tool_call>" in text and "<answer>" not in text:
@@ -52,12 +52,12 @@ def said(text: str, tags: bool = False) -> tuple[str | None, str]:
 
 
 def json_said(text: str) -> Any:
-    """The one JSON list or object of an answer, in a fence or in some prose; None where there is none, or another answer too."""
+    """The one JSON list or object of an answer, in a fence or in some prose; None if there is none, or another answer too."""
     return only_json(text, spare=SPARE, prose=PROSE, fence=True)
 
 
 def quoted(text: str) -> Any:
-    """A list or an object as Python writes it, `[{'action': 'click'}]`: literals alone, and tuples as lists."""
+    """A list or an object in Python's form, `[{'action': 'click'}]`: literals only, and tuples as lists."""
     if len(text) > MOST_QUOTED:
         return None
     try:
@@ -71,7 +71,7 @@ def place(text: str) -> tuple[Point | None, Box | None]:
     """(the one point that a text gives, None) or (None, its one box), as written; (None, None) without one, or with several.
 
     Bare numbers, `12 34` or `12 34 56 78`; lists of them; JSON objects with a key of `POINT_KEYS` or `BOX_KEYS`, or with `x` and
-    `y`; each alone or in a list of one; and what a click says, `click 12 34`.
+    `y`; each alone or in a list of one; and a click, `click 12 34`.
     """
     plain = text.strip()
     if any(sign in plain for sign in "[{`"):
@@ -112,7 +112,7 @@ def place_in(value: Any) -> tuple[Point | None, Box | None]:
 
 
 def point_in(value: Any) -> Point | None:
-    """The point of a JSON value; of a box its middle."""
+    """The point of a JSON value; the middle of a box."""
     point, box = place_in(value)
     return middle(box) if box else point
 

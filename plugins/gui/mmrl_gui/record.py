@@ -1,4 +1,4 @@
-"""Recording episodes on screens, by exploring or by an expert, as `mmrl record screens` asks for it."""
+"""Recording episodes on screens, by exploring or by an expert: the implementation of `mmrl record screens`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmrl_gui.recording import Plan, Tally, record
 from mmrl_gui.stopping import Stop
 
 DRAWN = "browser/html"
-"""The screens whose pages are drawn here: their pages are kinds of them."""
+"""The screens with generated pages; their page names are kinds of pages."""
 
 
 def walked(
@@ -33,10 +33,10 @@ def walked(
     stop: Stop,
     **plan: Any,
 ) -> Tally:
-    """Record episodes into a new folder. id, options: of the screens. pages: their names; all where there are none. actions: what
-    a random walk may do; all where there are none. level: of pages drawn here. plan: the other fields of `Plan`.
+    """Record episodes into a new folder. id, options: of the screens. pages: their names; all if empty. actions: of a random
+    walk; all if empty. level: of generated pages. plan: the other fields of `Plan`.
 
-    Raises UserError in one line for what a person can mend."""
+    Raises UserError in one line for errors that the user can correct."""
     _check_actions(actions, plan["policy"])
     screens = screens_of(id, dict(options))
     known = drawn.KINDS if id == DRAWN else screens.pages
@@ -54,13 +54,13 @@ def _check_actions(actions: Sequence[str], policy: str) -> None:
     for name in actions:
         check_choice("--actions", name, WALKS)
     if actions and policy != "random":
-        raise UserError(f"--actions {text!r:.60} is about --policy random: leave it out")
-    if actions and "click" not in actions:  # nothing is typed into what wasn't clicked
-        raise UserError(f"--actions {text!r:.60} must have click among them, such as --actions click,type")
+        raise UserError(f"--actions {text!r:.60} is only for --policy random: leave it out")
+    if actions and "click" not in actions:  # typing needs a click first
+        raise UserError(f"--actions {text!r:.60} must include click, such as --actions click,type")
 
 
 def _address(id: str, screens: Screens, name: str, level: str) -> Callable[[int], str]:
-    """What the screens start for a page and a seed: its name, or the HTML of a page that is drawn here."""
+    """The address that the screens open for a page and a seed: its name, or the HTML of a generated page."""
     if id != DRAWN:
         return lambda seed: name
     return lambda seed: drawn.draw_page(chance(seed, "recorded", name), name, screens.size, level).html
@@ -71,7 +71,7 @@ def _tell(tally: Tally) -> None:
 
 
 def summary(folder: Path, tally: Tally) -> str:
-    """What to say of a recording, in one line."""
+    """The summary of a recording, in one line."""
     aside = [
         (tally.lost, f"lost with the browser (the last: {tally.why})"),
         (tally.idle, "in which nothing was done"),

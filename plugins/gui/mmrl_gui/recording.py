@@ -1,6 +1,6 @@
-"""Episodes on screens, recorded into a folder: `episodes.jsonl` and PNG files, as the guide describes them.
+"""Episodes on screens, recorded into a folder: `episodes.jsonl` and PNG files, as described in the guide.
 
-Everything is written aside and renamed once it is done, so that a folder with a recording's name is whole.
+Everything is written to a temporary folder and renamed at the end, so that a recording's folder is always complete.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LOST_IN_A_ROW = 5
-"""Episodes that may be lost one after the other; then the browser itself is at fault."""
+"""Maximum of failed episodes in a row; more are a fault of the browser itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be recorded."""
+    """The plan of a recording."""
 
     pages: Sequence[tuple[str, Callable[[int], str]]]
-    """(what a page is called in the recording, what the screens are to start for a seed); they are played in turn."""
+    """(name of a page in the recording, function from a seed to the address for the screens); they are played in turn."""
     episodes: int
     policy: str = "random"
-    """random, a walk over what can be clicked, or expert."""
+    """random, a walk over clickable elements, or expert."""
     steps: int = 10
-    """Actions of an episode at most."""
+    """Maximum of actions in an episode."""
     seed: int = 0
-    """Of the first episode; each further one has the next."""
+    """Seed of the first episode; each further one has the next."""
     elements: bool = False
-    """Keep what there was on each screen, too."""
+    """Also record the elements of each screen."""
     actions: Sequence[str] = ()
-    """What a walk may do, of `exploring.WALKS`; all of it when empty."""
+    """Actions of a walk, of `exploring.WALKS`; all when empty."""
     won: bool = False
-    """Keep only episodes that did what was to be done."""
+    """Record only episodes that succeeded."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a recording."""
+    """The result of a recording."""
 
     episodes: int = 0
-    """That were written."""
+    """Number of written episodes."""
     won: int = 0
-    """Of these, those that did what was to be done."""
+    """Number of these that succeeded."""
     steps: int = 0
     lost: int = 0
-    """That were lost with their browser."""
+    """Number of episodes that failed with their browser."""
     why: str = ""
-    """What was said of the last of these."""
+    """The error of the last of these."""
     idle: int = 0
-    """In which nobody knew anything to do."""
+    """Number of episodes without any action."""
     failed: int = 0
-    """That were left out because they didn't do what was to be done."""
+    """Number of episodes that were left out because they didn't succeed."""
     stopped: bool = False
-    """The person stopped it; what was finished is there."""
+    """Whether it was stopped; finished episodes are kept."""
 
 
 @dataclass
 class Episode:
-    """One episode while it is played: its pictures are held until it is over."""
+    """An episode that is being played; its pictures are kept in memory until its end."""
 
     row: dict[str, Any]
     pictures: list[tuple[str, Image]] = field(default_factory=list)
@@ -88,10 +88,10 @@ def record(
     told: Callable[[Tally], None] | None = None,
     stop: Stop | None = None,
 ) -> Tally:
-    """Plays episodes and writes them into a new folder. told: is called after each episode. stop: who asks for an early end.
+    """Plays episodes and writes them into a new folder. told: called after each episode. stop: requests an early end.
 
-    Then, and after a KeyboardInterrupt, what was finished is kept, and is a whole recording. Raises UserError for a folder that
-    is taken, where the expert knows none of the pages, or where the browser is lost again and again.
+    After that, and after a KeyboardInterrupt, finished episodes are kept as a complete recording. Raises UserError if the folder
+    exists, the expert can play none of the pages, or the browser fails repeatedly.
     """
     tally, stop = Tally(), stop or Stop()
     with stop.bearing(sys.maxsize), folder_aside(folder, overwrite) as aside:
@@ -133,8 +133,8 @@ def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Cal
 
 
 def play(screens: Screens, name: str, address: str, seed: int, plan: Plan, stop: Stop) -> Episode:
-    """One episode. name: of its page. address: what the screens start. Raises EnvironmentFailed, and KeyboardInterrupt where it is asked
-    to stop before the episode is over."""
+    """Play one episode. name: of its page. address: what the screens open. Raises EnvironmentFailed, and KeyboardInterrupt on a
+    request to stop before the end."""
     may = screens.actions & set(plan.actions or WALKS)
     chooses = chooser(plan.policy, chance(plan.seed, "walk", name, str(seed)), may)
     stop.check()
@@ -172,7 +172,7 @@ def play(screens: Screens, name: str, address: str, seed: int, plan: Plan, stop:
 
 
 def _held(episode: Episode, picture: Image) -> str:
-    """The name under which a picture will be written."""
+    """The file name of a picture."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in episode.row["page"])[:60]
     name = f"{safe}-{episode.row['seed']}-{len(episode.pictures)}.png"
     episode.pictures.append((name, picture))
@@ -180,11 +180,13 @@ def _held(episode: Episode, picture: Image) -> str:
 
 
 def _plain(element: Element) -> dict[str, Any]:
-    return {**asdict(element), "box": list(element.box)} | ({"click_point": list(element.click_point)} if element.click_point else {})
+    return {**asdict(element), "box": list(element.box)} | (
+        {"click_point": list(element.click_point)} if element.click_point else {}
+    )
 
 
 def _write(aside: Path, episode: Episode) -> None:
-    """An episode with its pictures; its row comes last, so that a row has all of them."""
+    """Write an episode, its pictures before its row, so that a row always has all of them."""
     for name, picture in episode.pictures:
         picture.convert("RGB").save(aside / name, "PNG")
     with open(aside / EPISODES, "a", encoding="utf-8") as file:
@@ -193,9 +195,9 @@ def _write(aside: Path, episode: Episode) -> None:
 
 @contextlib.contextmanager
 def folder_aside(folder: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A folder to write into, beside the one that is meant, which it becomes at the end; after an error it is removed.
+    """A temporary folder beside the target, to which it is renamed at the end; after an error it is removed.
 
-    Raises UserError where there is something already that isn't to be overwritten, or is no recording.
+    Raises UserError if the target exists and may not be overwritten, or is not a recording.
     """
     _free(folder, overwrite)
     aside, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("part", "old"))
@@ -220,9 +222,9 @@ def _free(folder: Path, overwrite: bool) -> None:
     if not any(folder.iterdir()):
         return
     if not (folder / EPISODES).is_file():
-        raise UserError(f"{folder} is no recording, and is never overwritten: name a new folder")
+        raise UserError(f"{folder} is not a recording, and is never overwritten: name a new folder")
     if not overwrite:
-        raise UserError(f"{folder} is there already: name a new folder, or give --overwrite")
+        raise UserError(f"{folder} exists already: name a new folder, or give --overwrite")
 
 
 def _nothing(plan: Plan, tally: Tally) -> str:
@@ -230,7 +232,7 @@ def _nothing(plan: Plan, tally: Tally) -> str:
     if tally.stopped:
         return "stopped before the first episode was over: nothing was written"
     if tally.failed:
-        return f"none of {tally.failed} episodes did what was to be done: leave out --won, or take an expert"
+        return f"none of {tally.failed} episodes succeeded: leave out --won, or use --policy expert"
     if plan.policy == "expert":
-        return f"nobody knows what to do on {names}: take --policy random, or pages that have an expert"
-    return f"there is nothing to click on {names}: take other pages"
+        return f"there is no expert for {names}: use --policy random, or pages that have an expert"
+    return f"there is nothing to click on {names}: use other pages"

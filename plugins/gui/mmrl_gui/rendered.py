@@ -1,4 +1,4 @@
-"""Drawn pages as a browser shows them: a picture, and the true box of each thing, within a bound of memory."""
+"""Generated pages rendered by a browser: a picture, and the true box of each element, cached in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 KEPT_BYTES = 64 * 2**20
-"""Of pictures as PNG, by one renderer: some two thousand screens of a telephone."""
+"""Maximal bytes of PNG pictures in one renderer's cache: about two thousand screens of a telephone."""
 TRIES = 3
-"""Browsers that may be lost over one page."""
+"""Number of attempts at one page, each with a new browser."""
 LEAST = 6.0
-"""Pixels of a side that a thing must have to be asked for."""
+"""Minimal side in pixels of an element in a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """A page as it is seen, and, where something was done to it, as it is seen after that."""
+    """A rendered page, and, if there was an action, its rendering after that."""
 
     pngs: tuple[bytes, ...]
     """Its pictures in order."""
     boxes: Mapping[int, Box]
-    """Number of a thing -> its box in pixels of the first picture; only of what is seen whole and can be clicked."""
+    """Number of an element -> its box in pixels of the first picture; only of fully visible clickable ones."""
     step: Step | None = None
-    """What led from the first picture to the second."""
+    """The action that led from the first picture to the second."""
 
     @property
     def pictures(self) -> list[Image]:
@@ -49,11 +49,11 @@ class Rendered:
 
 
 Does = Callable[[Screen, ScreenObservation], "Rendered | None"]
-"""What is made of a page that was just shown on a screen; None where it won't do."""
+"""Makes a rendering from a page that is shown on a screen; None if the page is unsuitable."""
 
 
 class Renderer:
-    """Shows pages on screens that take HTML. What was shown lately is kept."""
+    """Renders pages on screens that take HTML. Recent renderings are cached."""
 
     def __init__(self, screens: str, size: tuple[int, int]) -> None:
         """screens: the id of a simulator whose pages are HTML. size: (width, height) in pixels. Nothing is started yet."""
@@ -63,9 +63,9 @@ class Renderer:
         self._lock = threading.Lock()
 
     def show(self, page: Page, does: Does | None = None, key: str = "") -> Rendered | None:
-        """A page as it is seen at first, or what `does` makes of it. key: tells apart what is made of the same page.
+        """The rendering of a page, or the result of `does`. key: distinguishes several results for the same page.
 
-        Raises UserError where there is no such browser, or it was lost again and again.
+        Raises UserError if there is no such browser, or it failed repeatedly.
         """
         key = f"{key}\n{page.html}"
         with self._lock:
@@ -91,13 +91,13 @@ class Renderer:
                 lost = str(why)
             finally:
                 screen.close()
-        raise UserError(f"the browser was lost {TRIES} times over a page ({lost}): see mmrl doctor")
+        raise UserError(f"the browser failed {TRIES} times on a page ({lost}): run mmrl doctor")
 
 
 def png(shown: ScreenObservation) -> bytes:
-    """The picture that a screen shows. Raises UserError where there is none."""
+    """The screenshot of an observation as PNG. Raises UserError if there is none."""
     if shown.screenshot is None:
-        raise UserError("the screens show no picture of a page: take browser/html")
+        raise UserError("the screens show no picture of a page: use browser/html")
     held = io.BytesIO()
     shown.screenshot.convert("RGB").save(held, "PNG")
     return held.getvalue()
@@ -108,10 +108,10 @@ def _bytes(rendered: Rendered | None) -> int:
 
 
 def boxes_of(page: Page, elements: Sequence[Element], size: tuple[int, int]) -> dict[int, Box]:
-    """Number of a thing -> its box, from a list of what can be clicked on a page.
+    """Number of an element of the page -> its box, from the browser's list of clickable elements.
 
-    Things are found by what they are and by their names; those of equal names (a button on every card) come in the page's order,
-    from the top and from the left, and what is missing in the list is missing at its end, being cut off there.
+    Elements are matched by role and name; those with equal names (a button on every card) are in the page's order, from the top
+    and from the left, and missing ones are missing at the end of the list, where the page is cut off.
     """
     named: defaultdict[tuple[str, str], list[Element]] = defaultdict(list)
     for element in elements:
@@ -128,12 +128,12 @@ def boxes_of(page: Page, elements: Sequence[Element], size: tuple[int, int]) -> 
         if at < len(listed) and is_whole(box := listed[at].box, size):
             found[thing.number] = box
     if any(len(named[key]) > count for key, count in taken.items()):
-        return {}  # the list has something of a thing's name that is none
+        return {}  # the list has another element with the same name
     return {number: box for number, box in found.items() if not any(_cross(box, other) for other in found.values())}
 
 
 def is_whole(box: Box, size: tuple[int, int]) -> bool:
-    """Whether a box lies on the screen, away from its edges, where it may be cut off, and can be hit."""
+    """Whether a box can be hit and lies on the screen, away from its edges, where it may be cut off."""
     x1, y1, x2, y2 = box
     return min(x1, y1) > 0 and x2 < size[0] and y2 < size[1] and min(x2 - x1, y2 - y1) >= LEAST
 
@@ -150,12 +150,12 @@ _FAMILIES = {
 
 
 def _family(role: str) -> str:
-    """Roles that one list tells apart and another doesn't."""
+    """A common name for roles that only one of the lists distinguishes."""
     return _FAMILIES.get(role, "press")
 
 
 def _cross(a: Box, b: Box) -> bool:
-    """Whether two boxes overlap and neither is in the other: one of the things lies over an edge of the other."""
+    """Whether two boxes overlap and neither is in the other: one lies over an edge of the other."""
     apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
     return not (apart or _in(a, b) or _in(b, a))
 

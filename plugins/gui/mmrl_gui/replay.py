@@ -1,4 +1,4 @@
-"""Recorded episodes as demonstrations: their screens are shown again, one after the other, whatever is said to them."""
+"""Recorded episodes as demonstrations: their screens are shown again in order, whatever the completions are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmrl import Reply, UserError
 from mmrl.api.media.images import load_image
 from mmrl.api.simulators.gui import Action, ScreenObservation
 from mmrl.api.tasks.tables import LazyItems
-from mmrl_gui.frames import Size
+from mmrl_gui.coordinates import Size
 from mmrl_gui.tables import tables
 from mmrl_gui.trajectories import checked, steps
 
@@ -22,16 +22,16 @@ PNG_BEGINS, PNG_ENDS = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"\0\0\0\0IEND\xaeB`\x8
 
 
 class Recording:
-    """The episodes of a folder that may be imitated."""
+    """The episodes of a folder that can be imitated."""
 
     def __init__(self, path: str, only: str = "success") -> None:
         """path: of a recording, see the guide. only: of `trajectories.ONLY`.
 
-        Every step that may be imitated is read, but of its picture the ends alone. Raises UserError where there is none, and
-        for the first that can't be used: it would end a run in the midst of an episode."""
+        Every step that can be imitated is checked, but only the beginning and the end of its picture file are read. Raises
+        UserError if there is none, and for the first unusable one, which would end a run in the middle of an episode."""
         self.path = path
-        if not Path(path).expanduser().exists():  # other tables may be names of data sets, which are looked up elsewhere
-            raise UserError(f"recording = {path!r:.200} is a folder that doesn't exist: `mmrl record screens` makes one")
+        if not Path(path).expanduser().exists():  # other tables may be names of data sets
+            raise UserError(f"recording = {path!r:.200} doesn't exist: make it with `mmrl record screens`")
         self._steps = steps(tables(path, None))
         self.episodes = [own for own in self._steps.episodes if only == "all" or self._steps.won[own[0]]]
         if not self.episodes:
@@ -44,7 +44,7 @@ class Recording:
         return len(self.episodes)
 
     def of_size(self, size: Size) -> None:
-        """Raises UserError unless all pictures have this size: places are written in the numbers of the screens."""
+        """Raises UserError unless all pictures have this size, because positions are written for the size of the screens."""
         for other in self.sizes - {tuple(size)}:
             width, height = other
             raise UserError(
@@ -53,17 +53,17 @@ class Recording:
             )
 
     def won(self, episode: int) -> bool:
-        """Whether an episode did what was to be done."""
+        """Whether an episode succeeded."""
         return self._steps.won[self.episodes[episode][0]]
 
     def at(self, episode: int, step: int) -> tuple[ScreenObservation, Action]:
-        """(what was shown before a step of an episode, what was done)."""
+        """(observation before a step of an episode, action)."""
         row = self._steps[self.episodes[episode][step]]
         return ScreenObservation(screenshot=row["image"], instruction=row["goal"]), row["action"]
 
 
 def _usable(row: dict[str, Any], number: int) -> Size:
-    """The size of the picture of a step that can be imitated. Raises UserError or ValueError for another."""
+    """The size of the picture of a step that can be imitated. Raises UserError or ValueError for an unusable step."""
     if not row["goal"]:
         raise ValueError("it has no instruction")
     size = size_of_whole(row["image"])
@@ -72,10 +72,10 @@ def _usable(row: dict[str, Any], number: int) -> Size:
 
 
 def size_of_whole(image: Any) -> Size:
-    """(width, height) of a picture. Of a PNG file only its beginning and its end are read, which is missing where it was cut off;
-    whatever else is decoded. Raises UserError that says what is wrong with it."""
+    """(width, height) of a picture. Of a PNG file only its beginning and its end are read; the end is missing in a truncated
+    file. Other pictures are decoded. Raises UserError for a broken one."""
     if isinstance(image, str):
-        with contextlib.suppress(OSError), open(image, "rb") as file:  # which decoding then tells
+        with contextlib.suppress(OSError), open(image, "rb") as file:  # decoding reports the error
             begins = file.read(24)
             file.seek(-len(PNG_ENDS), os.SEEK_END)
             if begins.startswith(PNG_BEGINS) and file.read() == PNG_ENDS:
@@ -85,7 +85,7 @@ def size_of_whole(image: Any) -> Size:
 
 
 class Replay:
-    """A world that goes on as recorded."""
+    """An environment that goes on as recorded."""
 
     def __init__(
         self,
@@ -109,4 +109,4 @@ class Replay:
         return self.write(self.recording.at(self.episode, self.steps)[1])
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""

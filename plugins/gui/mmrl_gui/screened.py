@@ -1,4 +1,4 @@
-"""What the tasks on single screens share: how an answer is asked for, in which numbers, and what people see of it."""
+"""Common parts of the tasks on single screens: style and coordinate format of answers, and overlays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mmrl.api.tasks import overlays
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl_gui import asking, reading
 from mmrl_gui.actions import NoAction, of_data, read
-from mmrl_gui.frames import Numbers, Size, numbers_for
+from mmrl_gui.coordinates import Numbers, Size, numbers_for
+from mmrl_gui.drawing import ARROWS, words
 from mmrl_gui.geometry import inside, iou, middle
-from mmrl_gui.marks import ARROWS, words
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,11 +23,11 @@ class Screened(Task):
     """A task on screens."""
 
     style: str = "json"
-    """How the answer is asked for, see `mmrl_gui.asking`."""
+    """The requested form of the answer, see `mmrl_gui.asking`."""
     frame: str | None = None
-    """The numbers of the answer: pixels, model-pixels, thousandths or unit; by default those that the policy writes."""
+    """Coordinate format of the answer: pixels, model-pixels, thousandths or unit; by default the policy's."""
     grid: Sequence[int] | None = None
-    """[columns, rows]: places are the cells of a grid, counted from 0, and their middle is meant. For small models."""
+    """[columns, rows]: positions are cells of a grid, counted from 0, and mean their middle. For small models."""
 
     styles: ClassVar[tuple[str, ...]] = asking.STYLES
 
@@ -39,17 +39,17 @@ class Screened(Task):
             check_grid(self.grid)
 
     def numbers(self, size: Size) -> Numbers:
-        """How places are written on a screen of a size."""
+        """The format of positions on a screen of a size."""
         return numbers_for(self.image_processing, size, self.frame, self.grid)
 
     def meta(self, asks: str, size: Size, **more: Any) -> dict[str, Any]:
-        """What verifiers and people need of a prompt. asks: point, box or action."""
+        """The meta data of a prompt, for verifiers and display. asks: point, box or action."""
         meta = {"style": self.style, "asks": asks, "size": tuple(size), **more}
         meta |= {"answer_frame": self.frame} if self.frame else {}
         return meta | ({"grid": [int(v) for v in self.grid]} if self.grid else {})
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """On the screen that it is about: the true box or place, and what a completion says."""
+        """The true box or point, and the completion's, on their screen."""
         size, on = prompt.meta["size"], prompt.meta.get("picture", 0)
         true, boxes = prompt.meta.get("true"), prompt.meta.get("boxes") or []
         found = [overlays.box_overlay(corners, size, "true", image=on) for corners in boxes]
@@ -67,7 +67,7 @@ class Screened(Task):
 
 
 def _done(action: Action, size: Size, of: overlays.OverlaySource, image: int) -> list[Overlay]:
-    """An action as an arrow or a point; nothing where it has no place."""
+    """An action as an arrow or a point; empty if it has no position."""
     if action.kind == "scroll" and action.direction:
         screen = (0, 0, *size)
         x, y = action.at if action.at and inside(action.at, screen) else middle(screen)  # GUI-R1 writes -100, -100 for none
@@ -82,14 +82,14 @@ def _done(action: Action, size: Size, of: overlays.OverlaySource, image: int) ->
 
 
 def check_grid(grid: Any) -> None:
-    """Refuse what is no grid of cells."""
+    """Raise UserError for an invalid grid of cells."""
     whole = isinstance(grid, list | tuple) and len(grid) == 2 and all(type(v) is int and 1 <= v <= 10_000 for v in grid)
     if not whole:
         raise UserError(f"grid = {grid!r:.60} must be [columns, rows], whole numbers from 1 to 10,000")
 
 
 def _said(completion: str, numbers: Numbers, asks: str, tags: bool) -> tuple[Action | None, Any, Any]:
-    """(action, None, None), or (None, a point, a box) in pixels, of which one is there."""
+    """(action, None, None), or (None, a point, a box) in pixels, one of which is not None."""
     if asks == "action":
         try:
             return read(completion, numbers, tags=tags), None, None
@@ -103,6 +103,6 @@ def _said(completion: str, numbers: Numbers, asks: str, tags: bool) -> tuple[Act
 
 
 def _first_point(text: str) -> Any:
-    """The first of several points, or of a list in a published form behind its thought."""
+    """The first of several points, or of a list in a published form after its thought."""
     found = reading.json_said(text.partition("</think>")[2] or text)
     return reading.point_in(found[0]) if isinstance(found, list) and found else None

@@ -1,4 +1,4 @@
-"""`gui/grounding`: where to click for an instruction, on pages drawn here and shown by a browser."""
+"""`gui/grounding`: where to click for an instruction, on generated pages in a browser."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from mmrl_gui.rendered import Rendered, Renderer
 from mmrl_gui.screened import Screened
 
 ATTEMPTS = 40
-"""Pages that are drawn until one has a thing that can be asked for; nearly all have."""
+"""Maximum of pages that are generated until one has a suitable element; nearly all have."""
 BROWSER = "browser/html"
 
 
 @dataclass(kw_only=True, eq=False)
 class DrawnPages(Screened):
-    """What the tasks on pages drawn here share: which pages there are, and what shows them."""
+    """Base class of the tasks on generated pages: their kinds, and the browser that shows them."""
 
     size: str | Sequence[int] = "mobile"
-    """The screen: small (168 x 224), mobile (360 x 640), desktop (1280 x 800), or [width, height] in pixels."""
+    """Size of the screen: small (168 x 224), mobile (360 x 640), desktop (1280 x 800), or [width, height] in pixels."""
     level: str = "mixed"
-    """easy, middle, hard, or mixed, all three in turn: how much is on a page, how small, and how it is asked for."""
+    """easy, middle, hard, or mixed, which alternates: number and size of elements, and wording of instructions."""
     kinds: Sequence[str] = pages.KINDS
-    """Of `pages.KINDS`."""
+    """Kinds of pages, of `pages.KINDS`."""
     themes: Sequence[str] = pages.THEMES
-    """light, dark."""
+    """Themes: light, dark."""
     languages: Sequence[str] = ("en",)
-    """Of `words.LANGUAGES`: of what stands on the pages; instructions are in English."""
+    """Languages of the pages, of `words.LANGUAGES`; instructions are in English."""
     screens: str = BROWSER
-    """What shows the pages: screens whose pages are HTML."""
+    """Id of the screens that show the pages, which must take HTML."""
     warm: int = 200
-    """Items of the split `warm`, to imitate before training by reward."""
+    """Items of the split `warm`, for imitation before reinforcement learning."""
     train: int = 2000
     """Items of the split `train`."""
     test: int = 200
     """Items of the split `test`."""
     seed: int = 0
-    """Draws the pages. The run's own seed does not, so that runs are tested on the same ones."""
+    """Seed of the pages. The run's seed doesn't change them, so that all runs are tested on the same ones."""
 
     splits = ("warm", "train", "test")
 
@@ -76,22 +76,22 @@ class DrawnPages(Screened):
         return pages.LEVELS[number % len(pages.LEVELS)] if self.level == "mixed" else self.level
 
     def page(self, split: str, number: int, attempt: int, level: str) -> pages.Page:
-        """A page of a split. Which split one belongs to is told by what is on it, so that no two splits share any."""
+        """A page of a split. Its content decides its split, so that splits share no page."""
         for again in range(10 * ATTEMPTS):
             draw = chance(self.seed, "gui", split, str(number), str(attempt), str(again))
             drawn = pages.draw_page(draw, draw.choice(tuple(self.kinds)), self.screen, level, self.themes, self.languages)
             if self.splits[hash_rank(0, "split", drawn.html) % len(self.splits)] == split:
                 return drawn
-        raise UserError(f"no page for split {split!r}: name more kinds, themes or languages")
+        raise UserError(f"found no page for split {split!r}: give more kinds, themes or languages")
 
 
 @dataclass(kw_only=True, eq=False)
 class Grounding(DrawnPages):
-    """An instruction, and where to click for it."""
+    """Where to click for an instruction."""
 
     style: str = "short"
     form: str = "point"
-    """What is answered: point or box."""
+    """Answer: point or box."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +99,7 @@ class Grounding(DrawnPages):
         if self.style == "brief":
             check_choice("form", self.form, ("point",))
         if self.form == "box" and self.grid:
-            raise UserError("grid names cells, and no boxes: leave it out, or set form = 'point'")
+            raise UserError("grid can't describe boxes: leave it out, or set form = 'point'")
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         check_split(split, self.splits)
@@ -112,7 +112,7 @@ class Grounding(DrawnPages):
         return asking.thought(f"I am to do this: {prompt.meta['instruction']}", said) if self.style == "tags" else said
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of texts and of icons, of each way of asking and of each level."""
+        """Means for texts and icons, for each way of description and for each level."""
         return {name: value for key in ("type", "way", "level") for name, value in means(results, itemgetter(key)).items()}
 
     def _pose(self, split: str, number: int) -> Prompt:
@@ -124,7 +124,7 @@ class Grounding(DrawnPages):
             draw = chance(self.seed, "gui", "wish", split, str(number), str(attempt))
             if wish := _chosen(page, rendered, draw, level):
                 return self._prompt(f"{split}-{number}", page, rendered, wish, level)
-        raise UserError(f"there was nothing to ask for on {ATTEMPTS} pages of {self.screen} pixels: take a larger screen")
+        raise UserError(f"found no suitable element on {ATTEMPTS} pages of {self.screen} pixels: use a larger screen")
 
     def _prompt(self, id: str, page: pages.Page, rendered: Rendered, wish: Wish, level: str) -> Prompt:
         box = rendered.boxes[wish.thing.number]
@@ -149,7 +149,7 @@ class Grounding(DrawnPages):
 
 
 def _chosen(page: pages.Page, rendered: Rendered, draw: random.Random, level: str) -> Wish | None:
-    """What is asked for on a page: as often an icon as a text, where there are both."""
+    """The instruction for a page: icons and texts equally often, if it has both."""
     there = [thing for thing in page.things if thing.number in rendered.boxes]
     draw.shuffle(there)
     icon = draw.random() < 0.5

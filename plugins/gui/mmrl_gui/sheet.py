@@ -1,4 +1,4 @@
-"""A page as it is drawn: its HTML, and a note of every thing on it that can be clicked and every word that stands there."""
+"""A page under construction: its HTML, with notes of all clickable elements and all words on it."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ _NUMBER = re.compile(r'data-thing="(\d+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """A thing on a page that can be clicked."""
+    """A clickable element of a page."""
 
     number: int
-    """Its place among the page's things, in the order of the page."""
+    """Its index among the page's elements, in the order of the page."""
     role: str
     """button, link, tab, textbox, checkbox, radio, switch, slider, combobox, menuitem."""
     word: str
-    """What is written on it, or what it is for where nothing is."""
+    """The text on it, or its use if there is none."""
     name: str
-    """What it is called for those who can't see it; in a row or a card an icon's tells which one."""
+    """Its accessible name; that of an icon in a row or a card includes the row's or card's name."""
     text: bool
-    """Words can be seen on it; else it is an icon, or a control without words."""
+    """Whether it shows text; otherwise it is an icon, or a control without text."""
     icon: str = ""
-    """Of `mmrl_gui.icons.ICONS`, where it shows one."""
+    """Its icon, of `mmrl_gui.icons.ICONS`, if it shows one."""
     concept: str = ""
-    """What it is for, of `mmrl_gui.words.WORDS`, where it has a common use."""
+    """Its use, of `mmrl_gui.words.WORDS`, if it has a common one."""
     inside: str = ""
-    """What the row or the card that it is in is called; empty where it belongs to the whole page."""
+    """The name of its row or card; empty if it belongs to the whole page."""
     container: str = ""
-    """row, card or post, where it is in one."""
+    """row, card or post, if it is in one."""
     on: bool | None = None
-    """Of what can be switched: whether it is."""
+    """State of a switch."""
     covered: bool = False
-    """Something lies over it."""
+    """Whether something covers it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page that was drawn."""
+    """A generated page."""
 
     kind: str
     """mail, shop, settings, ..."""
     html: str
     things: tuple[Thing, ...]
     said: tuple[str, ...]
-    """What is written on it beside its things."""
+    """The text on it outside its elements."""
     icons: tuple[tuple[str, str], ...]
-    """(icon, what the row or card it is in is called) of every icon, also of those that can't be clicked."""
+    """(icon, name of its row or card) of every icon, also of those that can't be clicked."""
     language: str
     look: Look
 
 
 @dataclass
 class Sheet:
-    """A page while it is drawn. Its methods give HTML and note what they give."""
+    """A page under construction. Its methods return HTML and note its elements."""
 
     draw: random.Random
     look: Look
@@ -80,13 +80,13 @@ class Sheet:
 
     @contextlib.contextmanager
     def within(self, container: str, label: str) -> Iterator[None]:
-        """What is drawn belongs to a row, a card or a post of that name."""
+        """Elements that are made inside belong to a row, a card or a post of that name."""
         self._container, self._inside = container, label
         yield
         self._container = self._inside = ""
 
     def amount(self, easy: int, middle: int, hard: int) -> int:
-        """How many there are, by level, about."""
+        """About how many there are, by level."""
         most = {"easy": easy, "middle": middle, "hard": hard}[self.level]
         return max(1, min(most, 3) if self.look.tiny else most + self.draw.randint(-1, 1))
 
@@ -97,7 +97,7 @@ class Sheet:
     # -- words and pictures --------------------------------------------------------------------------------------------------
 
     def say(self, text: str, tag: str = "span", cls: str = "", attributes: str = "") -> str:
-        """Words that can't be clicked."""
+        """Text that can't be clicked."""
         self.said.append(text)
         return f'<{tag} class="{cls}" {attributes}>{escape(text)}</{tag}>'
 
@@ -110,13 +110,13 @@ class Sheet:
         return f'<span class="av" style="background:hsl({hue} 45% 42%)" aria-hidden="true">{escape(name[:1])}</span>'
 
     def picture(self, kind: str, width: str, height: str) -> str:
-        """A small picture, drawn here. width, height: in CSS's units."""
+        """A small picture. width, height: in CSS's units."""
         return f'<span class="th" style="width:{width};height:{height}">{pictures.svg(kind, self.draw)}</span>'
 
     # -- things --------------------------------------------------------------------------------------------------------------
 
     def button(self, concept: str, cls: str = "b", icon: str = "", acts: str = "", word: str = "") -> str:
-        """With words on it. concept: what is written there by language; or `word`, as it is."""
+        """A button with text. concept: its text, by language; or `word`, unchanged."""
         word = word or self.words[concept]
         mark = self._thing("button", word, text=True, icon=icon, concept=concept)
         return (
@@ -125,7 +125,7 @@ class Sheet:
         )
 
     def icon_button(self, icon: str, concept: str, cls: str = "ib", acts: str = "", pressed: bool | None = None) -> str:
-        """Without words: its name, and in a row or a card what that is called, is only for those who can't see it."""
+        """A button without text; its accessible name includes that of its row or card."""
         word = self.words[concept]
         called = f"{word}: {self._inside}" if self._inside else word
         mark = self._thing("button", word, name=called, icon=icon, concept=concept, on=pressed)
@@ -141,7 +141,7 @@ class Sheet:
     def entry(
         self, concept: str, icon: str = "", current: bool = False, shows: str = "", extra: str = "", bare: bool = False
     ) -> str:
-        """A line of a navigation. bare: its icon alone."""
+        """An entry of a navigation. bare: only its icon."""
         word = self.words[concept]
         mark = self._thing("link", word, text=not bare, icon=icon, concept=concept)
         here = 'aria-current="page"' if current else ""
@@ -167,7 +167,7 @@ class Sheet:
         return f'<button type="button" class="c" aria-pressed="{str(pressed).lower()}" {alone} {mark}>{escape(word)}</button>'
 
     def item(self, word: str, concept: str = "", acts: str = "", icon: str = "") -> str:
-        """A line of a menu."""
+        """An entry of a menu."""
         mark = self._thing("menuitem", word, text=True, concept=concept, icon=icon)
         return (
             f'<button type="button" class="n" role="menuitem" {acts} {mark}>{self.icon(icon, 1.1) if icon else ""}'
@@ -175,7 +175,7 @@ class Sheet:
         )
 
     def field(self, concept: str, value: str = "", hint: str = "", label: bool = True, kind: str = "text", id: str = "") -> str:
-        """A line to type into, under its label, or with its name inside it where there is no label."""
+        """A text field under its label, or with its name inside if there is no label."""
         word = self.words[concept]
         hint = hint if label else word
         shown = "" if kind == "password" else value or hint
@@ -187,12 +187,12 @@ class Sheet:
         return f'<div class="field"><span class="sm mu">{escape(word)}</span>{box}</div>' if label else box
 
     def finder(self, concept: str = "search") -> str:
-        """A line to search with."""
+        """A search field."""
         glass = self.icon("magnifying glass", 1.05)
         return f'<div class="find grow"><span class="mu">{glass}</span>{self.field(concept, label=False)}</div>'
 
     def choice(self, concept: str, options: list[str]) -> str:
-        """A field whose value is chosen from a menu that is closed."""
+        """A field whose value is chosen from a closed menu."""
         word, id = self.words[concept], self.id("m")
         mark = self._thing("combobox", word, text=True, concept=concept)
         lines = "".join(
@@ -207,7 +207,7 @@ class Sheet:
         )
 
     def switch(self, concept: str, on: bool) -> str:
-        """The switch alone; its label stands beside it."""
+        """The switch without its label, which is beside it."""
         word = self.words[concept]
         mark = self._thing("switch", word, concept=concept, on=on)
         return (
@@ -216,7 +216,7 @@ class Sheet:
         )
 
     def check(self, word: str, on: bool, concept: str = "", role: str = "checkbox") -> str:
-        """The box alone, of a row or of a label that stands beside it. role: checkbox or radio."""
+        """The box without its row or label, which is beside it. role: checkbox or radio."""
         mark = self._thing(role, word, concept=concept, on=on)
         shape = "ck ra" if role == "radio" else "ck"
         tick = self.icon("tick", 0.9) if role == "checkbox" else ""
@@ -242,7 +242,7 @@ class Sheet:
     # -- the page ------------------------------------------------------------------------------------------------------------
 
     def page(self, kind: str, body: str) -> Page:
-        """The page of a body. Its things are those that came into it, numbered in its order."""
+        """The page of a body. Its elements are those in the body, numbered in its order."""
         order = [int(number) for number in _NUMBER.findall(body)]
         places = {old: new for new, old in enumerate(order)}
         body = _NUMBER.sub(lambda found: f'data-thing="{places[int(found[1])]}"', body)
@@ -284,5 +284,5 @@ class Sheet:
 
 @functools.cache
 def script() -> str:
-    """What clicks do: switches flip, tabs and menus open, dialogs close, rows go; what has no effect of its own says its name."""
+    """Effects of clicks: switches flip, tabs and menus open, dialogs close, rows disappear; other elements show their name."""
     return files("mmrl_gui").joinpath("page.js").read_text(encoding="utf-8")

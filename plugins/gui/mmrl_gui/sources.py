@@ -1,7 +1,7 @@
-"""Elements on screens that people bring: ScreenSpot, its version 2 and its Pro, GUI-G1's data, tables of one's own.
+"""Elements on recorded screens: ScreenSpot, its version 2 and its Pro, GUI-G1's data, your own tables.
 
-Every source is read as rows of one form, so that tasks know no formats. A row that can't be used raises when it is asked for,
-and the message names its file and line.
+Every source is read as rows of one form, so that tasks need not know the formats. An unusable row raises when it is read, and the
+message names its file and line.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ IMAGE_KEYS = ("img_filename", "image", "image_path", "img", "file_name", "screen
 TEXT_KEYS = ("instruction", "problem", "expression", "text", "question")
 BOX_KEYS = ("bbox_2d", "bbox", "solution", "box")
 FORMS = ("xyxy", "xywh", "unit")
-"""How boxes are written: two corners; a corner and the size; two corners in parts of the picture."""
+"""Formats of boxes: two corners; a corner and the size; two corners as shares of the picture."""
 _PRO_KEYS = ("ui_type", "application", "img_size")
 _SOURCES = {"ios": "mobile", "android": "mobile", "windows": "desktop", "macos": "desktop", "linux": "desktop"}
 _WEB = ("web", "tool", "shop", "gitlab", "forum")
 _PREFIXES = {"mobile": "mobile", "pc": "desktop", "desktop": "desktop", "web": "web"}
-"""ScreenSpot's pictures begin with one of these."""
+"""Prefixes of the names of ScreenSpot's pictures -> platform."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Elements(DataTable):
     places: tuple[tuple[int, int], ...] = ()
     """(table, row) of each row."""
     keys: tuple[str, ...] = ()
-    """What decides a row's split: its picture, so that none is in two."""
+    """Decides a row's split: its picture, so that none is in two splits."""
 
     def location(self, index: int) -> str:
         table, row = self.places[index]
@@ -44,7 +44,7 @@ class Elements(DataTable):
 
 def elements(tables: list[Table], boxes: str | None) -> Elements:
     """Rows `{"id", "image", "instruction", "box", "form", "platform", "type", "group", "rate"}`. boxes: of `FORMS`; by default
-    what is custom, see `_form`."""
+    the convention of the key, see `_form`."""
     places = [(t, row) for t, table in enumerate(tables) for row in range(len(table.rows))]
     keys = [_key(tables[t].rows, row) for t, row in places]
 
@@ -57,7 +57,7 @@ def elements(tables: list[Table], boxes: str | None) -> Elements:
 
 
 def _key(rows: DataTable, row: int) -> str:
-    """The picture of a row as it names it; its place for one that can't be read, which is told when it is asked for."""
+    """The picture's path in a row; for an unreadable row, which raises when it is used, its location."""
     try:
         image = first(rows[row], IMAGE_KEYS)
     except UserError:
@@ -89,20 +89,21 @@ def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str,
 
 
 def _form(row: Mapping[str, Any], key: str, box: Any) -> str:
-    """ScreenSpot and its version 2 write a corner and the size, the Pro two corners; so do all under another key than bbox."""
+    """The format of a box: ScreenSpot and its version 2 have a corner and the size, the Pro and all keys other than bbox two
+    corners."""
     if isinstance(box, list) and box and all(is_number(v) and 0 <= v <= 1 for v in box):
-        raise ValueError(f'its {key} is {box!r:.80}, less than a pixel: say boxes = "unit" if it is in parts of the picture')
+        raise ValueError(f'its {key} is {box!r:.80}, less than a pixel: set boxes = "unit" if it is in shares of the picture')
     if key != "bbox" or any(k in row for k in _PRO_KEYS):
         return "xyxy"
     if "data_type" in row:
         return "xywh"
     raise ValueError(
-        'its bbox may be two corners or a corner and the size: say boxes = "xyxy" or "xywh", or "unit" for parts of the picture'
+        'its bbox may be two corners or a corner and the size: set boxes = "xyxy" or "xywh", or "unit" for shares of the picture'
     )
 
 
 def _platform(row: Mapping[str, Any], image: Any) -> str:
-    """mobile, desktop or web; empty where nothing tells."""
+    """mobile, desktop or web; empty if unknown."""
     for key in ("platform", "data_source"):
         name = str(row.get(key) or "").lower()
         if name:
@@ -112,7 +113,7 @@ def _platform(row: Mapping[str, Any], image: Any) -> str:
 
 
 def corners(box: Any, form: str, size: tuple[int, int]) -> Any:
-    """A box in its form as two corners in pixels; what is none as it is, for the check to refuse."""
+    """A box as two corners in pixels; an invalid one unchanged, for the check to refuse."""
     try:
         a, b, c, d = box if isinstance(box, list | tuple) else [box]
         if form == "xywh":

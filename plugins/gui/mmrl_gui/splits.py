@@ -1,4 +1,4 @@
-"""What the tasks on people's data share: where rows come from, and which split each is in."""
+"""Common parts of the tasks on your own data: sources of rows, and their splits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from mmrl_gui.tables import Table, tables
 
 @dataclass(kw_only=True, eq=False)
 class Data(Screened):
-    """A task on rows that people bring. A subclass reads tables and asks about a row."""
+    """Base class of tasks on your own rows. A subclass reads tables and makes a prompt from a row."""
 
     path: str
     """The table: .json, .jsonl, .csv, .parquet, a folder of such, a data set's name; or several, joined by ':'."""
     images: str | None = None
-    """The folder that pictures' names are relative to, by default the table's own; or one for each, joined by ':'."""
+    """The folder that picture paths are relative to, by default the table's own; or one for each, joined by ':'."""
     test_path: str | None = None
-    """A table of its own for the split `test`, with pictures in the same folders; `path` is then all for the other splits."""
+    """A separate table for the split `test`, with pictures in the same folders; `path` then only serves the other splits."""
     shares: Mapping[str, float] = field(default_factory=lambda: {"train": 0.9, "test": 0.1})
-    """Split -> share, drawn by the names of pictures or episodes, so that none is in two splits. {test = 1} only tests."""
+    """Split -> share, assigned by the names of pictures or episodes, so that none is in two splits. {test = 1} is for tests
+    only."""
     seed: int = 0
-    """Draws the splits. The run's own seed does not, so that nothing of the test is ever trained on."""
+    """Seed of the splits. The run's seed doesn't change them, so that no test row is ever trained on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,14 +55,12 @@ class Data(Screened):
             numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
 
     def _empty(self, name: str) -> str:
-        """What is said of a split without rows."""
+        """The error for a split without rows."""
         if name == "test" and self.test_path:
             return f"split 'test' of {display_path(self.test_path)} is empty: add rows, or leave test_path out"
         found = sum(len(numbers) for split, numbers in self._chosen.items() if not (split == "test" and self.test_path))
         if not found:
-            return (
-                f"split {name!r} of {display_path(self.path)} is empty: none of its {len(self._tables[name])} rows is asked about"
-            )
+            return f"split {name!r} of {display_path(self.path)} is empty: none of its {len(self._tables[name])} rows is suitable"
         others = [split for split in self._chosen if split != name and not (split == "test" and self.test_path)]
         example = ", ".join(f"{split} = 1" for split in others)
         return (
@@ -71,26 +70,26 @@ class Data(Screened):
         )
 
     def rows(self, found: list[Table]) -> tuple[DataTable, Sequence[str]]:
-        """(the rows of some tables, what decides the split of each)."""
+        """(the rows of some tables, the key that decides the split of each)."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(found)")
 
     def wanted(self, rows: DataTable) -> Sequence[int]:
-        """The numbers of the rows that are asked about; by default all."""
+        """The numbers of the rows with prompts; by default all."""
         return range(len(rows))
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
-        """A prompt, its id without the split. ValueError for a row that won't do."""
+        """A prompt, its id without the split. Raises ValueError for an unusable row."""
         raise NotImplementedError(f"{type(self).__name__} must define pose(row, number, rows)")
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        """In an order in which neighbouring rows of the table are far apart."""
+        """Prompts in an order in which neighbouring rows of the table are far apart."""
         check_split(split, self.splits)
         rows = self._tables[split]
         return LazyItems(rows, lambda row, number: _of(split, self.pose(row, number, rows)), self._chosen[split])
 
 
 def size_of(image: Any) -> tuple[int, int]:
-    """(width, height) of a picture as a row names it. UserError where it can't be opened."""
+    """(width, height) of a row's picture. Raises UserError if it can't be opened."""
     try:
         width, height = load_image(image).size
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C and a termination signal, noted while something must not be torn apart."""
+"""Deferred handling of Ctrl-C and termination signals."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mmrl.api.signals import on_termination, tell
 
 
 class Stop:
-    """What a person or a scheduler asked for. Signals are noted up to as many as are borne; one more raises KeyboardInterrupt."""
+    """Requests to stop. Signals are deferred up to a limit; one more raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.number = 0
-        """The signal that came first; 0 while none has."""
+        """The first signal; 0 before one."""
         self._count = 0
         self._borne = 0
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Meanwhile signals come here. For the main thread alone."""
+        """Handle signals inside this context. For the main thread only."""
         with on_termination(self._hear):
             yield
 
     @contextlib.contextmanager
     def bearing(self, count: int) -> Iterator[None]:
-        """Meanwhile so many signals are noted and no more; sys.maxsize notes all."""
+        """Inside this context `count` signals are deferred; sys.maxsize defers all."""
         before, self._borne = self._borne, count
         try:
             yield
@@ -35,7 +35,7 @@ class Stop:
             self._borne = before
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt where a signal came: here nothing is torn apart."""
+        """Raises KeyboardInterrupt if there was a signal. Call it where an interruption is safe."""
         if self.number:
             raise KeyboardInterrupt
 
@@ -43,14 +43,14 @@ class Stop:
         self.number = self.number or number
         self._count += 1
         if self._count > self._borne:
-            self._borne = sys.maxsize  # what is cleared away now is not interrupted again
+            self._borne = sys.maxsize  # the cleanup is not interrupted again
             raise KeyboardInterrupt
         if self._count == 1:
             tell("stopping after this action; once more to stop at once")
 
 
 def deaf() -> None:
-    """What is closed while this process ends is not interrupted any more."""
+    """Ignore signals while this process ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

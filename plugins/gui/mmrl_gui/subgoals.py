@@ -1,7 +1,7 @@
 """Sub-goals of an instruction, each judged by a vision-language model on the screens before and after a turn.
 
-VSC-RL (Wu et al. 2025, Variational Subgoal-Conditioned Reinforcement Learning) trains on such steps of a task in place of its end
-alone. There a model proposes the sub-goals; here the instruction is divided where it says what comes next.
+VSC-RL (Wu et al. 2025, Variational Subgoal-Conditioned Reinforcement Learning) trains on the sub-goals of a task instead of its
+end alone. There a model proposes the sub-goals; here the instruction is divided at words such as "then".
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any, Literal
 from mmrl import Case, Conversation, Score, UserError, user_message
 from mmrl.api.services import check_vision_language, vision_language
 from mmrl_gui.actions import NoAction, read, write
-from mmrl_gui.frames import Numbers, numbers_of
+from mmrl_gui.coordinates import Numbers, numbers_of
 
 QUESTION = (
     "The first picture shows a screen, and the second the same screen after this action: {action}. Did that do the following: "
     "{subgoal}? Answer with yes or no."
 )
 MOST = 8
-"""Sub-goals of one instruction; what is left stands in the last of them."""
+"""Maximum of sub-goals of one instruction; the last one contains the rest."""
 LONGEST = 100
-"""Characters of an action that the model is told."""
+"""Maximum of characters of an action in a question."""
 _QUOTED = re.compile(r'"[^"]*"')
 _DO = "click|press|tap|select|choose|pick|enter|type|write|fill|submit|open|close|scroll|drag|move|check|find|search|go|hit|set"
 _NEXT = re.compile(
     rf"\s*(?:;|\.)\s+(?:and\s+)?(?:then\s+)?|,?\s+(?:and\s+)?then,?\s+|(?<!\bfind),?\s+and\s+(?=(?:{_DO})\b)", re.IGNORECASE
 )
-"""What stands between two sub-goals: a full stop or a semicolon, `then`, `and` before something to do."""
+"""Separators of sub-goals: a full stop or a semicolon, `then`, `and` before a verb."""
 
 
 class Subgoals:
-    """The share of an instruction's sub-goals that were reached, each paid for the turn that first reached it.
+    """The share of an instruction's sub-goals that were reached; each is rewarded at the turn that first reached it.
 
-    Sub-goals are reached in their order. One is reached by a turn when the model finds that the turn's action did it, from the
-    screens before and after and from the action. The screen that ends an episode is not seen: where the episode succeeded, what
-    is left was reached by its last turn. Actions are told in mmrl's own words, so that nothing else that a policy says is read.
+    Sub-goals are reached in their order. A turn reaches one if the model says so, given the screens before and after and the
+    action. The final screen of an episode is not available: if the episode succeeded, its last turn reached the remaining
+    sub-goals. Actions are described in mmrl's own words, so that no other text of the policy is read.
 
-    Known exploits: what is typed is told to the model, up to 100 characters; and what the model mistakes is paid.
+    Known exploits: the model reads typed texts, up to 100 characters; its mistakes are rewarded.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Subgoals:
         batch_size: int = 16,
         max_pixels: int | None = None,
     ) -> None:
-        """model: a folder, a hub name, or tiny. above: a sub-goal is reached where the chance of yes, among yes and no, is more.
-        question: with {subgoal} in it, and {action} where the action is to be told, to be answered by yes or no; mmrl's own when
-        empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels:
-        larger pictures are shrunk."""
+        """model: a folder, a hub name, or tiny. above: a sub-goal is reached if the probability of yes, among yes and no, is
+        higher. question: a yes/no question with {subgoal} in it, and {action} for the action; mmrl's own when empty. device:
+        auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels: larger pictures are
+        reduced."""
         self.check({}, model=model, above=above, question=question, device=device, batch_size=batch_size)
         self.question, self.above = question or QUESTION, above
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
@@ -95,7 +95,7 @@ class Subgoals:
 
 
 def subgoals(text: str) -> list[str]:
-    """The sub-goals that an instruction names, in order, without full stops; what stands in double quotes is never divided."""
+    """The sub-goals of an instruction, in order, without full stops; text in double quotes is never divided."""
     quotes = _QUOTED.findall(text)
     hidden = _QUOTED.sub("\0", text)
     parts = [part.strip(" .;,") for part in _NEXT.split(hidden)]
@@ -107,8 +107,8 @@ def subgoals(text: str) -> list[str]:
 
 
 def moves(case: Case) -> list[tuple[Any, Any, str]]:
-    """(the screen before, the screen after, the action) of each turn after which a screen was seen. Raises UserError where the
-    episode shows no pictures."""
+    """(the screen before, the screen after, the action) of each turn that is followed by a screen. Raises UserError if the
+    episode has no pictures."""
     rollout = case.rollout
     assert isinstance(rollout, Conversation), "the spec asks for it"
     shown = [_last(rollout.prompt.images)] + [_last(_pictures(turn.messages)) for turn in rollout.turns[1:]]
@@ -119,11 +119,10 @@ def moves(case: Case) -> list[tuple[Any, Any, str]]:
 
 
 def first_reached(table: Sequence[Sequence[bool]], count: int, won: int | None) -> list[int | None]:
-    """The turn that first reached each of `count` sub-goals, None where none did. A sub-goal is reached by the turn of the one
-    before it at the earliest.
+    """The turn that first reached each of `count` sub-goals, None if none did. A sub-goal can't be reached before the one before
+    it.
 
-    table: by turn and sub-goal, whether the turn did it. won: the last turn of an episode that succeeded, which reached whatever
-    was left.
+    table: whether a turn did a sub-goal, [turn][sub-goal]. won: the last turn of a successful episode, which reached the rest.
     """
     found: list[int | None] = []
     earliest: int | None = 0
@@ -135,13 +134,13 @@ def first_reached(table: Sequence[Sequence[bool]], count: int, won: int | None) 
 
 
 def last_of(case: Case) -> int:
-    """The number of the last turn in which something was said."""
+    """The number of the last turn with a completion."""
     assert isinstance(case.rollout, Conversation)
     return max(n for n, turn in enumerate(case.rollout.turns) if turn.token_ids)
 
 
 def instruction(case: Case) -> str:
-    """What is to be done. Raises UserError for a task that doesn't keep it."""
+    """The instruction. Raises UserError for a task without it."""
     found = case.meta.get("instruction")
     if not isinstance(found, str):
         raise UserError('the prompt has no meta["instruction"]: this verifier is for gui/episodes')
@@ -160,7 +159,7 @@ def _score(goals: Sequence[str], reached: Sequence[int | None], turns: int) -> S
 
 
 def _said(completion: str, numbers: Numbers) -> str:
-    """The action of a turn in mmrl's own words."""
+    """The action of a turn, described by mmrl."""
     try:
         return write(read(completion, numbers, tags="<answer>" in completion), "brief")[:LONGEST]
     except NoAction:
@@ -182,10 +181,12 @@ def _last(pictures: Sequence[Any]) -> Any:
 
 
 def _asked(question: str, action: str, subgoal: str) -> str:
-    """The question with what is in it; UserError for braces that mean nothing."""
+    """The question with its values. Raises UserError for unknown braces."""
     if "{subgoal}" not in question:
-        raise UserError("question must hold {subgoal}, where what was to be done goes")
+        raise UserError("question must contain {subgoal}, which the sub-goal replaces")
     try:
         return question.format(action=action, subgoal=subgoal)
     except (KeyError, IndexError, ValueError) as error:
-        raise UserError(f"question = {question[:60]!r}: in braces only {{action}} and {{subgoal}} may stand ({error})") from None
+        raise UserError(
+            f"question = {question[:60]!r}: only {{action}} and {{subgoal}} are allowed in braces ({error})"
+        ) from None

@@ -22,15 +22,15 @@ class Table:
 
     rows: DataTable
     path: str
-    """Of the file."""
+    """Path of the file."""
     folder: str
-    """What the names of pictures are relative to."""
+    """The folder of relative paths of pictures."""
 
 
 def tables(path: str, images: str | None) -> list[Table]:
     """The tables of one path, or of several joined by ':'; `images` is then one folder for each, or one for all.
 
-    A folder stands for its `episodes.jsonl`, or else for all JSON and JSONL files in it. Raises UserError where there is none.
+    A folder means its `episodes.jsonl`, or else all JSON and JSONL files in it. Raises UserError if there is none.
     """
     given = [path] if _there(path) else [p for p in path.split(":") if p]
     folders = images.split(":") if images else []
@@ -45,7 +45,7 @@ def tables(path: str, images: str | None) -> list[Table]:
 
 
 def parsed(value: Any) -> Any:
-    """The JSON that a cell of a table holds as text; anything else as it is. An empty cell is None."""
+    """The value of a table's cell with JSON as text; anything else unchanged. An empty cell is None."""
     if not isinstance(value, str):
         return value
     if not value.strip():
@@ -57,7 +57,7 @@ def parsed(value: Any) -> Any:
 
 
 def first(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    """What stands under the first of some keys that says anything."""
+    """The value of the first key with a nonempty value."""
     return next((row[key] for key in keys if row.get(key) not in (None, "")), None)
 
 
@@ -82,7 +82,7 @@ def _files(path: str) -> list[str]:
 
 
 def _rows(path: str) -> DataTable:
-    """A table; a JSON file that holds one object is a table of one row."""
+    """A table; a JSON file with one object is a table of one row."""
     local = Path(path).expanduser()
     if local.suffix.lower() == ".json" and local.is_file():
         try:
@@ -97,5 +97,5 @@ def _rows(path: str) -> DataTable:
 def _there(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
-    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, a home that nobody has
+    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, an unknown user's home
         raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None

@@ -1,4 +1,4 @@
-"""How a page looks: colours, type, corners, density; and its style sheet. All of it is drawn from a seed, none is fetched."""
+"""The look of a page: colours, fonts, corners, density; and its style sheet. All are drawn from a seed, none is fetched."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FONTS = (
     "'Liberation Sans Narrow','Arial Narrow',sans-serif",
     "'Liberation Mono','Courier New',monospace",
 )
-"""Common ones, the first again and again, as on people's screens; a machine without them shows its own."""
+"""Common fonts, the first most often, as in practice; a machine without them uses its own."""
 _SHARES = (10, 5, 2, 2, 2, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How one page looks."""
+    """The look of one page."""
 
     theme: str
     """light or dark."""
@@ -31,27 +31,27 @@ class Look:
     height: int
     """Pixels of the screen."""
     hue: int
-    """Of what stands out, in degrees."""
+    """Hue of accents, in degrees."""
     vivid: int
-    """Saturation of what stands out, percent."""
+    """Saturation of accents, percent."""
     tint: int
     """Saturation of grounds and borders, percent."""
     font: str
     text: int
-    """Pixels of the text's size."""
+    """Font size in pixels."""
     radius: int
-    """Pixels of corners."""
+    """Radius of corners in pixels."""
     space: int
-    """Pixels of the least gap; others are multiples."""
+    """Smallest gap in pixels; others are multiples."""
     weight: float
-    """Of an icon's strokes, of 24."""
+    """Width of an icon's strokes, of 24 units."""
     filled: bool
-    """The main buttons are filled, and not outlined."""
+    """Main buttons are filled instead of outlined."""
     lined: bool
-    """Things stand apart by lines, and not by grounds."""
+    """Elements are separated by lines instead of backgrounds."""
     shadow: bool
     capitals: bool
-    """Buttons are in capitals."""
+    """Text of buttons is in capitals."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -59,17 +59,17 @@ class Look:
 
     @property
     def narrow(self) -> bool:
-        """A telephone's screen: one column."""
+        """Whether it is a telephone's screen: one column."""
         return self.width < 600
 
     @property
     def tiny(self) -> bool:
-        """A screen for tiny models: few things have room."""
+        """Whether it is a screen for tiny models, with few elements."""
         return self.width < 260
 
 
 def draw_look(draw: random.Random, size: tuple[int, int], theme: str, level: str) -> Look:
-    """theme: of `THEMES`. level: easy pages have larger type."""
+    """A random look. theme: of `THEMES`. level: easy pages have larger text."""
     width, height = size
     base = 11 if width < 260 else 15
     larger = {"easy": (1, 3), "middle": (-1, 2), "hard": (-2, 1)}[level]
@@ -133,5 +133,5 @@ def _own(look: Look) -> str:
 
 @functools.cache
 def _rules() -> str:
-    """What all pages share."""
+    """Rules of all pages."""
     return files("mmrl_gui").joinpath("page.css").read_text(encoding="utf-8")

@@ -1,8 +1,7 @@
-"""Episodes of screens and actions: those that were recorded, AndroidControl's, and pairs as UIShift has them.
+"""Episodes of screens and actions: recordings, AndroidControl's, and pairs as in UIShift.
 
-Three forms are known by what is in a row: a whole episode (`steps`, or lists of `screenshots` and `actions`), one step
-(`action`, with `episode_id` and `index` where steps belong together), and a pair of two pictures with the action between them.
-All are read as steps.
+The keys of a row decide its form: a whole episode (`steps`, or lists of `screenshots` and `actions`), one step (`action`, with
+`episode_id` and `index` if steps belong together), or a pair of two pictures with the action between them. All are read as steps.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ BOXES_KEYS = ("boxes", "a11y", "elements", "nodes")
 _EPISODE_KEYS = ("episode_id", "episode")
 _INDEX_KEYS = ("index", "step", "step_id")
 ONLY = ("success", "all")
-"""Which recorded episodes are taken: those that did what was to be done, or all."""
+"""Which recorded episodes are used: those that succeeded, or all."""
 Place = tuple[int, int, int]
-"""(table, row, step): step is -1 where a row is one step and no episode."""
+"""(table, row, step): step is -1 if a row is one step and not an episode."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Steps(DataTable):
     of: tuple[int, ...] = ()
     """Step -> its episode."""
     keys: tuple[str, ...] = ()
-    """Step -> what decides its split: its episode, so that none is in two."""
+    """Step -> key that decides its split: its episode, so that none is in two splits."""
     won: tuple[bool, ...] = ()
-    """Step -> whether its episode did what was to be done; where nothing says so, it did."""
+    """Step -> whether its episode succeeded; True if the row doesn't say."""
 
     def location(self, index: int) -> str:
         table, row, step = self.places[index]
@@ -59,7 +58,7 @@ class Steps(DataTable):
         return own[: own.index(index)]
 
     def later(self, index: int, k: int) -> Any:
-        """The picture k steps after a step; None where the episode ends before."""
+        """The picture k steps after a step; None if the episode ends before."""
         own = self.episodes[self.of[index]]
         at = own.index(index) + k
         if at < len(own):
@@ -69,8 +68,7 @@ class Steps(DataTable):
 
 def steps(tables: list[Table]) -> Steps:
     """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box"}`, the action as
-    `mmrl.api.simulators.gui.Action`. A row that can't be read counts as an episode of one step, and is told when it is
-    asked for."""
+    `mmrl.api.simulators.gui.Action`. An unreadable row counts as an episode of one step, and raises when it is used."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
     for t, table in enumerate(tables):
@@ -142,7 +140,7 @@ def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
 
 
 def _count(row: Mapping[str, Any]) -> int | None:
-    """How many steps a row has that is a whole episode; None for one that is a step."""
+    """Number of steps of a row that is a whole episode; None for a row that is a step."""
     for key in ("steps", "actions"):
         if isinstance(listed := parsed(row.get(key)), list):
             return len(listed)
@@ -162,7 +160,7 @@ def _order(value: Any) -> float | None:
 
 
 def _plain(table: Table, row: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """A step in the one form, its picture unopened and its box unchecked."""
+    """A step in the common form, with its picture unopened and its box unchecked."""
     own, final = _own(row, step)
     image, after = _images(own, final)
     if image is None:
@@ -218,7 +216,7 @@ def _images(own: Mapping[str, Any], final: Any) -> tuple[Any, Any]:
 
 
 def _android_name(row: Mapping[str, Any], index: Any) -> str:
-    """The name of a screen as UIShift's scripts write AndroidControl's."""
+    """The name of AndroidControl's screen in UIShift's scripts."""
     episode = first(row, _EPISODE_KEYS)
     if episode is None or index is None:
         raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
@@ -226,7 +224,7 @@ def _android_name(row: Mapping[str, Any], index: Any) -> str:
 
 
 def _beside(table: Table, image: Any) -> Any:
-    """A picture as a row names it; AndroidControl's may be in a folder for each episode."""
+    """The path of a row's picture; AndroidControl's may be in a folder for each episode."""
     found = resolve_image(table.path, image, table.folder)
     if isinstance(image, str) and image.startswith("epi_") and not Path(found).exists():
         nested = Path(table.folder).expanduser() / f"episode_{image.split('_')[1]}" / image
@@ -235,14 +233,14 @@ def _beside(table: Table, image: Any) -> Any:
 
 
 def smallest(boxes: Any, point: Sequence[float]) -> Box | None:
-    """The smallest of some boxes around a point, as UIShift finds what a click is about; None without one. A box is four
+    """The smallest of some boxes around a point, by which UIShift finds a click's element; None without one. A box is four
     numbers, or an object that has them as `box` or `bbox`, or as AndroidControl's `boundsInScreen`."""
     around = [box for one in boxes if (box := _bounds(one)) and inside(point, box)] if isinstance(boxes, list) else []
     return min(around, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]), default=None)
 
 
 def _clicked(elements: Any, point: Sequence[float]) -> list[Any]:
-    """Those of recorded elements that are clicked at a point."""
+    """The recorded elements whose click point is this point."""
     known = [one for one in elements if isinstance(one, dict)] if isinstance(elements, list) else []
     return [one for one in known if one.get("click_point", one.get("spot")) in (list(point), tuple(point))]  # spot: mmrl 0.1
 
@@ -259,9 +257,9 @@ def _bounds(one: Any) -> Box | None:
 
 
 def checked(action: Action, box: Any, size: tuple[int, int]) -> Box | None:
-    """The box of an action on a picture of `size`, cut at its edges; None without one.
+    """The box of an action on a picture of `size`, clipped to its edges; None without one.
 
-    Raises ValueError where a place is beyond the picture, or the box is none or does not hold the place.
+    Raises ValueError if a position is outside the picture, or the box is invalid or doesn't contain the position.
     """
     width, height = size
     for place in (action.at, action.to):

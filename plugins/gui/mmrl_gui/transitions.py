@@ -1,7 +1,7 @@
-"""`gui/transitions`: which action led from one screen to another, on pages drawn here that really change.
+"""`gui/transitions`: the action that led from one screen to another, on generated working pages.
 
-The browser shows a page, something is done to it, and the browser shows what came of it: inverse dynamics without any recording
-(UIShift, Gao et al. 2025, learns from such pairs). Each action says on the screen what it was, so that one answer is right.
+The browser shows a page, executes an action, and shows the result: inverse dynamics without recordings (UIShift, Gao et al. 2025,
+learns from such pairs). Each action leaves a visible trace, so that exactly one answer is right.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mmrl_gui.screens_task import ATTEMPTS, DrawnPages
 KINDS = ("click", "type", "scroll")
 _FIELDS = ("textbox",)
 _SECRET = "password"
-"""What is typed there can't be read."""
+"""Text typed into this field is not visible."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class Transitions(DrawnPages):
 
     style: str = "json"
     kinds_of_action: Sequence[str] = KINDS
-    """click, type, scroll: what may have been done."""
+    """Kinds of action: click, type, scroll."""
 
     styles = STYLES
 
@@ -59,7 +59,7 @@ class Transitions(DrawnPages):
         return asking.thought("I compare the two screens.", said) if self.style == "tags" else said
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each kind of action, where there are several."""
+        """The mean for each kind of action, if there are several."""
         figures = means(results, lambda meta: f"kind/{meta['kind']}")
         return figures if len(figures) > 1 else {}
 
@@ -72,7 +72,9 @@ class Transitions(DrawnPages):
             does = {"click": _clicks, "type": _types, "scroll": _scrolls}[kind](page, draw)
             if rendered := self._renderer.show(page, does, f"{kind} {split}-{number}"):
                 return self._prompt(f"{split}-{number}", page, rendered, level)
-        raise UserError(f"nothing could be done on {ATTEMPTS} pages of {self.screen} pixels: take a larger screen, or more kinds")
+        raise UserError(
+            f"found no possible action on {ATTEMPTS} pages of {self.screen} pixels: use a larger screen, or more kinds"
+        )
 
     def _prompt(self, id: str, page: pages.Page, rendered: Rendered, level: str) -> Prompt:
         assert rendered.step is not None
@@ -98,7 +100,7 @@ class Transitions(DrawnPages):
 
 
 def _clicks(page: pages.Page, draw: random.Random) -> Any:
-    """A click on a thing: one that can be switched as often as any other."""
+    """A click on an element: on switches as often as on all others."""
 
     def does(screen: Screen, shown: ScreenObservation) -> Rendered | None:
         boxes = boxes_of(page, shown.elements, page.look.size)
@@ -115,7 +117,7 @@ def _clicks(page: pages.Page, draw: random.Random) -> Any:
 
 
 def _types(page: pages.Page, draw: random.Random) -> Any:
-    """A text into an empty field that was clicked before."""
+    """Typing a text into an empty field that was clicked before."""
 
     def does(screen: Screen, shown: ScreenObservation) -> Rendered | None:
         boxes = boxes_of(page, shown.elements, page.look.size)
@@ -144,6 +146,6 @@ def _scrolls(page: pages.Page, draw: random.Random) -> Any:
 
 
 def _done(screen: Screen, shown: ScreenObservation, step: Step) -> Rendered | None:
-    """Two screens with a step between them; None where nothing is seen of it."""
+    """Two screens with a step between them; None if it changed nothing visible."""
     before, after = png(shown), png(screen.act(step.action))
     return Rendered(pngs=(before, after), boxes={}, step=step) if before != after else None

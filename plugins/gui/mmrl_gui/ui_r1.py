@@ -1,8 +1,8 @@
 """The rewards of UI-R1, as published, faults included (github.com/lll6gg/UI-R1, commit 2fe9bf0).
 
 Lu et al. 2025, "UI-R1: Enhancing Efficient Action Prediction of GUI Agents by Reinforcement Learning". Their sum is the reward.
-`answer` is `{"action", "bbox"}`, the box as two corners in whole pixels; `meta["scale"]`, or the policy's frame, says how the
-numbers of a completion become such.
+`answer` is `{"action", "bbox"}`, the box as two corners in whole pixels; `meta["scale"]`, or the policy's coordinate format,
+says how the numbers of a completion become such.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mmrl import Case
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag, has_think_answer_format
-from mmrl_gui.frames import numbers_of
+from mmrl_gui.coordinates import numbers_of
 
 _QUOTED = re.compile(r"'action':\s*'(\w+)'")
 _BARE = re.compile(r"'action':\s*(\w+)")
@@ -24,7 +24,7 @@ def action_type(case: Case) -> float:
     """1 when the type is the true one: the first `'action': 'TYPE'` of the first answer tag, or else the first without quotes
     around it. Double quotes are not read, as published.
 
-    Known exploits, as published: what else the tag says is not read.
+    Known exploits, as published: the rest of the tag is not read.
     """
     found = _type_in(_answer(case))
     return float(found is not None and found == _true_type(case))
@@ -34,7 +34,7 @@ def coordinate(case: Case) -> float:
     """1 when the type is the true one and, where it is a click, the first `[x, y]` of whole numbers in the first answer tag
     lies in the true box, edges included, after it was scaled and cut to whole pixels.
 
-    Known exploits, as published: the direction of a scroll and a text are not read. Without a point that of 0, 0 counts.
+    Known exploits, as published: the direction of a scroll and a text are not read. Without a point, 0, 0 counts.
     """
     text = _answer(case)
     kind = _type_in(text)
@@ -52,7 +52,7 @@ def coordinate(case: Case) -> float:
 
 
 def form(case: Case) -> float:
-    """1 when a thought and an answer stand in their tags and nothing around them; what they hold is not read."""
+    """1 when there are a thought and an answer in their tags and nothing around them; their content is not read."""
     return float(len(case.completion) <= MAX_LENGTH and has_think_answer_format(case.completion))
 
 
@@ -79,6 +79,6 @@ def _scaled(case: Case, point: tuple[int, int]) -> tuple[int, int]:
 
 
 def _true_box(box: Sequence[float]) -> Sequence[float]:
-    """The box as the published code reads it from its own text: whole numbers that are not negative, or nothing."""
+    """The box as the published code parses it from its text: whole numbers that are not negative, else empty."""
     sound = len(box) == 4 and all(isinstance(v, int) and v >= 0 for v in box)
     return box if sound else (0, 0, 0, 0)

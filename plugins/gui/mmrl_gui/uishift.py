@@ -1,7 +1,7 @@
 """The rewards of UIShift, as published, faults included (github.com/UbiquitousLearning/UIShift, commit d1dc722).
 
 Gao et al. 2025, "UIShift: Enhancing VLM-based GUI Agents through Self-supervised Reinforcement Learning". Their sum is the
-reward. `answer` is the true action as AndroidControl writes it, `{"action_type": "click", "x", "y"}`, a click with the smallest
+reward. `answer` is the true action in AndroidControl's form, `{"action_type": "click", "x", "y"}`, a click with the smallest
 box around it as `bbox`.
 """
 
@@ -13,25 +13,25 @@ from typing import Any
 
 from mmrl import Case
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag
-from mmrl_gui.frames import Numbers, numbers_of
+from mmrl_gui.coordinates import Numbers, numbers_of
 
 _ARGUMENT = {"scroll": "direction", "open_app": "app_name", "input_text": "text"}
 
 
 def form(case: Case) -> float:
-    """1 when there is an answer tag that is closed, anywhere; what it holds isn't read."""
+    """1 when there is a closed answer tag anywhere; its content isn't read."""
     return float(_bounded(case) != "" and first_tag(case.completion) is not None)
 
 
 def action(case: Case) -> float:
     """1 when the action is the true one.
 
-    Read is the JSON of the first answer tag, or of all that was said, in a fence or not; `\\n` written as two signs is left out.
-    A click must lie in the box, edges included, or without one be at the very point; the direction of a scroll, the name of an
-    app and a text must be equal, but for case and outer blanks. Going back has a type alone.
+    It is the JSON of the first answer tag, or of the whole completion, in a fence or not; `\\n` as two characters is left out. A
+    click must lie in the box, edges included, or without one be exactly at the point; the direction of a scroll, the name of an
+    app and a text must be equal, except for case and outer blanks. Of going back only the type counts.
 
-    As published: types are compared without regard to case, and then only those in small letters are known, so that "CLICK" is 0;
-    so are wait, long_press and navigate_home. Numbers may be written as texts.
+    As published: types are compared without regard to case, but only those in small letters are supported, so that "CLICK" is 0;
+    so are wait, long_press and navigate_home. Numbers may be texts.
     """
     text = _bounded(case)
     answer = first_tag(text)
@@ -41,7 +41,7 @@ def action(case: Case) -> float:
         return 0.0
     try:
         return float(_right(said, case.answer, numbers_of(case)))
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):  # a text that is none, a number that is none
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):  # not a text, not a number
         return 0.0
 
 
@@ -62,7 +62,7 @@ def _right(said: Any, true: Mapping[str, Any], numbers: Numbers) -> bool:
 
 
 def _unfenced(text: str) -> str:
-    """What stands in the first ``` fence, which may begin with the name json; all of a text without one."""
+    """The content of the first ``` fence, which may begin with the name json; the whole text without one."""
     start = text.find("```")
     end = text.find("```", start + 3) if start >= 0 else -1
     if end < 0:

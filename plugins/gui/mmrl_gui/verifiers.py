@@ -1,8 +1,8 @@
-"""Our verifiers. The truth is in pixels of the screen's picture, completions in the numbers of the policy, or of the task.
+"""Our verifiers. The truth is in pixels of the screen's picture, completions in the format of the policy, or of the task.
 
 `case.answer` is, for `hit`, `iou` and `size-aware`, a box, `[x1, y1, x2, y2]`, or an object with it as `box`; for `hit` also a
-list of boxes of which any will do. For `action` and `action-type` it, or `meta["true"]`, is `{"action": ..., "box": [...] or
-None}`, the action as `actions.as_data` keeps it. Episodes are worth what `case.outcome` says.
+list of boxes, any of which is right. For `action` and `action-type` it, or `meta["true"]`, is `{"action": ..., "box": [...] or
+None}`, the action in the form of `actions.as_data`. Episodes are scored by `case.outcome`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mmrl.api.simulators.gui import Action, Box
 from mmrl.api.verifiers.parse import fenced_blocks, thinks_and_answers_once
 from mmrl_gui import geometry, reading
 from mmrl_gui.actions import NoAction, of_data, read
-from mmrl_gui.frames import Numbers, numbers_of
+from mmrl_gui.coordinates import Numbers, numbers_of
 
 NEAR = 0.14
-"""How far a click may be from the true one where no box is known, in parts of the screen's width and height, as OS-Atlas and
-GUI-R1 evaluate AndroidControl."""
+"""Maximal distance of a click from the true one without a box, as a share of the screen's width and height, as in the evaluations
+of AndroidControl by OS-Atlas and GUI-R1."""
 ENOUGH = 0.5
 """The F1 from which two texts count as the same, in the same evaluations."""
 FULL = 1 + 0.25 + 0.125
@@ -35,8 +35,8 @@ def hit(case: Case, first: bool = False) -> Score:
 
     first: of a list of several points the first counts, as InfiGUI-G1 is evaluated.
 
-    Known exploits: none of its own; on screens with one large element its middle is a good guess. What can't be read is wrong, as
-    are several points.
+    Known exploits: none; on screens with one large element its middle is a good guess. Unreadable answers and several points are
+    wrong.
     """
     where, why = _where(case, first)
     if where is None:
@@ -52,7 +52,7 @@ def hit(case: Case, first: bool = False) -> Score:
 
 
 def iou(case: Case, threshold: float = 0.0) -> Score:
-    """The IoU of the one box that is answered and the true one, 0 to 1. The truth is compared as it would be written.
+    """The IoU of the one box that is answered and the true one, 0 to 1. The truth is compared as rounded in the answer's format.
 
     threshold: an IoU below it counts 0.
 
@@ -66,12 +66,12 @@ def iou(case: Case, threshold: float = 0.0) -> Score:
 
 
 def size_aware(case: Case) -> Score:
-    """A hit of the box's middle, its IoU, and how alike the sizes are, 0 to 1: GUI-G1's three parts in its weights 1, 0.25 and
-    0.125, over their sum.
+    """A hit of the box's middle, its IoU, and the similarity of the sizes, 0 to 1: GUI-G1's three parts with its weights 1, 0.25
+    and 0.125, divided by their sum.
 
-    As with GUI-G1, the hit alone would shrink boxes and the IoU alone would enlarge them (Zhou et al. 2025, section 4). Other
-    than there sizes are compared with each other and not with the screen, where all small boxes are alike; only what overlaps
-    is paid for its size; and the box must lie on the screen, so that no number beyond it pays.
+    As in GUI-G1, the hit alone would shrink boxes and the IoU alone would enlarge them (Zhou et al. 2025, section 4). Unlike
+    there, sizes are compared with each other instead of the screen, for which all small boxes are similar; only overlapping boxes
+    earn the size part; and the box must lie on the screen.
 
     Known exploits: a box over the whole screen, if its middle is on the element, earns 8 of 11 and little more.
     """
@@ -113,12 +113,12 @@ def _both(case: Case) -> tuple[tuple[Box, Box] | None, str]:
 
 
 def on_grid(grid: Sequence[float] | None) -> str:
-    """What to add where a place was missed: the middle of no cell may lie on it."""
+    """Text for the detail of a miss: on a grid, no cell's middle may hit a small element."""
     return f", on a grid of {grid[0]} x {grid[1]}" if grid else ""
 
 
 def _leaves(box: Box, true: Box, numbers: Numbers) -> bool:
-    """Whether a box leaves its picture by more than a pixel, and by more than the true one does where that was rounded."""
+    """Whether a box exceeds its picture by more than a pixel, and by more than the rounded true one."""
     if numbers.image is None:
         return False
     width, height = numbers.image
@@ -143,17 +143,17 @@ def _box(value: Any) -> Box:
 
 
 def action(case: Case, text: Literal["exact", "f1"] = "exact", graded: bool = False) -> Score:
-    """1 when the action is the true one: its kind, and what belongs to it. The step success of AndroidControl (Li et al. 2024).
+    """1 when the action is the true one, with its kind and arguments. The step success of AndroidControl (Li et al. 2024).
 
     Clicks, presses and the start of a drag must lie in the true box, or without one within 0.14 of the screen from the true
-    point, as must a drag's end; a scroll must go the same way; texts, apps, keys and answers must be equal, but for case and
-    blanks. A wait, and going back or home, have a kind alone. Parts: `type`; `grounding` where the true action has a place,
-    `text` where it has a text, `direction` of scrolls. Each is 0 where the kind is wrong.
+    point, as must a drag's end; a scroll must go the same way; texts, apps, keys and answers must be equal, except for case and
+    blanks. A wait, and going back or home, have no arguments. Parts: `type`; `grounding` if the true action has a position,
+    `text` if it has a text, `direction` of scrolls. Each is 0 if the kind is wrong.
 
-    text: "f1" takes what is typed and answered for the same from an F1 of 0.5 between their words on, as GUI-R1 does. graded:
-    half for the kind, and half for what belongs to it.
+    text: "f1" accepts typed texts and answers from an F1 of 0.5 between their words on, as in GUI-R1. graded: half for the kind,
+    half for the arguments.
 
-    Known exploits: guessing the commonest kind earns its share where `graded`.
+    Known exploits: with `graded`, guessing the commonest kind earns its share.
     """
     about = _about(case)
     true, numbers = of_data(about["action"]), numbers_of(case)
@@ -181,7 +181,7 @@ def action(case: Case, text: Literal["exact", "f1"] = "exact", graded: bool = Fa
 
 
 def action_type(case: Case) -> Score:
-    """1 when the kind of the action is the true one, whatever belongs to it.
+    """1 when the kind of the action is the true one, whatever its arguments are.
 
     Known exploits: the commonest kind is often right.
     """
@@ -194,7 +194,7 @@ def action_type(case: Case) -> Score:
 
 
 def _about(case: Case) -> Mapping[str, Any]:
-    """The true action and its box; tasks that answer in a published form keep them in `meta["true"]`."""
+    """The true action and its box; tasks with answers in a published form have them in `meta["true"]`."""
     found: Mapping[str, Any] = case.meta.get("true", case.answer)
     return found
 
@@ -209,11 +209,11 @@ def _parts(true: Action) -> list[str]:
 
 
 def _there(found: Action, true: Action, box: Sequence[float] | None, numbers: Numbers) -> bool:
-    """Whether the places of an action are right."""
+    """Whether the positions of an action are right."""
     assert found.at and true.at
     screen = numbers.image or (1000, 1000)
     right = geometry.inside(found.at, box) if box else geometry.apart(found.at, true.at, screen) <= NEAR
-    if box and not right and numbers.grid:  # the cell that holds the middle of the box comes as near as can be
+    if box and not right and numbers.grid:  # the cell with the middle of the box is the closest possible
         cell = numbers.pixels(numbers.written(geometry.middle(box)))
         right = geometry.apart(found.at, cell, screen) < 1e-9
     if true.to is None or not right:
@@ -227,7 +227,7 @@ def _same_text(found: Action, true: Action, how: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """The form in which texts are compared: without regard to case and to blanks."""
+    """The form in which texts are compared: without case and blanks."""
     return " ".join(text.casefold().split())
 
 
@@ -241,13 +241,13 @@ def f1(found: str, true: str) -> float:
 
 
 def form(case: Case) -> Score:
-    """1 when the completion has the form that the task asks for: `meta["style"]` says how it is written, short, json, brief or
-    tags, and `meta["asks"]` what for, point, box or action.
+    """1 when the completion has the requested form: `meta["style"]` is short, json, brief or tags, `meta["asks"]` is point, box
+    or action.
 
     short: numbers alone. brief: one line. json: JSON and nothing else. tags: one thought and one answer, neither empty, each in
     its tag, and nothing else; the answer is JSON.
 
-    Known exploits: what the answer says is not compared with the truth; a reward for it must stand beside this one.
+    Known exploits: the answer is not compared with the truth; combine it with a reward that does.
     """
     style, asks = case.meta.get("style", "json"), case.meta.get("asks", "action")
     text, why = reading.said(case.completion, style == "tags")
@@ -286,19 +286,19 @@ def _whole_json(plain: str) -> bool:
 
 
 def success(case: Case) -> Score:
-    """1 when the episode did what was to be done; 0 also where nothing came of it."""
+    """1 when the episode succeeded; 0 also without an outcome."""
     value = float(case.outcome.get("success", 0.0))
     return Score(value, detail="" if value else on_grid(case.meta.get("grid")).removeprefix(", "))
 
 
 def raw_reward(case: Case) -> float:
-    """What the page paid in the whole episode without regard to time, -1 to 1. MiniWoB++ pays -1 for failing and for running
-    out of time, and so does this where the episode ended before the page said anything."""
+    """The page's reward of the whole episode without its time factor, -1 to 1. MiniWoB++ gives -1 for failing and for running out
+    of time; so does this if the episode ended before the page gave a reward."""
     return _within(case.outcome.get("raw_reward", -1.0))
 
 
 def decayed_reward(case: Case) -> float:
-    """The same, where the page pays less the later it is done."""
+    """The same with the page's time factor, which decreases with time."""
     return _within(case.outcome.get("reward", -1.0))
 
 

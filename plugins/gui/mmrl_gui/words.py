@@ -1,4 +1,4 @@
-"""What stands on pages drawn here: the words of buttons and menus in seven languages, and things to list."""
+"""Texts of generated pages: words of buttons and menus in seven languages, and items for lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TABLE = data("mmrl_gui").joinpath("words.txt").read_text(encoding="utf-8")
 WORDS: dict[str, dict[str, str]] = {
     concept: dict(zip(LANGUAGES, words, strict=True)) for concept, *words in (row.split("|") for row in _TABLE.splitlines())
 }
-"""What is meant -> language -> how it is written on a button."""
+"""Concept -> language -> text on a button."""
 _THINGS = {
     "en": "Invoice|Meeting|Holiday plans|Contract|Report|Ticket|Order|Recipe|Travel guide|Budget|Photos|Schedule|Survey|Workshop",
     "de": "Rechnung|Besprechung|Urlaub|Vertrag|Bericht|Fahrkarte|Bestellung|Rezept|Reiseführer|Haushalt|Bilder|Zeitplan|Umfrage",
@@ -39,7 +39,7 @@ _GOODS = {
     "watch": "Watch", "shirt": "Shirt", "ball": "Ball",
 }  # fmt: skip
 GOODS = tuple(_GOODS)
-"""Things in a shop, of which there are pictures."""
+"""Goods of a shop that have pictures."""
 KINDS_OF_GOODS = (
     "Alta",
     "Boreal",
@@ -108,7 +108,7 @@ ENDINGS = {
     ".mp3": "musical note",
     ".mp4": "video camera",
 }
-"""Of files, and the icon of their kind."""
+"""File endings, and the icon of their kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ class Vocabulary:
         return _WEEKDAYS[self.language].split()
 
     def titles(self, draw: random.Random, count: int) -> list[str]:
-        """Different things to list: `Invoice March`, `Report 12`."""
+        """Different titles for lists: `Invoice March`, `Report 12`."""
         stems = _THINGS[self.language].split("|")
         chosen = draw.sample(stems, min(count, len(stems)))
-        while len(chosen) < count:  # what comes again has another number
+        while len(chosen) < count:  # repeats get another number
             chosen.append(draw.choice(stems))
         found: dict[str, None] = {}
         for stem in chosen:
@@ -149,7 +149,7 @@ class Vocabulary:
 
 
 def goods(draw: random.Random, count: int) -> list[tuple[str, str]]:
-    """(what it is, what it is called) of different things in a shop."""
+    """(kind, name) of different goods in a shop."""
     brands = (
         draw.sample(KINDS_OF_GOODS, count)
         if count <= len(KINDS_OF_GOODS)

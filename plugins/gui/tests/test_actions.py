@@ -1,4 +1,4 @@
-"""What completions say, as actions: every form, places in every frame, and hostile text."""
+"""What completions say, as actions: every form, places in every coordinate format, and hostile text."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_gui.actions import SAME, NoAction, as_data, key_of, listed, of_data, read, write
 from mmrl_gui.asking import _BRIEF, _JSON, language
-from mmrl_gui.frames import Numbers, numbers_for
+from mmrl_gui.coordinates import Numbers, numbers_for
 
 from mmrl import CoordinateFormat, ImageProcessing
 from mmrl.api.simulators.gui import ACTION_KINDS, DIRECTIONS, Action, Element
@@ -166,8 +166,10 @@ def test_what_is_written_is_read_back(action, style):
 def test_a_place_in_a_box_stays_in_it_whatever_the_numbers(corner, width, height, frame, shrunk, brief):
     size = (720, 560)
     box = (corner[0], corner[1], corner[0] + width, corner[1] + height)
-    eyes = ImageProcessing(frame if frame != "grid" else CoordinateFormat.PIXELS, lambda s: (s[0] // shrunk, s[1] // shrunk))
-    numbers = numbers_for(eyes, size, grid=(36, 28) if frame == "grid" else None)
+    processing = ImageProcessing(
+        frame if frame != "grid" else CoordinateFormat.PIXELS, lambda s: (s[0] // shrunk, s[1] // shrunk)
+    )
+    numbers = numbers_for(processing, size, grid=(36, 28) if frame == "grid" else None)
     at = ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
     said = write(Action(kind="click", at=at), "brief" if brief else "json", numbers, within=box)
     found = read(said, numbers).at

@@ -8,7 +8,7 @@ import pytest
 from mmrl_gui import trajectories
 from mmrl_gui.action_task import Inverse, NextAction
 from mmrl_gui.data_task import GroundingData
-from mmrl_gui.marks import SAID, marked
+from mmrl_gui.drawing import SAID, draw_action
 from PIL import Image
 
 from broken_rows import faults_of
@@ -289,10 +289,7 @@ def test_a_bad_recording_is_named_by_line_and_step(recording, change):
 @pytest.mark.parametrize("key", ["click_point", "spot"])  # spot: as mmrl 0.1 wrote it
 def test_a_recorded_click_is_about_the_element_that_is_clicked(recording, change, key):
     """Of the elements around it, where no box is told: not the smallest, but the one whose place it is."""
-    listed = [
-        {"box": [0, 0, 100, 80], "role": "list", key: [20.0, 8.0]},
-        {"box": [18, 6, 22, 10], "role": "text", key: [19, 7]},
-    ]
+    listed = [{"box": [0, 0, 100, 80], "role": "list", key: [20.0, 8.0]}, {"box": [18, 6, 22, 10], "role": "text", key: [19, 7]}]
 
     def spoil(row):
         row["steps"][0] = {**row["steps"][0], "action": {"kind": "click", "at": [20, 8]}, "box": None, "elements": listed}
@@ -341,7 +338,7 @@ def test_a_split_without_rows_names_shares(pictures, tmp_path, files):
         GroundingData(path=files["spot"], images=str(pictures), test_path=str(tmp_path / "none.json"))
 
 
-# -- options, frames, the kit -----------------------------------------------------------------------------------------------
+# -- options, coordinate formats, the kit -------------------------------------------------------------------------------------
 
 
 def test_bad_files_and_options_are_refused_in_one_line(files, tmp_path, recording):
@@ -496,7 +493,7 @@ def test_actions_of_every_kind_leave_the_screen_itself_alone():
         Action(kind="click", at=(5000, -5000)),
         Action(kind="drag", at=(5, 5), to=(5, 5)),
     ):
-        shown = marked(picture, action)
+        shown = draw_action(picture, action)
         assert shown.width == 600
         assert (SAID in {colour for _, colour in shown.getcolors(1 << 18)}) == (action.kind != "click")
     assert picture.getcolors() == [(60000, (0, 0, 0))]

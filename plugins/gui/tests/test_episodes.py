@@ -78,14 +78,14 @@ def screens(monkeypatch):
 
 
 def play(task, prompt, *completions):
-    world = task.environment(prompt)
+    environment = task.environment(prompt)
     replies = []
     for text in completions:
-        replies.append(world.step(text))
+        replies.append(environment.step(text))
         assert isinstance(replies[-1], Reply)
         if replies[-1].terminated:
             break
-    world.close()
+    environment.close()
     return replies
 
 
@@ -207,10 +207,10 @@ def test_tags_want_an_answer_tag(screens):
 def test_demonstrations_are_what_an_expert_says(screens):
     task = Episodes(simulator="fake/x", pages=["two"], style="brief")
     prompt = task.prompts("demo", 0)[0]
-    world = task.environment(prompt)
-    assert not world.step(task.gold(prompt)).terminated
-    assert world.step(world.gold_turn()).outcome["success"] == 1.0
-    world.close()
+    environment = task.environment(prompt)
+    assert not environment.step(task.gold(prompt)).terminated
+    assert environment.step(environment.gold_turn()).outcome["success"] == 1.0
+    environment.close()
     stranger = Episodes(simulator="fake/x", pages=["unknown"]).prompts("demo", 0)[0]
     with pytest.raises(NoGold, match="nobody knows what to do on page 'unknown'"):
         task.gold(stranger)
@@ -234,13 +234,13 @@ def test_recorded_episodes_are_shown_again(screens, tmp_path):
     task = Episodes(simulator="fake/x", pages=["two"], style="brief", recording=str(tmp_path), prompt="{instruction}", demos=4)
     prompts = task.prompts("demo", 0)
     assert [p.text for p in prompts] == ["Do 0.", "Do 2.", "Do 0.", "Do 2."], "failures are not imitated"
-    world = task.environment(prompts[1])
-    reply = world.step("whatever")
-    assert task.gold(prompts[1]) == "click 25 25" and world.gold_turn() == "click 75 25"
+    environment = task.environment(prompts[1])
+    reply = environment.step("whatever")
+    assert task.gold(prompts[1]) == "click 25 25" and environment.gold_turn() == "click 75 25"
     from mmrl.api.media.images import load_image
 
     assert load_image(reply.messages[0]["content"][0]["image"]).getpixel((0, 0)) == (100, 50, 0)
-    assert world.step(world.gold_turn()).terminated
+    assert environment.step(environment.gold_turn()).terminated
     assert screens.opened == 0, "no screen is needed"
     assert task.prompts("train", 0)[0].text == "Click 0.", "the other splits are live"
     with pytest.raises(UserError, match='observe = "picture"'):
@@ -253,9 +253,9 @@ def test_all_recorded_episodes_may_be_imitated_failures_too(screens, tmp_path):
     prompts = task.prompts("demo", 0)
     assert [p.text for p in prompts] == ["Do 0.", "Do 1.", "Do 2.", "Do 0."]
     for prompt, success in zip(prompts, (1.0, 0.0, 1.0, 1.0), strict=True):
-        world = task.environment(prompt)
-        assert not world.step(task.gold(prompt)).terminated
-        assert world.step(world.gold_turn()).outcome == {"success": success, "steps": 2.0}, "as it was"
+        environment = task.environment(prompt)
+        assert not environment.step(task.gold(prompt)).terminated
+        assert environment.step(environment.gold_turn()).outcome == {"success": success, "steps": 2.0}, "as it was"
     recorded(tmp_path, False, False)
     assert len(Episodes(simulator="fake/x", recording=str(tmp_path), only="all").recording) == 2
     with pytest.raises(UserError, match='no episode that succeeded: take only = "all", or record others'):
@@ -325,11 +325,11 @@ def test_a_recording_without_an_instruction_is_refused(screens, tmp_path):
 def test_screens_are_given_back_whatever_happens(screens):
     task = Episodes(simulator="fake/x", pages=["one"])
     prompts = [task.prompts("train", 0)[n] for n in range(20)]
-    worlds = [task.environment(p) for p in prompts]
-    for world in worlds[::2]:
-        world.step("click 1 1")
-    for world in worlds:
-        world.close()
+    environments = [task.environment(p) for p in prompts]
+    for environment in environments[::2]:
+        environment.step("click 1 1")
+    for environment in environments:
+        environment.close()
     assert screens.given_back == screens.opened
 
 
@@ -346,10 +346,10 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
     task = Episodes(simulator="fake/x", pages=["one"])
     prompt = task.prompts("train", 0)[0]
     screens.lost = 1
-    world = task.environment(prompt)
+    environment = task.environment(prompt)
     with pytest.raises(EnvironmentFailed, match="it hangs"):
-        world.step("click 1 1")
-    world.close()
+        environment.step("click 1 1")
+    environment.close()
     assert screens.given_back == screens.opened
 
 

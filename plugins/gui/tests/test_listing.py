@@ -5,20 +5,20 @@ import random
 import pytest
 from mmrl_gui import episodes, examples
 from mmrl_gui.actions import read
+from mmrl_gui.coordinates import Numbers
 from mmrl_gui.episodes import APART, Episodes
 from mmrl_gui.exploring import hit
-from mmrl_gui.frames import Numbers
 from mmrl_gui.listing import kept, named, spot_of, words
 from PIL import Image
 
 from mmrl import CoordinateFormat, EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 
-NUMBERS = Numbers(frame=CoordinateFormat.PIXELS, image=(100, 100))
+NUMBERS = Numbers(coordinate_format=CoordinateFormat.PIXELS, image=(100, 100))
 
 
-def element(number, text="", active=False, role="button", box=None, **more):
-    return Element(box=box or (0, 10 * number, 50, 10 * number + 9), role=role, text=text, interactive=active, **more)
+def element(number, text="", interactive=False, role="button", box=None, **more):
+    return Element(box=box or (0, 10 * number, 50, 10 * number + 9), role=role, text=text, interactive=interactive, **more)
 
 
 # -- lists ------------------------------------------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ def test_an_example_stands_before_the_instruction_and_is_of_no_split(screens):
     assert before == one.format(50) + "\n\n" + one.format(51), "the seeds after those of the split demo"
     assert after.endswith('[1] button "line 2"\n[2] button "line 4"\n[3] button "goal"') and again.text.startswith(before)
     assert task.gold(first) == "click [3]" and [seed for _, seed in screens.started] == [APART, 50, 51, 2 * APART + 1]
-    world = task.environment(first)
-    assert world.step("click [3]").outcome["success"] == 1.0, "numbers count what is listed"
-    world.close()
+    environment = task.environment(first)
+    assert environment.step("click [3]").outcome["success"] == 1.0, "numbers count what is listed"
+    environment.close()
     assert not screens.open_now
 
 

@@ -1,4 +1,4 @@
-"""Our verifiers: right and wrong answers in every form and frame, what can be won by cheating, and what episodes are worth."""
+"""Our verifiers: right and wrong answers in every form and coordinate format, what can be won by cheating, episodes."""
 
 import pytest
 from hypothesis import given, settings

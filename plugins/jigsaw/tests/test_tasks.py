@@ -321,8 +321,8 @@ def test_another_process_makes_the_same_of_a_folder(folder):
         (Full, {"identity": True}, "identity = True is unknown"),
         (Full, {"rows": 0}, "rows = 0 must be a whole number from 1"),
         (Full, {"rows": "2"}, "rows = '2' must be a whole number"),
-        (Full, {"rows": 1, "columns": 1}, "size '1x1' is none: write rows x columns"),
-        (Full, {"sizes": ["2*2"]}, r"size '2\*2' is none: write rows x columns, such as \"2x3\""),
+        (Full, {"rows": 1, "columns": 1}, "size '1x1' is not valid: write rows x columns"),
+        (Full, {"sizes": ["2*2"]}, r"size '2\*2' is not valid: write rows x columns, such as \"2x3\""),
         (Full, {"sizes": "2x2"}, "sizes = '2x2' must be a list"),
         (Full, {"sizes": 4}, "sizes = 4 must be a list"),
         (Full, {"sizes": ["30x30"]}, "2 to 400 patches"),
@@ -342,11 +342,7 @@ def test_another_process_makes_the_same_of_a_folder(folder):
         (Full, {"photographs": "china"}, "photographs = 'china' must be a list"),
         (Full, {"rows": 2, "columns": 1, "identity": "excluded"}, "leaves one answer to a puzzle of 2 patches"),
         (Full, {"style": "ssl4rl"}, 'set layout = "patches", convention = "inverse"'),
-        (
-            Full,
-            {"style": "ssl4rl", "layout": "patches", "convention": "inverse", "rows": 3},
-            "is for 2x2 to 6x6, and here is 3x2",
-        ),
+        (Full, {"style": "ssl4rl", "layout": "patches", "convention": "inverse", "rows": 3}, "is for 2x2 to 6x6, not 3x2"),
         (Full, {"style": "jigsaw-r1", "layout": "patches"}, "is for one picture"),
         (Pair, {"style": "ssl4rl"}, "is for jigsaw/full"),
         (Pair, {"choices": 1}, "choices = 1 must be a whole number from 2 to 8"),
@@ -362,7 +358,9 @@ def test_bad_options_are_refused_in_one_line(cls, options, message):
 def test_unknown_splits_and_folders_with_too_little_are_refused(folder):
     with pytest.raises(UserError, match="there is no split 'dev': choose one of train, test"):
         Full().prompts("dev", 0)
-    with pytest.raises(UserError, match=r"has 1 image, and none of them is in split '(train|test)': add more, or set another seed"):
+    with pytest.raises(
+        UserError, match=r"has 1 image, and none of them is in split '(train|test)': add more, or set another seed"
+    ):
         Full(path=str(folder(1)))
 
 

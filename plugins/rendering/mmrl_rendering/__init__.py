@@ -1,4 +1,4 @@
-"""Pictures as SVG, charts and web pages: code that is rendered and compared; rewards after RLRF and RRVF."""
+"""Pictures as SVG, charts and web pages: code is rendered and compared; rewards similar to RLRF and RRVF."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
@@ -14,19 +14,19 @@ def mmrl_tasks() -> list[TaskSpec]:
             id="rendering/svg",
             target="mmrl_rendering.task:Svg",
             verifiers={"rendering/picture": 1.0, "rendering/parse": 0.1, "rendering/length": 0.1},
-            summary="a picture of a few shapes, to be written as SVG or in few words",
+            summary="write a picture of a few shapes as SVG or as short code",
         ),
         TaskSpec(
             id="rendering/chart",
             target="mmrl_rendering.task:Charts",
             verifiers={"rendering/chart": 1.0, "rendering/parse": 0.1},
-            summary="a bar, line, pie or scatter chart, to be written as JSON",
+            summary="write a bar, line, pie or scatter chart as JSON",
         ),
         TaskSpec(
             id="rendering/page",
             target="mmrl_rendering.task:Pages",
             verifiers={"rendering/picture": 1.0},
-            summary="a web page, to be written as HTML; needs Chromium",
+            summary="write a web page as HTML; needs Chromium",
         ),
         TaskSpec(
             id="rendering/rows",
@@ -40,19 +40,21 @@ def mmrl_tasks() -> list[TaskSpec]:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
-        _spec("picture", "picture", "half pixel, a quarter each of ssim and edges, rendered once"),
+        _spec("picture", "picture", "half pixel, a quarter each of ssim and edges"),
         _spec("pixel", "pixel", "1 - normalised L2 of the pictures; a blank canvas has 0"),
         _spec("ssim", "ssim", "structural similarity above that of a blank canvas"),
-        _spec("edges", "edges", "how well the edges are met (Canny)"),
+        _spec("edges", "edges", "similarity of the edges (Canny)"),
         VerifierSpec(id="rendering/parse", target=OURS + "parse", summary="the code parses, renders and shows something"),
-        _spec("length", "length", "the code is no longer than the right one, and shows something of the picture"),
-        VerifierSpec(id="rendering/chart", target=OURS + "chart", graded=True, summary="what share of a chart's fields is right"),
+        _spec("length", "length", "the code is not longer than the right one, and shows some of the picture"),
+        VerifierSpec(
+            id="rendering/chart", target=OURS + "chart", graded=True, summary="the share of a chart's fields that is right"
+        ),
         VerifierSpec(
             id="rendering/length@rlrf",
             target=OURS + "length",
             options={"free": 0.5, "likeness": False},
             graded=True,
-            summary="RLRF's efficiency: what is beyond half the right code's length costs",
+            summary="RLRF's efficiency: code beyond half the right code's length costs",
         ),
         VerifierSpec(
             id="rendering/svg@rlrf",

@@ -3,7 +3,8 @@
 {"type": "bar", "title": "Sales", "x": "month", "y": "units", "labels": ["Jan", "Feb"],
  "series": [{"name": "A", "values": [3, 5]}]}
 
-A pie has neither axes nor a series' name; a scatter has no labels, and pairs for values. Nothing may be missing, nothing added.
+A pie has neither axes nor a series' name; a scatter has no labels, and pairs for values. All other keys are required, and no
+others are allowed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ MAX_SERIES = 4
 MAX_POINTS = 24
 MAX_VALUE = 1e6
 MIN_VALUE = 1e-6
-"""Values nearer to 0 than this are 0 or refused: axes of less have no round steps."""
+"""Smallest absolute value other than 0: smaller axes have no round steps."""
 COLOURS = ((31, 97, 200), (245, 136, 14), (34, 150, 64), (214, 39, 40), (140, 62, 178), (20, 160, 170))
 INK = (60, 60, 66)
 
 
 class Chart(NamedTuple):
-    """A chart that keeps the grammar."""
+    """A valid chart."""
 
     type: str
     title: str
@@ -66,7 +67,7 @@ def find(completion: str) -> Any:
 
 
 def read(value: Any) -> Chart:
-    """A chart from JSON. Raises Refused, which says what is wrong with it."""
+    """A chart from JSON. Raises Refused with the first error."""
     if not isinstance(value, Mapping) or value.get("type") not in KEYS:
         raise Refused(f"a chart is an object whose type is one of {', '.join(KEYS)}")
     kind = value["type"]
@@ -118,7 +119,7 @@ def _number(value: Any) -> float:
 
 
 def as_json(chart: Chart) -> dict[str, Any]:
-    """The chart as the grammar has it, whole numbers without a point."""
+    """The chart as JSON data, whole numbers without a point."""
     series = [
         {**({} if chart.type == "pie" else {"name": name}), "values": [[_plain(a), _plain(b)] for a, b in values]}
         if chart.type == "scatter"

@@ -1,4 +1,4 @@
-"""From a completion to a picture, whatever language it is written in."""
+"""Render completions as pictures, for all languages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mmrl_rendering import chart, html, shapes, svg
 from mmrl_rendering.svg import Refused
 
 CODES = ("svg", "short", "chart", "html")
-"""The languages that are rendered. `html` needs a browser; `known` says so where there is none."""
+"""The languages. `html` needs a browser; `known` raises without one."""
 CHART_SIZE = (280, 210)
 SVG_SIZE = (112, 112)
 
 
 def known(code: str) -> str:
-    """The name of a language, if it is one. Raises UserError."""
+    """The name of a language. Raises UserError for an unknown one."""
     check_choice("code", code, CODES)
     if code == "html":
         html.browser()
@@ -23,7 +23,7 @@ def known(code: str) -> str:
 
 
 def source(completion: str, code: str = "svg") -> str:
-    """The code in a completion, as text, without what stands around it. Raises Refused."""
+    """The code in a completion, without the text around it. Raises Refused."""
     if code == "svg":
         return svg.find(completion)
     if code == "html":
@@ -35,8 +35,8 @@ def render(completion: str, code: str = "svg", size: tuple[int, int] | None = No
     """The picture that a completion makes, RGB. For previews and reports, and for the verifiers.
 
     code: `svg`, `short` (`mmrl_rendering.shapes`), `chart` (`mmrl_rendering.chart`) or `html`. size: (width, height) in
-    pixels; by default an SVG's own, or that of the tasks. Raises `Refused`, a ValueError with a message of one line,
-    where nothing can be shown.
+    pixels; by default an SVG's own, or that of the tasks. Raises `Refused`, a ValueError with a message of one line, if nothing
+    can be shown.
     """
     if code == "chart":
         return chart.draw(chart.read(chart.find(completion)), size or CHART_SIZE)

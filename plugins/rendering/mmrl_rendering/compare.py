@@ -1,4 +1,4 @@
-"""How alike two pictures are: 1 for the target itself, 0 for a canvas of one colour, whatever colour that is."""
+"""Similarity of two pictures: 1 for the target itself, 0 for a canvas of any single colour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_COMPARED = 224
 MAX_RENDERED = 512
 """Pixels of the longer side at which an answer is rendered, before it is reduced as the target is."""
 FLAT = 1e-6
-"""A variance below which a picture is one colour."""
+"""Variance below which a picture counts as one colour."""
 
 
 def pixels(picture: Image.Image) -> Pixels:
@@ -21,7 +21,7 @@ def pixels(picture: Image.Image) -> Pixels:
 
 
 def rendered(size: tuple[int, int]) -> tuple[int, int]:
-    """The size at which an answer is rendered: the target's own, so that the right code shows the very same picture."""
+    """The size at which an answer is rendered: the target's own, so that the right code gives exactly the same picture."""
     scale = min(1.0, MAX_RENDERED / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
@@ -33,15 +33,15 @@ def reduced(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def pixel(target: Pixels, shown: Pixels) -> float:
-    """1 - |target - shown|^2 / |target - its mean colour|^2, from 0: the share of the target that is explained. The best canvas
-    of one colour has 0. For a target of one colour: 1 when it is met within 1%."""
+    """1 - |target - shown|^2 / |target - its mean colour|^2, at least 0: the share of the target that is explained. The best
+    canvas of one colour has 0. For a target of one colour: 1 if it is matched within 1%."""
     error, spread = float(np.mean((target - shown) ** 2)), float(np.mean(target.var(axis=(0, 1))))
     return float(error < 1e-4) if spread < FLAT else max(0.0, 1 - error / spread)
 
 
 def ssim(target: Pixels, shown: Pixels) -> float:
-    """Structural similarity of the grey pictures (Wang et al. 2004, Gaussian window, sigma 1.5), less what the better of a white
-    canvas and one of the mean grey has, and scaled so that the target has 1."""
+    """Structural similarity of the grey pictures (Wang et al. 2004, Gaussian window, sigma 1.5), less that of the better of a
+    white canvas and one of the mean grey, scaled so that the target has 1."""
     grey, other = (cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in (target, shown))
     if float(grey.var()) < FLAT:
         return float(np.mean((grey - other) ** 2) < 1e-4)
@@ -57,15 +57,15 @@ def _ssim(a: Pixels, b: Pixels) -> float:
 
 
 def edges(target: Pixels, shown: Pixels) -> float:
-    """1 - |e - f|^2 / |e|^2 from 0, of the blurred edges e of the target and f of what is shown. Without edges there is 0, but
-    for a target that has none either."""
+    """1 - |e - f|^2 / |e|^2, at least 0, of the blurred edges e of the target and f of the picture. A picture without edges has
+    0, unless the target has none either."""
     wanted, found = edge_map(target), edge_map(shown)
     whole = float(np.mean(wanted**2))
     return float(not found.any()) if whole < FLAT else max(0.0, 1 - float(np.mean((wanted - found) ** 2)) / whole)
 
 
 def edge_map(picture: Pixels) -> Pixels:
-    """Canny's edges, made 3 pixels wide and blurred over 13, 0 to 1: as RLRF has them."""
+    """Canny's edges, made 3 pixels wide and blurred over 13, 0 to 1: as in RLRF."""
     grey = cv2.cvtColor((picture * 255).astype(np.uint8), cv2.COLOR_RGB2GRAY)
     wide = cv2.dilate(cv2.Canny(grey, 100, 200), np.ones((3, 3), np.uint8))
     return cv2.GaussianBlur(wide.astype(np.float32) / 255, (13, 13), 0)

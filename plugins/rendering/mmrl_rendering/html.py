@@ -1,7 +1,7 @@
-"""Web pages, rendered by Chromium where there is one: no scripts, no network, no files.
+"""Web pages, rendered by Chromium: no scripts, no network, no files.
 
-The page is refused before a browser sees it where it holds anything but plain elements and style of its own; what is left
-runs under a content policy that allows inline style alone, in a browser process of its own that is killed with all it started.
+A page that contains anything but plain elements and inline style is refused before rendering. The others are rendered under a
+content policy that allows only inline style, in a separate browser process that is killed with its children.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def browser() -> str:
 
 
 def find(completion: str) -> str:
-    """The page in a completion: its one `<html>...</html>`, or what stands in a ``` fence, or all of it after the thinking.
+    """The page in a completion: its one `<html>...</html>`, or the content of a ``` fence, or all of it after the thinking.
 
-    Raises Refused where it is not allowed.
+    Raises Refused for a page that is not allowed.
     """
     text = completion.rpartition("</think>")[2]
     start = text.lower().find("<html")
@@ -73,7 +73,7 @@ def find(completion: str) -> str:
 
 
 def check(page: str) -> None:
-    """Raises Refused for what is no page, or more than plain elements and their own style."""
+    """Raises Refused unless it is a page of plain elements and inline style."""
     if not page or "<" not in page:
         raise Refused("there is no page")
     if len(page) > MAX_LENGTH:
@@ -112,14 +112,14 @@ class _Reader(html.parser.HTMLParser):
 
 
 def render(page: str, size: tuple[int, int] | None = None) -> Image.Image:
-    """The page as Chromium shows it, RGB of `size` (width, height) in pixels. Raises Refused where it shows nothing in time,
+    """The page as Chromium shows it, RGB of `size` (width, height) in pixels. Raises Refused if it shows nothing in time,
     UserError without a browser."""
     return _shown(page, *(size or SIZE)).copy()
 
 
 @functools.lru_cache(maxsize=128)
 def _shown(page: str, width: int, height: int) -> Image.Image:
-    """Kept, as a group often writes the same page, and several verifiers read it."""
+    """Cached, because a group often writes the same page, and several verifiers read it."""
     with tempfile.TemporaryDirectory(prefix="mmrl-page-") as name:
         folder = Path(name)
         (folder / "page.html").write_text(f"<!DOCTYPE html>{POLICY}{page}", encoding="utf-8", errors="replace")
@@ -141,13 +141,13 @@ def _shown(page: str, width: int, height: int) -> Image.Image:
 
 
 def _with_room() -> None:
-    """Chromium reserves more memory than it uses, and hangs where a verifier's own limit keeps it from that."""
+    """Raise the memory limit: Chromium reserves more memory than it uses, and hangs under a verifier's limit."""
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _run(command: list[str], folder: Path) -> None:
-    """Run the browser in a group of its own, which is killed when the time is up."""
+    """Run the browser in its own process group, which is killed when the time is up."""
     none = subprocess.DEVNULL
     process = subprocess.Popen(
         command, cwd=folder, start_new_session=True, preexec_fn=_with_room, stdin=none, stdout=none, stderr=none

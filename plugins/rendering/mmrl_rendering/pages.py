@@ -8,7 +8,7 @@ COLOURS = ("white", "black", "navy", "teal", "maroon", "gold", "silver", "tomato
 DARK = frozenset(("black", "navy", "teal", "maroon"))
 WORDS = ("News", "Maps", "Shop", "Mail", "Music", "Books", "Games", "Trips", "Food", "Sport", "Help", "About", "Price", "Today")
 BLOCKS = {"easy": (1, 1), "middle": (2, 2), "hard": (3, 4)}
-"""Level -> the least and most blocks under the header."""
+"""Level -> minimum and maximum of blocks under the header."""
 
 
 def random_page(draw: random.Random, level: str) -> str:

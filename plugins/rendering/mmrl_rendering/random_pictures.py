@@ -13,7 +13,7 @@ from mmrl_rendering.code import render
 from mmrl_rendering.shapes import COLOURS, SIDE, to_svg
 
 SHAPES_OF = {"easy": (1, 1), "middle": (2, 3), "hard": (4, 6)}
-"""Level -> the least and most shapes of a picture."""
+"""Level -> minimum and maximum of shapes of a picture."""
 VISIBLE = 0.012
 """The share of the picture that each shape must change."""
 TOPICS = (
@@ -45,8 +45,8 @@ NAMES = ("Red team", "Blue team", "North", "South", "Old", "New", "Plan", "Actua
 
 
 def parts_of(draw: random.Random, level: str, code: str, fits: Callable[[list[str]], bool]) -> list[str]:
-    """The shapes of a picture that `fits`, in order, each of which can be seen: in few words (`short`) or as SVG elements
-    (`svg`), which on the harder levels have outlines, see-through paint, curves and gradients."""
+    """The shapes of a picture that `fits`, in order, all visible: as short code (`short`) or as SVG elements (`svg`), which on
+    the harder levels have outlines, transparent paint, curves and gradients."""
     while True:
         count = draw.randint(*SHAPES_OF[level])
         parts = [_words(draw) if code == "short" else _element(draw, level, i) for i in range(count)]
@@ -63,7 +63,7 @@ def joined(parts: list[str], code: str) -> str:
 
 
 def _words(draw: random.Random) -> str:
-    """A shape on a grid of 5 units. Corners are sorted and ellipses are no circles, so that no picture has two spellings."""
+    """A shape on a grid of 5 units. Corners are sorted and ellipses are never circles, so that each picture has only one code."""
     colour, kind = draw.choice(COLOURS), draw.choice(("rect", "circle", "ellipse", "triangle", "line"))
 
     def grid(low: int, high: int) -> int:
@@ -113,7 +113,7 @@ def _curve(draw: random.Random) -> str:
 
 
 def _all_seen(whole: str, without: list[str], code: str) -> bool:
-    """Whether each shape changes enough of the picture: of a blank one, where there is only one shape."""
+    """Whether each shape changes enough of the picture, or of a blank one if it is the only shape."""
     shown = np.asarray(render(whole, code, (56, 56)), dtype=np.int16)
     for text in without:
         other = np.asarray(render(text, code, (56, 56)), dtype=np.int16) if text else np.full_like(shown, 255)

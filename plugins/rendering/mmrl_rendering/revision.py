@@ -1,4 +1,4 @@
-"""Several tries: the policy is shown what its code draws, and may draw it again."""
+"""Several tries: the policy sees the rendering of its code and may write it again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from mmrl_rendering.code import Refused, render
 
 
 class Redraw:
-    """An episode of one picture. After each answer but the last its result is shown, or why there is none."""
+    """An episode about one picture. After each answer but the last the environment shows its rendering, or the error."""
 
     def __init__(self, code: str, turns: int, size: tuple[int, int]) -> None:
-        """code: the language. turns: answers that may be given. size: (width, height) of the picture that is asked for."""
+        """code: the language. turns: maximum of answers. size: (width, height) of the target picture."""
         self.code, self.left, self.size = code, turns, size
 
     def step(self, completion: str) -> Reply:

@@ -1,4 +1,4 @@
-"""Pictures in few words: `rect 10 20 30 40 red; circle 50 50 9 blue`, for models that can't yet write SVG."""
+"""Pictures as short code: `rect 10 20 30 40 red; circle 50 50 9 blue`, for models that can't write SVG yet."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SHAPES = {
     "line": ("x1", "y1", "x2", "y2"),
     "triangle": ("x1", "y1", "x2", "y2", "x3", "y3"),
 }
-"""Shape -> what its numbers are; a line is 4 wide."""
+"""Shape -> meaning of its numbers; a line is 4 wide."""
 MAX_SHAPES = 64
 MAX_CHARS = 4_000
 
 
 def find(completion: str) -> str:
-    """The shapes of a completion: what its one answer tag holds, or all of it where there is none. Raises Refused."""
+    """The shapes of a completion: the content of its one answer tag, or all of it without a tag. Raises Refused."""
     if "answer>" not in completion:
         text, why = completion.rpartition("</think>")[2], ""
     else:
@@ -33,7 +33,7 @@ def find(completion: str) -> str:
 
 
 def to_svg(text: str) -> str:
-    """SVG code for shapes, separated by `;` or line breaks. Raises Refused where one is none."""
+    """SVG code for shapes, separated by `;` or line breaks. Raises Refused for an invalid one."""
     parts = [p.split() for p in text.replace("\n", ";").split(";") if p.strip()]
     if not parts or len(parts) > MAX_SHAPES:
         raise Refused(f"{len(parts)} shapes, where 1 to {MAX_SHAPES} are drawn")

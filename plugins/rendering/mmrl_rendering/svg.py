@@ -1,7 +1,7 @@
-"""SVG as a model writes it: read within bounds, written anew from what is allowed, and only then rendered.
+"""SVG of a model: parsed within limits, rewritten from allowed elements, and then rendered.
 
-The renderer never sees the text of a completion. It sees elements and attributes of the lists below, which name no file, no
-network, no entity, no script, no reference to other elements but gradients, and nothing whose cost grows faster than its text.
+The renderer never gets the text of a completion. It gets elements and attributes of the lists below, which have no files, no
+network, no entities, no scripts, no references to elements other than gradients, and no cost that grows faster than the text.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ MAX_ELEMENTS = 256
 MAX_DEPTH = 16
 MAX_ATTRIBUTES = 32
 MAX_LAYERS = 32
-"""Elements that are see-through as a whole, and gradients that fill or line one: each costs as much as a canvas."""
+"""Maximum of elements with an opacity or a gradient: each costs as much as a canvas."""
 MAX_PATH = 4_000
 """Numbers in all paths and points together."""
 MAX_NUMBER = 1e5
-"""How large a number may be, without its sign."""
+"""Maximal absolute value of a number."""
 MAX_REACH = 2e5
-"""How many pixels a number may stand for, after all transforms, and how far transforms and relative steps may lead together: the
-renderer's floats are too coarse for curves that are further out, and it cuts them into millions of pieces."""
+"""Maximal pixels of a number after all transforms, and of transforms and relative steps together: the renderer's floats are too
+coarse for curves that are further out, and it cuts them into millions of pieces."""
 MAX_CURVES = 4e6
-"""How many pixels the numbers of all paths and radii may stand for together: the outline of one arc of 100,000 pixels takes
-milliseconds. The most numbers that there may be, all inside the largest picture, stay below it."""
+"""Maximal pixels of the numbers of all paths and radii together: the outline of one arc of 100,000 pixels takes milliseconds. The
+maximum of numbers, all inside the largest picture, stays below it."""
 MAX_SIDE = 1024
-"""Pixels of the longer side of what is rendered."""
+"""Maximal pixels of the longer side of a rendering."""
 NAMESPACE = "http://www.w3.org/2000/svg"
 SHAPES = frozenset({"path", "rect", "circle", "ellipse", "line", "polyline", "polygon"})
 ELEMENTS = SHAPES | {"svg", "g", "defs", "linearGradient", "radialGradient", "stop", "title", "desc"}
 SILENT = frozenset({"title", "desc"})
-"""What may stand there and is not handed on."""
+"""Elements that are allowed but not rendered."""
 PATHS = frozenset({"d", "points"})
 CURVES = frozenset({"d", "r", "rx", "ry"})
 PAINT = frozenset({"fill", "stroke", "stop-color", "color"})
@@ -53,12 +53,12 @@ _PAINT = re.compile(r"[\w#%.,()\s-]{1,80}|url\(\s*[\"']?#[\w-]{1,64}[\"']?\s*\)(
 _TRANSFORM = re.compile(r"(matrix|translate|scale|rotate|skewX|skewY)\s*\(([^()]*)\)[\s,]*")
 _ID = re.compile(r"#[\w-]{1,64}")
 _RELATIVE = re.compile(r"[mlhvcsqta]([^a-df-zA-DF-Z]*)")
-"""A step of a path in small letters, which is told from where the last one ended; an e belongs to a number."""
+"""A step of a path in small letters, which is relative to the end of the last one; an e belongs to a number."""
 _NAME = re.compile(r"[\w-]{1,64}")
 
 
 class Refused(ValueError):
-    """The code is no picture, or none that will be rendered; the message says why in one line."""
+    """The code is not a picture that will be rendered; the message gives the reason in one line."""
 
 
 def find(completion: str) -> str:
@@ -75,7 +75,7 @@ def find(completion: str) -> str:
 
 
 def clean(code: str, size: tuple[int, int] | None = None) -> str:
-    """The same picture, written anew from allowed elements and attributes, `size` pixels large (by default as it says itself).
+    """The same picture, rewritten from allowed elements and attributes, with `size` pixels (by default its own size).
 
     Raises Refused for everything else.
     """
@@ -99,7 +99,7 @@ def clean(code: str, size: tuple[int, int] | None = None) -> str:
 
 
 def render(code: str, size: tuple[int, int] | None = None) -> Image.Image:
-    """What SVG code shows, RGB on white. size: (width, height) in pixels, by default its own. Raises Refused."""
+    """The rendering of SVG code, RGB on white. size: (width, height) in pixels, by default its own. Raises Refused."""
     import resvg_py
 
     try:
@@ -108,7 +108,7 @@ def render(code: str, size: tuple[int, int] | None = None) -> Image.Image:
         raise
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001  whatever the renderer dislikes; a panic of its is no Exception
+    except BaseException as error:  # noqa: BLE001  any error of the renderer; its panics are not Exceptions
         raise Refused(f"it does not render: {' '.join(str(error).split())[:120]}") from None
     with Image.open(io.BytesIO(png)) as picture:
         return picture.convert("RGB")
@@ -216,7 +216,7 @@ def _size(number: str) -> float:
 
 
 def _zoom(text: str) -> float:
-    """By how much a list of transforms enlarges at most. Raises Refused for what is none."""
+    """The maximal enlargement of a list of transforms. Raises Refused for an invalid one."""
     zoom, at = 1.0, 0
     text = text.strip()
     while at < len(text):

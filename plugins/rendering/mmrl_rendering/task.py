@@ -1,4 +1,4 @@
-"""Pictures to code: drawn at random, and one's own."""
+"""Tasks from pictures to code: random pictures, and your own."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ FORM = {
 
 @dataclass(kw_only=True, eq=False)
 class Rendered(Task):
-    """A picture whose code is asked for: what the code draws can be looked at, by people and by the policy."""
+    """Base class of tasks that request the code of a picture; the code's rendering can be shown to people and to the policy."""
 
     turns: int = 1
-    """Answers that the policy may give: it sees what its code draws, or why nothing, and writes it again. The last one counts."""
+    """Maximum of answers: after each the policy sees the rendering of its code, or the error, and writes it again. The last one
+    counts."""
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         try:
@@ -57,16 +58,16 @@ class Rendered(Task):
 
 @dataclass(kw_only=True, eq=False)
 class Drawn(Rendered):
-    """What the tasks over random pictures share."""
+    """Base class of the tasks on random pictures."""
 
     level: str = "mixed"
-    """easy, middle, hard, or mixed, all three in turn."""
+    """Difficulty: easy, middle, hard, or mixed, which alternates."""
     think: bool = False
-    """Ask for a thought in think tags before the code."""
+    """Request a thought in think tags before the code."""
     seed: int = 0
-    """Draws the pictures. The run's own seed does not, so that runs are tested on the same ones."""
+    """Seed of the pictures. The run's seed doesn't change them, so that all runs are tested on the same ones."""
     items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
-    """Split -> how many items it has."""
+    """Split -> number of items."""
 
     splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
@@ -81,7 +82,7 @@ class Drawn(Rendered):
             or not all(isinstance(k, str) and k and type(n) is int and n > 0 for k, n in self.items.items())
         ):
             raise UserError(
-                f"items = {self.items!r:.200} must name splits and how many items each has: {{train = 2000, test = 200}}"
+                f"items = {self.items!r:.200} must be a table of splits and numbers of items: {{train = 2000, test = 200}}"
             )
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
@@ -96,7 +97,7 @@ class Drawn(Rendered):
         return LEVELS[number % len(LEVELS)] if self.level == "mixed" else self.level
 
     def _is_of(self, split: str, *parts: str) -> bool:
-        """Whether a picture belongs to a split: by what it shows, so that no two splits show the same."""
+        """Whether a picture belongs to a split, decided by its content, so that splits share no picture."""
         return self.splits[hash_rank(0, "split", *parts) % len(self.splits)] == split
 
     def _prompt(self, split: str, number: int) -> Prompt:
@@ -108,9 +109,9 @@ class Svg(Drawn):
     """A picture of a few shapes; the code that draws it is the answer."""
 
     code: str = "svg"
-    """svg, or short: shapes in few words, `rect 10 20 30 40 red; circle 50 50 9 blue`, for tiny models."""
+    """Language of the code: svg, or short, `rect 10 20 30 40 red; circle 50 50 9 blue`, for tiny models."""
     size: int = 112
-    """Pixels of a side, 28 to 512."""
+    """Side of the picture in pixels, 28 to 512."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,7 +131,7 @@ class Charts(Drawn):
     """A chart, drawn from the JSON that is the answer."""
 
     size: int = 280
-    """Pixels of the width, 160 to 512; the height is three quarters of it."""
+    """Width in pixels, 160 to 512; the height is three quarters of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,12 +151,12 @@ class Charts(Drawn):
 
 @dataclass(kw_only=True, eq=False)
 class Pages(Drawn):
-    """A web page, as a browser shows it, in this machine's fonts: another may show the same page a little otherwise."""
+    """A web page as a browser shows it, with this machine's fonts: on another machine the same page may differ slightly."""
 
     size: int = 224
-    """Pixels of the width, 112 to 512; the height is three quarters of it."""
+    """Width in pixels, 112 to 512; the height is three quarters of it."""
     items: Mapping[str, int] = field(default_factory=lambda: {"warm": 50, "train": 400, "test": 50})
-    """Split -> how many items it has. A page takes the browser half a second."""
+    """Split -> number of items. The browser takes half a second for a page."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,21 +177,21 @@ class Own(Rendered):
     """Pictures with their code, from a folder or a table."""
 
     path: str
-    """A folder of `.svg` files, or a table (`.jsonl`, `.json`, `.csv`, `.parquet`, a data set) whose rows hold code."""
+    """A folder of `.svg` files, or a table (`.jsonl`, `.json`, `.csv`, `.parquet`, a data set) with code in its rows."""
     test_path: str | None = None
-    """Another one for the split test; without it 30% of the items are."""
+    """Another folder or table for the split test; by default 30% of the items."""
     code: str = "svg"
     """The language of the code: svg, short, chart or html, which needs a browser."""
     code_column: str = "code"
     """The column of the code: text, or the path of a file relative to the table; for charts also an object."""
     image_column: str = "image"
-    """The column of the picture. Where a row has none, the code is rendered."""
+    """The column of the picture. If a row has none, the code is rendered."""
     size: int = 224
-    """Pixels of the longer side of what is rendered, 28 to 512."""
+    """Longer side of renderings in pixels, 28 to 512."""
     think: bool = False
-    """Ask for a thought in think tags before the code."""
+    """Request a thought in think tags before the code."""
     seed: int = 0
-    """Cuts a single source into splits."""
+    """Seed of the splits of a single source."""
 
     splits = ("train", "test")
 
@@ -248,7 +249,7 @@ class Own(Rendered):
             raise ValueError(f"the file {display_path(value.strip())} can't be read: {error.strerror}") from None
 
     def _size(self, text: str) -> tuple[int, int]:
-        """As large as `size` says, in the code's own proportions."""
+        """The size of a rendering: `size`, in the code's own proportions."""
         if self.code in ("chart", "html"):
             return self.size, round(self.size * CHART_SIZE[1] / CHART_SIZE[0])
         if self.code == "short":
@@ -262,7 +263,7 @@ class Own(Rendered):
 
 
 def posed(id: str, code: str, text: str, shown: Any, think: bool, meta: Mapping[str, Any]) -> Prompt:
-    """A prompt: a picture, what to write it as, and the code that is right."""
+    """A prompt with a picture, instructions for the code, and the right code."""
     first = "Think in <think> </think> tags. " if think else ""
     ask = ASK[code] if 'viewBox="0 0 100 100"' in text or code != "svg" else "Write this picture as SVG."
     return Prompt(
@@ -278,18 +279,18 @@ def gold(prompt: Prompt, think: bool) -> str:
 
 
 def opened(path: str, split: str) -> tuple[DataTable, list[str]]:
-    """(rows, the name of each) of a folder of SVG files or of a table."""
+    """(rows, their names) of a folder of SVG files or of a table."""
     folder = Path(path).expanduser()
     try:
         is_folder = folder.is_dir()
-    except OSError:  # told by read_rows
+    except OSError:  # read_table reports it
         is_folder = False
     if not is_folder or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
         rows = read_table(path, split=split)
         return rows, [f"row-{i}" for i in range(len(rows))]
     files = sorted(p for p in folder.rglob("*.svg") if not p.name.startswith("."))
     if not files:
-        raise UserError(f"folder {display_path(path)} has no .svg files: put some in, or give a table")
+        raise UserError(f"folder {display_path(path)} has no .svg files: add some, or give a table")
     names = [p.relative_to(folder).as_posix() for p in files]
 
     def read(index: int) -> dict[str, str]:
@@ -299,7 +300,7 @@ def opened(path: str, split: str) -> tuple[DataTable, list[str]]:
 
 
 class _Files(DataTable):
-    """A folder's files as rows, told by their names."""
+    """A folder's files as rows, with their names as locations."""
 
     def __init__(self, name: str, size: int, read: Callable[[int], Any], names: tuple[str, ...]) -> None:
         super().__init__(name, size, read)

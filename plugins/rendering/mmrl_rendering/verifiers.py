@@ -1,7 +1,7 @@
-"""Rewards by rendering: the completion's picture beside the one that was asked for.
+"""Rewards by rendering: the completion's picture is compared with the target.
 
-`meta["code"]` is the language: svg (the default), short or chart. A canvas of one colour has 0 with all that compare, and so
-has what does not render: `Score.detail` says why.
+`meta["code"]` is the language: svg (the default), short or chart. All comparisons give 0 to a canvas of one colour, and to code
+that doesn't render: `Score.detail` says why.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mmrl_rendering.compare import Pixels
 from mmrl_rendering.svg import Refused
 
 TITLE, AXES, LABELS, VALUES = 0.2, 0.1, 0.25, 0.45
-"""What the parts of a chart are worth."""
+"""Weights of the parts of a chart."""
 
 
 def pixel(case: Case) -> Score:
-    """1 - normalised L2: 1 - |target - shown|^2 / |target - its mean colour|^2, from 0.
+    """1 - normalised L2: 1 - |target - shown|^2 / |target - its mean colour|^2, at least 0.
 
     Known exploits: the background and large areas count most; a few large blots come near a picture of few large shapes.
     """
@@ -33,15 +33,15 @@ def pixel(case: Case) -> Score:
 def ssim(case: Case) -> Score:
     """Structural similarity, less that of a blank canvas, scaled so that the target has 1.
 
-    Known exploits: where most of a picture is white, leaving it white around the shapes counts for much of what is left.
+    Known exploits: if most of a picture is white, white around the shapes earns much of the remaining score.
     """
     return _scored(case, compare.ssim)
 
 
 def edges(case: Case) -> Score:
-    """How well Canny's edges, blurred, are met; see `mmrl_rendering.compare.edges`.
+    """Similarity of Canny's edges, blurred; see `mmrl_rendering.compare.edges`.
 
-    Known exploits: colours don't count: outlines alone have it all. Use it beside `rendering/pixel`.
+    Known exploits: colours don't count: outlines alone earn all. Combine it with `rendering/pixel`.
     """
     return _scored(case, compare.edges)
 
@@ -60,9 +60,9 @@ def picture(case: Case) -> Score:
 
 
 def parse(case: Case) -> Score:
-    """1 when the code parses, keeps the bounds, renders, and shows more than one colour.
+    """1 when the code parses, is within the limits, renders, and shows more than one colour.
 
-    Known exploits: any picture does; a reward for what it shows must stand beside it.
+    Known exploits: any picture earns it; combine it with a reward for its content.
     """
     try:
         shown = _render(case, None)
@@ -73,13 +73,12 @@ def parse(case: Case) -> Score:
 
 
 def length(case: Case, free: float = 1.0, likeness: bool = True) -> Score:
-    """1 - (max(0, L - free x L') / L')^2, from 0, for code of L characters where the right one has L'; 0 when it does not render.
+    """1 - (max(0, L - free x L') / L')^2, at least 0, for code of L characters, L' of the right code; 0 if it doesn't render.
 
     free: the share of the right code's length that costs nothing; RLRF has one half, so that the right code itself has 0.75.
-    likeness: only a picture like the target is paid in full, one with less than half of `rendering/pixel` in proportion, one
-    that shows nothing of it not at all.
-    Known exploits: without `likeness`, a dot has 1. With it, half a picture in few characters; let it stand beside
-    `rendering/picture`.
+    likeness: scale the value by the similarity: in full from half of `rendering/pixel` on, below that in proportion, 0 for a
+    picture that shows nothing of the target. Known exploits: without `likeness`, a dot has 1. With it, half a picture in few
+    characters; combine it with `rendering/picture`.
     """
     try:
         if likeness:
@@ -104,10 +103,10 @@ def rlrf(case: Case, w_pixel: float = 1.0, w_edges: float = 1.0, w_length: float
     Rodriguez et al. 2025, "Rendering-Aware Reinforcement Learning for Vector Graphics Generation", by its formulas; no code is
     published. Pixel: 1 - mean |a - b|^2 of the pictures at zero mean and unit variance. Edges: the same of Canny's edges, 3
     wide and blurred over 13. Length: 1 - (max(0, L - L'/2) / L')^2, in characters where the paper counts tokens. Left out:
-    the semantic rewards (DreamSim, CLIP, DINO), which need models. What does not render has -1. The right code itself has
+    the semantic rewards (DreamSim, CLIP, DINO), which need models. Code that doesn't render has -1. The right code itself has
     0.75 for its length, and so 0.917 of equal weights.
-    w_pixel: weight of the pixels. w_edges: of the edges. w_length: of the length. They are divided by their sum.
-    Known exploits, as published: a blank canvas has 0 for pixels and for edges and 1 for its length, a third of all.
+    w_pixel, w_edges, w_length: weights of the three, which are divided by their sum.
+    Known exploits, as published: a blank canvas has 0 for pixels and for edges and 1 for its length, a third in total.
     """
     both = _both(case)
     if isinstance(both, Refused):
@@ -132,16 +131,15 @@ def rlrf(case: Case, w_pixel: float = 1.0, w_edges: float = 1.0, w_length: float
 
 
 def chart(case: Case) -> Score:
-    """What share of a chart's fields is right, for `meta["chart"]`; 0 for another type, or for what is not in the grammar.
+    """The share of the fields of `meta["chart"]` that is right; 0 for another type or an invalid chart.
 
     Title 0.2, axes 0.1 (for a pie the title has both), labels 0.25, values 0.45. Texts are compared without regard to case
-    and blanks. Labels are right at their place. A value counts by 1 - 5 x its error over the range of all values, from 0; series
-    are compared in order, and their names are a third of the labels' share. Of a pie the shares count, for it shows no more.
-    What is too many counts as wrong.
-    Known exploits: none is known that does not read the chart; a chart of the right type without anything right has 0.
+    and blanks. Labels must be at their position. A value counts 1 - 5 x its error over the range of all values, at least 0;
+    series are compared in order, and their names are a third of the labels' share. Of a pie the shares count. Superfluous fields
+    count as wrong. Known exploits: none without reading the chart; a chart of the right type without anything right has 0.
     """
     if "chart" not in case.meta:
-        raise ValueError("meta has no chart: its fields are compared")
+        raise ValueError("meta has no chart: it is needed for the comparison")
     truth = charts.read(case.meta["chart"])
     try:
         found = charts.read(charts.find(case.completion))
@@ -180,12 +178,12 @@ def _right_length(case: Case) -> int:
 
 
 def _render(case: Case, size: tuple[int, int] | None) -> Image.Image:
-    """The completion's picture, at the size at which it is compared."""
+    """The completion's picture, at the size for comparisons."""
     return render(case.completion, _code(case), size or compare.reduced(case.image_sizes[0] if case.image_sizes else (112, 112)))
 
 
 def _both(case: Case) -> tuple[Pixels, Pixels] | Refused:
-    """(target, shown) at the same size, or why nothing is shown."""
+    """(target, rendering) at the same size, or the error."""
     target = case.images[0]
     size = compare.reduced(target.size)
     try:
@@ -210,12 +208,12 @@ def _same(a: str, b: str) -> bool:
 
 
 def _share(found: Any, truth: Any) -> float:
-    """The share of texts that are right at their place."""
+    """The share of texts that are right at their position."""
     return sum(_same(a, b) for a, b in zip(found, truth, strict=False)) / max(len(found), len(truth), 1)
 
 
 def _values(found: charts.Chart, truth: charts.Chart) -> float:
-    """How near the values are, 0 to 1, over all series; points by x, then y; a pie's as shares of its sum."""
+    """Closeness of the values, 0 to 1, over all series; points by x, then y; a pie's as shares of its sum."""
     if truth.type == "pie":
         found, truth = (
             c._replace(series=(("", tuple(v / sum(c.series[0][1]) for v in c.series[0][1])),)) for c in (found, truth)

@@ -105,7 +105,7 @@ def test_shapes_are_svg_in_few_words():
         (Own, {"path": "x" * 3000}, r"\.\.\.x* .*File name too long"),
         (Own, {"path": "no/such/folder"}, "no/such/folder does not exist, and is no name of a data set on the Hub"),
         (Charts, {"size": 2000}, "size = 2000 must be"),
-        (Charts, {"items": {}}, "items = {} must name splits"),
+        (Charts, {"items": {}}, "items = {} must be a table of splits"),
         (Own, {"path": ".", "code": "latex"}, "code = 'latex' is unknown: choose one of svg, short, chart, html"),
         (Own, {"path": "/nowhere.jsonl"}, "does not exist"),
     ],

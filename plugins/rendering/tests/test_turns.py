@@ -36,8 +36,8 @@ def test_the_gold_completion_shows_the_picture_itself(kind):
 def test_what_an_answer_draws_is_shown_until_the_tries_are_used_up(kind):
     task = KINDS[kind]
     prompt, other = task.prompts("train", 0)[0], task.prompts("train", 0)[1]
-    world = task.environment(prompt)
-    first, second, third = (world.step(text) for text in (task.gold(other), "nothing", task.gold(prompt)))
+    environment = task.environment(prompt)
+    first, second, third = (environment.step(text) for text in (task.gold(other), "nothing", task.gold(prompt)))
     picture, text = first.messages[0]["content"]
     drawn = task.draw_completion(prompt, task.gold(other))
     assert picture["image"].tobytes() == drawn.tobytes() and "closer to the picture" in text["text"] and not first.terminated
@@ -58,9 +58,9 @@ def test_code_that_breaks_the_renderer_is_told_to_draw_nothing_and_the_episode_g
     task = KINDS[kind]
     prompt = task.prompts("train", 0)[0]
     for completion in BROKEN[kind]:
-        start, world = time.process_time(), task.environment(prompt)
+        start, environment = time.process_time(), task.environment(prompt)
         assert task.draw_completion(prompt, completion) is None
-        (said,) = world.step(completion).messages[0]["content"]
+        (said,) = environment.step(completion).messages[0]["content"]
         assert said["text"].startswith("That draws nothing: ") and len(said["text"]) < 400 and time.process_time() - start < 1
 
 

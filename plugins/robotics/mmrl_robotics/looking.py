@@ -173,13 +173,13 @@ def pictures(case: Case, camera: str = "") -> list[Any]:
     """The T + 1 pictures of an episode, as PIL images. Raises UserError where it has none of this camera."""
     from PIL import Image
 
-    track = case.rollout.data if isinstance(case.rollout, Trajectory) else None
-    if track is None or not track.images:
+    data = case.rollout.data if isinstance(case.rollout, Trajectory) else None
+    if data is None or not data.images:
         raise UserError("the episode has no pictures: it needs a simulator that renders, and not states alone")
-    camera = camera or next(iter(track.images))
-    if camera not in track.images:
-        raise UserError(f"camera {camera!r} is none of the episode's: {', '.join(track.images)}")
-    return [Image.fromarray(frame) for frame in track.images[camera].numpy()]
+    camera = camera or next(iter(data.images))
+    if camera not in data.images:
+        raise UserError(f"camera {camera!r} is none of the episode's: {', '.join(data.images)}")
+    return [Image.fromarray(frame) for frame in data.images[camera].numpy()]
 
 
 def instruction(case: Case) -> str:

@@ -73,7 +73,7 @@ class ProgressPairs(Task):
         if split not in self._episodes:
             played = expert_episodes(self.task, self.options, self.counts[split], split=SOURCES[split])
             try:
-                found = [self._kept(track) for track, outcome in played.trajectories() if outcome["success"]]
+                found = [self._kept(data) for data, outcome in played.trajectories() if outcome["success"]]
             finally:
                 played.close()
             if not found:
@@ -83,10 +83,10 @@ class ProgressPairs(Task):
             self._episodes[split] = found
         return self._episodes[split]
 
-    def _kept(self, track: Any) -> Episode:
-        if not track.images:
+    def _kept(self, data: Any) -> Episode:
+        if not data.images:
             raise UserError(f"episodes of task {self.task!r} have no pictures: take one whose simulator renders")
-        camera = self.camera or next(iter(track.images))
-        if camera not in track.images:
-            raise UserError(f"camera = {camera!r} is none of the simulator's: {', '.join(track.images)}")
-        return Episode(track.instruction.rstrip(". "), track.images[camera].cpu().numpy())
+        camera = self.camera or next(iter(data.images))
+        if camera not in data.images:
+            raise UserError(f"camera = {camera!r} is none of the simulator's: {', '.join(data.images)}")
+        return Episode(data.instruction.rstrip(". "), data.images[camera].cpu().numpy())

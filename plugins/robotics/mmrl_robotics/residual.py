@@ -140,7 +140,7 @@ class Residual(ActingPolicy):
         super().fits(task, simulator, spec)
         self.base.fits(task, simulator, spec)
 
-    def chunked(self, track: Any, physical: bool = False) -> Any:
+    def chunked(self, data: Any, physical: bool = False) -> Any:
         raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
 
 

@@ -123,8 +123,10 @@ class Question(Task):
         id = self.source.ids[split][index]
         picture = self.source.open(split, index)
         if min(picture.size) < LEAST:
-            of = f" of {self.path}" if self.path else ""
-            raise UserError(f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: remove it{of}")
+            source = f" from {self.path}" if self.path else ""
+            raise UserError(
+                f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: remove it{source}"
+            )
         try:
             asked = self.pose(picture, chance(self.seed, "item", id), split, index)
         except UserError as error:

@@ -173,7 +173,7 @@ def test_wrong_patches_do_not_overlap_the_hole_and_differ():
     found = patches.others(picture, box, 5, random.Random(2))
     every = [picture.crop(box), *found]
     assert all(patches.difference(a, b) > 0 for i, a in enumerate(every) for b in every[:i])
-    with pytest.raises(UserError, match="it has no 3 patches that differ"):
+    with pytest.raises(UserError, match="it doesn't have 3 patches that differ"):
         patches.others(Image.new("RGB", (100, 80), "red"), box, 3, random.Random(2))
 
 
@@ -243,7 +243,7 @@ def test_a_folder_is_split_by_name_and_broken_pictures_are_named(cls, folder):
     assert {id.partition("#")[0] for id in messages if "compare" not in messages[id]} >= {"broken.png", "small.png"}
     assert "broken.png is broken or of an unknown kind" in messages["broken.png"]
     assert "image small.png of 20 x 60 has a side below 28 pixels" in messages["small.png"]
-    assert messages["small.png"].endswith(f": take it out of {root}")
+    assert messages["small.png"].endswith(f": remove it from {root}")
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------------

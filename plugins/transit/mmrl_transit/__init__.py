@@ -34,8 +34,8 @@ def mmrl_tasks() -> list[TaskSpec]:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
-        VerifierSpec(id="transit/answer", target=OURS + "answer", summary="the one answer tag holds the short answer"),
-        VerifierSpec(id="transit/route", target=OURS + "route", graded=True, summary="what share of the plan is right"),
+        VerifierSpec(id="transit/answer", target=OURS + "answer", summary="the single answer tag contains the short answer"),
+        VerifierSpec(id="transit/route", target=OURS + "route", graded=True, summary="the share of the plan that is right"),
         VerifierSpec(id="transit/arrives", target=OURS + "arrives", summary="the plan arrives with the fewest transfers"),
         VerifierSpec(id="transit/score", target=OURS + "score", graded=True, summary="route for plans, answer for questions"),
         VerifierSpec(id="transit/format", target=OURS + "form", summary="one answer block, perhaps after one think block"),

@@ -1,4 +1,4 @@
-"""Maps drawn by code: lines laid on a grid, stations at its crossings, names where there is room."""
+"""Maps drawn by code: lines on a grid, stations at its crossings, names in free places."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Abbey Alder Arch Ash Bank Barn Bath Bay Beech Bell Birch Bow Cape Cave Clay Clif
 Dock Dove Duke Elm Farm Fern Field Fir Ford Fort Fox Gate Glen Grove Hall Hawk Hay Heath Hill Holm Inn Iris Isle Ivy Kiln
 King Lake Lane Larch Lark Leaf Lily Lock Lodge Maple Marsh Mead Mill Mint Moat Moor Moss Oak Park Path Pear Pier Pine Plum
 Pond Pool Port Quay Reef Ridge Rock Rose Sand Shore Star Stone Swan Thorn Tower Vale Vine Wall Ware Well Wharf Wood Yard Yew
-""".split()  # noqa: SIM905  a hundred names are read more easily so
+""".split()  # noqa: SIM905  a hundred names are easier to read this way
 STEPS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
 """The eight directions, clockwise."""
 Cell = tuple[int, int]
@@ -34,7 +34,7 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """A network, and where its stations lie on a grid, from (0, 0)."""
+    """A network, and the positions of its stations on a grid, from (0, 0)."""
 
     lines: dict[str, list[str]]
     places: dict[str, Cell]
@@ -63,7 +63,7 @@ def grid(lines: int, stations: int) -> Cell:
 
 
 def _path(draw: random.Random, columns: int, rows: int, length: int, others: list[list[Cell]]) -> list[Cell]:
-    """A line through a station of the others, grown at both ends without sharp turns; empty when it runs into something."""
+    """A line through a station of the others, grown at both ends without sharp turns; empty if there is no free way."""
     taken = {cell: sum(cell in p for p in others) for p in others for cell in p}
     track = {frozenset(pair) for p in others for pair in pairwise(p)}
     open_cells = sorted(c for c, n in taken.items() if n < 2)
@@ -91,7 +91,8 @@ def _path(draw: random.Random, columns: int, rows: int, length: int, others: lis
 def _is_free(
     step: Cell, end: Cell, path: list[Cell], columns: int, rows: int, taken: dict[Cell, int], track: set[frozenset[Cell]]
 ) -> bool:
-    """Whether a line may go on to a cell: inside, not its own, at most one line there, no track of another line in the way."""
+    """Whether a line may continue to a cell: inside, not its own, at most one line there, and no track of another line
+    crossed."""
     if not (0 <= step[0] < columns and 0 <= step[1] < rows) or step in path or taken.get(step, 0) > 1:
         return False
     own = {frozenset(pair) for pair in pairwise(path)}
@@ -143,7 +144,7 @@ def picture(plan: Layout, size: int) -> tuple[Image.Image, dict[str, tuple[int, 
 def _room(
     pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, name: str, point: tuple[int, int], off: float, taken: Image.Image
 ) -> tuple[int, int, int, int]:
-    """The box beside a station in which its name hides the least."""
+    """The box beside a station where its name covers the least."""
     left, top, right, bottom = pen.textbbox((0, 0), name, font, "lt")
     w, h, (x, y), size = right - left, bottom - top, point, taken.width
     corners = [

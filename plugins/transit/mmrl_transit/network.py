@@ -1,4 +1,4 @@
-"""A transit network: lines and their stations in order; which rides there are, and the best route."""
+"""A transit network: lines and their stations in order, possible rides, and the best route."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Lines = Mapping[str, Sequence[str]]
 
 
 class Ride(NamedTuple):
-    """Along one line, without leaving it."""
+    """A ride along one line."""
 
     line: str
     start: str
@@ -24,13 +24,13 @@ class Ride(NamedTuple):
 
 
 def fold(name: str) -> str:
-    """A name as it is compared: NFC, without case, outer blanks and runs of blanks."""
+    """A name in the form for comparisons: NFC, without case, outer blanks and runs of blanks."""
     return " ".join(nfc(name).casefold().split())
 
 
 def stops_between(stations: Sequence[str], start: str, end: str) -> int:
-    """Stops that a ride makes, its end included: 1 to the next station. A ring that names a station twice is ridden the short
-    way. Raises ValueError when one of the two is not on the line."""
+    """Number of stops of a ride, its end included: 1 to the next station. On a ring that names a station twice, the shorter way.
+    Raises ValueError if one of the two is not on the line."""
     places = [[i for i, s in enumerate(stations) if s == name] for name in (start, end)]
     if not all(places):
         raise ValueError(f"{start!r} and {end!r} are not both on the line")
@@ -61,7 +61,7 @@ def best_route(lines: Lines, start: str, end: str) -> list[Ride] | None:
 
 
 def rides_from(lines: Lines, start: str) -> dict[str, int]:
-    """Station -> how many rides it takes to get there from `start`, for those that can be reached."""
+    """Station -> number of rides to it from `start`, for all that can be reached."""
     reached, edge = {start: 0}, [start]
     while edge:
         beyond = [there for here in edge for stops in lines.values() if here in stops for there in stops if there not in reached]

@@ -1,4 +1,4 @@
-"""Questions about a network, from easy to hard, after those of ReasonMap-Plus."""
+"""Questions about a network, from easy to hard, similar to those of ReasonMap-Plus."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mmrl_transit.network import Lines, Ride, rides_from, transfer_stations
 
 
 class Question(NamedTuple):
-    """A question, and what it is about."""
+    """A question with its answer."""
 
     kind: str
     text: str
     answer: str
     type: str
-    """What RewardMap calls it: TorF1, TorF2, Counting1, Counting2, Counting3; `Line` is none of its types."""
+    """RewardMap's type: TorF1, TorF2, Counting1, Counting2, Counting3; `Line` is not one of its types."""
     choices: tuple[str, ...]
-    """What may be answered, where that is a short list."""
+    """The possible answers, if they are few."""
     stations: tuple[str, ...] = ()
     """The stations in the question, at most two."""
 
@@ -27,9 +27,9 @@ KINDS = ("on", "direct", "lines", "line", "stops", "transfers", "choice")
 
 
 def ask(kind: str, lines: Lines, draw: random.Random, answer: int | None = None) -> Question | None:
-    """A question of a kind in `KINDS`, drawn. Answers are drawn first and the question then, so that none is the best guess.
+    """A random question of a kind in `KINDS`. The answer is drawn before the question, so that no answer is the best guess.
 
-    answer: of the kind `transfers`, the count that is wanted: None comes back where no line of the network has it.
+    answer: for the kind `transfers`, the required count; returns None if no line of the network has it.
     """
     if kind == "transfers":
         return _transfers(lines, draw, answer)
@@ -74,7 +74,7 @@ def _line(lines: Lines, draw: random.Random) -> Question:
 
 
 def _ride(lines: Lines, draw: random.Random) -> tuple[Ride, int]:
-    """A ride of two stops or more, and how many stops lie between its ends: each number is as likely."""
+    """A ride of two stops or more, and the number of stops between its ends: all numbers are equally likely."""
     line = draw.choice(sorted(lines))
     stops = lines[line]
     between = draw.randint(1, len(stops) - 2)
@@ -100,7 +100,7 @@ def _transfers(lines: Lines, draw: random.Random, wanted: int | None) -> Questio
 
 
 def _choice(lines: Lines, draw: random.Random) -> Question:
-    """Four numbers in a row that may be right, in any order, so that each letter is as likely."""
+    """Four consecutive numbers in random order, so that all letters are equally likely."""
     ride, between = _ride(lines, draw)
     least = draw.randint(max(1, between - 3), max(1, min(between, len(lines[ride.line]) - 5)))
     options = draw.sample(range(least, least + 4), 4)

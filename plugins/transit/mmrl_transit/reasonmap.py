@@ -1,4 +1,4 @@
-"""One's own maps: rows in the form of ReasonMap and ReasonMap-Plus (Feng et al. 2025)."""
+"""Your own maps: rows in the form of ReasonMap and ReasonMap-Plus (Feng et al. 2025)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mmrl_transit.network import Lines, best_route, cost, fold
 from mmrl_transit.task import STYLES, asked, sections, thought, trip
 
 MARKS = (" (Transfer Station)", " (Branch-starting Station)", "（换乘站）", "（支线起始站）")
-"""What the networks of ReasonMap write after a station's name."""
+"""Marks after a station's name in the networks of ReasonMap."""
 ORDER = ("TorF1", "TorF2", "Counting2", "Counting3", "Counting1", "planning")
-"""From easy to hard, as RewardMap trains."""
+"""From easy to hard, as in RewardMap's training."""
 CITIES = ("easy", "middle", "hard")
 
 
@@ -31,15 +31,15 @@ class Rows(Task):
     path: str
     """A `.jsonl`, `.json`, `.csv` or `.parquet` file, a folder of `datasets`, or a data set's name on the Hub."""
     test_path: str | None = None
-    """Another table, for the split test; without it about 30% of the maps are, each with all its questions."""
+    """Another table for the split test; by default about 30% of the maps, each with all its questions."""
     images: str | None = None
-    """The folder to which pictures and networks are relative; by default the table's own."""
+    """The folder of relative paths of pictures and networks; by default the table's own."""
     style: str = "short"
-    """short, tags, plain or rewardmap, see `transit/plan`. With rewardmap the row's own question is asked as it stands."""
+    """short, tags, plain or rewardmap, see `transit/plan`. With rewardmap the row's own question is used unchanged."""
     kinds: Sequence[str] = field(default_factory=list)
-    """Only rows of these types, which reads all rows: TorF1, TorF2, Counting1, Counting2, Counting3, planning; by default all."""
+    """Use only rows of these types: TorF1, TorF2, Counting1, Counting2, Counting3, planning; by default all."""
     seed: int = 0
-    """Cuts a single table into splits."""
+    """Seed of the splits of a single table."""
 
     splits = ("train", "test")
 
@@ -66,9 +66,8 @@ class Rows(Task):
             count = len(set(maps))
             why = f"all {len(table)} rows show one figure" if count == 1 else f"all its {count} figures fall to the other one"
             raise UserError(
-                f"split {split!r} of {display_path(path)} is empty: a table is cut by figure, so that a map has its "
-                "questions in one "
-                f"split, and {why}: give more maps, another seed or a test_path"
+                f"split {split!r} of {display_path(path)} is empty: all questions of a map are in one split, "
+                f"and {why}: give more maps, another seed or a test_path"
             )
         if self.kinds:
             chosen = [i for i in chosen if table[i].get("type") in self.kinds]
@@ -130,16 +129,16 @@ class Rows(Task):
 
 
 def _map(table: Sequence[Mapping[str, Any]], number: int) -> str:
-    """What names a row's map, so that one map's questions are in one split; the row itself where it names none."""
+    """The key of a row's map, so that all questions of a map are in one split; the row's number if it names no map."""
     try:
         figure = table[number].get("figure")
-    except UserError:  # told when the row is asked for
+    except UserError:  # raised when the row is used
         figure = None
     return figure if isinstance(figure, str) else f"row {number}"
 
 
 def _truth(kind: str, answer: Any) -> tuple[int, str, tuple[str, ...]]:
-    """(the answer as a whole number, in words, what may be answered) of a question."""
+    """(the answer as a whole number, in words, the possible answers) of a question."""
     try:
         number = int(answer)
     except (TypeError, ValueError):
@@ -190,7 +189,7 @@ def _unmarked(station: str) -> str:
 
 
 def _text(row: Mapping[str, Any], key: str, kind: str) -> str:
-    """A station of a row; only plans need theirs, and a question that names none has an empty one."""
+    """A station of a row; empty for a question without one, since only plans need stations."""
     value = row[key] if kind == "planning" else row.get(key) or ""
     if not isinstance(value, str):
         raise ValueError(f"{key} = {value!r:.60} must be a text")

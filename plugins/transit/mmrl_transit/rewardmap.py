@@ -13,10 +13,10 @@ from typing import Any
 from mmrl import Case
 
 LOWEST = -500.0
-"""Where the reward is cut off: each surplus section costs up to 5, and 2,048 tokens hold some hundred of them."""
+"""Lower bound of the reward: each surplus section costs up to 5, and 2,048 tokens have room for about a hundred."""
 FLAGS = ("the final answer is", "the answer is", "the correct answer is", "the answer should be")
 CITIES = {"easy": 1.0, "middle": 1.2, "hard": 1.5}
-# what is replaced in a short answer, in this order; some twice, as published
+# replacements in a short answer, in this order; some twice, as published
 LATEX = (
     *(
         (" ", ""),
@@ -39,7 +39,7 @@ NAMES = (
     ("Asian Games Village", "yayuncun"),
 )
 BRANCHES = (("八通", "Line 1"), ("大兴", "Line 4"))
-"""What a route name contains -> the line of Beijing that it continues."""
+"""Part of a route name -> the line of Beijing that it continues."""
 _CLOSING = re.compile("[)）]")
 _OPENING = re.compile("[(（]")
 
@@ -48,20 +48,20 @@ def score(case: Case) -> float:
     """RewardMap's reward: (10 x right + 0.5 x detail) x W, from `LOWEST` to 30.
 
     W is 1, 1.2 or 1.5 for `meta["difficulty_city"]` easy, middle or hard, and 0.5 more for plans with a transfer. Questions
-    (`TorF`, `Counting` in `meta["type"]`) are right by what the last \\boxed{} or "the answer is" says; their answer is a whole
+    (`TorF`, `Counting` in `meta["type"]`) are judged by the last \\boxed{} or "the answer is"; their answer is a whole
     number: 1 or 0 for yes or no, 0 to 3 for the letters of `Counting1`, else the count. Plans (`planning`) are sections between
     `--` with `Route Name:`, `Departure Stop:` and `Arrival Stop:`; only they have a detail, at most 10.
 
     As published: the detail takes 5 from each section after the first `question_transfer_count`, so the last section of
-    a right plan always costs 5: a right direct one is worth 10.5 in an easy city, one with a transfer 18.0. A plan may
-    stand still or wander as far as it likes, and "the answer is" is read up to ". " or the end of its line.
-    Known exploits: where many transfers are asked for, a plan of wrong sections with the right ends gathers up to 10 in detail.
+    a right plan always costs 5: a right direct one is worth 10.5 in an easy city, one with a transfer 18.0. A plan may stay in
+    place or make any detours, and "the answer is" is read up to ". " or the end of its line. Known exploits: if many transfers
+    are needed, a plan of wrong sections with the right ends earns up to 10 in detail.
     """
     kind = str(case.meta["type"])
     if "TorF" in kind or "Counting" in kind:
         return 10.0 * answers(kind, short_answer(case.completion), case.answer) * _weight(kind, case.meta)
     if "planning" not in kind:
-        raise ValueError(f"the type {kind!r} is none of TorF, Counting and planning")
+        raise ValueError(f"the type {kind!r} is unknown: use TorF, Counting or planning")
     plan = Plan(case.meta)
     detail = plan.detail(case.completion) if kind == "planning" else 0.0
     return max(LOWEST, (10.0 * plan.right(case.completion) + 0.5 * detail) * _weight(kind, case.meta))
@@ -70,11 +70,11 @@ def score(case: Case) -> float:
 def _weight(kind: str, meta: Mapping[str, Any]) -> float:
     city, transfers = meta["difficulty_city"], meta["question_transfer_count"]
     if city not in CITIES:
-        raise ValueError(f"the city's difficulty {city!r} is none of {', '.join(CITIES)}")
+        raise ValueError(f"the city's difficulty {city!r} is unknown: use one of {', '.join(CITIES)}")
     if "TorF" in kind or "Counting" in kind:
         return CITIES[city]
     if not transfers >= 0:
-        raise ValueError(f"{transfers!r} is no number of transfers")
+        raise ValueError(f"{transfers!r} is not a number of transfers")
     return CITIES[city] + 0.5 * (transfers > 0)
 
 
@@ -82,7 +82,7 @@ def _weight(kind: str, meta: Mapping[str, Any]) -> float:
 
 
 def short_answer(text: str) -> str:
-    """What a completion answers to a question, in lower case, without LaTeX."""
+    """A completion's answer to a question, in lower case, without LaTeX."""
     if "oxed{" not in text:
         for flag in (spelt for f in FLAGS for spelt in (f, f.replace("the", "The"))):
             before, text = text, text.split(flag)[-1].strip()
@@ -94,7 +94,7 @@ def short_answer(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The published `find_math_answer`, but for fractions and roots, which are no answer here in whatever spelling."""
+    """The published `find_math_answer`, without fractions and roots, which are never an answer here."""
     start = text.find("oxed{") + len("oxed{")
     end = text.rfind("}")
     if start >= len("oxed{") and end >= start:  # the pattern `oxed{(.*)}` is greedy
@@ -116,7 +116,7 @@ def answers(kind: str, given: str, truth: Any) -> bool:
     if kind == "Counting1":
         return len(given) == 1 and given in "abcd" and "abcd".index(given) == truth
     if kind not in ("Counting2", "Counting3"):
-        raise ValueError(f"the type {kind!r} is none of Counting1, Counting2 and Counting3")
+        raise ValueError(f"the type {kind!r} is unknown: use Counting1, Counting2 or Counting3")
     try:
         return bool(int(given) == truth)
     except ValueError:
@@ -127,7 +127,7 @@ def answers(kind: str, given: str, truth: Any) -> bool:
 
 
 def clean(name: str) -> str:
-    """A station's name as it is compared. Not idempotent, and so applied as often as published: `me-tro`, `metro`, ``."""
+    """A station's name in the form for comparisons. Not idempotent, so applied as often as published: `me-tro`, `metro`, ``."""
     for old, new in NAMES:
         name = name.replace(old, new)
     name = _without_brackets(name.removesuffix("站"))
@@ -151,7 +151,7 @@ def _field(section: str, name: str) -> str | None:
 
 
 def sections(text: str, any_case: bool) -> list[tuple[str, str, str]]:
-    """(line, from, to) of each section, the stops cleaned twice: as they are read, and as they are compared."""
+    """(line, from, to) of each section. Stops are cleaned twice, as published: on reading, and for comparison."""
     found = []
     for section in text.split("--"):
         known = section.lower() if any_case else section
@@ -168,7 +168,7 @@ def sections(text: str, any_case: bool) -> list[tuple[str, str, str]]:
 
 
 class Plan:
-    """A planning question, against which plans are held."""
+    """A planning question, by which plans are judged."""
 
     def __init__(self, meta: Mapping[str, Any]) -> None:
         lines: Mapping[str, Sequence[str]] = meta["metro_data"]

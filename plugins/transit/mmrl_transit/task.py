@@ -1,4 +1,4 @@
-"""Transit maps as tasks: questions about a map, and plans of a trip. Every map is drawn by code, so every answer is known."""
+"""Transit maps as tasks: questions about a map, and plans of a trip. Maps are drawn by code, so all answers are known."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STYLES = ("short", "tags", "plain", "rewardmap")
 PLAN = "Line: from > to; Line: from > to"
 THINK = "Think in <think> </think> tags, then answer"
 MAPS = 100
-"""Maps that are drawn in search of one whose answer is the one that is wanted."""
+"""Maximum of maps that are drawn to find one with the required answer."""
 ITEMS = {"warm": 200, "train": 2000, "test": 200}
 
 
 class Map(NamedTuple):
-    """A map that was drawn."""
+    """A drawn map."""
 
     lines: Lines
     picture: Any
@@ -35,28 +35,28 @@ class Map(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Drawn(Task):
-    """What the tasks over drawn maps share."""
+    """Base class of the tasks on drawn maps."""
 
     level: str = "mixed"
-    """How large the maps are: easy (2 lines of 4 stations), middle (3 of 5), hard (5 of 6), or mixed, all three in turn."""
+    """Size of the maps: easy (2 lines of 4 stations), middle (3 of 5), hard (5 of 6), or mixed, which alternates."""
     lines: int | None = None
-    """Lines on every map, 2 to 8, in place of the level's."""
+    """Number of lines, 2 to 8, instead of the level's."""
     stations: int | None = None
-    """Stations on every line, 3 to 8, in place of the level's."""
+    """Stations on every line, 3 to 8, instead of the level's."""
     size: int = 336
-    """Pixels of the map's side, 200 to 2048."""
+    """Side of the map in pixels, 200 to 2048."""
     style: str = "short"
-    """How the answer is asked for:
+    """The requested form of the answer:
 
-    - short: in an answer tag, at once
+    - short: an answer tag alone
     - tags: a thought, then the answer tag
     - plain: the answer and nothing else
-    - rewardmap: as RewardMap's reward reads it, `transit/score@rewardmap`
+    - rewardmap: the form that RewardMap's reward reads, `transit/score@rewardmap`
     """
     seed: int = 0
-    """Draws the maps. The run's own seed does not, so that runs are tested on the same maps."""
+    """Seed of the maps. The run's seed doesn't change them, so that all runs are tested on the same maps."""
     items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
-    """Split -> how many items it has."""
+    """Split -> number of items."""
 
     splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
@@ -74,10 +74,12 @@ class Drawn(Task):
             or not all(isinstance(k, str) and k and type(n) is int and n > 0 for k, n in self.items.items())
         ):
             raise UserError(
-                f"items = {self.items!r:.200} must name splits and how many items each has, such as {{train = 2000, test = 200}}"
+                f"items = {self.items!r:.200} must be a table of splits and numbers of items: {{train = 2000, test = 200}}"
             )
         if (self.lines or 2) * (self.stations or 4) > len(draw.STATIONS):
-            raise UserError(f"{self.lines} lines of {self.stations} stations need more names than there are: take fewer")
+            raise UserError(
+                f"{self.lines} lines of {self.stations} stations need more names than are available: lower one of them"
+            )
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
@@ -117,7 +119,7 @@ class Drawn(Task):
         return chance(self.seed, split, str(number), what)
 
     def _meta(self, drawn: Map, ends: Sequence[str], **more: Any) -> dict[str, Any]:
-        """What both verifiers, ours and RewardMap's, read of every item."""
+        """The meta data for both verifiers, ours and RewardMap's."""
         return {
             "metro_data": {line: list(stops) for line, stops in drawn.lines.items()},
             "difficulty_city": drawn.level,
@@ -134,8 +136,8 @@ class Questions(Drawn):
     """Short questions about a map: yes or no, counts, a line's name, a letter."""
 
     kinds: Sequence[str] | None = None
-    """Which questions are asked, in turn, from easy to hard: on, direct, lines, line, stops, transfers, choice. By default all;
-    the style rewardmap has no `line`."""
+    """Kinds of questions, in turn, from easy to hard: on, direct, lines, line, stops, transfers, choice. By default all; the
+    style rewardmap has no `line`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,7 +152,7 @@ class Questions(Drawn):
         return KINDS.index(self._kind(number)) + self._lines(number) / 10
 
     def _kind(self, number: int) -> str:
-        return self._kinds[number // len(LEVELS) % len(self._kinds)]  # the levels change faster, so that each meets every kind
+        return self._kinds[number // len(LEVELS) % len(self._kinds)]  # the levels change faster, so that each has every kind
 
     def _prompt(self, split: str, number: int) -> Prompt:
         kind = self._kind(number)
@@ -160,7 +162,7 @@ class Questions(Drawn):
             question = ask(kind, plan.lines, self._chance(split, number, "question"), wanted)
             if question is not None:
                 break
-        else:  # maps of few stations have no line that meets as many others
+        else:  # on maps of few stations no line may have the required number of transfers
             question = ask(kind, plan.lines, self._chance(split, number, "question"))
         assert question is not None
         drawn = self._map(number, plan)
@@ -185,7 +187,7 @@ class Plans(Drawn):
     """A trip from one station to another, with the fewest transfers and then the fewest stops."""
 
     transfers: Sequence[int] | None = None
-    """How many transfers the best route has, drawn from this list, 0 to 4; by default 0 or 1 on easy maps, 1 on middle ones,
+    """Numbers of transfers of the best route, 0 to 4, one of which is drawn; by default 0 or 1 on easy maps, 1 on middle ones,
     1 or 2 on hard ones."""
 
     def __post_init__(self) -> None:
@@ -248,7 +250,7 @@ class Plans(Drawn):
 
 
 def asked(choices: Sequence[str], style: str) -> str:
-    """How a short answer is asked for."""
+    """The instruction for a short answer."""
     kind = " or ".join(choices) if 1 < len(choices) <= 3 else f"one of {', '.join(choices)}" if choices else "a number"
     return {
         "short": f"Answer in <answer></answer>: {kind}.",
@@ -276,7 +278,7 @@ def trip(start: str, end: str, style: str) -> str:
 
 
 def sections(plan: str) -> str:
-    """A plan in RewardMap's words."""
+    """A plan in RewardMap's format."""
     parts = []
     for ride in plan.split("; "):
         line, _, ends = ride.partition(": ")
@@ -290,7 +292,7 @@ def thought(route: Sequence[Ride]) -> str:
 
 
 def as_number(question: Question) -> int:
-    """An answer as RewardMap's data has it."""
+    """An answer as in RewardMap's data."""
     if question.type == "Counting1":
         return "ABCD".index(question.answer)
     return int(question.answer == "yes") if question.type.startswith("TorF") else int(question.answer)

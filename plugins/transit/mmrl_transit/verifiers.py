@@ -1,6 +1,6 @@
-"""Our verifiers: short answers to questions about a map, and plans with credit for what is right in them.
+"""Our verifiers: short answers to questions about a map, and plans with partial credit.
 
-A completion is hostile input: everything here is linear in its length, and an answer is bounded before it is taken apart.
+Completions may be hostile: everything here is linear in their length, and the length of an answer is checked before parsing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmrl_transit.network import Lines, Ride, best_route, cost, fold
 MAX_ANSWER = 2_000
 """Characters of an answer; a longer one is no answer."""
 SURPLUS = 2
-"""Rides by which a plan may exceed the best one before it counts as a list."""
+"""Maximum of rides of a plan beyond those of the best one."""
 _ARROW = re.compile("->|[>\u2192]")
 
 
@@ -26,8 +26,8 @@ def answer(case: Case) -> Score:
     the whole completion is the answer.
 
     Without regard to case, blanks, one full stop at the end and brackets around: `(b).` is `B`. A count is compared as a
-    number: `3.0` is 3; `two` and `2 lines` are none, unlike in `vqa/number`, for the prompt asks for the number alone.
-    Known exploits: of a yes/no question half is right by guessing, of a letter a quarter; the text around the tag is not read.
+    number: `3.0` is 3; `two` and `2 lines` are wrong, unlike in `vqa/number`, because the prompt requests the number alone. Known
+    exploits: guessing is right for half of the yes/no questions and a quarter of the letters; text around the tag is not read.
     """
     text, why = given(case)
     if text is None:
@@ -36,15 +36,14 @@ def answer(case: Case) -> Score:
 
 
 def route(case: Case) -> Score:
-    """What share of a plan is right: 1 for a best route, 0.8 to 1 for one that gets there with more transfers or stops.
+    """The share of a plan that is right: 1 for a best route, 0.8 to 1 for one that arrives with more transfers or stops.
 
     The plan is `Red: Oak > Elm; Blue: Elm > Bay` in the one `<answer>`. A ride is valid when its line exists and has both
     stations. 0.15 each for: the first ride is valid and leaves the start; the last one is valid and reaches the end; the
-    share of valid rides; the share of right transfers (both rides valid, other line, same station). Shares are of the rides
-    of the plan, or of the best route where that has more. A plan that is right in all this, and is at no station twice, gets
-    0.2 more, up to 0.1 for few transfers and up to 0.1 for few stops.
-    Known exploits: one valid ride from the start earns 0.15 to 0.3 without going anywhere. Rides that are no rides earn
-    nothing, nor do repeated ones, nor plans of more than `SURPLUS` rides above the best.
+    share of valid rides; the share of right transfers (both rides valid, other line, same station). Shares are of the rides of
+    the plan, or of the best route if that has more. A plan that is right in all this, and visits no station twice, gets 0.2 more,
+    up to 0.1 for few transfers and up to 0.1 for few stops. Known exploits: one valid ride from the start earns 0.15 to 0.3 in
+    any direction. Invalid and repeated rides earn nothing, nor do plans of more than `SURPLUS` rides above the best.
     """
     text, why = given(case)
     if text is None:
@@ -62,9 +61,9 @@ def route(case: Case) -> Score:
 
 
 def arrives(case: Case) -> Score:
-    """1 when the plan in the one `<answer>` leads from the start to the end with the fewest transfers, by whatever way.
+    """1 when the plan in the one `<answer>` leads from the start to the end with the fewest transfers, on any route.
 
-    Known exploits: none of its own; it reads the plan as `transit/route` does.
+    Known exploits: none; it reads the plan as `transit/route` does.
     """
     found = route(case)
     return Score(float(found.parts.get("fewest", 0.0)), detail=found.detail)
@@ -82,7 +81,7 @@ def form(case: Case) -> float:
     """1 when the completion is one `<answer>` that is not empty, after one `<think>...</think>` or none, and blanks at most.
     With `meta["style"]` plain: when it is one line without tags.
 
-    Known exploits: what stands in the tags is not read; a reward for the answer must stand beside it.
+    Known exploits: the text in the tags is not read; combine it with a reward for the answer.
     """
     text = case.completion.strip()
     if case.meta.get("style") == "plain":
@@ -96,7 +95,7 @@ def form(case: Case) -> float:
     return float(not before or whole)
 
 
-# -- what is given and what is wanted ---------------------------------------------------------------------------------------
+# -- the answer and the truth -----------------------------------------------------------------------------------------------
 
 
 def given(case: Case) -> tuple[str | None, str]:
@@ -108,7 +107,7 @@ def given(case: Case) -> tuple[str | None, str]:
 
 
 def told(meta: Mapping[str, Any], *keys: str) -> list[Any]:
-    """What meta holds under some keys. Raises ValueError, which names those that it has not."""
+    """The values of keys in meta. Raises ValueError for missing keys."""
     if missing := [key for key in keys if key not in meta]:
         raise ValueError(f"meta has no {', '.join(missing)}: a plan is judged by {', '.join(keys)}")
     return [meta[key] for key in keys]
@@ -134,7 +133,7 @@ def same(text: str, truth: str) -> bool:
 
 
 def rides(text: str, lines: Lines) -> list[Ride] | None:
-    """The rides of a plan, with the names of the network where they are known; None when it is none."""
+    """The rides of a plan, with known names replaced by the network's; None if it is not a plan."""
     lookup = {fold(line): line for line in lines}
     names = {fold(stop): stop for stops in lines.values() for stop in stops}
     found = []
@@ -151,13 +150,13 @@ def rides(text: str, lines: Lines) -> list[Ride] | None:
 
 
 class Trip(NamedTuple):
-    """A planning question, against which plans are held."""
+    """A planning question, by which plans are judged."""
 
     lines: Lines
     start: str
     end: str
     known: Sequence[int] = ()
-    """(transfers, stops) of the best route, where the prompt says it."""
+    """(transfers, stops) of the best route, if meta has them."""
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Trip:

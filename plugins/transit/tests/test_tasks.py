@@ -213,10 +213,10 @@ def test_the_published_reward_reads_the_style_rewardmap(task):
         ({"stations": 2.5}, "stations = 2.5 must be a whole number from 3 to 8"),
         ({"size": 100}, "size = 100 must be a whole number from 200 to 2048"),
         ({"size": None}, "size = None must be a whole number from 200 to 2048"),
-        ({"items": {"train": 0}}, "items = .* must name splits"),
-        ({"items": 5}, "items = 5 must name splits"),
+        ({"items": {"train": 0}}, "items = .* must be a table of splits"),
+        ({"items": 5}, "items = 5 must be a table of splits"),
         *(({"seed": wrong}, "seed = .* must be a whole number") for wrong in ("3", {}, "\0", 1.5, True)),
-        ({"items": {"train": "x" * 9000}}, "items = .{190,220} must name splits"),
+        ({"items": {"train": "x" * 9000}}, "items = .{190,220} must be a table of splits"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options, message):
@@ -313,9 +313,7 @@ def test_a_table_of_one_map_says_that_tables_are_cut_by_figure(table):
     task = Rows(path=table([row(i) for i in range(9)]))
     full, empty = sorted(task.splits, key=lambda split: split_of("map.png", 0) != split)
     assert len(task.prompts(full, 0)) == 9
-    with pytest.raises(
-        UserError, match=f"split '{empty}' of .* is cut by figure, .* and all 9 rows show one figure: give more maps"
-    ):
+    with pytest.raises(UserError, match=f"split '{empty}' of .* is empty: .* all 9 rows show one figure: give more maps"):
         task.prompts(empty, 0)
     with pytest.raises(UserError, match="seed = '3' must be a whole number"):
         Rows(path=table([row(0)]), seed="3")

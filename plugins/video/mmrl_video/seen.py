@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def time_marks(prompt: Prompt, completion: str) -> list[Overlay]:
+def time_overlays(prompt: Prompt, completion: str) -> list[Overlay]:
     """The true times of the prompt's first clip, `meta["spans"]`, and those that a completion says."""
     true = prompt.meta.get("spans")
     if not true or not prompt.videos:

@@ -345,10 +345,10 @@ def test_measures_are_those_of_the_pixels():
 
 
 @pytest.mark.parametrize("frame", [None, "pixels", "thousandths", "unit"])
-@pytest.mark.parametrize("eyes", [CoordinateFormat.PIXELS, CoordinateFormat.THOUSANDTHS, CoordinateFormat.MODEL_PIXELS])
-def test_boxes_are_where_the_pixels_are(frame, eyes):
+@pytest.mark.parametrize("policy_format", [CoordinateFormat.PIXELS, CoordinateFormat.THOUSANDTHS, CoordinateFormat.MODEL_PIXELS])
+def test_boxes_are_where_the_pixels_are(frame, policy_format):
     task = Tracking(frame=frame, boxes=6)
-    task.image_processing = ImageProcessing(eyes, lambda size: (size[0] * 2, size[1] // 2))
+    task.image_processing = ImageProcessing(policy_format, lambda size: (size[0] * 2, size[1] // 2))
     verify = plugins.registry().make_verifier("video/tracking")
     for number, prompt in enumerate(some(task, 4)):
         one = task.story("train", number)
@@ -358,10 +358,13 @@ def test_boxes_are_where_the_pixels_are(frame, eyes):
             seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             thin = one.actors[-1].shape in ("triangle", "diamond")  # at their corners
             assert np.abs(np.subtract(seen, box)).max() <= (5 if thin else 2)
-        case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, coordinate_format=eyes)
+        case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, coordinate_format=policy_format)
         assert verify(case).value == pytest.approx(1)
         boxes = [[0, 0, 64, 64]] * 6
-        assert verify(Case(completion=str(boxes), answer=prompt.answer, meta=prompt.meta, coordinate_format=eyes)).value < 0.3
+        assert (
+            verify(Case(completion=str(boxes), answer=prompt.answer, meta=prompt.meta, coordinate_format=policy_format)).value
+            < 0.3
+        )
 
 
 def test_an_answer_with_its_time():

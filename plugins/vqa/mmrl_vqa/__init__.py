@@ -11,7 +11,7 @@ GAME = "mmrl_vqa.points24:points24"
 VLM_R1 = "mmrl_vqa.vlm_r1:"
 R1_REWARD = "mmrl_vqa.r1_reward:"
 SLOW = 10.0
-"""Seconds for what asks math-verify; the worst formula that it is given takes 2."""
+"""Timeout of verifiers that use math-verify, in seconds; the worst formula takes 2."""
 
 
 @hookimpl
@@ -24,7 +24,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             id="vqa/points24",
             target=DRAWN + "Points24",
             verifiers={"vqa/points24": 1.0},
-            summary="the game of 24: make 24 of four drawn cards",
+            summary="the game of 24: make 24 from four drawn cards",
         ),
         TaskSpec(
             id="vqa/points24@generalpoints",
@@ -39,7 +39,7 @@ def mmrl_tasks() -> list[TaskSpec]:
             target="mmrl_vqa.table:Table",
             options={"style": "vlm-r1"},
             verifiers={"vqa/answer@vlm-r1": 1.0, "vqa/format@vlm-r1": 1.0},
-            summary="your own questions, asked and rewarded as in VLM-R1 (Shen et al. 2025)",
+            summary="your own questions, with prompt and rewards of VLM-R1 (Shen et al. 2025)",
         ),
     ]
 
@@ -48,7 +48,7 @@ def mmrl_tasks() -> list[TaskSpec]:
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
         VerifierSpec(
-            id="vqa/answer", timeout_s=SLOW, target=OURS + "answer", summary="the answer, compared as the question's kind asks"
+            id="vqa/answer", timeout_s=SLOW, target=OURS + "answer", summary="the answer, compared by the question's kind"
         ),
         VerifierSpec(id="vqa/choice", target=OURS + "choice", summary="the letter of the right option"),
         VerifierSpec(id="vqa/number", target=OURS + "number_", summary="the number, within a tolerance"),
@@ -63,7 +63,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             summary="a short answer, by how many annotators gave it (VQA)",
         ),
         VerifierSpec(id="vqa/format", target=OURS + "form", summary="one think block, then one answer block"),
-        VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards that makes 24"),
+        VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards with the value 24"),
         *_published(),
     ]
 
@@ -106,9 +106,7 @@ def _published() -> list[VerifierSpec]:
             id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
         ),
         VerifierSpec(
-            id="vqa/reflection@maye",
-            target="mmrl_vqa.maye:reflection",
-            summary="MAYE's figures: does it reflect, and is it right then; weigh it 0",
+            id="vqa/reflection@maye", target="mmrl_vqa.maye:reflection", summary="MAYE's metrics of reflection; use the weight 0"
         ),
         VerifierSpec(
             id="vqa/points24@generalpoints",

@@ -1,4 +1,4 @@
-"""Sums of whole numbers, exactly: a small parser of its own, no `eval`, no floats."""
+"""Exact arithmetic with whole numbers: a small parser without `eval` and floats."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "
 
 
 class Illegal(ValueError):
-    """The text is no formula; the message says why, for a person or a policy to read."""
+    """The text is not a formula; the message says why, for people and policies."""
 
 
 class DividesByZero(Illegal):
-    """It reads as a formula, and has no value."""
+    """The formula has no value."""
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
     """(value, the numbers in order) of a formula of whole numbers, + - * / and brackets.
 
-    The signs \u00d7 \u00b7 \u00f7 \u2212 are read too. A minus before a number is none of a formula: there are no negative cards.
+    The signs \u00d7 \u00b7 \u00f7 \u2212 are read too. A minus sign of a number is not allowed: there are no negative cards.
     Raises Illegal.
     """
     tokens = tokens_of(text)
@@ -36,7 +36,7 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
 
 
 def tokens_of(text: str) -> list[str]:
-    """Numbers, operators and brackets. Raises Illegal for anything else, but for blanks."""
+    """Numbers, operators and brackets. Blanks are ignored. Raises Illegal for anything else."""
     if len(text) > MAX_LENGTH:
         raise Illegal(f"it is longer than {MAX_LENGTH} characters")
     if re.search(r"\d\s+\d", text):

@@ -1,4 +1,4 @@
-"""How a question is put, and how its answer is to be written. Every task here asks in one of these styles."""
+"""Prompts of questions with instructions for the answer, in the styles of all tasks here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOW = {
     "text": "answer in a word or two",
     "formula": "answer with the formula",
 }
-"""Kind of question -> what to answer with; `formula` is the game of 24."""
+"""Kind of question -> instruction for the answer; `formula` is the game of 24."""
 VLM_R1 = (
     " First output the thinking process in <think> </think> tags and then output the final answer in <answer> </answer> tags."
 )
 
 
 def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> str:
-    """The text of a prompt: the question, its options behind A, B, C, and how to answer."""
+    """The text of a prompt: the question, its options with letters, and instructions for the answer."""
     lines = [question, *(f"{letter_of(i)}. {option}" for i, option in enumerate(options))]
     how = HOW[kind]
     if style == "vlm-r1":
@@ -38,7 +38,7 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
 
 
 def written(answer: str, style: str, thought: str = "I look at the picture.") -> str:
-    """A completion that gives the answer as the style asks."""
+    """A completion with the answer in the form of a style."""
     if style == "plain":
         return answer
     return f"<answer>{answer}</answer>" if style == "short" else f"<think>{thought}</think>\n<answer>{answer}</answer>"

@@ -19,21 +19,21 @@ from mmrl_vqa.revision import Revisions
 from mmrl_vqa.scenes import COLOURS, MOST, SHAPES, Thing, picture, scatter
 
 LEVELS = {"easy": (4, 10**6), "medium": (2, 3), "hard": (1, 1), "any": (1, 10**6)}
-"""Difficulty of a hand -> how many ways it has to make 24, at least and at most."""
+"""Difficulty of a hand -> minimum and maximum of ways to make 24."""
 OTHER = {"10": "11-13", "11-13": "10", "black": "red", "red": "black"}
 
 
 @dataclass(kw_only=True, eq=False)
 class Drawn(Task):
-    """What tasks with drawn pictures share; a subclass makes an item by its number."""
+    """Base class of tasks with drawn pictures; a subclass makes an item from its number."""
 
     size: int = 112
-    """Pixels of a picture's side, from 56 to 1024."""
+    """Side of a picture in pixels, from 56 to 1024."""
     items: int = 2000
-    """Items of `train`; the other splits have a tenth of that, and 50 at least."""
+    """Number of items of `train`; the other splits have a tenth of that, at least 50."""
     style: str = "short"
-    """How the answer is asked for: short (in a tag, at once), think (a thought in a tag, then the answer in one), plain (without
-    tags), vlm-r1 (as think, in VLM-R1's words)."""
+    """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
+    vlm-r1 (as think, with VLM-R1's prompt)."""
     styles: ClassVar[tuple[str, ...]] = STYLES
 
     def __post_init__(self) -> None:
@@ -55,14 +55,14 @@ class Drawn(Task):
 
 @dataclass(kw_only=True, eq=False)
 class Shapes(Drawn):
-    """Questions on one picture: how many shapes, of which colour, where, is there one."""
+    """Questions on the number, colour, position and presence of shapes in one picture."""
 
     kinds: Sequence[str] = ("choice", "number", "yes-no", "text")
-    """Of questions, in turn."""
+    """Kinds of questions, in turn."""
     fewest: int = 1
-    """Shapes in a picture, at least."""
+    """Minimum of shapes in a picture."""
     most: int = 5
-    """Shapes in a picture, at most 8."""
+    """Maximum of shapes in a picture, up to 8."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,13 +85,13 @@ class Compare(Drawn):
     """Questions on two or three pictures: which has more, how many more, do they show the same."""
 
     kinds: Sequence[str] = ("choice", "number", "yes-no")
-    """Of questions, in turn: which has more, how many more or all together, do they show the same."""
+    """Kinds of questions, in turn: which has more, how many more or all together, do they show the same."""
     pictures: int = 2
-    """In a prompt: 2 or 3."""
+    """Number of pictures in a prompt, 2 or 3."""
     fewest: int = 1
-    """Shapes in a picture, at least."""
+    """Minimum of shapes in a picture."""
     most: int = 4
-    """Shapes in a picture, at most 8."""
+    """Maximum of shapes in a picture, up to 8."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +113,7 @@ class Compare(Drawn):
         return _posed(f"{split}-{seed}-{number}", question, shown, self.style, max(map(len, scenes)), self.size)
 
     def _alike(self, draw: random.Random) -> tuple[list[list[Thing]], Question]:
-        """Scenes of the same things at other places, or with one thing changed in one of them."""
+        """Scenes of the same shapes at other positions, or with one shape changed in one of them."""
         kinds = _kinds_of(draw, draw.randint(self.fewest, self.most))
         alike = draw.random() < 0.5
         all_kinds = [list(kinds) for _ in range(self.pictures)]
@@ -129,27 +129,29 @@ class Compare(Drawn):
 
 @dataclass(kw_only=True, eq=False)
 class Points24(Drawn):
-    """The card game: make 24 of the four cards on the picture. Every hand can be solved.
+    """The card game: make 24 from the four cards in the picture. Every hand can be solved.
 
-    Its splits share no hand, by the cards' numbers, and none comes again before all of its split have been shown. Those of `ood`
-    are under the other rule for faces, with a face card in each, or in the other colour.
+    Splits share no hand, by the cards' numbers, and no hand repeats before all of its split were used. Those of `ood` have the
+    other rule for faces, with a face card in each, or the other colour.
     """
 
     faces: str = "10"
-    """What jack, queen and king count as: 10, or 11-13 for 11, 12 and 13. The split `ood` has the other."""
+    """Value of jack, queen and king: 10, or 11-13 for 11, 12 and 13. The split `ood` has the other."""
     suits: str = "all"
-    """Of the cards: all, black or red. Of black or red, the split `ood` has the other, and the same rule for faces."""
+    """Suits of the cards: all, black or red. For black or red, the split `ood` has the other colour and the same rule for
+    faces."""
     level: str = "any"
-    """easy (4 ways to make 24 or more), medium (2 or 3), hard (1), any."""
+    """Difficulty: easy (4 ways to make 24 or more), medium (2 or 3), hard (1), any."""
     row: bool = False
-    """Cards in a row, and not two above two."""
+    """Cards in one row instead of two rows of two."""
     turns: int = 1
-    """Answers that the policy may give: after a wrong one it hears why, and tries again."""
+    """Maximum of answers: after a wrong one the policy gets the reason and tries again."""
     splits: ClassVar[tuple[str, ...]] = ("train", "test", "ood")
     styles: ClassVar[tuple[str, ...]] = ("short", "think", "plain", "json", "generalpoints")
     style: str = "short"
-    """How the answer is asked for: short (the formula in a tag), think (a thought, then the formula, in tags), plain (without
-    tags), json (in a tag: the cards, their numbers, the formula), generalpoints (in that paper's words, for its own verifier)."""
+    """The requested form of the answer: short (the formula in a tag), think (a thought, then the formula, in tags), plain
+    (without tags), json (in a tag: the cards, their numbers, the formula), generalpoints (that paper's prompt, for its own
+    verifier)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,23 +212,24 @@ class Points24(Drawn):
     def _hand(
         self, draw: random.Random, split: str, faces: str, faced: bool, place: tuple[int, int]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(ranks, ways to make 24) of a hand of the split, as easy as asked. place: the run's seed and the item's number."""
+        """(ranks, ways to make 24) of a hand of the split with the required difficulty. place: the run's seed, the item's
+        number."""
         fewest, most = LEVELS[self.level]
         if self.style != "generalpoints":
             found = _hands(split, faces, faced, fewest, most, place[0])
             if found:
                 ranks = found[place[1] % len(found)]
                 return tuple(draw.sample(ranks, 4)), _ways(ranks, faces)
-        for _ in range(100_000 if self.style == "generalpoints" else 0):  # as published, each hand of its own
+        for _ in range(100_000 if self.style == "generalpoints" else 0):  # as published, hands are drawn independently
             ranks = tuple(draw.choice(points24.RANKS) for _ in range(4))
             if _belongs(ranks, split, faced) and fewest <= len(ways := _ways(ranks, faces)) <= most:
                 return ranks, ways
-        raise UserError(f"no hand is found for faces = {faces!r} and level = {self.level!r}: choose another level")
+        raise UserError(f"found no hand for faces = {faces!r} and level = {self.level!r}: choose another level")
 
 
 @functools.lru_cache(maxsize=64)
 def _hands(split: str, faces: str, faced: bool, fewest: int, most: int, seed: int) -> tuple[tuple[str, ...], ...]:
-    """All hands of a split, each once: first one of each four numbers, then another of those that have face cards for a ten."""
+    """All hands of a split, each once: first one for each four numbers, then another of those with face cards as tens."""
     rounds: dict[tuple[int, ...], int] = {}
     order = []
     hands = [h for h in itertools.combinations_with_replacement(points24.RANKS, 4) if _belongs(h, split, faced)]
@@ -247,7 +250,7 @@ def _belongs(ranks: Sequence[str], split: str, faced: bool) -> bool:
 
 
 def _split_of(ranks: Sequence[str]) -> str:
-    """By the numbers with faces as 10, so that no split has a hand of another with a jack in the place of a ten."""
+    """Split by the numbers with faces as 10, so that hands that differ in a jack for a ten are in the same split."""
     numbers = sorted(points24.points(rank, "10") for rank in ranks)
     return split_of(" ".join(map(str, numbers)), 0, {"train": 0.8, "test": 0.1, "ood": 0.1})
 
@@ -258,7 +261,7 @@ def _range_of_shapes(fewest: Any, most: Any) -> None:
 
 
 def _kinds_of(draw: random.Random, count: int) -> list[tuple[str, str]]:
-    """(shape, colour) of some things; a few repeat, so that there is something to count."""
+    """(shape, colour) of some things; a few repeat, for questions on counts."""
     found: list[tuple[str, str]] = []
     for _ in range(count):
         shape, colour = (

@@ -1,4 +1,4 @@
-"""One formula, read for comparison: what it may hold, so that math-verify compares it in time."""
+"""Parsing of formulas for comparison, with limits so that math-verify takes bounded time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from mmrl.api.verifiers import mathematics
 
 MAX_FORMULA = 300
-"""Characters of a formula that ours compares."""
+"""Maximum of characters of a formula."""
 _NAME = re.compile(r"[A-Za-z]{2,}")
 _PLAIN = frozenset(
     (
@@ -18,12 +18,12 @@ _PLAIN = frozenset(
         *("(", ")", "[", "]", ":"),
     )
 )
-"""Commands of LaTeX that ours hands on: none sums, integrates or takes a limit."""
+"""Allowed commands of LaTeX: no sums, integrals or limits."""
 _COSTLY = ("sqrt", "sin", "cos", "tan", "log", "ln", "exp", "^", "cup", "cap")
 
 
 def formula(text: str) -> list[Any]:
-    """One formula, in LaTeX or plain, with or without dollar signs; nothing where it is none or too much to compare."""
+    """One formula, in LaTeX or plain, with or without dollar signs; empty if it is not a formula or too complex to compare."""
     inside = text.strip().strip("$").strip()
     if not inside or len(inside) > MAX_FORMULA:
         return []
@@ -40,5 +40,5 @@ def formula(text: str) -> list[Any]:
         return []
     try:
         return mathematics.parse_math(f"${inside}$") or mathematics.parse_math(inside)
-    except Exception:  # noqa: BLE001  whatever it can't read is no formula
+    except Exception:  # noqa: BLE001  unreadable texts are no formulas
         return []

@@ -1,7 +1,7 @@
-"""The game of 24 as GeneralPoints asks for it and rewards it.
+"""Prompt and rewards of GeneralPoints for the game of 24.
 
 Chu et al., "SFT Memorizes, RL Generalizes: A Comparative Study of Foundation Model Post-training", appendix A. The rewards are
-the paper's; its answers are read as the code does that its authors released.
+the paper's; answers are parsed as in the authors' released code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mmrl_vqa.points24 import TARGET, points
 
 RIGHT, WRONG_TOTAL, NOT_THE_CARDS, ILLEGAL = 5.0, -1.0, -2.0, -3.0
 USED_UP = -1.0
-"""Is added where the last try fails too, in a game of several."""
+"""Added if the last of several tries fails."""
 MISREAD = -1.5
-"""Is added where the cards that the answer names are not those on the picture."""
+"""Added if the cards in the answer are not those in the picture."""
 FACES = {"10": "'J', 'Q', and 'K' count as '10'", "11-13": "'J', 'Q', and 'K' count as '11', '12', and '13' respectively"}
 PROMPT = """
 [Task Description]
@@ -45,7 +45,7 @@ ANSWER = """
   "number": {numbers},
   "formula": "{formula}",
 }}"""
-"""The answers that it imitates first. It is no JSON, for the comma in its end, nor need it be."""
+"""The answers that are imitated first. The final comma makes it invalid JSON, as published."""
 _FORMULA = re.compile(r'"formula": "([^"\n]*)"')
 
 
@@ -63,11 +63,10 @@ def reward(case: Case, vision: bool = True) -> Score:
     `meta["cards"]`.
 
     The formula is that of the completion as JSON or behind `"formula": "`, up to its "="; blanks in it are illegal, as published.
-    vision: ask for the cards, as the variant with pictures does.
-    Known exploits: none, but a policy that never tries earns -1 with any legal formula of the cards. The released code differs
-    from the
-    paper: it adds up -2 and -3 for every fault that it finds, gives -1.5 in place of all others where cards are misread, and
-    computes in floats, so that 8/(3-8/3) is not 24. The try that uses up all is punished by the world (`mmrl_vqa.revision`).
+    vision: require the cards, as in the variant with pictures. Known exploits: none, but a policy that never searches earns -1
+    with any legal formula of the cards. The released code differs from the paper: it adds up -2 and -3 for every fault, gives
+    only -1.5 if cards are misread, and computes in floats, so that 8/(3-8/3) is not 24. The environment adds the penalty of the
+    last try (`mmrl_vqa.revision`).
     """
     cards, faces = tuple(map(str, case.meta["cards"])), case.meta.get("faces", "10")
     formula, named = _field(case.completion, "formula"), _field(case.completion, "cards")
@@ -109,7 +108,7 @@ def _field(text: str, name: str) -> Any:
 
 
 def _bracketed(text: str, opening: str) -> str | None:
-    """What the first brackets behind the opening hold that are not empty."""
+    """The content of the first nonempty brackets after the opening."""
     at = text.find(opening)
     while at >= 0:
         start = at + len(opening)

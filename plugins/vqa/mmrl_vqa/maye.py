@@ -1,4 +1,4 @@
-"""How often answers reflect, and whether that helps: the figures of MAYE (Ma et al. 2025, Rethinking RL Scaling for Vision
+"""How often answers reflect, and whether that helps: the metrics of MAYE (Ma et al. 2025, Rethinking RL Scaling for Vision
 Language Models, section on reflection)."""
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ WORDS = (
     *("re-check", "re-evaluate", "re-examine", "re-think", "recheck", "reevaluate", "reexamine", "reevaluation", "rethink"),
     *("check again", "think again", "try again", "verify", "wait", "yet"),
 )
-"""What counts as reflecting. The paper's list, from memory: its code was not at hand."""
+"""Words of reflection. The paper's list, without access to its code."""
 _WORD = re.compile(rf"\b(?:{'|'.join(map(re.escape, WORDS))})\b")
 
 
 def reflection(case: Case) -> Score:
-    """1 where the completion reflects, with its parts `right`, 1 where it also answers right, and `words`, how many of `WORDS` it
-    has. To be reported, with the weight 0: then the run's figures have the share of reflective answers, and `right` over it is
-    how many of these are right.
+    """1 if the completion reflects, with the parts `right`, 1 if it also answers right, and `words`, its number of `WORDS`. Use
+    the weight 0: then the run's metrics have the share of reflective answers, and `right` divided by it is the share of these
+    that are right.
 
-    Known exploits: a reward for it would be earned by saying "wait".
+    Known exploits: as a reward, it would be earned by the word "wait".
     """
     found = len(_WORD.findall(case.completion[:MAX_LENGTH].lower()))
     right = bool(found) and answer(case).value == 1.0

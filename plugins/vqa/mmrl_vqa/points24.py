@@ -1,4 +1,4 @@
-"""The card game of 24: make 24 of four cards, each used once. Its rules, a solver, the verdict on an answer, our verifier."""
+"""The card game of 24: make 24 from four cards, each used once. Rules, solver, verdict on an answer, and our verifier."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from mmrl_vqa.verifiers import given
 
 RANKS = ("A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
 FACES = ("10", "11-13")
-"""What jack, queen and king count as: 10 each, or 11, 12 and 13."""
+"""Values of jack, queen and king: 10 each, or 11, 12 and 13."""
 TARGET = 24
 REWARDS = {"right": 1.0, "wrong-total": 0.1, "not-the-cards": 0.0, "illegal": 0.0}
-"""What `verdict` pays by default."""
+"""Rewards of `verdict` by default."""
 Kind = Literal["right", "wrong-total", "not-the-cards", "illegal"]
 
 
 class Verdict(NamedTuple):
-    """What is said after an answer."""
+    """The verdict on an answer."""
 
     kind: Kind
     message: str
-    """For the policy to read: what is wrong and, in a game of several turns, what to answer to."""
+    """The error, for the policy; in a game of several turns it answers to this."""
     reward: float
 
 
 class Answer(NamedTuple):
-    """An answer of the game, read out of a text."""
+    """A parsed answer."""
 
     formula: str
-    """Without what follows its "="; empty where there is none."""
+    """Without the text from "=" on; empty if there is none."""
     total: str | None
-    """What it claims to make."""
+    """The value that it claims."""
     cards: tuple[str, ...] | None
-    """The ranks that it says it saw; None where it says nothing of them."""
+    """The ranks that it names; None without any."""
 
 
 def points(rank: str, faces: str) -> int:
-    """What a card counts. rank: of `RANKS`. faces: of `FACES`. Raises UserError for others."""
+    """The value of a card. rank: of `RANKS`. faces: of `FACES`. Raises UserError for others."""
     if faces not in FACES or rank not in RANKS:
         raise UserError(
-            f"card {rank!r} with faces = {faces!r} counts nothing: ranks are {', '.join(RANKS)}, faces {' or '.join(FACES)}"
+            f"card {rank!r} with faces = {faces!r} is unknown: ranks are {', '.join(RANKS)}, faces {' or '.join(FACES)}"
         )
     count = RANKS.index(rank) + 1
     return min(count, 10) if faces == "10" else count
@@ -76,13 +76,13 @@ def points24(case: Case, recognition: float = 0.0) -> Score:
     """
     text, why = given(case)
     if "cards" not in case.meta:
-        raise ValueError("meta has no cards: the game is judged by them")
+        raise ValueError("meta has no cards: they are needed to judge the game")
     cards, faces = tuple(case.meta["cards"]), case.meta.get("faces", "10")
     if text is None:
         return Score(0.0, detail=why)
     judged = verdict(cards, text, faces, case.meta.get("target", TARGET))
     seen = float(recognised(cards, text, faces))
-    # naming cards is no formula: only one that is legal earns the share of recognition
+    # only a legal formula earns the share of recognition
     seen *= judged.kind != "illegal"
     return Score(
         (1 - recognition) * judged.reward + recognition * seen,
@@ -165,7 +165,7 @@ def solutions(numbers: tuple[int, ...], target: int = TARGET) -> tuple[str, ...]
 
 
 def _partners(a: Fraction, target: Fraction) -> Iterator[tuple[str, Fraction]]:
-    """Operators and what must stand behind them, so that they make the target of `a`, which is not 0."""
+    """Operators and the operands with which they make the target from `a`, which is not 0."""
     yield "+", target - a
     yield "-", a - target
     if a:
@@ -199,7 +199,7 @@ def _halves(numbers: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[i
 
 
 def _join(sign: str, first: _Node | str, second: _Node | str) -> _Node:
-    """Two formulas as one, in the form that all its spellings share."""
+    """Two formulas joined, in the canonical form."""
     kind = "+" if sign in "+-" else "*"
     ups, downs = _sides(kind, first)
     more, less = _sides(kind, second)

@@ -1,4 +1,4 @@
-"""Questions on drawn scenes. Each function makes one of a scene, or None where the scene allows no clear one."""
+"""Questions on drawn scenes. Each function makes a question, or returns None if the scene allows no clear one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrl_vqa.asking import letter_of
 from mmrl_vqa.scenes import COLOURS, SHAPES, Thing
 
 CLEAR = 0.08
-"""How far apart, in shares of the picture's side, two things must be for one to be left of the other."""
+"""Minimal distance, as a share of the picture's side, for one shape to count as left of another."""
 SIDES = ("left", "right", "top", "bottom")
 CORNERS = ("top left", "top right", "bottom left", "bottom right")
 ORDINALS = ("first", "second", "third")
@@ -24,9 +24,9 @@ class Question(NamedTuple):
     answer: str
     options: tuple[str, ...] = ()
     concerned: tuple[Thing, ...] = ()
-    """The things that the answer depends on, for people."""
+    """The shapes on which the answer depends, for display."""
     steps: int = 1
-    """How much must be told apart or counted, from 1: part of the difficulty."""
+    """Number of things to distinguish or count, from 1: part of the difficulty."""
 
 
 def choose(kind: str, scene: Sequence[Thing], draw: random.Random) -> Question | None:
@@ -75,7 +75,7 @@ def _class_of(things: Sequence[Thing], draw: random.Random) -> tuple[str, Callab
 
 def how_many(scene: Sequence[Thing], draw: random.Random) -> Question | None:
     what, test = _class_of(scene, draw)
-    if what in SHAPES and draw.random() < 0.4:  # both, of a thing that is there
+    if what in SHAPES and draw.random() < 0.4:  # colour and shape of an existing one
         thing = draw.choice(scene)
         what, test = thing.name, lambda t: t.name == thing.name
     counted = tuple(filter(test, scene))
@@ -190,7 +190,7 @@ def _choice(
 
 
 def _singles(scene: Sequence[Thing]) -> list[Thing]:
-    """Things that no other has the name of."""
+    """Things with a unique name."""
     counts = Counter(t.name for t in scene)
     return [t for t in scene if counts[t.name] == 1]
 

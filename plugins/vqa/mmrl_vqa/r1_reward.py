@@ -17,7 +17,7 @@ PREFIXES = (
     *("The best option is", "The correct option is", "Best answer:", "Best option:"),
 )
 MAX_GIVEN = 4_000
-"""Characters of an answer that math-verify is given, once for each accepted answer; published completions end at 1,024 tokens."""
+"""Maximum of characters for math-verify, once for each accepted answer; published completions end at 1,024 tokens."""
 _MARKS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", ":\n", "get\n")
 
 
@@ -30,13 +30,13 @@ def form(case: Case) -> float:
 
 
 def reward(case: Case) -> Score:
-    """R1-Reward's combination, 0.5 x format + accuracy x (1 + 0.5 x consistency), with the consistency of 0 that it takes when
-    its judge model gives none: 0 to 1.5.
+    """R1-Reward's combination, 0.5 x format + accuracy x (1 + 0.5 x consistency), with a consistency of 0, its default without an
+    answer of the judge model: 0 to 1.5.
 
     The truth is a list of accepted answers, or one. The first `<answer>`, or the whole text, is right when it reads the same, or
     math-verify calls it equal; the grader of PRM800K, which is published between these, is left out.
-    Known exploits, as published: whatever raises while answers are compared is right, so a list with a number among the accepted
-    answers, where texts are expected, pays everything; an empty format pays 0.5 for any answer.
+    Known exploits, as published: an answer is right if the comparison raises, so a number in the list of accepted answers makes
+    every answer right; an empty format earns 0.5 for any answer.
     """
     formed, right = _formed(case.completion), _right(case)
     return Score(0.5 * formed + right, parts={"format": float(formed), "accuracy": right})

@@ -1,4 +1,4 @@
-"""The game of 24 in several turns: the verdict is said back, and the policy may answer again."""
+"""The game of 24 in several turns: the policy gets the verdict and may answer again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mmrl_vqa import generalpoints, points24
 
 
 class Revisions:
-    """An episode of one hand: after each wrong answer the verdict and a further try, as the sequential revision of GeneralPoints
-    has it (Chu et al. 2025, section 4)."""
+    """An episode of one hand: after each wrong answer the verdict and another try, as in the sequential revision of GeneralPoints
+    (Chu et al. 2025, section 4)."""
 
     def __init__(self, prompt: Prompt, turns: int, published: bool) -> None:
-        """turns: answers that may be given. published: each wrong answer but the last earns what GeneralPoints gives it, and the
-        last one 1 less, for the tries are used up; otherwise only the judge's score of the last answer counts."""
+        """turns: maximum of answers. published: each wrong answer earns GeneralPoints' reward, the last one 1 less; otherwise
+        only the judge's score of the last answer counts."""
         self.prompt, self.left, self.published = prompt, turns, published
         self.judge: Callable[[Case], Score] = generalpoints.reward if published else points24.points24
 

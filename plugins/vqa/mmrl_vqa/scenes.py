@@ -21,13 +21,13 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "star")
 REACH = {"circle": (1.0, 1.0, 1.0), "square": (0.8, 0.8, 0.8), "triangle": (0.87, 1.0, 0.5), "star": (0.95, 1.0, 0.81)}
-"""How far a shape reaches to its sides, up and down, in shares of the radius around it."""
+"""Extent of a shape to the sides, up and down, as shares of its radius."""
 GROUNDS = tuple(name for name in PHOTOGRAPHS if name not in ("coins", "retina"))
-"""Photographs without discs of their own."""
+"""Photographs without discs."""
 MOST = 8
-"""Things that a scene has room for."""
+"""Maximum of things in a scene."""
 SHARP = 4
-"""Things are drawn so many times larger, then shrunk, for smooth edges."""
+"""Things are drawn this many times larger, then reduced, for smooth edges."""
 
 
 class Thing(NamedTuple):
@@ -38,7 +38,7 @@ class Thing(NamedTuple):
     x: float
     y: float
     r: float
-    """Of the circle around it."""
+    """Radius of the circle around it."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Thing(NamedTuple):
 
 
 def scatter(draw: random.Random, kinds: Sequence[tuple[str, str]]) -> list[Thing]:
-    """Things of these (shape, colour) at places of their own, none touching another; they are smaller where they are many."""
+    """Things of these (shape, colour) at random positions, none touching another; many things are smaller."""
     large = 0.15 if len(kinds) <= 4 else 0.12
     while True:
         placed: list[Thing] = []

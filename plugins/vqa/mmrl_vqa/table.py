@@ -1,4 +1,4 @@
-"""People's own questions: rows of a JSONL, CSV or Parquet file or of a data set, each with pictures, a question and an answer."""
+"""Your own questions: rows of a JSONL, CSV or Parquet file or of a data set, each with pictures, a question and an answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mmrl_vqa.asking import STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
 MANY = 26
-"""Options of a question, at most: each has a letter."""
+"""Maximum of options of a question: each has a letter."""
 IMAGES = ("image", "images", "image_path", "image_paths")
-"""Columns that are looked for where none is named."""
+"""Default columns of the picture."""
 FORMS = ("auto", "letter", "index", "text")
 FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
@@ -34,48 +34,49 @@ class Table(Task):
     path: str
     """A .jsonl, .json, .csv, .tsv or .parquet file, what `datasets` saved, or a data set's name on the Hub."""
     test_path: str | None = None
-    """The table of the split `test`. Without it a data set's own splits are used, and any other table is cut."""
+    """The table of the split `test`. By default a data set's own splits are used, and any other table is divided."""
     test_share: float = 0.2
-    """Of the rows, for a table that is cut in two."""
+    """Share of the rows in `test`, for a table that is divided."""
     cut_by: str = "row"
-    """row, or image: rows about the same picture stay in the same split, for which all of them are read once."""
+    """How a table is divided: by row, or by image, which keeps rows about the same picture in one split and reads all rows
+    once."""
     name: str | None = None
     """The data set's configuration."""
     revision: str | None = None
-    """Commit or tag on the Hub; name one, so that the data can't change."""
+    """Commit or tag on the Hub; set it, so that the data can't change."""
     folder: str | None = None
-    """Where the pictures are; by default paths in a row start at the table's own folder."""
+    """Folder of relative paths of pictures; by default the table's own."""
     image_column: str | Sequence[str] = ""
-    """Path, bytes or a list of such; several columns may be named, and empty ones are left out. By default the first of image,
-    images, image_path and image_paths that is filled in a row."""
+    """Column with a path, bytes or a list of such; or several columns, of which empty ones are left out. By default the first of
+    image, images, image_path and image_paths that a row has."""
     text_only: bool = False
-    """Rows without a picture are questions too. By default such a row is broken."""
+    """Allow rows without a picture. By default they are errors."""
     question_column: str = "question"
     answer_column: str = "answer"
-    """The answer, or a list of accepted ones; for text, those of annotators may stand in it too."""
+    """Column with the answer, or a list of accepted ones; for text, also those of annotators."""
     options_column: str | Sequence[str] = "options"
-    """A list of options, or a table of them by letter; or the names of columns with one option each."""
+    """Column with a list of options, or a table of them by letter; or the names of columns with one option each."""
     id_column: str | None = None
-    """By default a row's id is its number."""
+    """Column with a row's id; by default its number."""
     kind: str = "auto"
-    """choice, number, math, yes-no, text; auto tells by the options and the answer."""
+    """Kind of questions: choice, number, math, yes-no, text; auto decides by the options and the answer."""
     kind_column: str | None = None
-    """The column that says each row's kind; kind is for rows where it is empty."""
+    """Column with each row's kind; `kind` is for rows where it is empty."""
     answer_form: str = "auto"
-    """How the answer of a choice is given: letter, index, text (the option itself); auto takes a whole number for an index."""
+    """Form of the answer of a choice: letter, index, text (the option itself); auto takes a whole number for an index."""
     first_index: int = 0
-    """What the first option's index is: 0 or 1."""
+    """Index of the first option: 0 or 1."""
     shuffle: bool = False
-    """Draw the order of the options, so that no place is right more often; the run's seed draws it."""
+    """Shuffle the options, so that no letter is right more often; by the run's seed."""
     relative: float = 0.0
-    """Share of a number by which an answer may be off: 0.05 is what ChartQA allows."""
+    """Relative tolerance of numbers: ChartQA allows 0.05."""
     absolute: float = 0.0
-    """How far a number may be off."""
+    """Absolute tolerance of numbers."""
     difficulty_column: str | None = None
-    """A number, the lowest is the easiest."""
+    """Column with a number; the lowest is the easiest."""
     style: str = "short"
-    """How the answer is asked for: short (in a tag, at once), think (a thought in a tag, then the answer in one), plain (without
-    tags), vlm-r1 (as think, in VLM-R1's words)."""
+    """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
+    vlm-r1 (as think, with VLM-R1's prompt)."""
 
     def __post_init__(self) -> None:
         check_choice("style", self.style, STYLES)
@@ -107,7 +108,7 @@ class Table(Task):
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
-        """The seed draws the order of the options, where it is drawn at all."""
+        """The seed shuffles the options, if `shuffle` is set."""
         check_split(split, self.splits)
         rows = self._rows[split]
         return LazyItems(rows, lambda row, number: self._prompt(row, f"{split}-{number}", seed), self._chosen[split])
@@ -130,7 +131,7 @@ class Table(Task):
             if "train" not in named:
                 what = "rows" if self.cut_by == "row" else "pictures' rows"
                 raise UserError(
-                    f"all {len(train)} {what} of {display_path(train.name)} fall to 'test': add more, or set test_share "
+                    f"all {len(train)} {what} of {display_path(train.name)} are in 'test': add more, or set test_share "
                     "or test_path"
                 )
             return dict.fromkeys(named, train), named
@@ -139,11 +140,11 @@ class Table(Task):
     def _table(self, path: str, split: str) -> DataTable:
         rows = read_table(path, name=self.name, revision=self.revision, split=split)
         if not len(rows):
-            raise UserError(f"{rows.name} has no rows: put some in, or correct path")
+            raise UserError(f"{rows.name} has no rows: add some, or correct path")
         return rows
 
     def _own_test(self, train: DataTable) -> DataTable | None:
-        """The data set's own test split; None where it has none."""
+        """The data set's own test split; None if it has none."""
         try:
             test = self._table(self.path, "test")
         except UserError:
@@ -158,13 +159,13 @@ class Table(Task):
         return parts
 
     def _key(self, rows: DataTable, number: int) -> str:
-        """What a row goes into a split by."""
+        """The key that decides a row's split."""
         if self.cut_by == "row":
             return str(number)
         try:
             pictures = self._pictures(rows[number])
         except (UserError, ValueError, KeyError, TypeError):
-            return str(number)  # it is told when the row is asked for
+            return str(number)  # raised when the row is used
         return " ".join(str(hash_rank(0, p.hex())) if isinstance(p, bytes) else str(p) for p in pictures[:1]) or str(number)
 
     # -- rows ---------------------------------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ class Table(Task):
     def _prompt(self, row: Mapping[str, Any], place: str, seed: int) -> Prompt:
         id = str(row[self.id_column]) if self.id_column else place
         pictures = self._pictures(row)
-        for n, one in enumerate(pictures, 1):  # so that a broken one is told by its row
+        for n, one in enumerate(pictures, 1):  # so that the error of a broken one names its row
             load_image(one, name=display_path(one) if isinstance(one, str) else f"{n} of {len(pictures)}")
         if "conversations" in row and self.question_column not in row:
             question, answer = _turns(row["conversations"])
@@ -199,7 +200,7 @@ class Table(Task):
         return Prompt(id=id, messages=[user_message(text, *pictures)], answer=answer, meta=meta)
 
     def _pictures(self, row: Mapping[str, Any]) -> list[Any]:
-        """The pictures of a row, undecoded. Raises UserError where it has none and must have one."""
+        """The pictures of a row, undecoded. Raises UserError if it needs one and has none."""
         found: list[Any] = []
         if self.image_column:
             columns = [self.image_column] if isinstance(self.image_column, str) else list(self.image_column)
@@ -233,7 +234,7 @@ class Table(Task):
             raise ValueError(f"the options are {cells!r:.60}, not a list")
         options = [str(cell).strip() for cell in cells if cell not in (None, "")]
         if len(options) == 1 or len(options) > MANY or len(set(options)) < len(options):
-            raise ValueError(f"{len(options)} options, {len(set(options))} of them different: have 2 to {MANY}, all different")
+            raise ValueError(f"{len(options)} options, {len(set(options))} of them different: give 2 to {MANY}, all different")
         return options
 
     def _kind(self, row: Mapping[str, Any], options: Sequence[str], accepted: Sequence[str]) -> str:
@@ -255,11 +256,11 @@ class Table(Task):
         return "text"
 
     def _right(self, answer: str, options: Sequence[str]) -> int:
-        """The place of the right option."""
+        """The index of the right option."""
         if not options:
             found = letter(answer)
             if found is None:
-                raise ValueError(f"the answer {answer!r:.60} is no letter, and the row has no options")
+                raise ValueError(f"the answer {answer!r:.60} is not a letter, and the row has no options")
             return ord(found) - ord("A")
         form, place = self.answer_form, None
         if form in ("letter", "auto") and (found := letter(answer, options)):
@@ -270,15 +271,15 @@ class Table(Task):
         if place is None and form in ("index", "auto") and answer.strip().isascii() and answer.strip().isdecimal():
             place = int(answer) - self.first_index
         if place is None or not 0 <= place < len(options):
-            raise ValueError(f"the answer {answer!r:.60} is none of the {len(options)} options")
+            raise ValueError(f"the answer {answer!r:.60} is not one of the {len(options)} options")
         return place
 
     def _checked(self, kind: str, accepted: Sequence[str], meta: dict[str, Any]) -> str:
-        """The answer, when one of its kind can be right."""
+        """The answer, checked for its kind. Raises ValueError."""
         one = Counter(accepted).most_common(1)[0][0]
         if kind == "number":
             if value(one) is None:
-                raise ValueError(f"the answer {one!r:.60} holds no single number")
+                raise ValueError(f"the answer {one!r:.60} is not a single number")
             meta.update({k: v for k, v in (("relative", self.relative), ("absolute", self.absolute)) if v})
         if kind == "yes-no" and said(one) is None:
             raise ValueError(f"the answer {one!r:.60} is neither yes nor no")
@@ -294,7 +295,7 @@ def _filled(cell: Any) -> list[Any]:
 
 
 def _turns(turns: Any) -> tuple[Any, Any]:
-    """Question and answer of a conversation as VLM-R1 and LLaVA write it."""
+    """Question and answer of a conversation in the format of VLM-R1 and LLaVA."""
     if (
         not isinstance(turns, list | tuple)
         or len(turns) < 2
@@ -308,7 +309,7 @@ def _turns(turns: Any) -> tuple[Any, Any]:
 
 
 def _accepted(answer: Any) -> list[str]:
-    """The accepted answers, as texts; those of annotators may come as {"answer": ...} each, as in VQA's files."""
+    """The accepted answers, as texts; those of annotators may be {"answer": ...} each, as in VQA's files."""
     cells = _listed(answer)
     cells = cells if isinstance(cells, list | tuple) else [cells]
     if any(isinstance(c, float) and not math.isfinite(c) for c in cells):
@@ -323,7 +324,7 @@ def _accepted(answer: Any) -> list[str]:
 
 
 def _listed(cell: Any) -> Any:
-    """A list or a table that a cell of CSV spells as JSON; anything else as it is."""
+    """A list or a table from JSON in a cell of CSV; anything else unchanged."""
     if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(cell)

@@ -1,8 +1,7 @@
-"""Our verifiers for questions: one answer, read from one place, and compared as its kind asks.
+"""Our verifiers for questions: one answer, compared by its kind.
 
-The answer stands in the one `<answer>` tag of the completion, behind the thinking if there is any; where `meta["style"]` is
-`plain`, it is the completion itself. A completion is hostile input: every function here is linear in its length, or bounds it
-first.
+The answer is in the one `<answer>` tag of the completion, after the thinking if there is any; if `meta["style"]` is `plain`, it
+is the completion itself. Completions may be hostile: every function here is linear in their length, or bounds it first.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from mmrl_vqa.formulas import formula
 
 KINDS = ("choice", "number", "math", "yes-no", "text")
 MAX_ANSWER = 400
-"""Characters of an answer that are read; no answer that is asked for here is longer, but for a text that is itself."""
+"""Maximum of characters of an answer, unless the truth itself is longer."""
 MAX_WORDS = 8
-"""Words that may stand around a number: a unit, "about", "apples on the table"."""
+"""Maximum of words around a number: a unit, "about", "apples on the table"."""
 ENOUGH = 3
 """Votes of annotators that make an answer fully right (VQA, Antol et al. 2015)."""
 UNITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -35,7 +34,7 @@ _ARTICLES = frozenset(("a", "an", "the"))
 
 
 def answer(case: Case) -> Score:
-    """Compares as the kind of the question asks: `meta["kind"]`, one of choice, number, math, yes-no, text (the default).
+    """Compares by the kind of the question: `meta["kind"]`, one of choice, number, math, yes-no, text (the default).
 
     Known exploits: those of the function for the kind.
     """
@@ -46,8 +45,8 @@ def answer(case: Case) -> Score:
 
 
 def choice(case: Case) -> Score:
-    """1 for the letter of the right option, and only for a letter: "B", "(b)", "B.", "The answer is B", "B. a red square" where
-    that is the option's text in `meta["options"]`.
+    """1 for the letter of the right option, and only for a letter: "B", "(b)", "B.", "The answer is B", "B. a red square" if that
+    is the option's text in `meta["options"]`.
 
     Known exploits: one of n letters is right by chance. Two letters, or a letter and other words, are no answer.
     """
@@ -82,7 +81,7 @@ def number_(case: Case, relative: float | None = None, absolute: float | None = 
     few words around it; units are not compared. Unlike in `transit/answer`, which takes the bare number alone,
     "two" and "2 lines" are 2.
 
-    relative: share of the truth by which it may be off; by default `meta["relative"]`, or 0. absolute: the same in its own unit.
+    relative: relative tolerance, by default `meta["relative"]`, or 0. absolute: absolute tolerance.
     Known exploits: the unit is not read, so "12 m" is right for 12 cm; a small count is right by chance.
     """
     text, why = given(case)
@@ -90,7 +89,7 @@ def number_(case: Case, relative: float | None = None, absolute: float | None = 
         return Score(0.0, detail=why)
     found, truth = value(text), value(_truth(case))
     if truth is None:
-        raise ValueError(f"the answer {_truth(case)!r:.60} of a question for a number is none")
+        raise ValueError(f"the answer {_truth(case)!r:.60} of a question of kind number is not a number")
     if found is None:
         return Score(0.0, detail=f"no single number: {text[:60]!r}")
     share = float(case.meta.get("relative", 0.0) if relative is None else relative)
@@ -99,7 +98,7 @@ def number_(case: Case, relative: float | None = None, absolute: float | None = 
 
 
 def value(text: str) -> float | None:
-    """The one number of a text; None where there is none, or more than one, or a yes or a no beside it."""
+    """The one number of a text; None if there is none, more than one, or also a yes or no."""
     if len(text) > MAX_ANSWER:
         return None
     plain = _SQUARED.sub(r"\1", " ".join(text.split()).replace("\\$", "$").replace("\\%", "%"))
@@ -113,7 +112,7 @@ def value(text: str) -> float | None:
     if {"yes", "no"} & {w.casefold() for w in _WORD.findall(plain)}:
         return None
     found = parse_numbers(plain)
-    # a number in a word (x1), in brackets, or too large for a float is one too, only it can't be read
+    # a number in a word (x1), in brackets, or too large for a float also counts as a number, but can't be read
     if len(found) != 1 or len(NUMBER.findall(plain)) != 1 or re.search(r"\d", NUMBER.sub(" ", plain)):
         return None
     return found[0] if len(plain.split()) <= MAX_WORDS and not re.search(r"[\[{<>=|\\]", plain) else None
@@ -124,8 +123,8 @@ def math(case: Case) -> Score:
     LaTeX or plain, of 300 characters at most; sums, integrals, limits, factorials and towers of powers are not computed, and
     wrong.
 
-    Known exploits: what math-verify takes for equal, such as "50" for "50%"; the form of the answer (reduced, factored) is not
-    asked for.
+    Known exploits: math-verify's own equalities, such as "50" for "50%"; the form of the answer (reduced, factored) is not
+    checked.
     """
     text, why = given(case)
     if text is None:
@@ -139,7 +138,7 @@ def math(case: Case) -> Score:
         return Score(0.0, detail=f"no formula that can be compared: {text[:60]!r}")
     try:
         equal = mathematics.verify_parsed(wanted, found)
-    except Exception as error:  # noqa: BLE001  what it can't compare is not equal
+    except Exception as error:  # noqa: BLE001  incomparable formulas are not equal
         return Score(0.0, detail=f"math-verify can't compare it: {type(error).__name__}")
     return Score(float(equal), detail=f"answered {text.strip()[:60]!r}")
 
@@ -154,12 +153,12 @@ def yes_no(case: Case) -> Score:
         return Score(0.0, detail=why)
     found, truth = said(text), said(_truth(case))
     if truth is None:
-        raise ValueError(f"the answer {_truth(case)!r:.60} of a question for yes or no is neither")
+        raise ValueError(f"the answer {_truth(case)!r:.60} of a question of kind yes-no is neither yes nor no")
     return Score(float(found == truth), detail=f"said {found}" if found else f"neither yes nor no: {text[:60]!r}")
 
 
 def said(text: str) -> str | None:
-    """yes or no; None for any other text, and for one that says both, or a number too: that would be right of two questions."""
+    """yes or no; None for any other text, and for one with both, or with a number, which could answer two questions."""
     words = [w.casefold() for w in _WORD.findall(text[: MAX_ANSWER + 1])]
     if (
         len(text) > MAX_ANSWER
@@ -177,9 +176,9 @@ def text(case: Case, votes: bool = False) -> Score:
     """1 for an accepted answer: the truth, or one of `meta["answers"]`. Equal without regard to case, articles, hyphens, blanks
     and stops around it; small numbers may be words.
 
-    votes: `meta["answers"]` are those of annotators, and each vote counts a third, as in VQA's accuracy, min(votes / 3, 1); where
-    the most frequent has fewer than three, its number counts as full.
-    Known exploits: with many accepted answers a vague one is among them.
+    votes: `meta["answers"]` are those of annotators, and each vote counts a third, as in VQA's accuracy, min(votes / 3, 1); if
+    the most frequent has fewer than three, its number counts as full. Known exploits: many accepted answers may include a vague
+    one.
     """
     found, why = given(case)
     if found is None:
@@ -197,7 +196,7 @@ def text(case: Case, votes: bool = False) -> Score:
 def form(case: Case) -> float:
     """1 when the completion is one `<think>...</think>` and one `<answer>...</answer>`, neither empty, and blanks at most.
 
-    Known exploits: what stands in the tags is not read; a reward for the answer must stand beside it.
+    Known exploits: the text in the tags is not read; combine it with a reward for the answer.
     """
     inside, _ = only_answer(case.completion)
     head, _, rest = case.completion.strip().partition("</think>")

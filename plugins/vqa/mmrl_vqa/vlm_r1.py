@@ -1,7 +1,7 @@
 """The rewards of VLM-R1 for questions, as published, faults included (github.com/om-ai-lab/VLM-R1, commit 9005247).
 
-Shen et al., "VLM-R1: A Stable and Generalizable R1-style Large Vision-Language Model". Its data name one of the methods a row,
-`accu_reward_method`; `answer` here obeys it where a row has it.
+Shen et al., "VLM-R1: A Stable and Generalizable R1-style Large Vision-Language Model". Its data name a method in each row,
+`accu_reward_method`; `answer` here uses it if a row has it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mmrl.api.verifiers import mathematics
 from mmrl.api.verifiers.parse import first_tag, first_tag_on_line, has_think_answer_format, last_tag
 
 WORDS = 6
-"""Words of a run that `repetition` counts in prose."""
+"""Length of the word runs that `repetition` counts in prose."""
 LONGEST = 1024
 """Tokens at which `length` is lowest."""
 _LETTER = re.compile(r"(?<![A-Z])([A-Z])(?=[.,?!:;]|$)")
@@ -39,7 +39,7 @@ def answer(case: Case) -> float:
     """VLM-R1's accuracy: the method that `meta["accu_reward_method"]` names (mcq, yes_no, all_match), else the default one.
 
     The default compares the last `<answer>`, or the whole text, with the truth: math-verify calls them equal, or a truth with a
-    digit equals it as a float (and where one is no number, their Levenshtein ratio counts), or a truth with a letter is chosen as
+    digit equals it as a float (if one is not a number, their Levenshtein ratio counts), or a truth with a letter is chosen as
     in `choice`, or the Levenshtein ratio of the cleaned texts counts.
     Known exploits, as published: "12 window" is right for "12 apples" because the numbers agree; any text gets the ratio of its
     letters, so that "golden" earns most of "golden retriever"; the last of many answer tags counts.
@@ -75,7 +75,7 @@ def choice(case: Case) -> float:
 def yes_no(case: Case) -> float:
     """VLM-R1's `yes_no`: the first "yes" or "no" among the letters of the first `<answer>`, or of the whole text, is the truth's.
 
-    Known exploits, as published: "I know" holds a no and "eyes" a yes; where neither side has one, everything is right.
+    Known exploits, as published: "I know" contains a no and "eyes" a yes; if neither side has one, everything is right.
     """
     truth, given = _truth(case, lower=True), _first(case.completion.lower())
     return float(_yes_or_no(given) == _yes_or_no(truth))
@@ -101,8 +101,8 @@ def length(case: Case) -> float:
     """VLM-R1's cosine length reward: 1 for no tokens, falling to 0.5 at 1,024.
 
     Tokens are those that were sampled, without the end token; without a rollout, words.
-    Known exploits, as published: a wrong answer earns as much as a right one, because the accuracy is set to 1 before it is
-    looked at; beyond 1,024 tokens the cosine climbs again, to 1 at 2,048.
+    Known exploits, as published: a wrong answer earns as much as a right one, because the accuracy is set to 1 before it is read;
+    beyond 1,024 tokens the cosine rises again, to 1 at 2,048.
     """
     tokens = len(case.completion.split())
     if isinstance(case.rollout, Conversation):
@@ -117,7 +117,7 @@ def repetition(case: Case) -> float:
     Boxes are the objects with `bbox_2d` and `label` in the first ```json block, else the first ``` block, else the first list of
     such; a list without any has nothing to repeat. All other text is prose.
     Known exploits, as published: one list of boxes hides any repetition around it, and fewer than six words are never too many.
-    JSON that doesn't parse is cut off behind its last whole object, and given double quotes; published is the package
+    JSON that doesn't parse is cut after its last complete object and gets double quotes; the published code uses the package
     json_repair.
     """
     text = case.completion
@@ -129,10 +129,10 @@ def repetition(case: Case) -> float:
 
 
 def letter(text: str) -> str | None:
-    """The letter that VLM-R1 reads out of a text: in capitals, one that follows no letter and stands before a stop or at the end.
+    """The letter that VLM-R1 reads from a text: in capitals, one that follows no letter and precedes a stop or the end.
 
-    Of several, each time it stands so earns its first occurrence's points again: for hints around it, for the text's last third,
-    for a stop behind it; the most win, and of equals the first.
+    Of several, each occurrence earns the points of the letter's first one again: for hints around it, for the text's last third,
+    for a stop behind it. The letter with the most points wins, the first of equal ones.
     """
     text = re.sub(r"\s+", " ", text.upper())
     times = Counter(_LETTER.findall(text))
@@ -143,7 +143,7 @@ def letter(text: str) -> str | None:
 
 
 def clean(text: str) -> str:
-    """The last `<answer>`, or all of it, as VLM-R1 compares texts: on one line, in lower case, without full stops at the end."""
+    """The last `<answer>`, or all of it, in VLM-R1's form for comparisons: one line, lower case, no full stops at the end."""
     found = last_tag(text)
     text = text if found is None else found
     for end in "\n\r":
@@ -197,7 +197,7 @@ def _repeated(things: Iterable[Any]) -> float:
 
 
 def _boxes(text: str) -> list[str] | None:
-    """What the list of boxes of a text holds, one string each; None where it has no such list."""
+    """The boxes in the list of boxes of a text, as strings; None without such a list."""
     block = _fenced(text, "```json")
     if block is None:
         block = _fenced(text, "```") or _bare(text)
@@ -216,8 +216,8 @@ def _fenced(text: str, opening: str) -> str | None:
 
 
 def _bare(text: str) -> str | None:
-    r"""The first match of `\[\s*{.*?"bbox_2d".*?"label".*?}\s*\]`, line breaks included. If the first place where it may begin
-    leads to none, no other does."""
+    r"""The first match of `\[\s*{.*?"bbox_2d".*?"label".*?}\s*\]`, line breaks included. If there is none from the first possible
+    beginning, there is none from any other."""
     start = _BOXES.search(text)
     box = text.find('"bbox_2d"', start.end()) if start else -1
     label = text.find('"label"', box + len('"bbox_2d"')) if box >= 0 else -1

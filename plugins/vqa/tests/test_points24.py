@@ -91,7 +91,7 @@ def test_cards_count_by_the_rule_for_faces():
     assert [points(rank, "10") for rank in RANKS] == [*range(1, 11), 10, 10, 10]
     assert [points(rank, "11-13") for rank in RANKS] == [*range(1, 14)]
     for rank, faces in (("1", "10"), ("T", "10"), ("A", "12"), ("", "10")):
-        with pytest.raises(UserError, match=r"counts nothing: ranks are A, 2, .*faces 10 or 11-13"):
+        with pytest.raises(UserError, match=r"is unknown: ranks are A, 2, .*faces 10 or 11-13"):
             points(rank, faces)
 
 

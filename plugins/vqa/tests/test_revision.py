@@ -24,16 +24,16 @@ def test_one_answer_ends_the_game_unless_there_are_turns():
 
 
 def test_a_right_answer_ends_it_and_earns_nothing_of_the_world():
-    task, prompt, world = game()
-    reply = world.step(task.gold(prompt))
+    task, prompt, environment = game()
+    reply = environment.step(task.gold(prompt))
     assert reply.terminated and reply.reward == 0.0 and not reply.messages
 
 
 def test_the_verdict_on_a_wrong_answer_is_said_back_until_the_tries_are_used_up():
-    _, prompt, world = game()
+    _, prompt, environment = game()
     said = []
     for n in range(3):
-        reply = world.step("<answer>1+1</answer>")
+        reply = environment.step("<answer>1+1</answer>")
         said.append([part["text"] for m in reply.messages for part in m["content"]])
         assert reply.terminated == (n == 2) and reply.reward == 0.0
     why = verdict(prompt.meta["cards"], "1+1", prompt.meta["faces"]).message.strip(". ")
@@ -42,11 +42,11 @@ def test_the_verdict_on_a_wrong_answer_is_said_back_until_the_tries_are_used_up(
 
 
 def test_in_the_published_game_each_wrong_answer_costs_what_the_paper_says():
-    task, prompt, world = game(style="generalpoints")
+    task, prompt, environment = game(style="generalpoints")
     legal = '{"cards": [], "number": [], "formula": "1+1=24"}'
-    assert world.step("nothing at all").reward == -3.0 - 1.5, "no formula, and no cards"
-    assert world.step(legal).reward == -2.0 - 1.5
-    last = world.step(legal)
+    assert environment.step("nothing at all").reward == -3.0 - 1.5, "no formula, and no cards"
+    assert environment.step(legal).reward == -2.0 - 1.5
+    last = environment.step(legal)
     assert last.terminated and last.reward == -1.0, "the judge's score of this answer comes on top"
     _, _, again = game(style="generalpoints")
     assert again.step(task.gold(prompt)).terminated

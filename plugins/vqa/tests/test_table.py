@@ -207,16 +207,16 @@ BROKEN = [
     ({**ROW, "question": 3}, "line 2: the question is 3, not a text"),
     ({**ROW, "answer": None}, "line 2: the answer is None: there must be one"),
     ({**ROW, "answer": []}, r"line 2: the answer is \[\]: there must be one"),
-    ({**ROW, "options": ["cat"], "answer": "A"}, "line 2: 1 options, 1 of them different: have 2 to 26"),
+    ({**ROW, "options": ["cat"], "answer": "A"}, "line 2: 1 options, 1 of them different: give 2 to 26"),
     ({**ROW, "options": ["cat", "cat"], "answer": "A"}, "line 2: 2 options, 1 of them different"),
     ({**ROW, "options": "cat, dog", "answer": "A"}, "line 2: the options are 'cat, dog', not a list"),
-    ({**ROW, "options": ["cat", "dog"], "answer": "C"}, "line 2: the answer 'C' is none of the 2 options"),
-    ({**ROW, "options": ["cat", "dog"], "answer": 2}, "line 2: the answer '2' is none of the 2 options"),
-    ({**ROW, "options": ["cat", "dog"], "answer": "hen"}, "line 2: the answer 'hen' is none of the 2 options"),
+    ({**ROW, "options": ["cat", "dog"], "answer": "C"}, "line 2: the answer 'C' is not one of the 2 options"),
+    ({**ROW, "options": ["cat", "dog"], "answer": 2}, "line 2: the answer '2' is not one of the 2 options"),
+    ({**ROW, "options": ["cat", "dog"], "answer": "hen"}, "line 2: the answer 'hen' is not one of the 2 options"),
     ({**ROW, "kind": "essay"}, "line 2: the kind 'essay' is unknown: choose one of choice, number"),
-    ({**ROW, "kind": "number"}, "line 2: the answer 'a dog' holds no single number"),
+    ({**ROW, "kind": "number"}, "line 2: the answer 'a dog' is not a single number"),
     ({**ROW, "kind": "yes-no"}, "line 2: the answer 'a dog' is neither yes nor no"),
-    ({**ROW, "kind": "choice"}, "line 2: the answer 'a dog' is no letter, and the row has no options"),
+    ({**ROW, "kind": "choice"}, "line 2: the answer 'a dog' is not a letter, and the row has no options"),
     ({"image": "a.png", "conversations": [{"value": "x"}]}, "line 2: conversations must hold two turns"),
 ]
 
@@ -266,7 +266,7 @@ def test_questions_without_a_picture_are_an_option(write):
 
 
 def test_a_table_that_falls_to_one_split_says_so(write):
-    with pytest.raises(UserError, match=r"all 1 rows of .*rows\.jsonl fall to 'test': add more, or set test_share"):
+    with pytest.raises(UserError, match=r"all 1 rows of .*rows\.jsonl are in 'test': add more, or set test_share"):
         Table(path=write(ROW), test_share=0.999)
 
 
@@ -299,7 +299,7 @@ def test_a_table_that_is_not_there_or_empty_is_refused(tmp_path, write):
     with pytest.raises(UserError, match=r"nowhere.jsonl does not exist: check the path"):
         Table(path=str(tmp_path / "nowhere.jsonl"))
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"empty.jsonl has no rows: put some in, or correct path"):
+    with pytest.raises(UserError, match=r"empty.jsonl has no rows: add some, or correct path"):
         Table(path=str(tmp_path / "empty.jsonl"))
     with pytest.raises(UserError, match="there is no split 'dev': choose one of train"):
         Table(path=write(ROW), test_share=0).prompts("dev", 0)

@@ -69,7 +69,7 @@ class Driver:
             raise
 
     def run(self, work: Coroutine[Any, Any, T], patience_s: float | None = None) -> T:
-        """What this comes to, awaited by the browser's thread. Raises EnvironmentFailed where it takes longer than `patience_s`."""
+        """What this comes to, awaited by the browser's thread. Raises EnvironmentFailed where it takes more than `patience_s`."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(patience_s)
@@ -80,7 +80,8 @@ class Driver:
     # -- pages ------------------------------------------------------------------------------------------------------------
 
     async def page(self, shape: Shape, wanted: tuple[str, int]) -> Page:
-        """A page that nobody else has, best one that shows what is wanted already. Raises EnvironmentFailed where none can be made."""
+        """A page that nobody else has, best one that shows what is wanted already. Raises EnvironmentFailed where none can be
+        made."""
         async with self._prepared:
             idle = self._idle.setdefault(shape, [])
             while not idle and self._preparing.get(shape, 0) > SPARE:

@@ -180,7 +180,9 @@ class BrowserScreen:
     async def _elements(self, page: Page) -> tuple[Element, ...]:
         found: list[dict[str, Any]] = await page.script(_script(), [self.site.aside, *page.size])
         try:
-            elements = [Element(**{**each, "box": tuple(each["box"]), "click_point": tuple(each["click_point"])}) for each in found]
+            elements = [
+                Element(**{**each, "box": tuple(each["box"]), "click_point": tuple(each["click_point"])}) for each in found
+            ]
         except (TypeError, KeyError, AttributeError) as error:  # the page has replaced what lists them
             raise EnvironmentFailed(f"the page's elements can't be listed: {error}") from error
         return tuple(sorted(elements, key=lambda e: (round(e.box[1]), e.box[0])))

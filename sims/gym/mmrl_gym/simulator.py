@@ -67,7 +67,7 @@ class Gym(ProcessSimulator):
         if python is None and importlib.util.find_spec("gymnasium") is None:
             raise UserError(f"{what}: no module named 'gymnasium': pip install \"multimodal-rl[gym]\"")
         workers = EnvironmentProcesses(
-            "mmrl_gym.world:World",
+            "mmrl_gym.environment:Environment",
             {
                 "env_id": env_id,
                 "make": dict(make or {}),

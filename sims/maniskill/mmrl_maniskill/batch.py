@@ -18,7 +18,7 @@ import torch
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
-from mmrl_maniskill import world
+from mmrl_maniskill import environment
 from mmrl_maniskill.options import check_options
 from mmrl_maniskill.rendering import choose
 
@@ -65,14 +65,14 @@ class Batch:
 
         os.environ.update(rung.environment)  # sapien reads them when it is imported
         with self._refusing(), _generators_kept():
-            self._env, self.max_steps = world.made(
+            self._env, self.max_steps = environment.made(
                 env_id, num_envs, backend, obs=obs, size=size, control_mode=control_mode, reward=reward, rendering=rung.rendering
             )
             self._cameras = tuple(cameras) if obs == "rgb" else ()
             if goals and obs == "rgb":
-                world.show_goals(self._env)
-            facts = world.facts(self._env, control_mode)
-            world.check_names(self._env, self._cameras, ())
+                environment.show_goals(self._env)
+            facts = environment.facts(self._env, control_mode)
+            environment.check_names(self._env, self._cameras, ())
         self.num_envs, self.instruction, self._obs = num_envs, instruction, obs
         self.action = ActionSpec(dims=facts["dims"], control_mode=facts["frame"], gripper=facts["gripper"], units=facts["units"])
 
@@ -81,10 +81,10 @@ class Batch:
         ids_n = self._ids(env_ids_n)
         check_variant(self.what, variant, ())
         seeds = checked_seeds(seeds_n, len(ids_n), "cpu")
-        with world.unseen(self._opened()), _generators_kept():
+        with environment.unseen(self._opened()), _generators_kept():
             for env, seed in zip(ids_n, seeds.tolist(), strict=True):
-                torch.manual_seed(seed % world.SEEDS)
-                self._opened().reset(seed=seed % world.SEEDS, options={"env_idx": env[None]})
+                torch.manual_seed(seed % environment.SEEDS)
+                self._opened().reset(seed=seed % environment.SEEDS, options={"env_idx": env[None]})
         return self._observe()[0].rows(ids_n)
 
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
@@ -95,7 +95,7 @@ class Batch:
             actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens above 0
         idle_n = (~active_N).nonzero()[:, 0]
         before = self.snapshot(idle_n)
-        with world.unseen(env), _generators_kept():  # it is looked at below, when the idle ones are back
+        with environment.unseen(env), _generators_kept():  # it is looked at below, when the idle ones are back
             _, reward_N, *_ = env.step(actions_NA)
         reward_N = reward_N.float().clone()
         if len(idle_n):
@@ -144,7 +144,7 @@ class Batch:
         env = self._opened()
         with _generators_kept():
             info = env.get_info()
-            rows = world.tensors(env.get_obs(info), info, self._cameras, (), torch)
+            rows = environment.tensors(env.get_obs(info), info, self._cameras, (), torch)
         rows = {name: row.clone().to(self.device) for name, row in rows.items()}
         images = {name.removeprefix("camera/"): row for name, row in rows.items() if name.startswith("camera/")}
         return Observation(images=images, state=rows["state"], instructions=[self.instruction] * self.num_envs), rows
@@ -170,10 +170,10 @@ class Batch:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What the world refuses is a UserError here."""
+        """What the environment refuses is a UserError here."""
         try:
             yield
-        except world.Refused as error:
+        except environment.Refused as error:
             raise UserError(f"{self.what} can't be made: {error}") from error
 
 

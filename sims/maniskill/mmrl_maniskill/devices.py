@@ -1,4 +1,4 @@
-"""What a worker process does to sapien before it renders, or does without: see `world.py`. It imports nothing of mmrl."""
+"""What a worker process does to sapien before it renders, or does without: see `environment.py`. It imports nothing of mmrl."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ManiSkill(ProcessSimulator):
             raise UserError(f"{what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
         rung = choose(rendering, obs == "rgb", python)
         workers = EnvironmentProcesses(
-            "mmrl_maniskill.world:World",
+            "mmrl_maniskill.environment:Environment",
             {
                 "env_id": env_id,
                 "obs": obs,

@@ -12,10 +12,10 @@ FRAGMENT = f"layout(set = 3, binding = 8) {devices.TABLE}\nvoid main() {{\n  {de
 DIGEST = """
 import hashlib, sys
 sys.path[:0] = [sys.argv[1]]
-import world
+import environment
 if sys.argv[2] == "table":
-    world.devices.spare_the_table = lambda: None
-made = world.World(sys.argv[3], "rgb", 64, ("base_camera",), "pd_ee_delta_pose", "none", True, (), "software")
+    environment.devices.spare_the_table = lambda: None
+made = environment.Environment(sys.argv[3], "rgb", 64, ("base_camera",), "pd_ee_delta_pose", "none", True, (), "software")
 import numpy
 found = hashlib.sha256(made.reset(3, None)["camera/base_camera"].tobytes())
 for step in range(3):

@@ -2,7 +2,7 @@
 
 A plugin names a factory, `module:function`. It is called with its options in each process and returns an environment:
 
-    class World:
+    class Environment:
         facts = {"dims": 7}                 # A, and further plain data for the plugin
         def reset(self, seed, variant): ...  # -> {name: numpy array}, one row of each array: images, state, reward, flags
         def step(self, action): ...          # float32 [A] -> the same names, shapes and dtypes
@@ -48,7 +48,7 @@ class EnvironmentProcesses:
 
     Example::
 
-        workers = EnvironmentProcesses("mmrl_gym.world:World", {"env_id": "Pendulum-v1"}, num_envs=4, what="gym/env")
+        workers = EnvironmentProcesses("mmrl_gym.environment:Environment", {"env_id": "Pendulum-v1"}, num_envs=4, what="gym/env")
         workers.reset({0: 11, 1: 12, 2: 13, 3: 14})
         lost = workers.step(actions_NA, [0, 1, 2, 3])
         pictures = workers.rows["camera"].copy()

@@ -121,7 +121,7 @@ class ClipData(Task):
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true times, and those that a completion says."""
-        return seen.time_marks(prompt, completion)
+        return seen.time_overlays(prompt, completion)
 
     def clip(self, path: str, **more: Any) -> Clip:
         """A clip as the options say that it is shown."""

@@ -58,7 +58,7 @@ class PosedOfClips(Task):
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
         """The true times, and those that a completion says."""
-        return seen.time_marks(prompt, completion)
+        return seen.time_overlays(prompt, completion)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each kind, where there are several."""

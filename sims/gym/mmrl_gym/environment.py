@@ -23,7 +23,7 @@ class Refused(Exception):
     plain = True
 
 
-class World:
+class Environment:
     """An environment, its rows, and how it came to its state."""
 
     def __init__(

@@ -13,8 +13,8 @@ pytest.importorskip("gymnasium", reason='Gymnasium is not installed: pip install
 pytest.importorskip(
     "pygame", reason='pygame, with which the classic environments draw, is not installed: pip install "multimodal-rl[gym]"'
 )
+from mmrl_gym.environment import resized
 from mmrl_gym.simulator import Gym
-from mmrl_gym.world import resized
 
 PENDULUM = {"env_id": "Pendulum-v1", "instruction": "swing the pole up", "size": 32}
 

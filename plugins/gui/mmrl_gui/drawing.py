@@ -16,7 +16,7 @@ LEAST = 320
 ARROWS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
-def marked(picture: Image, action: Action | None = None, least: int = LEAST) -> Image:
+def draw_action(picture: Image, action: Action | None = None, least: int = LEAST) -> Image:
     """A screen with an action on it, whose places are pixels of the picture; what it says beside its place stands below.
 
     least: pixels of the shorter side, at least.

@@ -1,6 +1,6 @@
-"""The numbers in which places on a screen are written: a frame of `mmrl.CoordinateFormat`, or a grid whose cells are numbered.
+"""The numbers in which places on a screen are written: an `mmrl.CoordinateFormat`, or a grid whose cells are numbered.
 
-Places are kept in pixels of the screen's own picture. Tasks write, verifiers and worlds read, through `Numbers`.
+Places are kept in pixels of the screen's own picture. Tasks write, verifiers and environments read, through `Numbers`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _WHERE = {
 class Numbers:
     """How x and y are written."""
 
-    frame: CoordinateFormat = CoordinateFormat.PIXELS
+    coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
     """Which numbers, where there is no grid."""
     image: Size | None = None
     """(width, height) of the screen's picture in pixels; None leaves all numbers as they stand."""
     model: Size | None = None
     """Those of the picture as the model sees it; by default the same."""
     grid: Size | None = None
-    """(columns, rows): whole numbers from 0 name a cell, and its middle is meant. Then `frame` says nothing."""
+    """(columns, rows): whole numbers from 0 name a cell, and its middle is meant. Then `coordinate_format` says nothing."""
 
     def pixels(self, point: Sequence[float]) -> Point:
         """A point as written, in pixels. A cell beyond the grid is beyond the picture."""
@@ -42,7 +42,7 @@ class Numbers:
         if self.grid:
             (width, height), (columns, rows) = self.image, self.grid
             return (int(point[0] // 1) + 0.5) * width / columns, (int(point[1] // 1) + 0.5) * height / rows
-        x, y = convert_coordinates(point, self.frame, CoordinateFormat.PIXELS, self.image, self.model or self.image)
+        x, y = convert_coordinates(point, self.coordinate_format, CoordinateFormat.PIXELS, self.image, self.model or self.image)
         return x, y
 
     def pixels_of_box(self, box: Sequence[float]) -> Box:
@@ -53,7 +53,9 @@ class Numbers:
             (width, height), (columns, rows) = self.image, self.grid
             x1, y1, x2, y2 = (int(v // 1) for v in box)
             return x1 * width / columns, y1 * height / rows, (x2 + 1) * width / columns, (y2 + 1) * height / rows
-        x1, y1, x2, y2 = convert_coordinates(box, self.frame, CoordinateFormat.PIXELS, self.image, self.model or self.image)
+        x1, y1, x2, y2 = convert_coordinates(
+            box, self.coordinate_format, CoordinateFormat.PIXELS, self.image, self.model or self.image
+        )
         return x1, y1, x2, y2
 
     def written(self, point: Sequence[float], within: Box | None = None) -> Point:
@@ -65,8 +67,8 @@ class Numbers:
             return float(point[0]), float(point[1])
         if self.grid:
             return self._cell(point)
-        exact = convert_coordinates(point, CoordinateFormat.PIXELS, self.frame, self.image, self.model or self.image)
-        unit = self.frame is CoordinateFormat.UNIT
+        exact = convert_coordinates(point, CoordinateFormat.PIXELS, self.coordinate_format, self.image, self.model or self.image)
+        unit = self.coordinate_format is CoordinateFormat.UNIT
         for digits in range(3 if unit else 0, 9):
             rounded = _rounded(exact, digits, whole=not unit)
             if within is None or inside(self.pixels(rounded), within):
@@ -83,8 +85,8 @@ class Numbers:
             x1, y1 = self._cell(box[:2])
             x2, y2 = self._cell(box[2:], closed=True)
             return x1, y1, max(x1, x2), max(y1, y2)
-        exact = convert_coordinates(box, CoordinateFormat.PIXELS, self.frame, self.image, self.model or self.image)
-        unit = self.frame is CoordinateFormat.UNIT
+        exact = convert_coordinates(box, CoordinateFormat.PIXELS, self.coordinate_format, self.image, self.model or self.image)
+        unit = self.coordinate_format is CoordinateFormat.UNIT
         for digits in range(3 if unit else 0, 9):
             rounded = _rounded(exact, digits, whole=not unit)
             if is_box(rounded):
@@ -107,8 +109,8 @@ class Numbers:
         if self.grid:
             columns, rows = self.grid
             return f"cells of a grid of {columns} x {rows}, counted from 0"
-        shown = self.model if self.frame is CoordinateFormat.MODEL_PIXELS and self.model else self.image
-        return _WHERE[self.frame].format(*(shown or ("?", "?")))
+        shown = self.model if self.coordinate_format is CoordinateFormat.MODEL_PIXELS and self.model else self.image
+        return _WHERE[self.coordinate_format].format(*(shown or ("?", "?")))
 
     def _cell(self, point: Sequence[float], closed: bool = False) -> tuple[int, int]:
         """(column, row) of a point, the nearest where it is outside. closed: a point on the line between two is in the first."""
@@ -120,7 +122,7 @@ def numbers_for(processing: ImageProcessing, image: Size, frame: str | None = No
     """How a policy with this image processing writes places on a picture of a size. frame, grid: what a task forces."""
     cells = (int(grid[0]), int(grid[1])) if grid else None
     return Numbers(
-        frame=CoordinateFormat(frame) if frame else processing.coordinate_format,
+        coordinate_format=CoordinateFormat(frame) if frame else processing.coordinate_format,
         image=image,
         model=processing.model_size(image),
         grid=cells,
@@ -130,21 +132,21 @@ def numbers_for(processing: ImageProcessing, image: Size, frame: str | None = No
 def numbers_of(case: Case, picture: int = 0) -> Numbers:
     """How a completion writes them. picture: which of the case's pictures the places are on, where `meta["picture"]` doesn't say.
 
-    `meta["grid"]`, [columns, rows], and `meta["answer_frame"]` go before the policy's frame. Where the case has no picture, as in
-    tables of published rewards, numbers are pixels of `meta["input_wh"]` on a picture of `meta["image_wh"]`, or count as they
-    stand.
+    `meta["grid"]`, [columns, rows], and `meta["answer_frame"]` go before the policy's coordinate format. Where the case has no
+    picture, as in tables of published rewards, numbers are pixels of `meta["input_wh"]` on a picture of `meta["image_wh"]`, or
+    count as they stand.
     """
     meta = case.meta
     grid = (int(meta["grid"][0]), int(meta["grid"][1])) if meta.get("grid") else None
     if not case.image_sizes:
         image = _size(meta.get("image_wh") or meta.get("size"))
         if "input_wh" in meta and image:
-            return Numbers(frame=CoordinateFormat.MODEL_PIXELS, image=image, model=_size(meta["input_wh"]), grid=grid)
-        return Numbers(frame=CoordinateFormat.PIXELS, image=image, grid=grid)
+            return Numbers(coordinate_format=CoordinateFormat.MODEL_PIXELS, image=image, model=_size(meta["input_wh"]), grid=grid)
+        return Numbers(coordinate_format=CoordinateFormat.PIXELS, image=image, grid=grid)
     at = int(meta.get("picture", picture))
     forced = meta.get("answer_frame")
-    frame, sizes = CoordinateFormat(forced) if forced else case.coordinate_format, case.model_sizes or case.image_sizes
-    return Numbers(frame=frame, image=case.image_sizes[at], model=sizes[at], grid=grid)
+    written, sizes = CoordinateFormat(forced) if forced else case.coordinate_format, case.model_sizes or case.image_sizes
+    return Numbers(coordinate_format=written, image=case.image_sizes[at], model=sizes[at], grid=grid)
 
 
 def _size(value: Sequence[float] | None) -> Size | None:

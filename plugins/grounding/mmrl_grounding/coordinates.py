@@ -15,23 +15,25 @@ from mmrl_grounding.geometry import is_box
 Size = tuple[int, int]
 
 
-def written(numbers: Sequence[float], frame: CoordinateFormat, image_size: Size, model_size: Size) -> tuple[float, ...]:
-    """Pixels of the original, x, y pairs, as an answer writes them in `frame`: whole numbers, or three decimals of the unit
-    square.
+def written(
+    numbers: Sequence[float], coordinate_format: CoordinateFormat, image_size: Size, model_size: Size
+) -> tuple[float, ...]:
+    """Pixels of the original, x, y pairs, as an answer writes them in `coordinate_format`: whole numbers, or three decimals
+    of the unit square.
 
     Pixels of the original stay as they are. A box that rounding would leave without an area keeps more decimals.
     """
-    if frame is CoordinateFormat.PIXELS:
+    if coordinate_format is CoordinateFormat.PIXELS:
         return tuple(numbers)
-    exact = convert_coordinates(numbers, CoordinateFormat.PIXELS, frame, image_size, model_size)
-    for digits in range(3 if frame is CoordinateFormat.UNIT else 0, 9):
+    exact = convert_coordinates(numbers, CoordinateFormat.PIXELS, coordinate_format, image_size, model_size)
+    for digits in range(3 if coordinate_format is CoordinateFormat.UNIT else 0, 9):
         rounded = tuple(round(v, digits) for v in exact)
         if len(rounded) != 4 or is_box(rounded):
             break
-    return tuple(int(v) if v == int(v) and frame is not CoordinateFormat.UNIT else v for v in rounded)
+    return tuple(int(v) if v == int(v) and coordinate_format is not CoordinateFormat.UNIT else v for v in rounded)
 
 
-def frame_of(case: Case) -> CoordinateFormat:
+def format_of(case: Case) -> CoordinateFormat:
     """The coordinate format of the completion's numbers."""
     forced = case.meta.get("answer_frame")
     return CoordinateFormat(forced) if forced else case.coordinate_format
@@ -39,10 +41,10 @@ def frame_of(case: Case) -> CoordinateFormat:
 
 def truth_as_written(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
     """The truth in the completion's format, as in a gold completion. Without the picture's size it stays in pixels."""
-    frame = frame_of(case)
-    if frame is CoordinateFormat.PIXELS or not case.image_sizes:
+    coordinate_format = format_of(case)
+    if coordinate_format is CoordinateFormat.PIXELS or not case.image_sizes:
         return tuple(numbers)
-    return written(numbers, frame, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0])
+    return written(numbers, coordinate_format, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0])
 
 
 def in_pixels(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
@@ -56,9 +58,9 @@ def in_pixels(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
             return tuple(numbers)
         scales = tuple(zip(case.meta["input_wh"], case.meta["image_wh"], strict=True))
         return tuple(v / scales[i % 2][0] * scales[i % 2][1] for i, v in enumerate(numbers))
-    frame = frame_of(case)
-    if frame is CoordinateFormat.PIXELS:
+    coordinate_format = format_of(case)
+    if coordinate_format is CoordinateFormat.PIXELS:
         return tuple(numbers)
     return convert_coordinates(
-        numbers, frame, CoordinateFormat.PIXELS, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0]
+        numbers, coordinate_format, CoordinateFormat.PIXELS, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0]
     )

@@ -1,4 +1,4 @@
-"""An episode as a strip: its screens side by side, each with what was done to it, and at the end what came of it."""
+"""An episode as a filmstrip: its screens side by side, each with what was done to it, and at the end what came of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mmrl import Message
 from mmrl.api.media.images import load_image
 from mmrl.api.simulators.gui import Element
 from mmrl_gui.actions import NoAction, read
-from mmrl_gui.frames import Numbers, Size
-from mmrl_gui.marks import LEAST, SAID, TRUE, marked
+from mmrl_gui.coordinates import Numbers, Size
+from mmrl_gui.drawing import LEAST, SAID, TRUE, draw_action
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ELEMENTS = "elements"
 """The key of a picture in a message under which its elements stand."""
 MOST = 12
-"""Screens of a strip; of a longer episode the last ones."""
+"""Screens of a filmstrip; of a longer episode the last ones."""
 GAP = 10
 GROUND = (238, 240, 243)
 """Between the screens, of which many are white."""
@@ -52,7 +52,7 @@ def seen_in(messages: Sequence[Message]) -> Seen:
     return Seen(found[-1]["image"], found[-1].get(ELEMENTS, ())) if found else Seen(None)
 
 
-def strip(turns: Sequence[tuple[Seen, str]], numbers: Numbers, tags: bool, outcome: Mapping[str, float]) -> Image | None:
+def filmstrip(turns: Sequence[tuple[Seen, str]], numbers: Numbers, tags: bool, outcome: Mapping[str, float]) -> Image | None:
     """turns: (the screen that was seen, what was said to it). None where no screen was seen."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -90,9 +90,9 @@ def said_to(shown: Seen, said: str, numbers: Numbers, tags: bool, size: Size | N
     try:
         action = read(said, numbers, shown.elements, tags=tags)
     except NoAction:
-        return marked(picture, least=least)
+        return draw_action(picture, least=least)
     at, to = (None if p is None else (p[0] * scale, p[1] * scale) for p in (action.at, action.to))
-    return marked(picture, action=replace(action, at=at, to=to), least=least)
+    return draw_action(picture, action=replace(action, at=at, to=to), least=least)
 
 
 def _fits(draw: Any, text: str, width: int, font: Any) -> str:

@@ -31,7 +31,7 @@ PEOPLE = 256
 """Pixels of a side of the pictures for people."""
 SEEDS = 2**32
 """numpy's generators take seeds below this."""
-FRAMES = {
+CONTROL_MODES = {
     "pd_ee_delta_pose": "end-effector-delta",
     "pd_ee_delta_pos": "end-effector-delta",
     "pd_joint_delta_pos": "joint-delta",
@@ -48,7 +48,7 @@ class Refused(Exception):
     plain = True
 
 
-class World:
+class Environment:
     """A task, its rows, and how it came to its state."""
 
     def __init__(
@@ -237,14 +237,15 @@ def facts(env: Any, control_mode: str) -> dict[str, Any]:
         raise Refused(f"{env.spec.id}: its actions are no list of numbers ({type(space).__name__}): it has several robots")
     if (space.low != -1).any() or (space.high != 1).any():
         raise Refused(
-            f"{env.spec.id}: actions of control_mode = {control_mode!r} are not within -1 and 1: take one of {', '.join(FRAMES)}"
+            f"{env.spec.id}: actions of control_mode = {control_mode!r} are not within -1 and 1: "
+            f"take one of {', '.join(CONTROL_MODES)}"
         )
     parts = list(getattr(env.agent.controller, "controllers", ()))
     return {
         "env_id": env.spec.id,
         "dims": int(space.shape[0]),
         "gripper": int(space.shape[0]) - 1 if parts and parts[-1] == "gripper" else None,
-        "frame": FRAMES.get(control_mode, "other"),
+        "frame": CONTROL_MODES.get(control_mode, "other"),
         "units": units(env.agent.controller),
         "control_hz": float(env.control_freq),
     }
