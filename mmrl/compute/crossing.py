@@ -1,4 +1,4 @@
-"""An error on its way to another process: its line for people, and as text the traceback of what a plugin raised."""
+"""Send errors to another process: the message, and the traceback of a plugin's exception as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmrl.api.errors import PluginError, UserError
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception in another process, as text. (where, traceback)"""
+    """The traceback of an exception in another process, as text. args: (where, traceback)."""
 
     def __str__(self) -> str:
         where, trace = self.args
@@ -27,9 +27,9 @@ class Fault:
     """The name of its class in `mmrl.api.errors`."""
     line: str
     trace: str = ""
-    """Of the cause of a PluginError, for the plugin's author."""
+    """Traceback of the cause of a PluginError, for the plugin's author."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Its attributes, such as the key that it is about: plain data."""
+    """Its attributes, such as `key`: plain data."""
 
     @classmethod
     def of(cls, error: UserError) -> Fault:
@@ -38,7 +38,7 @@ class Fault:
         return cls(kind, str(error), trace_of(cause) if cause else "", vars(error))
 
     def error(self, where: str) -> UserError:
-        """The UserError again. where: the process that it comes from, such as "a Ray actor"."""
+        """Make the UserError again. where: the process that it comes from, such as "a Ray actor"."""
         error: UserError = getattr(errors, self.kind)(self.line)
         vars(error).update(self.fields)
         if self.trace:
@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a function gave, or its UserError."""
+    """The result of a function, or its UserError."""
 
     value: Any = None
     fault: Fault | None = None
@@ -61,7 +61,7 @@ class Answer:
 
 
 def attempt(work: Callable[[], Any]) -> Answer:
-    """Call it where it runs. Errors other than UserError escape."""
+    """Call a function and return its result or its UserError. Other exceptions propagate."""
     try:
         return Answer(work())
     except UserError as error:
@@ -69,5 +69,5 @@ def attempt(work: Callable[[], Any]) -> Answer:
 
 
 def trace_of(error: BaseException) -> str:
-    """As Python prints it, also where it comes from another process."""
+    """The traceback of an exception as Python prints it; for a RemoteTraceback, the original one."""
     return error.args[1] if isinstance(error, RemoteTraceback) else "".join(traceback.format_exception(error))

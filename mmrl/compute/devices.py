@@ -10,18 +10,18 @@ from mmrl.config.sections import PolicyConfig
 
 
 def resolve_device(policy: PolicyConfig) -> str:
-    """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
+    """The torch device for `policy.device`. Raises UserError if this machine doesn't have it."""
     if policy.device == "auto":
         return f"cuda{ranks.local_device()}" if torch.cuda.is_available() else "cpu"
     if ranks.world_size() > 1 and policy.device.startswith("cuda:"):
-        raise UserError(f'policy.device = {policy.device!r} is one GPU, and {ranks.world_size()} learners run: use "auto"')
+        raise UserError(f'policy.device = {policy.device!r} is one GPU, and there are {ranks.world_size()} learners: use "auto"')
     return check_device("policy.device", policy.device)
 
 
 def check_device(key: str, device: str) -> str:
-    """A device that this machine has; UserError otherwise."""
+    """Return the device. Raises UserError if this machine doesn't have it. key: the run-file key, for the message."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f'{key} = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
     if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
-        raise UserError(f"{key} = {device!r}, but there are {torch.cuda.device_count()} GPUs: they count from cuda:0")
+        raise UserError(f"{key} = {device!r}, but there are {torch.cuda.device_count()} GPUs: count from cuda:0")
     return device

@@ -1,4 +1,4 @@
-"""What a run reports while it goes on, and to whom."""
+"""The interface to which a run reports its progress, and implementations for learner processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from mmrl.config.sections import Training
 
 
 class RelayedProgress:
-    """The `Progress` of the first learner: what it is told goes to the terminal, from where a wish to stop comes back."""
+    """The `Progress` of the first learner on a cluster: it sends everything to the terminal, and stops the run if the user wants
+    that."""
 
     def __init__(self, relay: Any) -> None:
         self.relay = relay
@@ -18,7 +19,7 @@ class RelayedProgress:
         self.stop = False
 
     def begun(self, run: Any) -> None:
-        """run: the one to stop (`Run.stop`) when the person wants it to end."""
+        """run: the run whose `stop` is set when the user wants it to end."""
         self.run, run.stop = run, run.stop or self.stop
 
     def tell(self, name: str, *arguments: Any) -> None:
@@ -35,16 +36,16 @@ class RelayedProgress:
         self.tell("step_finished", step, dict(metrics))
 
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:
-        self.tell("evaluated", step, [replace(f, items=(), episodes=()) for f in figures])  # those are the run folder's
+        self.tell("evaluated", step, [replace(f, items=(), episodes=()) for f in figures])  # the run folder has the items
 
     def note(self, text: str) -> None:
         self.tell("note", text)
 
-    def stopping(self) -> None: ...  # it is the terminal that is asked
+    def stopping(self) -> None: ...  # the terminal handles signals
 
 
 class NullProgress:
-    """Watches a run in the learners that nobody hears."""
+    """The `Progress` of the other learners: it does nothing."""
 
     def begun(self, run: Any) -> None: ...
 
@@ -60,11 +61,11 @@ class NullProgress:
 
 
 class Progress(Protocol):
-    """Who watches a run; see `mmrl.ui.report.progress`."""
+    """The interface to which a run reports its progress; see `mmrl.ui.report.progress`."""
 
     def stage_started(self, number: int, count: int, stage: Training, done: int) -> None: ...
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None: ...
     def evaluated(self, step: int, figures: Sequence[Any]) -> None: ...
     def note(self, text: str) -> None: ...
     def stopping(self) -> None:
-        """The run was asked to end after this step. Called from a signal handler."""
+        """The run will end after the current step. Called from a signal handler."""

@@ -1,7 +1,7 @@
-"""The processes that learn together, each a rank. All run the same program with the same seeds.
+"""Data parallel ranks: the processes that train together. All run the same program with the same seeds.
 
-What is costly (pictures, sampling, judging, passes through the model) is split among them, and what came of it is told to all.
-With one process nothing happens.
+Expensive work (images, sampling, judging, forward and backward passes) is split among the ranks, and the results are gathered on
+all of them. With one process these functions do nothing.
 """
 
 from __future__ import annotations
@@ -26,65 +26,64 @@ T = TypeVar("T")
 
 
 class RankLost(UserError):
-    """Another rank died: no fault of the run, which goes on from its newest checkpoint."""
+    """Another rank died. The run itself is not at fault and can be resumed from its newest checkpoint."""
 
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(hours=4)
-"""How long a rank waits for what another says, which may have the longest completions, or a slow verifier. That a rank died is
-heard of at once."""
+"""Timeout of a collective: another rank may have the longest completions or a slow verifier. The death of a rank is noticed at
+once."""
 LEAVING_S = 30.0
-"""How long a rank that ends waits for the others to end too."""
+"""Seconds that a rank waits at its end for the others to end too."""
 _groups: dict[str, Any] = {}
-"""Purpose -> a group over which objects are told. Each thread that tells has its own, so that what one says doesn't meet what
-another is waiting for."""
+"""Purpose -> process group for objects. Each thread has its own group, so that collectives of different threads don't mix."""
 _thread = threading.local()
 _waited = [0.0]
-"""Seconds that the main thread waited for what others say."""
+"""Seconds that the main thread waited for other ranks."""
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """This process's rank, from 0."""
     return distributed.get_rank() if _is_one_of_several() else 0
 
 
 def world_size() -> int:
-    """How many learn together."""
+    """Number of ranks."""
     return distributed.get_world_size() if _is_one_of_several() else 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes the run folder and speaks to people."""
+    """Whether this is the first rank, which writes the run folder and the terminal's output."""
     return rank() == 0
 
 
 def local_device() -> str:
-    """Which of this machine's GPUs is this rank's, as ":N"; empty for one process, which takes the first."""
+    """This rank's GPU on its machine, as ":N"; empty for a single process, which takes the first."""
     return f":{torch.cuda.current_device()}" if world_size() > 1 else ""
 
 
 def owns(number: int) -> bool:
-    """Whether this rank's share holds what has this number: each has every `world_size`-th."""
+    """Whether the item with this index is in this rank's share: each rank has every `world_size`-th item."""
     return number % world_size() == rank()
 
 
 def _is_one_of_several() -> bool:
     if not distributed.is_available() or not distributed.is_initialized():
         return False
-    return distributed.get_world_size() > 1  # vLLM in this process makes a group of one
+    return distributed.get_world_size() > 1  # vLLM in this process makes a group of size one
 
 
 # -- tensors --------------------------------------------------------------------------------------------------------------
 
 
 def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
-    """The tensor, added up over all ranks in place."""
+    """Sum a tensor over all ranks, in place."""
     if _is_one_of_several():
         distributed.all_reduce(values)
     return values
 
 
 def all_reduce_max(own: int) -> int:
-    """The largest of the ranks' numbers."""
+    """The maximum of a number over all ranks."""
     return max(all_gather_object(own))
 
 
@@ -92,25 +91,25 @@ def all_reduce_max(own: int) -> int:
 
 
 def all_gather_object(own: T) -> list[T]:
-    """What each rank says, by rank. Plain data and tensors on the CPU."""
+    """The objects of all ranks, in the order of ranks. own: plain data and tensors on the CPU."""
     if not _is_one_of_several():
         return [own]
-    found: list[Any] = [None] * world_size()
+    objects: list[Any] = [None] * world_size()
     purpose, started = getattr(_thread, "purpose", "main"), time.perf_counter()
     collects = gc.isenabled()
-    gc.disable()  # it would go over all that was read already, again and again
+    gc.disable()  # it would scan the objects that were unpickled so far again and again
     try:
-        distributed.all_gather_object(found, own, group=_groups.get(purpose))
+        distributed.all_gather_object(objects, own, group=_groups.get(purpose))
     finally:
         if collects:
             gc.enable()
     if purpose == "main":
         _waited[0] += time.perf_counter() - started
-    return found
+    return objects
 
 
 def run_and_gather(work: Callable[[], T]) -> list[T]:
-    """What each rank makes, by rank. What one of them can't make ends it for all: its UserError is raised on every rank."""
+    """Call `work` on each rank and return the results of all ranks. A UserError of one rank is raised on every rank."""
     made: Any = None
     fault: UserError | None = None
     try:
@@ -129,7 +128,7 @@ def run_and_gather(work: Callable[[], T]) -> list[T]:
 
 
 def run_on_all(work: Callable[[], T]) -> T:
-    """What this rank makes, once all have made theirs."""
+    """Call `work` on each rank, wait for all, and return this rank's result. A UserError of one rank is raised on every rank."""
     if not _is_one_of_several():
         return work()
     made: list[T] = []
@@ -138,36 +137,38 @@ def run_on_all(work: Callable[[], T]) -> T:
 
 
 def broadcast_from_first(work: Callable[[], T]) -> T:
-    """What the first rank makes, told to all."""
+    """Call `work` on the first rank and return its result on all ranks."""
     return run_and_gather(lambda: work() if is_first() else None)[0]  # type: ignore[return-value]
 
 
 def gather_sharded(work: Callable[[], Mapping[int, T]], to_stub: Callable[[T], T] = lambda thing: thing) -> list[T]:
-    """What all ranks made, each for some numbers, in their order. to_stub: what is told to others in place of a thing."""
+    """Call `work` on each rank for its share of items (index -> item), and return the items of all ranks in order.
+
+    to_stub: makes what other ranks get in place of an item."""
     if not _is_one_of_several():
         own = work()
         return [own[number] for number in sorted(own)]
     made: dict[int, T] = {}
 
-    def telling() -> dict[int, T]:
+    def work_to_stubs() -> dict[int, T]:
         made.update(work())
         return {number: to_stub(thing) for number, thing in made.items()}
 
-    whole = {number: thing for share in run_and_gather(telling) for number, thing in share.items()} | made
+    whole = {number: thing for share in run_and_gather(work_to_stubs) for number, thing in share.items()} | made
     return [whole[number] for number in sorted(whole)]
 
 
 Reduction = Literal["sum", "mean", "max"]
-"""How a metric of all ranks comes from those of each."""
+"""How a metric is reduced over ranks."""
 
 
 def reduce_metrics(own: Mapping[str, float], reductions: Mapping[str, Reduction]) -> dict[str, float]:
-    """Metrics of all ranks from those of each; one without a reduction is averaged. Ranks without a metric don't count in it."""
-    found: dict[str, list[float]] = {}
-    for one in all_gather_object(dict(own)):
-        for name, value in one.items():
-            found.setdefault(name, []).append(value)
-    return {name: _reduced(values, reductions.get(name, "mean")) for name, values in found.items()}
+    """Reduce metrics over all ranks; the default reduction is the mean. Ranks without a metric don't count in it."""
+    by_name: dict[str, list[float]] = {}
+    for metrics in all_gather_object(dict(own)):
+        for name, value in metrics.items():
+            by_name.setdefault(name, []).append(value)
+    return {name: _reduced(values, reductions.get(name, "mean")) for name, values in by_name.items()}
 
 
 def _reduced(values: list[float], how: Reduction) -> float:
@@ -175,24 +176,24 @@ def _reduced(values: list[float], how: Reduction) -> float:
 
 
 def reset_wait_time() -> None:
-    """From now on, what this rank waits counts in `wait_time`."""
+    """Set this rank's `wait_time` to 0."""
     _waited[0] = 0.0
 
 
 def wait_time() -> dict[str, float]:
-    """`ranks/wait_s`: how long the rank that waited most has waited for the others since `reset_wait_time`, in seconds; nothing
-    for one process. What a thread beside the main one waited doesn't count."""
+    """`ranks/wait_s`: the longest time in seconds that the main thread of a rank has waited for other ranks since
+    `reset_wait_time`. Empty for a single process."""
     return {"ranks/wait_s": max(all_gather_object(_waited[0]))} if _is_one_of_several() else {}
 
 
 def any_rank(own: bool) -> bool:
-    """Whether it holds on some rank."""
+    """Whether `own` is true on any rank."""
     return any(all_gather_object(own))
 
 
 @contextlib.contextmanager
 def use_group(purpose: str) -> Iterator[None]:
-    """In a thread beside the main one: tell over a group of its own."""
+    """Inside the block, collectives of this thread use their own process group. For threads other than the main one."""
     _thread.purpose = purpose
     try:
         yield
@@ -205,11 +206,11 @@ def use_group(purpose: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_group(on_gpu: bool = True) -> Iterator[None]:
-    """Inside, the processes that torchrun (or `mmrl.compute.processes`, or Ray) started know of each other. on_gpu: each takes
-    one of this
-    machine's GPUs, if there are any.
+    """Inside the block, the processes that torchrun, `mmrl.compute.processes` or Ray started are connected. on_gpu: each takes
+    one of its machine's GPUs, if there are any.
 
-    A UserError inside is the first rank's to tell: where all of them end by one, the others end in silence.
+    If all ranks end by a UserError, only the first one raises it, and the others exit without a message. Raises RankLost if the
+    other ranks died or can't be reached.
     """
     if not distributed.is_available() or (not distributed.is_initialized() and _started() < 2):
         yield
@@ -230,15 +231,14 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
         if all_ranks_ending() and not is_first():
             raise SystemExit(2) from None
         raise
-    except RuntimeError as error:  # what torch raises where the others can't be reached
+    except RuntimeError as error:  # torch raises it if the other ranks can't be reached
         if not _is_of_others(error):
             raise
         if LAUNCHED in os.environ:
             raise SystemExit(RANK_LOST_EXIT_CODE) from error
         raise RankLost(
-            f"rank {rank()}: another of the {world_size()} ranks died or can't be reached: see what it said; the run "
-            "goes on from its "
-            "newest checkpoint with --resume"
+            f"rank {rank()}: another of the {world_size()} ranks died or can't be reached: see its messages, and continue from "
+            "the newest checkpoint with --resume"
         ) from error
     finally:
         for group in [] if own else _groups.values():
@@ -249,10 +249,10 @@ def process_group(on_gpu: bool = True) -> Iterator[None]:
 
 
 def _started() -> int:
-    """As one of how many this process was started. UserError where its environment makes no sense of that."""
+    """The number of ranks in this process's environment variables. Raises UserError if RANK and WORLD_SIZE contradict."""
     number, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if "WORLD_SIZE" in os.environ and not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
-        raise UserError(f"RANK = {number!r} is none of WORLD_SIZE = {count!r}: leave both to torchrun, or unset them")
+        raise UserError(f"RANK = {number!r} must be below WORLD_SIZE = {count!r}: leave both to torchrun, or unset them")
     return int(count)
 
 
@@ -267,7 +267,7 @@ def _begin(on_gpu: bool) -> None:
     except (RuntimeError, ValueError) as error:
         text = str(error).splitlines()[0]
         cure = "choose another port (torchrun --master-port)" if "in use" in text or "EADDRINUSE" in text else "see its log"
-        raise UserError(f"the ranks can't meet at {where}: {text[:200]}: {cure}") from error
+        raise UserError(f"the ranks can't connect at {where}: {text[:200]}: {cure}") from error
 
 
 def _is_of_others(error: RuntimeError) -> bool:
@@ -278,11 +278,11 @@ def _is_of_others(error: RuntimeError) -> bool:
 
 
 _left: list[bool] = []
-"""What `all_ranks_ending` found, once it was asked."""
+"""The cached result of `all_ranks_ending`."""
 
 
 def all_ranks_ending() -> bool:
-    """Whether all ranks are about to end, so that they may still do something together. Asked once, it stays as it was."""
+    """Whether all ranks are about to end, so that a last collective is possible. The result of the first call is cached."""
     if not _is_one_of_several():
         return True
     if not _left:

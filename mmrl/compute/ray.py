@@ -1,4 +1,4 @@
-"""Ray, where a run uses it: what holds for a cluster and for actors beside a learner alike."""
+"""Helpers for Ray, used for clusters and for actors of a learner."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 CURE = 'pip install "multimodal-rl[ray]"'
 PATIENCE_S = 15.0
-"""Seconds that what another run has just left may take to be free."""
+"""Seconds to wait for resources that another run has just released."""
 NICENESS = "RAY_worker_niceness"
-"""By default 15: Ray's processes give way to all others, which on a busy machine leaves them 3% of a core."""
+"""Ray's default is 15: its processes have such a low priority that they get 3% of a core on a busy machine."""
 ACTOR = "a Ray actor"
-"""What errors of an actor are said to come from, see `mmrl.compute.crossing`."""
+"""The origin of an actor's errors in messages, see `mmrl.compute.crossing`."""
 
 
 def import_ray(what: str) -> Any:
-    """The module `ray`. what: begins the UserError where it isn't installed."""
+    """Import Ray. what: begins the UserError if it isn't installed."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f"{what} needs Ray, which is not installed: {CURE}")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing about a run leaves the machine
@@ -37,14 +37,13 @@ def import_ray(what: str) -> Any:
 
 
 def start_local_ray(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
-    """A fresh Ray of this machine alone: on loopback, on ports that are free, answering nobody else, and gone with this process.
+    """Start a new Ray on this machine alone: on loopback, on free ports, with a secret token. It ends with this process.
 
-    what: begins the UserError where it can't start, or this machine is too small for it. cpus: how many processes may want one
-    each; they may be more than cores, as they may be under torchrun. gpus: those that it may give away, by their numbers in
-    CUDA_VISIBLE_DEVICES; all by default.
+    what: begins the UserError if it can't start or this machine is too small for it. cpus: number of processes that need a CPU
+    each; may exceed the number of cores. gpus: the GPUs that it may assign, as in CUDA_VISIBLE_DEVICES; by default all.
     """
     check_process_count(what, cpus)
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # otherwise Ray stores one in the home folder
     ray = import_ray(what)
     more = {} if gpus is None else {"num_gpus": len(gpus)}
     niceness = os.environ.get(NICENESS, "0")
@@ -64,18 +63,18 @@ def start_local_ray(what: str, cpus: int, gpus: Sequence[str] | None = None) -> 
         raise
     except Exception as error:
         raise UserError(
-            f"{what}: Ray can't start here: {shorten(error)[:300]}: see /tmp/ray/session_latest/logs, or free what it needs"
+            f"{what}: Ray can't start here: {shorten(error)[:300]}: see /tmp/ray/session_latest/logs, or free memory and disk"
         ) from error
     return ray
 
 
 @contextlib.contextmanager
 def on_loopback(ray: Any) -> Iterator[None]:
-    """A Ray that starts within this listens on loopback, which it does by itself only on systems that it builds no clusters of.
-    What is started later, of this process too, may be part of a cluster again."""
+    """Inside the block, a Ray that starts listens on loopback only, which is Ray's default only on systems without support for
+    clusters. Outside of the block this process may connect to a cluster again."""
     constants = ray._private.ray_constants
     allowed = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False  # of this process, which has read the variable
+    constants.ENABLE_RAY_CLUSTER = False  # this process has already read the variable
     try:
         with variable(constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
             yield
@@ -84,8 +83,9 @@ def on_loopback(ray: Any) -> Iterator[None]:
 
 
 def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
-    """Ray, for what this learner wants of it: that of the cluster which it is part of, or one that is started here and has room
-    for all of that. on_gpu: the learner computes on one. Whether it was started, so that the caller has to end it."""
+    """Make sure that Ray runs for this learner's engines, judges and simulators: the cluster that the learner is part of, or a
+    new local Ray with enough resources. on_gpu: the learner uses a GPU. Returns whether it was started, so that the caller has to
+    end it."""
     ray = import_ray(what)
     if ray.is_initialized():
         return False
@@ -104,27 +104,30 @@ def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
 
 
 def wait_for_cpus(ray: Any, what: str, cpus: int) -> None:
-    """Wait a while for CPUs that are free. UserError where there are fewer. what: begins it, and wants them."""
+    """Wait at most `PATIENCE_S` for free CPUs. Raises UserError if there are too few. what: begins the message: what needs
+    them."""
     started = time.monotonic()
     while (free := ray.available_resources().get("CPU", 0)) < cpus:
         has = ray.cluster_resources().get("CPU", 0)
         if has < cpus or time.monotonic() - started > PATIENCE_S:
-            raise UserError(f"{what} wants {cpus} CPUs, of {has:g} in the cluster {free:g} are free: ask for fewer, or add nodes")
+            raise UserError(
+                f"{what} wants {cpus} CPUs, and {free:g} of {has:g} in the cluster are free: ask for fewer, or add nodes"
+            )
         time.sleep(0.5)
 
 
 def engines_per_rank(engines: int, learners: int, rank: int) -> int:
-    """How many engines are this learner's."""
+    """Number of engines of this learner."""
     return len(range(rank, engines, learners))
 
 
 def judges_of_rank(judges: int, learners: int, rank: int) -> range:
-    """The numbers of the judges that this learner asks: its share, or all where there are fewer than learners."""
+    """Indices of the judges that this learner uses: its share, or all if there are fewer judges than learners."""
     return range(judges) if judges < learners else range(rank, judges, learners)
 
 
 def visible_gpus() -> list[str]:
-    """By their numbers or names in CUDA_VISIBLE_DEVICES."""
+    """The visible GPUs, by their indices or names in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -132,26 +135,26 @@ def visible_gpus() -> list[str]:
 
 
 def spare_gpus(there: Sequence[str], learners: int, rank: int, wanted: int) -> list[str]:
-    """The GPUs of a learner's engines on its machine: those behind the learners' own, which have the first, each its part of
-    them. UserError where there are fewer than wanted."""
-    behind = list(there[learners:])
-    own = behind[rank * wanted : (rank + 1) * wanted]
+    """The GPUs of a learner's engines on its machine. The first GPUs are the learners' own; the rest is divided among the
+    learners' engines. Raises UserError if there are fewer than `wanted`."""
+    rest = list(there[learners:])
+    own = rest[rank * wanted : (rank + 1) * wanted]
     if len(own) < wanted:
         raise UserError(
-            f"the engines of a learner want {wanted} GPUs beside the learners' own (compute.engines, compute.tensor_parallel), "
-            f'and there are {len(there)} in all for {learners} learners: ask for fewer, or for placement = "colocated"'
+            f"the engines of a learner want {wanted} GPUs besides the learners' own (compute.engines, compute.tensor_parallel), "
+            f'and there are {len(there)} in all for {learners} learners: ask for fewer, or set placement = "colocated"'
         )
     return own
 
 
 def visible_devices(gpus: Sequence[str] | None) -> contextlib.AbstractContextManager[None]:
-    """Processes that are started meanwhile see these GPUs; None leaves all as it is."""
+    """Processes that are started inside the block see only these GPUs; None changes nothing."""
     return contextlib.nullcontext() if gpus is None else variable("CUDA_VISIBLE_DEVICES", ",".join(gpus))
 
 
 @contextlib.contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """A variable of the environment, which is afterwards as it was."""
+    """Set an environment variable inside the block and restore it at the end."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -164,11 +167,11 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 
 def switches() -> dict[str, str]:
-    """The variables by which this process chose its plugins, for those that it starts elsewhere."""
+    """The environment variables `MMRL_*`, which choose the plugins, for processes on other machines."""
     return {name: value for name, value in os.environ.items() if name.startswith("MMRL_")}
 
 
 def adopt_environment(folder: str, environment: Mapping[str, str]) -> None:
-    """Make this process, an actor's, look for plugins and files where the learner does. environment: what `switches` gave."""
+    """Make this process of an actor find the same plugins and files as the learner. environment: the learner's `switches()`."""
     os.environ.update(environment)
     os.chdir(folder)

@@ -1,12 +1,12 @@
-"""Makes `import torchvision` work beside a CPU build of torch.
+"""Makes `import torchvision` work with a CPU build of torch.
 
-PyPI's torchvision is compiled for CUDA torch. Beside CPU torch its compiled operators can't load, and then
-`import torchvision` raises "operator torchvision::nms does not exist", and every vision model of transformers with it.
-Declaring the two operators that its import looks up is enough: transforms, image and video processors need no more.
-torchvision's own operators are used wherever they load.
+PyPI's torchvision is compiled for CUDA torch. With CPU torch its compiled operators can't load, and `import torchvision`, and
+with it every vision model of transformers, raises "operator torchvision::nms does not exist". It is enough to declare the two
+operators that its import looks up: transforms, image and video processors need no more. torchvision's own operators are used
+wherever they load.
 
-Inside mmrl, `prepare_torchvision()` is called before vision code is imported. Processes that mmrl doesn't start itself
-(vLLM's workers, notebooks) get the same from a `.pth` file: `python -m mmrl.compute.torchvision --install-pth`.
+Inside mmrl, `prepare_torchvision()` is called before vision code is imported. For processes that mmrl doesn't start itself
+(vLLM's workers, notebooks) a `.pth` file does the same: `python -m mmrl.compute.torchvision --install-pth`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 PTH_NAME = "mmrl_torchvision.pth"
 
-# Runs at the start of every interpreter of the environment, so it imports nothing until torchvision is asked for.
+# Runs at the start of every interpreter of the environment, so it imports nothing until torchvision is imported.
 _PTH_SOURCE = """
 class MmrlTorchvision:
     @staticmethod
@@ -67,16 +67,16 @@ def _declare_missing_ops(extension: ModuleType) -> None:
 
 
 def prepare_torchvision() -> None:
-    """Makes a later `import torchvision` of this process work; imports nothing now. Calling it again changes nothing."""
+    """Make a later `import torchvision` of this process work. It imports nothing now, and may be called again."""
     if _TorchvisionFinder not in sys.meta_path:
         sys.meta_path.insert(0, _TorchvisionFinder)  # type: ignore[arg-type]
-    left_over = sys.modules.get("torchvision.extension")  # stays behind when an earlier import of torchvision failed
+    left_over = sys.modules.get("torchvision.extension")  # there if an earlier import of torchvision failed
     if left_over is not None:
         _declare_missing_ops(left_over)
 
 
 def install_pth(directory: Path | None = None) -> Path:
-    """Writes the `.pth` file into `directory`, by default this environment's site-packages; returns its path."""
+    """Write the `.pth` file into `directory`, by default this environment's site-packages, and return its path."""
     path = (directory or Path(sysconfig.get_path("purelib"))) / PTH_NAME
     path.write_text(f"import sys; exec({_PTH_SOURCE!r})\n", encoding="utf-8")
     return path
@@ -84,7 +84,7 @@ def install_pth(directory: Path | None = None) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m mmrl.compute.torchvision", description="Make `import torchvision` work beside CPU torch."
+        prog="python -m mmrl.compute.torchvision", description="Make `import torchvision` work with CPU torch."
     )
     parser.add_argument("--install-pth", action="store_true", required=True, help="do it in every process of this environment")
     parser.parse_args()

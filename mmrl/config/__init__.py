@@ -1,1 +1,1 @@
-"""The run file: its sections and keys, and how it is loaded."""
+"""The run file: its sections and keys, and loading it."""

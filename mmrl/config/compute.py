@@ -10,32 +10,32 @@ from mmrl.config.values import Count, Positive, Section
 
 
 class ComputeConfig(Section):
-    """`[compute]`: on what a run runs; only `sampler` and `staleness` change its result beyond rounding."""
+    """`[compute]`: the processes and devices of a run; only `sampler` and `staleness` change its result beyond rounding."""
 
     sampler: Literal["local", "vllm"] = "local"
-    """What completions are sampled with: mmrl itself, or vLLM."""
+    """The engine that samples completions: mmrl's own, or vLLM."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Share of the GPU's memory that vLLM takes, for weights and for what it keeps of conversations; on a CPU it keeps 1 GiB."""
+    """Share of the GPU's memory that vLLM uses for weights and KV cache; on a CPU the KV cache has 1 GiB."""
     sleep_mode: bool = True
-    """vLLM in the learner's process gives its GPU memory back while the learner learns."""
+    """vLLM in the learner's process frees its GPU memory during updates."""
     tensor_parallel: Positive = 1
-    """GPUs that each vLLM is spread over."""
+    """Number of GPUs that each vLLM engine is spread over."""
     learners: Positive = 1
-    """Processes that learn together, each on a device of its own."""
+    """Number of processes that train together, each on its own device."""
     weights: Literal["sharded", "replicated"] = "sharded"
-    """Of several learners each holds a part of weights, gradients and optimiser (FSDP2), or all of them."""
+    """With several learners: each holds a shard of the weights, gradients and optimiser state (FSDP2), or all of them."""
     placement: Literal["colocated", "separate", "hybrid"] = "colocated"
-    """Where completions are sampled: in the learners, in processes of their own (Ray actors), or in both."""
+    """Where completions are sampled: in the learners, in separate processes (Ray actors), or in both."""
     engines: Positive = 1
-    """Processes that sample, where they are separate."""
+    """Number of separate sampling processes, for `separate` and `hybrid`."""
     judges: Count = 0
-    """Processes with a judge of their own (Ray actors), each with `judge.num_workers` workers, wherever there are CPUs; 0: each
-    learner has one beside it."""
+    """Number of separate judge processes (Ray actors), each with `judge.num_workers` workers, on any machine with free CPUs; 0:
+    each learner has its own judge."""
     simulators: Literal["local", "actors"] = "local"
-    """Where simulators are: in the learner's process, or in processes of their own (Ray actors), one for each lane, on CPUs."""
+    """Where simulators run: in the learner's process, or in separate processes (Ray actors), one for each lane, on CPUs."""
     staleness: Annotated[int, Field(ge=0, le=16)] = 0
-    """Steps that the sampling weights may be behind: completions of later steps are sampled while the learner learns. At 0 a
-    step's completions are its own weights'."""
+    """Number of steps that the sampling weights may be behind: completions of later steps are sampled during updates. At 0 each
+    step samples with its own weights."""
     retries: Count = 2
-    """How often a run on a cluster goes on by itself from its last checkpoint after a process died, and each engine, judge and
-    simulator that is a process of its own is started again."""
+    """How often a run on a cluster resumes by itself from its last checkpoint after a process died, and how often each separate
+    engine, judge and simulator is restarted."""

@@ -1,7 +1,6 @@
-"""The run file: TOML -> typed config. Unknown keys are refused with a suggestion; `--set a.b=c` overrides one value.
+"""Load a run file: TOML -> typed config. Unknown keys are refused with a suggestion; `--set a.b=c` overrides one value.
 
-The keys are in `mmrl.config.sections`. Everything here is plain data and costs no heavy import, so a run file can be checked
-on a laptop.
+The keys are in `mmrl.config.sections`. This module imports nothing heavy, so a run file can be checked on a laptop.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mmrl.config.sections import STAGES, RunConfig
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read and check a run file.
 
-    overrides: `a.b=value` strings; list items are addressed by number (`stages.0.steps=5`), values are TOML, or plain text.
+    overrides: `a.b=value` strings; list items are addressed by index (`stages.0.steps=5`), values are TOML or plain text.
 
     Raises UserError with the file, the key and what to do.
     """
@@ -87,9 +86,9 @@ def _index(node: list[Any], part: str, text: str) -> int:
 
 
 def describe_validation_error(err: ValidationError) -> str:
-    """The first fault in one line: where it is, what was expected, what was found."""
+    """The first error in one line: the key, the rule, the value."""
     fault = err.errors()[0]
-    loc = fault["loc"]  # the third of a stage is its kind, which pydantic puts in
+    loc = fault["loc"]  # for a stage, pydantic inserts its kind at the third position
     path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
@@ -109,17 +108,17 @@ def describe_validation_error(err: ValidationError) -> str:
     message = describe_error(fault).rstrip(".")
     if not path:
         return message
-    shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
+    shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # the rule names it
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
 def describe_error(fault: ErrorDetails) -> str:
-    """What a rule of the schema says of a fault, or pydantic itself."""
+    """The message of one of the schema's own rules, or pydantic's message."""
     return str(fault["ctx"]["error"]) if fault["type"] == "value_error" else fault["msg"]
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:
-    """The keys of the section at `loc`, a path of keys, list positions and, behind a stage's position, its kind."""
+    """The keys of the section at `loc`: a path of keys and list indices, where a stage's index is followed by its kind."""
     model: Any = RunConfig
     for part in loc:
         if isinstance(part, int):
@@ -129,7 +128,8 @@ def _known_keys(loc: Sequence[int | str]) -> list[str]:
 
 
 def _section(annotation: Any) -> Any:
-    """The section in an annotation such as `list[Section]` or `Section | None`; None for the stages, where the kind decides."""
+    """The section in an annotation such as `list[Section]` or `Section | None`; None for stages, whose section depends on the
+    kind."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = {_section(part) for part in typing.get_args(annotation)} - {None}
@@ -137,5 +137,5 @@ def _section(annotation: Any) -> Any:
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
-    """The resolved config as plain data, without unset values: what `config.toml` in the run folder holds."""
+    """The resolved config as plain data without unset values, as written to `config.toml` in the run folder."""
     return config.model_dump(mode="json", exclude_none=True)

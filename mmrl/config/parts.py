@@ -1,4 +1,4 @@
-"""Which part of a model a weight belongs to, by its name, and what patterns of names match."""
+"""Match weights by name: the part of a model that a weight belongs to, and patterns of names."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from fnmatch import fnmatchcase
 
 from mmrl.config.sections import PARTS, PartConfig
 
-# Each is asked of the steps of a dotted name from the left. These are the names in transformers' image-text-to-text models.
+# Each is matched against the components of a dotted name, from the left. The names are those of transformers' models.
 _LANGUAGE = re.compile(r"language_model|text_model|text_decoder")
 _PROJECTOR = re.compile(
     r"(deepstack_)?merger(_list)?|.*projector|connector|aligner|resampler.*|.*resampler|qformer|query_tokens|image_newline"
     r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision"
 )
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
-_ACTIONS = re.compile("dit|embed_action_time|action_out_proj")  # the head of a policy that acts: `own`, or pi0's expert
+_ACTIONS = re.compile("dit|embed_action_time|action_out_proj")  # action heads besides `own`, such as pi0's expert
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 
 
 def part_of(name: str) -> str:
-    """`vision`, `projector`, `language`, `head` or `value`, for a weight's or module's name; "" for another tower's (audio)."""
+    """The part of a weight or module by its name: `vision`, `projector`, `language`, `head` or `value`; "" for others (audio)."""
     steps = name.split(".")
     if steps[0] in ("value", "critic"):
         return "value"
@@ -39,10 +39,10 @@ def part_of(name: str) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """pattern: a part's name, or one of weights in the shell's way (`*.layers.0.*`), case and all."""
+    """Whether a weight's name matches. pattern: a part, or a case-sensitive shell-style pattern of names (`*.layers.0.*`)."""
     return part_of(name) == pattern if pattern in PARTS else fnmatchcase(name, pattern)
 
 
 def entry(parts: Iterable[PartConfig], name: str) -> PartConfig | None:
-    """The first entry that matches a weight's name: the one that holds for it."""
+    """The first entry that matches a weight's name, which is the one that applies; None without one."""
     return next((part for part in parts if matches(part.match, name)), None)

@@ -9,31 +9,31 @@ from pydantic import Field, model_validator
 from mmrl.config.values import Free, Positive, Rate, Section
 
 SMOKE_PIXELS = 12544
-"""Pixels of a picture in a smoke run, at most."""
+"""Largest number of pixels of an image in a smoke run."""
 
 
 class LoraConfig(Section):
-    """`[policy.lora]`: train low-rank adapters (Hu et al., LoRA) and leave the model's own weights as they are."""
+    """`[policy.lora]`: train low-rank adapters (Hu et al., LoRA) and freeze the model's own weights."""
 
     rank: Positive = 16
     """Rank of the added matrices."""
     alpha: Rate = 32.0
     """The adapters' output is scaled by alpha / rank."""
     target_modules: list[str] = ["language"]
-    """Which linear layers get one: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
+    """Linear layers that get an adapter: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
 
 
 class VideoConfig(Section):
-    """`[policy.video]`: how much of a video the model looks at."""
+    """`[policy.video]`: number and size of a video's frames as the model sees them."""
 
     fps: Annotated[float, Field(gt=0, le=1000)] = 2.0
-    """Frames a second, of a clip whose task doesn't say."""
+    """Frames per second, for clips whose task sets no rate."""
     max_frames: Annotated[int, Field(ge=1, le=4096)] = 128
-    """Of one clip; of a longer one as many, evenly."""
+    """Largest number of frames of a clip; of a longer clip this many are used, evenly spaced."""
     max_pixels: Positive = 602_112
-    """Width times height of a frame; larger ones are shrunk. 768 tokens of Qwen2.5-VL."""
+    """Largest width times height of a frame; larger frames are shrunk. The default is 768 tokens of Qwen2.5-VL."""
     total_pixels: Positive = 2**24
-    """Of all frames of a clip together: with many of them, each is smaller."""
+    """Largest number of pixels of all frames of a clip together; if there are many frames, each is smaller."""
 
     def smaller(self) -> VideoConfig:
         return self.at_most(max_frames=8, max_pixels=SMOKE_PIXELS)
@@ -48,26 +48,26 @@ class PolicyConfig(Section):
     kind: str = "vlm"
     """Id of the policy, see `mmrl list policies`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and activations; log-probabilities and losses are float32 whatever this says."""
+    """Data type of weights and activations; log-probabilities and losses are always float32."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    """How attention is computed; `eager` is slow and transparent. Others can't express a shared prompt."""
+    """Implementation of attention; `eager` is slow and easy to inspect. Others can't express a shared prompt."""
     trust_remote_code: bool = False
-    """Run code that comes with the checkpoint. Off unless you know whose code it is."""
+    """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
     min_pixels: Positive | None = None
-    """Images below this are enlarged by the processor; its own limit when unset."""
+    """The processor enlarges smaller images to this many pixels; by default its own limit."""
     max_pixels: Positive | None = None
-    """Images above this are shrunk by the processor; its own limit when unset."""
+    """The processor shrinks larger images to this many pixels; by default its own limit."""
     video: VideoConfig = VideoConfig()
-    """How much of a video the model looks at."""
+    """Number and size of a video's frames as the model sees them."""
     lora: LoraConfig | None = None
     """Train low-rank adapters instead of the model's own weights."""
     options: Free = {}
-    """Keyword arguments of this kind of policy; see `mmrl list policies KIND`."""
+    """Keyword arguments of this kind of policy, see `mmrl list policies KIND`."""
 
     def smaller(self) -> PolicyConfig:
-        """The same model on a CPU, with short videos; which model a smoke run takes is for `mmrl.train.smoke` to say."""
+        """The same model on a CPU, with short videos; `mmrl.train.smoke` chooses the model of a smoke run."""
         return self.model_copy(update={"device": "cpu", "video": self.video.smaller()})
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The run-file keys of version 0.1 that have another name, so that an old run file is refused with the new one named."""
+"""The run-file keys of version 0.1 that were renamed, so that the error for an old run file names the new key."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ RENAMED: Mapping[str, str] = {
     "stages.replay": "replay_share",
     "stages.replay_size": "replay_buffer_size",
 }
-"""Path of an old key, without positions in lists and kinds of stages -> the key that is in its place."""
+"""Path of an old key, without list indices and kinds of stages -> its new name."""
 
 REPLACED: Mapping[str, str] = {
     "stages.temporal": 'give [[stages.rules]] id = "video/temporal-contrast", and the old keys as its options'
 }
-"""Path of an old key that no single key replaces -> what to write now."""
+"""Path of an old key that no single key replaces -> what to write instead."""

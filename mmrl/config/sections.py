@@ -1,6 +1,6 @@
-"""What a run file may say: every key with its type, default and meaning. Plain data, no heavy import.
+"""All keys of a run file with their types, defaults and meanings. Plain data, no heavy import.
 
-What one key says about another is checked here too, so that a contradiction is refused when the file is read.
+Contradictions between keys are checked here too, so that they are refused when the file is read.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ __all__ = [
 
 
 SMOKE = "-smoke"
-"""What the name of a smoke run ends with, for people."""
+"""The end of a smoke run's name."""
 
 
 class TaskConfig(Section):
-    """`[[tasks]]`: one source of problems."""
+    """`[[tasks]]`: one task of the run."""
 
     id: str
-    """See `mmrl list tasks`."""
+    """Id of the task, see `mmrl list tasks`."""
     name: str = ""
-    """What figures and curves call it; the id when unset. A task that is listed twice needs two names."""
+    """The task's label in metrics; by default the id. A task that is listed twice needs two names."""
     weight: Weight = 1.0
-    """Share of the prompts, relative to the other tasks; 0 only evaluates it."""
+    """Share of the prompts, relative to the other tasks; 0: the task is only evaluated."""
     options: Free = {}
     """Keyword arguments of the task."""
     verifiers: dict[str, Real | tuple[Real, Real]] = {}
-    """Verifier id -> weight in the reward; replaces the task's own. `[a, b]` goes from a to b over each stage."""
+    """Verifier id -> weight in the reward; replaces the task's own. `[a, b]`: the weight goes from a to b over each stage."""
     prompt_template: str = ""
-    """The text the policy is shown, with `{text}` where the task's own goes, such as `"{text} Think first."`."""
+    """The prompt's text, with `{text}` for the task's own text, such as `"{text} Think first."`."""
     group_size: Positive | None = None
-    """Completions sampled for each of its prompts; the stage's when unset."""
+    """Number of completions per prompt of this task; by default the stage's."""
     max_tokens: Positive | None = None
-    """Longest completion of its prompts, in tokens; `generate.max_tokens` when unset, and never more."""
+    """Longest completion for this task, in tokens; by default, and at most, `generate.max_tokens`."""
 
     @field_validator("verifiers", mode="before")
     @classmethod
@@ -92,37 +92,37 @@ class TaskConfig(Section):
     @classmethod
     def _prompt_has_a_place_for_the_text(cls, prompt: str) -> str:
         if prompt and prompt.count("{text}") != 1:
-            raise ValueError('must hold {text} once, where the task\'s own text goes, such as "{text} Think first."')
+            raise ValueError('must contain {text} once, for the task\'s own text, such as "{text} Think first."')
         return prompt
 
     def smaller(self) -> TaskConfig:
-        """Few and short completions, where the entry says anything of them."""
+        """A copy with few and short completions, if the entry sets their number or length."""
         return self.at_most(**{key: most for key, most in (("group_size", 4), ("max_tokens", 16)) if getattr(self, key)})
 
     @property
     def label(self) -> str:
-        """What the rest of the engine calls this entry."""
+        """The name of this entry in messages, metrics and other sections."""
         return self.name or self.id
 
 
 class GenerateConfig(Section):
-    """`[generate]`: how completions are sampled during training. The checkpoint's own generation settings are ignored."""
+    """`[generate]`: sampling of completions during training. The checkpoint's own generation settings are ignored."""
 
     max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
     """Longest completion, in tokens."""
     temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     """Logits are divided by this, in the sampler and in the learner."""
     top_p: Annotated[Real, Field(gt=0, le=1)] = 1.0
-    """Sample from the likeliest tokens that together have this probability; log-probabilities stay those of all tokens."""
+    """Sample from the likeliest tokens with this total probability; log-probabilities are still those over all tokens."""
     top_k: Count = 0
-    """Sample from so many of the likeliest tokens; 0 from all."""
+    """Sample from this many of the likeliest tokens; 0: from all."""
     max_turns: Positive = 8
-    """After so many turns an episode with a world is cut off; a task without one has a single turn."""
+    """Episodes in an environment are truncated after this many turns; a task without environments has a single turn."""
     max_context: Positive | None = None
-    """Tokens of a conversation with a world, the next answer included: where they would be more, the episode is cut off. By
-    default the model's own limit."""
+    """Longest conversation with an environment in tokens, including the next answer; a longer episode is truncated. By default
+    the model's own limit."""
     batch_size: Positive = 256
-    """Completions sampled at once, and episodes that worlds serve at once; a larger group is not divided."""
+    """Number of completions sampled at once, and of environments used at once; a group is never split, even if it is larger."""
 
     def smaller(self) -> GenerateConfig:
         return self.at_most(max_tokens=16)
@@ -132,54 +132,55 @@ class SimulateConfig(Section):
     """`[simulate]`: the simulators of tasks that act."""
 
     num_envs: Annotated[int, Field(ge=1, le=2**20)] = 64
-    """How many go on at once, of each task; an environment begins its next episode as soon as one has ended."""
+    """Number of parallel environments for each task; each starts its next episode as soon as one has ended."""
     lanes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Parts that they are divided into: while the policy acts for one, the simulators of the others are stepped."""
+    """Number of parts into which the environments are split: while the policy acts in one, the other simulators are stepped."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """Where simulators that can run on a GPU do; `auto` is the policy's."""
+    """Device of simulators that can run on a GPU; `auto` is the policy's."""
     demonstration_cache_mb: Annotated[int, Field(ge=0, le=2**30)] = 4096
-    """Memory for the expert's episodes that were played, the newest of them; others are played again when they are needed."""
+    """Size in MB of the cache of the expert's newest episodes; other episodes are played again on use."""
 
     def smaller(self) -> SimulateConfig:
         return self.at_most(num_envs=4).model_copy(update={"device": "cpu"})
 
 
 class SteeringConfig(Section):
-    """`[evaluate.steering]`: how answers to videos are steered, with `evaluate.steer`."""
+    """`[evaluate.steering]`: steering of answers to videos, for `evaluate.steer`."""
 
     learning_rate: Weight = 0.01
-    """Adam's, of what is added to the last layer's values of the video's tokens; 0 leaves answers as they are."""
+    """Learning rate of Adam for the vector added to the last layer's values of video tokens; 0 doesn't change answers."""
     interval: Positive = 2
-    """Tokens from one step of it to the next."""
+    """Tokens between two steps of Adam."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Decay, a token, of the entropy's running mean: while that reaches new heights the entropy is raised, else lowered."""
+    """Decay per token of the running mean of the entropy: while the mean reaches new maxima, the entropy is raised, otherwise
+    lowered."""
 
 
 class EvaluateConfig(Section):
-    """`[evaluate]`: answers to held-out prompts, before, during and after the RL stages."""
+    """`[evaluate]`: evaluation on held-out prompts, before, during and after the RL stages."""
 
     split: str = "test"
-    """Which split of the tasks is held out."""
+    """The held-out split of the tasks."""
     num_prompts: Count = 200
-    """Prompts per task; 0 switches evaluation off."""
+    """Number of prompts per task; 0 switches evaluation off."""
     every: Count = 0
-    """Also after every so many steps of an RL stage."""
+    """Also evaluate each time after this many steps of an RL stage; 0: never."""
     temperature: Annotated[float, Field(ge=0, le=1e3)] = 0.0
-    """0 takes the likeliest token each time (greedy)."""
+    """Sampling temperature; 0: greedy, the likeliest token each time."""
     num_samples: Positive = 1
-    """Answers to each prompt; with more than one, pass@k and majority@k are reported beside the mean."""
+    """Number of answers per prompt; with more than one, pass@k and majority@k are reported too."""
     blank_images: bool = False
-    """Also answer with every picture blanked: what is left was not seen."""
+    """Also evaluate with blanked images: the metric that remains doesn't depend on images."""
     shuffle_frames: bool = False
-    """Also answer with the frames of every video in another order: what is left needs no time."""
+    """Also evaluate with the frames of videos in another order: the metric that remains doesn't depend on time."""
     sparse_frames: list[Annotated[int, Field(ge=1, le=4096)]] = []
-    """Also answer videos from so many frames, and where answers differ from the next number of them (Video-RTS)."""
+    """Also answer videos from this many frames, and use the next number of frames if answers differ (Video-RTS)."""
     sparse_agreement: Annotated[int, Field(ge=1, le=64)] = 5
-    """How many answers must be the same, for `sparse_frames`."""
+    """Number of answers that must be the same, for `sparse_frames`."""
     steer: bool = False
-    """Also answer videos steered by the entropy of the answer while it is written (V-Reason)."""
+    """Also answer videos with steering by the entropy of the answer during generation (V-Reason)."""
     steering: SteeringConfig = SteeringConfig()
-    """How, for `steer`."""
+    """Settings of the steering, for `steer`."""
 
     def smaller(self) -> EvaluateConfig:
         fewer = sorted({min(frames, 8) for frames in self.sparse_frames})
@@ -198,94 +199,94 @@ class JudgeConfig(Section):
     """`[judge]`: the processes in which verifiers run."""
 
     num_workers: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Workers that score side by side; verifiers that are models have one more, together."""
+    """Number of parallel worker processes; verifiers that are models share one further process."""
     timeout_s: Rate | None = None
-    """Seconds per case and verifier; each verifier's own limit when unset."""
+    """Time limit in seconds per case and verifier; by default each verifier's own."""
     memory_mb: Annotated[int, Field(ge=16, le=1_000_000)] = 512
-    """Megabytes that a worker's cases may take beyond what the imports took, on Linux; the case that needs more fails. Models
-    have no limit."""
+    """Memory limit in MB of a worker beyond its imports, on Linux; a case that needs more fails. Models have no limit."""
     failure_limit: Share = 0.1
     """The run stops when more than this share of a step's scores failed."""
 
 
 class TrainConfig(Section):
-    """`[train]`: how an update is computed; none of this changes its result beyond rounding."""
+    """`[train]`: the computation of an update; these keys don't change its result beyond rounding."""
 
     micro_batch_tokens: Positive = 16384
     """Padded tokens per forward pass."""
     packing: Literal["auto", "shared-prefix", "per-completion"] = "auto"
-    """`auto` shares a group's prompt where the model family can; `shared-prefix` refuses models that can't."""
+    """Sequence packing. `auto`: the completions of a group share their prompt if the model family supports it; `shared-prefix`:
+    models that don't support it are refused; `per-completion`: each completion has its own copy of the prompt."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
+    """Compute activations again in the backward pass instead of storing them: less memory, about a third more time."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads of torch; 0 leaves torch's choice."""
+    """CPU threads of torch; 0: torch's default."""
 
 
 class CheckpointConfig(Section):
-    """`[checkpoint]`: what a resume needs."""
+    """`[checkpoint]`: the checkpoints, from which a run can resume."""
 
     every: Count = 0
-    """Steps between checkpoints; the end of the run is always one."""
+    """Steps between checkpoints; there is always one at the end of the run."""
     shards: bool = False
-    """Of several learners each writes its own part of the optimiser's state, where weights are spread over them; else the first
-    gathers and writes all of it. Either goes on with any number of learners."""
+    """With sharded weights, each learner writes its own part of the optimiser state; otherwise the first gathers and writes all
+    of it. A run can resume from either with any number of learners."""
     keep: Positive = 1
-    """How many of the newest are kept beside the best."""
+    """Number of newest checkpoints to keep besides the best."""
 
 
 class RecordConfig(Section):
-    """`[record]`: what is kept for people."""
+    """`[record]`: records of a run for people."""
 
     rollouts_every: Count = 10
     """Steps between recorded rollouts; 0 records none."""
     rollouts: Positive = 16
-    """How many a recorded step keeps."""
+    """Number of rollouts of a recorded step."""
     evaluation_prompts: Count = 16
-    """Held-out prompts of each task, the first ones, whose pictures, text and answer an evaluation keeps beside what was said to
-    them; of the others it keeps that and the score."""
+    """Of this many held-out prompts of each task, the first ones, an evaluation stores images, text and answer with the
+    completions; of the others only the completions and scores."""
     episodes: Annotated[int, Field(ge=0, le=100)] = 4
-    """Successes and failures, so many of each, that an evaluation of a task that acts keeps as videos."""
+    """An evaluation in a simulator stores this many successful and this many failed episodes as videos."""
     trackers: list[str] = ["tensorboard"]
-    """Where curves go besides the run folder: `tensorboard`, `wandb`, `trackio`, `mlflow`, or a plugin's."""
+    """Trackers that log metrics besides the run folder: `tensorboard`, `wandb`, `trackio`, `mlflow`, or a plugin's."""
     project: str = "mmrl"
-    """What wandb, trackio and mlflow file the run under."""
+    """Project of the run in wandb, trackio and mlflow."""
 
 
 class Alarm(Section):
-    """Thresholds of a figure; a plain number is `stop`."""
+    """Thresholds of a metric; a plain number is `stop`."""
 
     warn: Threshold | None = None
-    """From here on a person is told, once."""
+    """The metric reaching this gives a warning, once."""
     stop: Threshold | None = None
-    """From here on the run stops."""
+    """The metric reaching this stops the run."""
 
     @model_validator(mode="after")
     def _warns_first(self) -> Alarm:
         if self.warn is not None and self.stop is not None and self.warn > self.stop:
-            raise ValueError(f"warn = {self.warn:g} is above stop = {self.stop:g}, so nobody would be warned: lower it")
+            raise ValueError(f"warn = {self.warn:g} is above stop = {self.stop:g}, so it would never warn: lower it")
         return self
 
 
 class LimitsConfig(Section):
-    """`[limits]`: what is said, and what stops a run, when its numbers can no longer be trusted. Each is
-    `{warn = ..., stop = ...}`; a plain number stops."""
+    """`[limits]`: limits of metrics that warn, or stop the run, when training goes wrong. Each is `{warn = ..., stop = ...}`; a
+    plain number is `stop`."""
 
     logprob_gap: Alarm = Alarm(warn=0.02, stop=0.1)
-    """Mean difference between the sampler's and the learner's log-probabilities, in nats a token."""
+    """Mean difference between the sampler's and the learner's log-probabilities, in nats per token."""
     answer_collapse: Alarm = Alarm(warn=0.9)
-    """Share of a step's completions that are the same text although their answers differ."""
+    """Share of a step's completions that are the same text although their prompts have different answers."""
     length_growth: Alarm = Alarm(warn=4.0)
-    """Mean length over that of the stage's first steps."""
+    """Mean length, divided by that of the stage's first steps."""
     entropy_fall: Alarm = Alarm(warn=0.98)
-    """Share of the first steps' entropy that is gone."""
+    """Decrease of the entropy, as a share of the entropy in the first steps."""
     clip_share: Alarm = Alarm(warn=0.5)
-    """Share of the tokens whose gradient the loss's bounds cut off."""
+    """Share of tokens without gradient because the loss clips them."""
     zero_std: Alarm = Alarm(warn=0.95)
-    """Share of the groups that taught nothing, over the last ten steps."""
+    """Share of groups whose rewards have zero standard deviation, over the last ten steps; they give no gradient."""
     blind: Alarm = Alarm(warn=0.9)
-    """Figure on blanked pictures over the figure on the pictures themselves; needs `evaluate.blank_images`."""
+    """Metric with blanked images divided by the metric with the images; needs `evaluate.blank_images`."""
     reward_hacking: Alarm = Alarm(warn=0.05)
-    """Fall of the held-out figure below its best while a part of the reward is higher than it was then."""
+    """Decrease of the held-out metric from its best value, while a part of the reward is higher than it was then."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -297,21 +298,21 @@ class RunConfig(Section):
     """A whole run file."""
 
     name: str
-    """Names the run folder."""
+    """Name of the run folder."""
     runs_dir: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
-    """The folder that run folders are made in."""
+    """The folder for run folders."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
-    """Fixes prompts, sampling and initial weights."""
+    """Seed of prompts, sampling and initial weights."""
     smoke: bool = False
-    """Written by `mmrl train --smoke` into what it has cut short. By hand it cuts nothing short, and is refused."""
+    """Written by `mmrl train --smoke` into the run files that it shortens. It must not be set by hand."""
     policy: PolicyConfig
     """The model."""
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]
-    """What it is trained on and evaluated with."""
+    """The tasks for training and evaluation."""
     verifiers: dict[str, Free] = {}
-    """Verifier id -> its options, such as `verifiers = {"flags/judge" = {model = "..."}}`; of those that tasks here use."""
+    """Options of the tasks' verifiers: verifier id -> options, such as `verifiers = {"flags/judge" = {model = "..."}}`."""
     stages: Annotated[list[Stage], Field(min_length=1)]
-    """What is done, in order."""
+    """The training stages, in order."""
     generate: GenerateConfig = GenerateConfig()
     simulate: SimulateConfig = SimulateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -333,8 +334,8 @@ class RunConfig(Section):
     def _smoke_is_not_set_by_hand(self) -> RunConfig:
         if self.smoke and not self.name.endswith(SMOKE):
             raise ValueError(
-                f"smoke = true marks a run file that `mmrl train --smoke` has cut short, and named NAME{SMOKE}: leave it out, "
-                "and give --smoke"
+                f"smoke = true is only for run files that `mmrl train --smoke` shortens and names NAME{SMOKE}: leave it out, and "
+                "give --smoke"
             )
         return self
 
@@ -344,23 +345,23 @@ class RunConfig(Section):
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"task {twice[0]!r} is listed twice: give each entry a name, or one of them a larger weight")
         if not sum(t.weight for t in self.tasks):
-            raise ValueError("the weights of [[tasks]] add up to 0: give at least one more than that")
+            raise ValueError("the weights of [[tasks]] add up to 0: give at least one a weight above 0")
         for i, stage in enumerate(self.stages):
             if unknown := [name for name in stage.tasks if name not in labels]:
-                raise ValueError(f"stages.{i}.tasks names {unknown[0]!r}, which is none of [[tasks]]: {', '.join(labels)}")
+                raise ValueError(f"stages.{i}.tasks names {unknown[0]!r}: choose from [[tasks]], {', '.join(labels)}")
         for task in self.tasks:
             if task.max_tokens and task.max_tokens > self.generate.max_tokens:
                 raise ValueError(
                     f"task {task.label!r} has max_tokens = {task.max_tokens}, above generate.max_tokens = "
-                    f"{self.generate.max_tokens}: raise that"
+                    f"{self.generate.max_tokens}: raise the latter"
                 )
         return self
 
     @model_validator(mode="after")
     def _frames_are_seen(self) -> RunConfig:
         most = self.policy.video.max_frames
-        if (asked := max(self.evaluate.sparse_frames, default=0)) > most:
-            raise ValueError(f"evaluate.sparse_frames asks for {asked} and policy.video.max_frames = {most}: raise that")
+        if (largest := max(self.evaluate.sparse_frames, default=0)) > most:
+            raise ValueError(f"evaluate.sparse_frames has {largest}, above policy.video.max_frames = {most}: raise the latter")
         return self
 
     @model_validator(mode="after")
@@ -371,19 +372,18 @@ class RunConfig(Section):
         for i, stage in enumerate(self.stages):
             if filtered and isinstance(stage, RlStage) and stage.importance_sampling != "off":
                 raise ValueError(
-                    f'stages.{i}.importance_sampling = "{stage.importance_sampling}" compares with the probabilities '
-                    "that were sampled from, which "
-                    f'generate.{filtered[0]} changes: drop that, or set importance_sampling = "off"'
+                    f'stages.{i}.importance_sampling = "{stage.importance_sampling}" needs the probabilities that tokens were '
+                    f'sampled with, which generate.{filtered[0]} changes: drop that key, or set importance_sampling = "off"'
                 )
         return self
 
     def smaller(self) -> RunConfig:
-        """The run file of a smoke run, but for the models and trackers that `mmrl.train.smoke` chooses."""
+        """The run file of a smoke run, except for models and trackers, which `mmrl.train.smoke` chooses."""
         sections = ("policy", "generate", "simulate", "evaluate")
         found: dict[str, Any] = {name: getattr(self, name).smaller() for name in sections}
         found |= {name: [each.smaller() for each in getattr(self, name)] for name in ("tasks", "stages")}
         return self.model_copy(update={**found, "name": f"{self.name}{SMOKE}", "smoke": True})
 
     def weights(self, stage: Training) -> dict[str, float]:
-        """Task -> its share of a stage's prompts, for those that have one."""
+        """Task -> its weight in a stage, for tasks with a weight above 0."""
         return {t.label: w for t in self.tasks if (w := stage.tasks.get(t.label, 0.0) if stage.tasks else t.weight)}

@@ -1,4 +1,4 @@
-"""The kinds of values that keys have, and what all sections share."""
+"""The value types of keys, and the base class of all sections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 SMALLEST, LARGEST, MOST = 1e-30, 1e30, 2**31 - 1
-"""Beyond these bounds float32 loses numbers, or their products, and int32 counts."""
+"""Outside of these bounds, float32 numbers or their products, or int32 counts, over- or underflow."""
 
 
 def _ordinary(value: float) -> float:
@@ -32,12 +32,12 @@ def _without_nan(value: Any) -> Any:
     for item in inner:
         _without_nan(item)
     if isinstance(value, float) and math.isnan(value):
-        raise ValueError("nan is no number to work with: give another")
+        raise ValueError("nan is not allowed: give a number")
     return value
 
 
 Free = Annotated[dict[str, Any], AfterValidator(_without_nan)]
-"""Keyword arguments of something that a plugin brings."""
+"""Keyword arguments of a plugin's object."""
 
 
 class Section(BaseModel):
@@ -46,13 +46,13 @@ class Section(BaseModel):
     )
 
     def at_most(self, **limits: int) -> Self:
-        """A copy in which none of these numbers is above its limit."""
+        """A copy in which these numbers are at most their limits."""
         return self.model_copy(update={key: min(getattr(self, key), limit) for key, limit in limits.items()})
 
     @model_validator(mode="before")
     @classmethod
     def _no_switches(cls, data: Any) -> Any:
-        """`true` is no number, though Python counts with it."""
+        """Refuse booleans for numbers, which Python accepts."""
         for key, value in data.items() if isinstance(data, dict) else ():
             if isinstance(value, bool) and key in cls.model_fields and _is_number(cls.model_fields[key].annotation):
                 raise ValueError(f"{key} should be a number; found {value}")

@@ -30,14 +30,14 @@ def mmrl_policies() -> list[PolicySpec]:
             target="mmrl.policies.acting.vla:VLA",
             acts=True,
             tiny="tiny:qwen2_5_vl",
-            summary="A Qwen vision-language model or an OpenVLA that acts: action tokens, or a head on its hidden states",
+            summary="A Qwen vision-language model or OpenVLA as a robot policy: action tokens, or a head on its hidden states",
         ),
         PolicySpec(
             id="pi0",
             target="mmrl.policies.pi0.model:Pi0",
             acts=True,
             tiny="tiny:pi0",
-            summary="pi0: a PaliGemma with an expert that carries noise to a chunk of actions",
+            summary="pi0: PaliGemma with an action expert, which turns noise into a chunk of actions by flow matching",
         ),
     ]
 
@@ -48,7 +48,7 @@ def mmrl_algorithms() -> list[AlgorithmSpec]:
 
 
 def _of_groups() -> list[AlgorithmSpec]:
-    """Compare the rollouts of a prompt: GRPO, and what changes its sums, its bounds or its baseline."""
+    """Algorithms that compare the rollouts of a prompt: GRPO, and variants with other sums, clip bounds or baselines."""
     return [
         AlgorithmSpec(
             id="grpo",
@@ -56,7 +56,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             options={"scale": "group", "clip_low": 0.2, "clip_high": 0.2},
             normalise="sequence",
             bounds=SPREAD,
-            summary="Reward relative to the group's mean, in units of its spread",
+            summary="Reward minus the group's mean, divided by the group's standard deviation",
             paper="Shao et al., DeepSeekMath, section 4.1; without its KL penalty (0.04)",
         ),
         AlgorithmSpec(
@@ -65,7 +65,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             options={"scale": "none"},
             normalise="constant",
             bounds=SPREAD,
-            summary="GRPO without the division by spread and by length",
+            summary="GRPO without the division by standard deviation and by length",
             paper="Liu et al., Understanding R1-Zero-Like Training, section 3.1",
         ),
         AlgorithmSpec(
@@ -74,7 +74,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             options={"clip_low": 0.2, "clip_high": 0.28},
             stage_defaults={"dynamic_sampling": 3, "overlong_buffer": 0.25},
             bounds=SPREAD,
-            summary="GRPO by tokens, clipped higher, with groups without spread replaced and long completions penalised",
+            summary="GRPO averaged over tokens, with a higher clip bound, dynamic sampling and a penalty on long completions",
             paper="Yu et al., DAPO, section 3",
         ),
         AlgorithmSpec(
@@ -84,7 +84,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             loss=LOSS + "sequence_surrogate",
             normalise="sequence",
             bounds=SPREAD | CLIP,
-            summary="GRPO with one probability ratio for a whole completion",
+            summary="GRPO with one probability ratio per completion",
             paper="Zheng et al., Group Sequence Policy Optimization, section 4",
         ),
         AlgorithmSpec(
@@ -93,7 +93,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             options={"clip_low": 1.0, "clip_high": 4.0},
             loss=LOSS + "clipped_weight",
             bounds=SPREAD | CLIP,
-            summary="GRPO where the ratio is a bounded weight, so no token is left out",
+            summary="GRPO with the bounded ratio as a weight, so every token keeps a gradient",
             paper="MiniMax-M1, section 3.1; the upper bound of 5 is that of Khatri et al., ScaleRL",
         ),
         AlgorithmSpec(
@@ -102,20 +102,20 @@ def _of_groups() -> list[AlgorithmSpec]:
             loss=LOSS + "policy_gradient",
             normalise="constant",
             constant=1,
-            summary="REINFORCE with the mean of the group's other rewards as baseline",
+            summary="REINFORCE with the mean reward of the group's other rollouts as baseline",
             paper="Ahmadian et al., Back to Basics; without its KL penalty",
         ),
     ]
 
 
 def _of_spreads() -> list[AlgorithmSpec]:
-    """GRPO in other units: the spread of a batch, of all visits, of each reward."""
+    """GRPO with other normalisations: over the batch, over all visits of a prompt, or for each reward."""
     return [
         AlgorithmSpec(
             id="reinforce++-baseline",
             target=ADVANTAGE + "whitened_baseline",
             stage_defaults={"kl_coef": 1e-3, "kl_estimator": "k2"},
-            summary="Reward relative to the group's mean, in units of the batch's spread, with a KL penalty",
+            summary="Reward minus the group's mean, divided by the batch's standard deviation, with a KL penalty",
             paper="Hu et al., REINFORCE++",
         ),
         AlgorithmSpec(
@@ -123,7 +123,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "group_relative",
             options={"scale": "batch", "biased": True, "epsilon": 0.0},
             bounds=SPREAD,
-            summary="Reward relative to the group's mean, in units of the spread of the batch's rewards",
+            summary="Reward minus the group's mean, divided by the standard deviation of the batch's rewards",
             paper="Liu et al., Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
         ),
         AlgorithmSpec(
@@ -133,7 +133,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             loss=LOSS + "bounded_surrogate",
             normalise="sequence",
             bounds={**CLIP, "limit": POSITIVE, "bound": Bounds(low=1)},
-            summary="Advantages beyond three sigma are dropped, and ratios bounded before they can overflow",
+            summary="GRPO without advantages beyond three sigma, and with log-ratios bounded so that ratios can't overflow",
             paper="Zhang et al., R1-Reward, StableReinforce; without its KL penalty (0.001)",
         ),
         AlgorithmSpec(
@@ -143,21 +143,21 @@ def _of_spreads() -> list[AlgorithmSpec]:
             loss=LOSS + "adaptive_surrogate",
             normalise="sequence",
             bounds={**CLIP, "limit": POSITIVE},
-            summary="Rewards standardised over all visits of a prompt; wider bounds for less likely tokens",
+            summary="Rewards standardised over all visits of a prompt; wider clip bounds for less likely tokens",
             paper="Yang et al., DCPO, sections 2 and 3",
         ),
         AlgorithmSpec(
             id="gdpo",
             target=ADVANTAGE + "per_reward",
             normalise="sequence",
-            summary="GRPO with each verifier's values standardised on their own",
+            summary="GRPO with each verifier's values standardised separately",
             paper="Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization",
         ),
     ]
 
 
 def _of_domains() -> list[AlgorithmSpec]:
-    """GRPO as systems for clips, screens and episodes change it."""
+    """Variants of GRPO for GUIs and robots."""
     return [
         AlgorithmSpec(
             id="gui-g1",
@@ -174,20 +174,20 @@ def _of_domains() -> list[AlgorithmSpec]:
             normalise="sequence",
             stage_defaults={"dynamic_sampling": 3, "min_success_rate": 0.1, "max_success_rate": 0.9},
             bounds=SPREAD,
-            summary="GRPO for episodes: each counts the same, and groups that nearly always or never succeed are left out",
+            summary="GRPO for robot episodes with equal weights; groups that nearly always or never succeed are left out",
             paper="Li et al., SimpleVLA-RL",
         ),
     ]
 
 
 def _of_rewards() -> list[AlgorithmSpec]:
-    """Take rewards as they are, or compare with the batch or a greedy completion."""
+    """Algorithms that use rewards directly, or compare with the batch or a greedy completion."""
     return [
         AlgorithmSpec(
             id="reinforce++",
             target=ADVANTAGE + "whitened",
             stage_defaults={"kl_coef": 1e-3, "kl_estimator": "k1", "kl_in": "reward"},
-            summary="What each token's rollout still earns, less a KL penalty, standardised over the batch",
+            summary="Each token's return, minus a KL penalty, standardised over the batch",
             paper="Hu et al., REINFORCE++",
         ),
         AlgorithmSpec(
@@ -218,37 +218,37 @@ def _of_rewards() -> list[AlgorithmSpec]:
 
 
 def _with_models() -> list[AlgorithmSpec]:
-    """Need a critic or a teacher."""
+    """Algorithms that need a critic or a teacher."""
     return [
         AlgorithmSpec(
             id="ppo",
             target="mmrl.algorithms.gae:gae",
             options={"gamma": 1.0, "lam": 0.95, "clip_low": 0.2, "clip_high": 0.2},
             bounds={"gamma": SHARE, "lam": SHARE},
-            summary="Generalised advantage estimation with a critic, and clipped ratios",
+            summary="Generalised advantage estimation with a critic, and a clipped ratio",
             paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3",
         ),
         AlgorithmSpec(
             id="digirl",
             target=ADVANTAGE + "step_filter",
             loss=LOSS + "negative_log_likelihood",
-            stage_defaults={"credit": "turn"},  # its steps are actions, each a whole answer
+            stage_defaults={"credit": "turn"},  # a step of the paper is an action, which is a whole turn
             bounds={"gamma": SHARE},
-            summary="Imitate the steps that a critic finds made things better",
+            summary="Imitate the turns that improve the state by the value of a critic",
             paper="Bai et al., DigiRL, its step-level filter",
         ),
         AlgorithmSpec(
             id="opd",
             target=ADVANTAGE + "policy_distillation",
             loss=LOSS + "policy_gradient",
-            summary="A teacher's log-probability less the policy's own is each token's advantage: the reverse KL, on-policy",
+            summary="Each token's advantage is the teacher's log-probability minus the policy's: on-policy reverse KL",
             paper="VLA-OPD",
         ),
     ]
 
 
 def _of_likelihood() -> list[AlgorithmSpec]:
-    """Imitate what did well."""
+    """Algorithms that imitate good completions."""
     return [
         AlgorithmSpec(
             id="awr",
@@ -256,14 +256,14 @@ def _of_likelihood() -> list[AlgorithmSpec]:
             options={"beta": 0.5, "max_weight": 20.0},
             loss=LOSS + "negative_log_likelihood",
             bounds={"beta": POSITIVE, "max_weight": POSITIVE},
-            summary="Imitate completions, the more the better they did in their group",
+            summary="Imitate completions, weighted by the exponential of their advantage in the group",
             paper="Peng et al., Advantage-Weighted Regression, Algorithm 1",
         ),
         AlgorithmSpec(
             id="filtered-cloning",
             target=ADVANTAGE + "best",
             loss=LOSS + "negative_log_likelihood",
-            summary="Imitate the completions that were right",
+            summary="Imitate the completions whose reward reaches a threshold",
             paper="Dong et al., RAFT",
         ),
     ]

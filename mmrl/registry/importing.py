@@ -51,8 +51,8 @@ def load_target(target: str, what: str) -> Any:
 @contextlib.contextmanager
 def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[None]:
     """Turn errors of calling a target with its options into clear ones. Its own UserErrors pass; other exceptions become a
-    PluginError, or a UserError if an option has another type than its annotation. An option of a wrong type is a UserError even if
-    the call succeeds."""
+    PluginError, or a UserError if an option has another type than its annotation. An option of a wrong type is a UserError even
+    if the call succeeds."""
     try:
         with plugin_errors(f"{what}, made with {options},"):
             yield

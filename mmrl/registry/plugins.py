@@ -141,7 +141,8 @@ class Registry:
         return dict(sorted(self._specs[kind].items()))
 
     def get(self, kind: str, id: str) -> Any:
-        """The spec of an id; an id without `-vN` means the highest version. Raises UserError with the reason for an unknown id."""
+        """The spec of an id; an id without `-vN` means the highest version. Raises UserError with the reason for an unknown
+        id."""
         known = self._specs[kind]
         if id in known:
             return known[id]
@@ -203,7 +204,7 @@ class Registry:
         """Make the simulator of a task with its spec's options, overridden by the task's. Also raises UserError if the task
         rewards a part that the simulator doesn't have."""
         if not simulation.simulator:
-            raise UserError("the task has no simulator: train it by imitation, its demonstrations are all it has")
+            raise UserError("the task has no simulator, only demonstrations: train it with an sft stage")
         spec = self.get("simulators", simulation.simulator)
         if spec.screens:
             raise UserError(f"simulator {spec.id!r} has screens, for policies that write text: name one that policies can act in")
@@ -212,9 +213,7 @@ class Registry:
         known = ("success", *spec.parts)
         for part in (part for stage in simulation.stages for part in split_parts(stage)):
             if part not in known:
-                raise UserError(
-                    f"simulator {spec.id!r} has no part {part!r} for the task's stages: it has {', '.join(known)}"
-                )
+                raise UserError(f"simulator {spec.id!r} has no part {part!r} for the task's stages: it has {', '.join(known)}")
         with build_errors(f"simulator {spec.id!r}", kind, options):
             simulator = kind(num_envs=num_envs, device=device, **options)
         if not isinstance(simulator, Simulator):
@@ -237,8 +236,8 @@ class Registry:
         return screens
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-        """The verifier of an id as a function of a case, with its spec's options, overridden by these, bound. It pickles. A verifier
-        with a model is loaded now, and is a function of several cases."""
+        """The verifier of an id as a function of a case, with its spec's options, overridden by these, bound. It pickles. A
+        verifier with a model is loaded now, and is a function of several cases."""
         spec = self.get("verifiers", id)
         function, merged = self.check_verifier(spec, options)
         if not spec.model:
@@ -251,7 +250,9 @@ class Registry:
         except UserError as error:
             raise UserError(f"verifier {spec.id!r}: {error}") from error
         if not callable(model):
-            raise PluginError(f"verifier {spec.id!r}: objects of its target {spec.target!r} can't be called: define __call__(cases)")
+            raise PluginError(
+                f"verifier {spec.id!r}: objects of its target {spec.target!r} can't be called: define __call__(cases)"
+            )
         return model  # type: ignore[no-any-return]
 
     def check_verifier(

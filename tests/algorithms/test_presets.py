@@ -118,7 +118,7 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
             ("grpo", {"constant": c}, r"constant = .* must be a number above 0")
             for c in (0, -1.0, True, "8", float("inf"), 10**400, 1e300)
         ),
-        ("grpo", {"constant": 8}, r"constant = 8 divides nothing unless normalise = .constant."),
+        ("grpo", {"constant": 8}, r"constant = 8 has no effect without normalise = .constant."),
         ("grpo", {"clip_low": "0.2"}, r"algorithm 'grpo': clip_low = '0\.2' must be a number"),
         ("grpo", {"clip_low": True}, "clip_low = True must be a number"),
         ("ppo", {"lam": float("nan")}, "lam = nan must be a number"),
@@ -147,7 +147,8 @@ def test_signals_are_positional_and_settings_are_not():
 
 
 def test_an_unknown_signal_is_refused_with_a_suggestion(plugin):
-    with pytest.raises(PluginError, match=r"algorithm 'mine/it': its advantage asks for 'reward_N'\. Did you mean 'rewards_N'\?"):
+    unknown = r"algorithm 'mine/it': its advantage takes an unknown signal 'reward_N'\. Did you mean 'rewards_N'\?"
+    with pytest.raises(PluginError, match=unknown):
         plugin("def it(reward_N): return reward_N")
 
 
@@ -177,7 +178,7 @@ def test_an_advantage_of_another_shape_is_refused(plugin, returned, message):
 
 def test_targets_for_a_critic_that_nobody_asked_for_are_refused(plugin):
     found = plugin("def it(rewards_NT): return rewards_NT, rewards_NT")
-    with pytest.raises(PluginError, match="gives targets to a critic and doesn't ask for values_NT"):
+    with pytest.raises(PluginError, match="gives targets of a critic but doesn't take values_NT"):
         found.credit(signals())
 
 
@@ -185,7 +186,7 @@ def test_targets_for_a_critic_that_nobody_asked_for_are_refused(plugin):
     ("returned", "message"),
     [
         ("torch.zeros(4, device='meta')", r"one of torch\.float32 on meta"),
-        ("rewards_N.float().to_sparse()", r"torch\.sparse_coo: give plain numbers"),
+        ("rewards_N.float().to_sparse()", r"torch\.sparse_coo: give real numbers"),
         ("rewards_N.to(torch.complex64)", "complex64"),
         ("rewards_N / 0", "its advantage gives infinite credit"),
         ("rewards_N * 1e300", "its advantage gives infinite credit"),
@@ -207,7 +208,7 @@ def test_credit_may_lack_where_a_signal_does_and_needs_no_gradient(plugin):
     mean = plugin("def it(rewards_N): return rewards_N - rewards_N.nanmean()")
     assert mean.credit(signals((1.0, None, 3.0))).advantages.isnan().tolist() == [False, True, False]
     careless = plugin("def it(rewards_N): return rewards_N - rewards_N.mean()", name="careless")
-    with pytest.raises(PluginError, match=r"gives NaN for 2 of 3 rollouts .* one failed score makes of its group's mean"):
+    with pytest.raises(PluginError, match=r"gives NaN for 2 of 3 rollouts .* one failed score affects its group's mean"):
         careless.credit(signals((1.0, None, 3.0)))
     traced = plugin("import torch\ndef it(rewards_N): return rewards_N * torch.ones(1, requires_grad=True)", name="traced")
     assert not traced.credit(signals()).advantages.requires_grad
@@ -216,7 +217,7 @@ def test_credit_may_lack_where_a_signal_does_and_needs_no_gradient(plugin):
 @pytest.mark.parametrize(
     ("source", "spec", "message"),
     [
-        ("def it(): return 1", {}, "its advantage asks for no signal: name those that it needs"),
+        ("def it(): return 1", {}, "its advantage takes no signal: name its arguments after signals"),
         ("def it(rewards_N): return 1", {"loss": "builtins:print"}, "its loss must take one argument, the LossInputs"),
         ("def it(rewards_N): return 1\ndef loss(a, b): 1", {"loss": "x_mine_code:loss"}, "its loss must take one argument"),
         ("def it(rewards_N): return 1", {"loss": "builtins:max"}, "must be a Python function with named parameters"),
@@ -283,15 +284,15 @@ def test_an_algorithm_may_bring_a_critic_of_its_own(plugin):
 
 def test_a_stage_key_that_there_is_not_is_refused(plugin):
     plugin("def it(rewards_N): return rewards_N", stage_defaults={"epoch": 2})
-    with pytest.raises(PluginError, match=r"algorithm 'mine/it': its stage sets 'epoch', .*Did you mean 'epochs'\?"):
+    with pytest.raises(PluginError, match=r"algorithm 'mine/it': its stage_defaults set 'epoch', .*Did you mean 'epochs'\?"):
         with_defaults(stage("mine/it"))
 
 
 def test_a_key_that_contradicts_what_the_algorithm_brings_is_refused_in_one_line(plugin):
-    with pytest.raises(UserError, match=r"^algorithm 'reinforce\+\+' brings kl_coef = 0\.001, .*: kl_coef = 0\.001 needs something"):
+    with pytest.raises(UserError, match=r"^algorithm 'reinforce\+\+' sets kl_coef = 0\.001, .*: kl_coef = 0\.001 needs a ref"):
         with_defaults(stage("reinforce++", reference="none"))
     plugin("def it(rewards_N): return rewards_N", stage_defaults={"epochs": 0})
-    with pytest.raises(UserError, match=r"^algorithm 'mine/it' brings epochs = 0: epochs: Input should be greater than"):
+    with pytest.raises(UserError, match=r"^algorithm 'mine/it' sets epochs = 0: epochs: Input should be greater than"):
         with_defaults(stage("mine/it"))
 
 

@@ -42,7 +42,8 @@ def test_every_row_leads_from_what_is_gone_to_what_exists() -> None:
         (
             "from mmrl.types import Frame",
             "mmrl.types moved to mmrl.api.types in mmrl 0.2 (Batch, Credit, MicroBatch to mmrl.policies.batches; "
-            "Eyes as ImageProcessing, Frame as CoordinateFormat to mmrl.api.coordinates; user as user_message): import it from there",
+            "Eyes as ImageProcessing, Frame as CoordinateFormat to mmrl.api.coordinates; user as user_message): "
+            "import it from there",
         ),
         (
             "import mmrl.view.sound",
@@ -76,10 +77,10 @@ def test_a_name_of_mmrl_that_was_renamed_says_what_it_is_called() -> None:
             exec(f"from mmrl import {old}")
         with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
             getattr(mmrl, old)
-    with pytest.raises(AttributeError, match="^module 'mmrl' has no attribute 'Tasks'$") as raised:
+    with pytest.raises(AttributeError, match=r"^module 'mmrl' has no attribute 'Tasks'$") as raised:
         _ = mmrl.Tasks  # type: ignore[attr-defined]
     assert (raised.value.name, raised.value.obj) == ("Tasks", mmrl), "from which Python finds what was meant"
-    with pytest.raises(ImportError, match="^cannot import name 'Tasks' from 'mmrl'"):
+    with pytest.raises(ImportError, match=r"^cannot import name 'Tasks' from 'mmrl'"):
         exec("from mmrl import Tasks")
 
 
@@ -92,5 +93,14 @@ def test_nothing_else_changes() -> None:
 
 
 def test_the_changelog_says_the_same() -> None:
-    rows = re.findall(r"^\| `(mmrl\.\w+)` \| `([\w.]+)`", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(mmrl\.\w+)` \| `(mmrl[\w.]+)`", changelog, re.MULTILINE)
     assert len(rows) > 20 and dict(rows) == {old: MOVED[old] for old, _ in rows}
+    renamed = {
+        (module, *pair)
+        for module, cell in re.findall(r"^\| `(mmrl[.\w]*)` \| (`\w+` → .*) \|$", changelog, re.MULTILINE)
+        for pair in re.findall(r"`(\w+)` → `(\w+)`", cell)
+    }
+    assert {(old, new) for module, old, new in renamed if module == "mmrl"} == RENAMED.items() and len(renamed) > 40
+    for module, old, new in renamed:
+        assert module == "mmrl" or MOVED[f"{module}:{old}"].endswith(f":{new}")

@@ -1,4 +1,4 @@
-"""`mmrl.api.simulators.processes.simulator`: the conformance kit on a world in processes (`tests/support/toy_walk.py`), and
+"""`mmrl.api.simulators.processes.simulator`: the conformance kit on an environment in processes (`tests/support/toy_walk.py`), and
 what is lost."""
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""`mmrl.api.simulators.processes`: worlds in processes, and what becomes of those that fail. The worlds are
+"""`mmrl.api.simulators.processes`: environments in processes, and what becomes of those that fail. They are
 `tests/support/toy_world.py`."""
 
 import os
@@ -219,7 +219,7 @@ def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Envi
     kept = made.rows["state"]
     made.close()
     made.close()
-    assert all(pid and gone(pid, 20) for pid in pids), "what a world started goes with it"
+    assert all(pid and gone(pid, 20) for pid in pids), "what an environment started goes with it"
     assert kept.tolist() == [[0, 0], [0, 0]], "arrays outlive it"
     for ask in (lambda: made.reset({0: 1}), lambda: made.step(actions((1, 0), (1, 0)), [0]), lambda: made.call([0], "snapshot")):
         with pytest.raises(UserError, match=r"toy/world was closed"):

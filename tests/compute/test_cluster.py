@@ -63,7 +63,7 @@ def test_where_nobody_answers_that_is_said_at_once():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"ray://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(UserError, match=r"nobody answers there \(.*refused\): start the cluster \(ray start --head"):
+        with pytest.raises(UserError, match=r"no server answers there \(.*refused\): start the cluster \(ray start --head"):
             with connect_to_cluster(address, ResourceRequest(1, 0)):
                 pass
 
@@ -71,7 +71,7 @@ def test_where_nobody_answers_that_is_said_at_once():
 def test_other_versions_are_named():
     said = "The client's Ray version does not match the server: 2.59.0 vs. 2.60.0\nThis may cause issues"
     assert describe_ray_error("ray://h:1", RuntimeError(said)).startswith(
-        "--cluster ray://h:1 runs other versions than are here: "
+        "--cluster ray://h:1 runs other versions than this machine: "
     )
     said = "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1"
     found = describe_ray_error("auto", RuntimeError(said))
@@ -110,7 +110,7 @@ def test_more_than_the_cluster_holds_is_refused_with_both_numbers(monkeypatch):
     with pytest.raises(UserError, match=r"want 7 GPUs of 0 in the cluster"):
         check_resources(There({"CPU": 9.0}), wanted, "cuda")
     monkeypatch.setattr("mmrl.compute.cluster.resources.PATIENCE_S", 0.0)
-    with pytest.raises(UserError, match=r"want 7 CPUs of 3 that are free: wait for what uses the others"):
+    with pytest.raises(UserError, match=r"want 7 CPUs of 3 that are free: wait for the other programs on the cluster"):
         check_resources(There({"CPU": 9.0}, {"CPU": 3.0}), wanted, "auto")
 
 
@@ -216,7 +216,7 @@ def test_how_a_run_ended_is_what_the_command_ends_with():
     with pytest.raises(UserError, match=r"^policy\.model is wrong$"):
         raise_outcome("refused", "policy.model is wrong", retries=2)
     with pytest.raises(
-        UserError, match=r"died more often than compute\.retries = 2 allows; the last time: learner 1: killed: mend"
+        UserError, match=r"died more often than compute\.retries = 2 allows; the last time: learner 1: killed: fix"
     ):
         raise_outcome("died", "learner 1: killed", retries=2)
 
@@ -295,7 +295,7 @@ def test_engines_are_the_learners_in_turn():
 def test_engines_have_the_gpus_behind_the_learners():
     there = [str(i) for i in range(8)]
     assert spare_gpus(there, 2, 0, 3) == ["2", "3", "4"] and spare_gpus(there, 2, 1, 3) == ["5", "6", "7"]
-    with pytest.raises(UserError, match=r"want 4 GPUs beside .* there are 8 in all for 2 learners"):
+    with pytest.raises(UserError, match=r"want 4 GPUs besides .* there are 8 in all for 2 learners"):
         spare_gpus(there, 2, 1, 4)
 
 

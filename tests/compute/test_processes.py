@@ -74,7 +74,7 @@ def test_ranks_that_hear_no_ctrl_c_are_killed_in_the_end(monkeypatch, capfd, tim
     began = time.monotonic()
     assert processes._wait(ranks, [signal.SIGINT] * times) == 130
     assert time.monotonic() - began < 10 and all(rank.returncode == -signal.SIGKILL for rank in ranks)
-    assert capfd.readouterr().err == "mmrl: 2 of the ranks didn't end by themselves and were killed; --resume goes on\n"
+    assert capfd.readouterr().err == "mmrl: 2 of the ranks didn't end by themselves and were killed; continue with --resume\n"
 
 
 def test_a_machine_is_not_filled_with_processes(monkeypatch):
@@ -88,7 +88,7 @@ def test_a_machine_is_not_filled_with_processes(monkeypatch):
 def test_an_environment_that_makes_no_sense_is_refused(monkeypatch, number, count):
     monkeypatch.setenv("RANK", number)
     monkeypatch.setenv("WORLD_SIZE", count)
-    with pytest.raises(UserError, match=r"RANK = '.*' is none of WORLD_SIZE = '.*': leave both to torchrun, or unset them"):
+    with pytest.raises(UserError, match=r"RANK = '.*' must be below WORLD_SIZE = '.*': leave both to torchrun, or unset them"):
         with ranks.process_group(on_gpu=False):
             pass
 

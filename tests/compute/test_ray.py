@@ -243,7 +243,7 @@ def test_whoever_waits_for_a_closed_judge_is_told(ray):
 def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
     monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
     await_(lambda: ray.available_resources()["CPU"] == 6)
-    with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, of 6 in the cluster 6 are free: ask for fewer, or"):
+    with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, and 6 of 6 in the cluster are free: ask for fewer, or"):
         ray_judge(config(4, processes=5), {"odd/slow": {}})
 
 
@@ -443,9 +443,9 @@ def test_what_others_are_about_to_leave_is_waited_for(monkeypatch):
     there = There(4.0, [0.0, 1.0, 2.0])
     wait_for_cpus(there, "it", 2)
     assert there.free == []
-    with pytest.raises(UserError, match=r"^it wants 5 CPUs, of 4 in the cluster 3 are free: ask for fewer, or add nodes$"):
+    with pytest.raises(UserError, match=r"^it wants 5 CPUs, and 3 of 4 in the cluster are free: ask for fewer, or add nodes$"):
         wait_for_cpus(There(4.0, [3.0]), "it", 5)
-    with pytest.raises(UserError, match=r"^it wants 3 CPUs, of 4 in the cluster 1 are free"):
+    with pytest.raises(UserError, match=r"^it wants 3 CPUs, and 1 of 4 in the cluster are free"):
         monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
         wait_for_cpus(There(4.0, [1.0, 1.0]), "it", 3)
 

@@ -117,6 +117,7 @@ def test_the_command_writes_the_file(tmp_path, monkeypatch, capsys):
     assert (tmp_path / torchvision.PTH_NAME).is_file()
 
 
+@pytest.mark.slow
 def test_the_real_torchvision_imports():
     pytest.importorskip("torch")
     code = PREPARE + "import torchvision, torch; print(torch.ops.torchvision.nms)"

@@ -4,6 +4,7 @@ import copy
 import math
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import tomli_w
@@ -74,7 +75,7 @@ def test_defaults_and_overrides():
         ("name=..", "'name': must be usable as a folder name"),
         ("judge.failure_limit=1.5", "'judge.failure_limit'"),
         ("tasks.0.weight=-1", "'tasks.0.weight'"),
-        ("tasks.0.weight=0", "the weights of [[tasks]] add up to 0: give at least one more than that"),
+        ("tasks.0.weight=0", "the weights of [[tasks]] add up to 0: give at least one a weight above 0"),
         ("tasks.1.weight=1", "'1' is not an item of a list of 1"),
         ("tasks.first.weight=1", "'first' is not an item of a list of 1"),
         ("policy.model.size=1", "'model' is a single value"),
@@ -113,6 +114,19 @@ def test_a_key_that_was_renamed_is_refused_and_the_new_one_is_named_and_exists(o
         "the key exists, and no object is a value"
     )
     assert ".".join([*path, RENAMED[old]]) not in RENAMED
+
+
+def test_the_changelog_has_every_key_that_was_renamed():
+    changelog = (
+        (Path(__file__).parents[2] / "CHANGELOG.md").read_text("utf-8").partition("### Run-file keys")[2].partition("\n### ")[0]
+    )
+    told = {
+        ".".join(filter(None, [section.strip("`[]"), old])): new
+        for section, cell in re.findall(r"^\| (top level|`\[.*?\]`) \| (`\w+` → .*) \|$", changelog, re.MULTILINE)
+        for old, new in re.findall(r"`(\w+)` → `(\w+)`", cell)
+    }
+    assert {old.removeprefix("top level."): new for old, new in told.items()} == RENAMED
+    assert all(f"`[{old}]`" in changelog for old in REPLACED)
 
 
 @pytest.mark.parametrize("old", REPLACED)
@@ -223,7 +237,7 @@ def test_smoke_is_a_field_that_is_not_set_by_hand():
     small = smoke(configs.parse_config(GOOD))
     assert small.smoke and small.name == "x-smoke" and smoke(small) is small
     assert configs.parse_config(configs.to_dict(small)).smoke, "as its run folder has it"
-    with pytest.raises(UserError, match=r"smoke = true marks a run file .* has cut short, .*: leave it out"):
+    with pytest.raises(UserError, match=r"smoke = true is only for run files .*: leave it out"):
         configs.parse_config({**GOOD, "smoke": True})
 
 

@@ -166,7 +166,7 @@ def test_the_value_function_is_there_in_a_stage_that_has_one():
 
 def test_an_entry_behind_one_that_takes_it_all():
     found = refused(run({"parts": [{"match": "vision", **FREEZE}, {"match": "*.visual.blocks.*", "learning_rate": 1.0}]}))
-    assert found == "stages.0.parts match '*.visual.blocks.*' never holds, as earlier entries match the same: move it up"
+    assert found == "stages.0.parts match '*.visual.blocks.*' has no effect, as earlier entries match the same: move it up"
 
 
 def test_a_stage_that_trains_nothing():

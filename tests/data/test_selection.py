@@ -93,8 +93,8 @@ def test_time_r1_keeps_what_is_neither_hopeless_nor_easy():
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"rule": "bell"}, 'select.rule = "bell" draws n prompts: set select.max_prompts'),
-        ({"rule": "all"}, "leaves everything: set select.max_prompts, above or up_to, or drop select"),
+        ({"rule": "bell"}, 'select.rule = "bell" needs a number of prompts to draw: set select.max_prompts'),
+        ({"rule": "all"}, "selects everything: set select.max_prompts, above or up_to, or drop select"),
         ({"above": 0.5, "up_to": 0.5}, "no mean is above 0.5 and up to 0.5"),
         ({"max_prompts": 0}, "greater than or equal to 1"),
         ({"width": 0}, "greater than 0"),

@@ -336,9 +336,9 @@ def test_more_than_a_tenth_of_them_or_all_end_it(tmp_path):
         return Evaluator(runs.setup(config, {"toy/colour": task}), collector, Judged(*[1.0] * 40))("toy/colour")
 
     assert evaluate(Worn(), Picky(range(6)), 40)[0].extra["left_out"] == 6
-    with pytest.raises(UserError, match=r"7 of 40 prompts of split 'test' can't be used: .*the last: video p\d+\.mp4 is broken"):
+    with pytest.raises(UserError, match=r"7 of 40 prompts of split 'test' are broken: .*the last: video p\d+\.mp4 is broken"):
         evaluate(Worn(), Picky(range(7)), 40)
-    with pytest.raises(UserError, match=r"1 of 1 prompts of split 'test' can't be used: .*the last: table\.jsonl line"):
+    with pytest.raises(UserError, match=r"1 of 1 prompts of split 'test' are broken: .*the last: table\.jsonl line"):
         evaluate(Worn(range(40)), Picky(()), 1)
 
 
@@ -463,7 +463,8 @@ def test_pass_at_k_is_the_share_of_choices_of_k_with_a_right_one():
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"), [(None, r"answer_of\(\) must give text, not None"), (1 / 3, r"answer_of\(\) must give text, not 0\.33")]
+    ("answer", "told"),
+    [(None, r"extract_answer\(\) must give text, not None"), (1 / 3, r"extract_answer\(\) must give text, not 0\.33")],
 )
 def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
     class Odd(Letters):
@@ -548,7 +549,7 @@ def test_few_frames_and_then_more(tmp_path):
 
 
 def test_more_frames_than_are_seen_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"evaluate\.sparse_frames asks for 64 and policy\.video\.max_frames = 32"):
+    with pytest.raises(UserError, match=r"evaluate\.sparse_frames has 64, above policy\.video\.max_frames = 32"):
         runs.toy_config(tmp_path, overrides=("evaluate.sparse_frames=[32,64]", "policy.video.max_frames=32"))
 
 

@@ -257,7 +257,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
     [
         (
             {"policy": {"model": "tiny:qwen2_5_vl"}},
-            "task 'dial/turn' acts, and policy.kind = 'vlm' writes|acts in a simulator, and policy.kind = 'vlm' writes",
+            "task 'dial/turn' acts, and policy.kind = 'vlm' writes|acts in a simulator, but policy.kind = 'vlm' writes",
         ),
         ({"tasks": [{"id": "toy/colour"}]}, "policy.kind = 'robotics/small' acts"),
         ({"tasks": [{"id": "toy/colour"}, {"id": "dial/turn"}]}, "answered in words: train them in two runs"),
@@ -305,7 +305,7 @@ def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
             if "evaluate.num_prompts" in r
         ]
 
-    assert told(7, n=8) == ["evaluate.num_prompts = 8, and task 'dial/turn' has 7 prompts in split 'test': all of them are asked"]
+    assert told(7, n=8) == ["evaluate.num_prompts = 8, but task 'dial/turn' has 7 prompts in split 'test': all of them are used"]
     assert told(8, n=8) == told(7, n=0) == told(7) == [], "nor where nobody said how many"
 
 
@@ -333,7 +333,7 @@ def test_a_policy_that_does_not_fit_is_told_in_one_line(tmp_path, options, messa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"policy": {**SMALL, "lora": {}}}, "policy.lora: a policy of kind 'robotics/small' is small and trained whole"),
+        ({"policy": {**SMALL, "lora": {}}}, "policy.lora: a policy of kind 'robotics/small' always trains all its weights"),
         ({"stages": [{**GRPO, "parts": [{"match": "head", "freeze": True}]}]}, "stages.parts: a policy of kind 'robotics/small'"),
     ],
 )
@@ -426,14 +426,14 @@ def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ({"teacher": "expert"}, 'divergence = "reverse": with this teacher a policy that acts takes "hard"'),
-        ({"teacher": "x", "divergence": "hard"}, 'divergence = "hard": with this teacher a policy that acts takes "sampled"'),
+        ({"teacher": "expert"}, 'divergence = "reverse": with this teacher a policy that acts needs "hard"'),
+        ({"teacher": "x", "divergence": "hard"}, 'divergence = "hard": with this teacher a policy that acts needs "sampled"'),
     ],
 )
 def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
     with pytest.raises(UserError, match=message):
         resolve(config(tmp_path, [{"kind": "distill", "steps": 1, **stage}]))
-    with pytest.raises(UserError, match=r"an expert says one action at a time: set policy.options.chunk = 1"):
+    with pytest.raises(UserError, match=r"an expert gives one action at a time: set policy.options.chunk = 1"):
         policy = {**SMALL, "options": {**SMALL["options"], "chunk": 2}}
         resolve(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
 
@@ -466,7 +466,7 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"base": "nowhere"}, "base 'nowhere' is no folder: give one with a policy that acts"), ({}, "needs the option 'base'")],
+    [({"base": "nowhere"}, "base 'nowhere' is not a folder: give one with a policy that acts"), ({}, "needs the option 'base'")],
 )
 def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
     policy = {"kind": "robotics/residual", "model": "mlp", "options": options}

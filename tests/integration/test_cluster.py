@@ -117,7 +117,7 @@ def test_a_process_that_dies_each_time_ends_the_run_with_one_line(tmp_path):
     code, out, err = mmrl("--cluster", "local", "--set", "compute.retries=1", MMRL_TEST_DIES="5")
     assert code == 2, out + err
     (said,) = [line for line in err.splitlines() if line.startswith("mmrl:")]
-    assert re.search(r"died more often than compute\.retries = 1 allows; the last time: learner 0: \w+Error: .*mend that", said)
+    assert re.search(r"died more often than compute\.retries = 1 allows; the last time: learner 0: \w+Error: .*fix that", said)
     assert "Traceback" not in err
     assert "(retry 1 of 1)" in out and "resumed after step 3" in out
     assert (tmp_path / "runs/toy/checkpoints/step-000003").is_dir()

@@ -104,7 +104,7 @@ def test_another_version_of_ray_is_refused(machines, asked):
     other = [sys.executable, "-c", "import ray; ray.__version__ = '2.59.0'; from mmrl.ui.cli import main; main()", *command[3:]]
     done = machines.run(number, other, timeout=120, **options)
     said = done.stderr.splitlines()[-1]
-    assert done.returncode == 2 and re.search(r"runs other versions than are here: .*2\.59\.0.*: install the same", said), said
+    assert done.returncode == 2 and re.search(r"runs other versions than this machine: .*2\.59\.0.*: install the same", said), said
 
 
 def test_a_machine_that_does_not_see_the_run_folder_is_named(machines, asked, tmp_path):
@@ -119,7 +119,7 @@ def test_a_machine_that_does_not_see_the_run_folder_is_named(machines, asked, tm
         machines.start(1)
     (said,) = [line for line in done.stderr.splitlines() if line]
     assert done.returncode == 2, done.stdout + done.stderr
-    assert re.search(r"^mmrl: rank 1 on \S+ doesn't see the run folder runs/toy that rank 0 has made: let runs = ", said), said
+    assert re.search(r"^mmrl: rank 1 on \S+ doesn't see the run folder runs/toy that rank 0 made: set runs_dir ", said), said
     nothing_left(machines)
 
 

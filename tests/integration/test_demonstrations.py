@@ -117,10 +117,10 @@ def test_a_broken_episode_is_left_out_and_counted(tmp_path, made):
     short = {**SFT, "steps": 2, "batch_size": 3}
     done = runs.run(config(tmp_path / "a", "robotics/demos", options, stages=[short], evaluate={"num_prompts": 0}, seed=1))
     told = [json.loads(line) for line in (done.path / "errors.jsonl").read_text().splitlines()]
-    assert told and all("episode_000002.parquet does not exist: download the data set whole" in str(row) for row in told)
+    assert told and all("episode_000002.parquet does not exist: download the whole data set" in str(row) for row in told)
     for path in folder.glob("data/**/*.parquet"):
         path.unlink()
-    with pytest.raises(UserError, match=r"prompts are broken so far, .*does not exist: download the data set whole"):
+    with pytest.raises(UserError, match=r"prompts are broken so far, .*does not exist: download the whole data set"):
         runs.run(config(tmp_path / "b", "robotics/demos", options, evaluate={"num_prompts": 0}))
 
 
@@ -129,7 +129,7 @@ def test_a_broken_episode_is_left_out_and_counted(tmp_path, made):
     [
         (
             {},
-            r"task 'table' has demonstrations and no simulator that a policy could be evaluated in: .* set "
+            r"task 'table' has demonstrations but no simulator, which evaluation needs: .* set "
             r"evaluate.num_prompts = 0",
         ),
         (
@@ -137,14 +137,14 @@ def test_a_broken_episode_is_left_out_and_counted(tmp_path, made):
                 "stages": [{"kind": "rl", "algorithm": "trajectory-grpo", "steps": 1, "group_size": 4}],
                 "evaluate": {"num_prompts": 0},
             },
-            r'stages.0: task \'table\' has demonstrations and no simulator, so kind = "rl" can\'t play it: give it one',
+            r'stages.0: task \'table\' has demonstrations but no simulator, which kind = "rl" needs: set the task\'s option',
         ),
         (
             {
                 "stages": [{"kind": "distill", "teacher": "expert", "divergence": "hard", "steps": 1}],
                 "evaluate": {"num_prompts": 0},
             },
-            r'stages.0: task \'table\' has demonstrations and no simulator, so kind = "distill"',
+            r'stages.0: task \'table\' has demonstrations but no simulator, which kind = "distill" needs',
         ),
         (
             {"stages": [{**SFT, "split": "train"}], "evaluate": {"num_prompts": 0}},

@@ -851,7 +851,7 @@ OF_RL = {
         also={**LORA, "stages": [{**BASES["rl"], "steps": 1}, {**BASES["rl"], "kl_coef": 0.5, "reference": "frozen"}]},
         seen=lambda a, b: (
             abs(a.metric("kl")[1]) < 1e-9
-            and ("needs something to compare with" in b.error if b.error else b.metric("kl")[1] > 1e-4)
+            and ("needs a reference model" in b.error if b.error else b.metric("kl")[1] > 1e-4)
             and bool(b.error) == (b.data["stages"][1]["reference"] == "none")
         ),
         why="not a second stage's beginning but the model without adapters, or nothing, which a penalty can't do with",
@@ -1285,13 +1285,13 @@ ENTRIES = {
         to=True,
         also=EVAL,
         seen=both(lambda r: "blank" in r.figures[0]["extra"], False, True),
-        why="the figure on blanked pictures",
+        why="the figure with blank images",
     ),
     "evaluate.shuffle_frames": Effect(
         to=True,
         also=EVAL | FILM,
         seen=both(lambda r: "shuffled" in r.figures[0]["extra"], False, True),
-        why="the figure on shuffled videos",
+        why="the figure with shuffled frames",
     ),
     "evaluate.sparse_frames": Effect(
         to=[2, 4],
@@ -1581,6 +1581,7 @@ def test_every_choice_is_tried():
     assert sum(bool(choices(a)) for a in KEYS.values()) > 20
 
 
+@pytest.mark.slow
 def test_a_run_repeats_itself(lab):
     """Otherwise everything would make a difference."""
     for base in BASES:

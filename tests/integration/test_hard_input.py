@@ -116,7 +116,7 @@ def test_a_file_in_the_place_of_the_run_folder(tmp_path):
 def test_a_link_to_a_run_is_not_overwritten(tmp_path):
     real = runs.run(runs.toy_config(tmp_path / "real"))
     (tmp_path / "toy").symlink_to(real.path)
-    with pytest.raises(UserError, match="is not a run folder that --overwrite could use, it is a link: remove it"):
+    with pytest.raises(UserError, match="--overwrite can't use .* as a run folder, as it is a link: remove it"):
         runs.run(runs.toy_config(tmp_path), overwrite=True)
     assert (real.path / "summary.json").exists()
 
@@ -181,6 +181,20 @@ def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(seen[0], first, strict=True))
 
 
+STOPPED = {"stages": [{**RL, "kl_coef": 0.1}], "checkpoint": {"every": 1}}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder of a run that was stopped after its first step."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(runs.toy_config(folder, **STOPPED), progress=runs.Silent(1))
+    return folder / "toy"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -199,10 +213,9 @@ def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
         ("learner.safetensors", save({"other/w": torch.zeros(1)})),
     ],
 )
-def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, name, content):
-    config = runs.toy_config(tmp_path, stages=[{**RL, "kl_coef": 0.1}], checkpoint={"every": 1})
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(config, progress=runs.Silent(1))
+def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, stopped, name, content):
+    config = runs.toy_config(tmp_path, **STOPPED)
+    shutil.copytree(stopped, tmp_path / "toy")
     (tmp_path / "toy" / "checkpoints" / "step-000001" / name).write_bytes(content)
     with pytest.raises(UserError, match="step-000001 can't be read") as caught:
         runs.run(config, resume=True)
@@ -221,10 +234,9 @@ def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, name, content):
         "[" * 99999 + "x\n{}",
     ],
 )
-def test_a_damaged_row_is_named(tmp_path, line):
-    config = runs.toy_config(tmp_path, stages=[RL])
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(config, progress=runs.Silent(1))
+def test_a_damaged_row_is_named(tmp_path, stopped, line):
+    config = runs.toy_config(tmp_path, **STOPPED)
+    shutil.copytree(stopped, tmp_path / "toy")
     with open(tmp_path / "toy" / "metrics.jsonl", "a") as file:
         file.write(line + "\n")
     with pytest.raises(UserError, match=r"metrics.jsonl line 3 is not (a row|JSON)"):

@@ -47,7 +47,7 @@ def test_another_policy_than_the_checkpoints_is_not_the_checkpoints_fault(tmp_pa
     folder = runs.run(runs.toy_config(tmp_path, stages=[RL], policy=lora))
     for change in ("policy.lora.rank=8", "policy.lora.alpha=1.0"):
         other = runs.toy_config(tmp_path, overrides=(change,), stages=[RL], policy=lora)
-        with pytest.raises(UserError, match=r"leave out what --set changes of \[policy\]") as caught:
+        with pytest.raises(UserError, match=r"leave out the --set options of \[policy\]") as caught:
             evaluate_only(other, folder.path, "last")
         assert "remove" not in str(caught.value)
 
@@ -110,7 +110,7 @@ def test_a_smoke_run_replaces_smoke_runs_and_nothing_else(tmp_path):
     real = runs.run(runs.toy_config(tmp_path / "runs", name="x-smoke", stages=[{**RL, "steps": 3}]))
     kept = (real.path / "summary.json").read_bytes()
     found = command("train", write(tmp_path, "x"), "--smoke")
-    assert found.exit_code == 2 and "x-smoke already holds a run" in found.output
+    assert found.exit_code == 2 and "x-smoke already has a run" in found.output
     assert (real.path / "summary.json").read_bytes() == kept
     for name in ("y", "y"):
         found = command("train", write(tmp_path, name), "--smoke")

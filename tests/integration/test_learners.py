@@ -278,7 +278,7 @@ def test_ranks_and_their_parent_are_ended_and_the_run_goes_on(command, tmp_path)
     os.kill(command.rank(1), signal.SIGKILL)
     said = process.communicate(timeout=100)[1]
     assert process.returncode == 2 and command.gone()
-    assert lines(said) == ["mmrl: rank 1 was ended by SIGKILL: the others end too; --resume goes on"]
+    assert lines(said) == ["mmrl: rank 1 was ended by SIGKILL: the others end too; continue with --resume"]
 
     process = command.start("--resume")
     command.until(command.step + 2, process)
@@ -334,7 +334,7 @@ def test_a_port_in_use(command):
     assert process.returncode == 2 and not command.path.exists()
     (line,) = [line for line in lines(said) if line.startswith("mmrl:")]
     assert "Traceback" not in said
-    assert re.search(r"the ranks can't meet at 127\.0\.0\.1:\d+: .*choose another port \(torchrun --master-port\)", line)
+    assert re.search(r"the ranks can't connect at 127\.0\.0\.1:\d+: .*choose another port \(torchrun --master-port\)", line)
 
 
 def test_one_process_is_not_several(tmp_path):
@@ -345,7 +345,7 @@ def test_one_process_is_not_several(tmp_path):
 
 def test_one_gpu_is_not_several(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "world_size", lambda: 2)
-    with pytest.raises(UserError, match=r"policy\.device = .cuda:0. is one GPU, and 2 learners run: use .auto."):
+    with pytest.raises(UserError, match=r"policy\.device = .cuda:0. is one GPU, and there are 2 learners: use .auto."):
         runs.run(runs.toy_config(tmp_path, policy={"model": learners.MODEL, "device": "cuda:0"}, compute={"learners": 2}))
 
 

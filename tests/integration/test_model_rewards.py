@@ -119,7 +119,7 @@ def test_options_of_a_verifier_come_from_the_run_file(tmp_path):
         ({"watch/nearest": {}}, "no verifier 'watch/nearest'. Did you mean 'watch/nearer'?"),
         (
             {"toy/exact": {}},
-            "verifiers.toy/exact has options and no task here uses it: these are used: dial/success, watch/nearer",
+            "verifiers.toy/exact has options, but no task of this run uses it: use dial/success, watch/nearer",
         ),
         ({"watch/nearer": {"scales": 2.0}}, "verifier 'watch/nearer' has no option 'scales'. Did you mean 'scale'?"),
         ({"dial/success": {"strict": True}}, "verifier 'dial/success' has no option 'strict'"),
@@ -149,7 +149,7 @@ def test_options_can_be_set_from_outside(tmp_path):
     assert """needs the option 'model': give model = ... under [verifiers."robotics/judge"] in a run file""" in refused()
     tiny = "verifiers.robotics/judge.model=tiny"
     resolve(load_config(path, [tiny, "verifiers.robotics/judge.camera=front"]))
-    assert "camera = 'behind' is none of the simulator's of task 'robotics/pick': front, wrist, top" in refused(
+    assert "camera = 'behind' is not a camera of task 'robotics/pick': choose one of front, wrist, top" in refused(
         tiny, "verifiers.robotics/judge.camera=behind"
     )
     assert "is not a folder" in refused("verifiers.robotics/judge.model=./nowhere")

@@ -47,7 +47,7 @@ REFUSED = {
     # the sampler
     "top-p with vLLM": (
         {"compute": {"sampler": "vllm"}, "generate": {"top_p": 0.9}},
-        r'compute\.sampler = "vllm" gives log-probabilities of what generate\.top_p and top_k leave, not of all: use "local"',
+        r'compute\.sampler = "vllm" gives log-probabilities after generate\.top_p and top_k, not before: use "local"',
     ),
     "steering with vLLM": (
         {"compute": {"sampler": "vllm"}, "evaluate": {"steer": True}},
@@ -60,7 +60,7 @@ REFUSED = {
     ),
     "fewer engines than learners": (
         {"compute": {"placement": "separate", "learners": 2}},
-        r"compute\.engines = 1 for compute\.learners = 2: each learner needs one at least",
+        r"compute\.engines = 1 for compute\.learners = 2: each learner needs at least one",
     ),
     "steering in engines": (
         {"compute": {"placement": "hybrid"}, "evaluate": {"steer": True}},
@@ -69,23 +69,23 @@ REFUSED = {
     "another placement": ({"compute": {"placement": "elsewhere"}}, r"compute\.placement.*'colocated', 'separate' or 'hybrid'"),
     "several learners in one process": (
         {"compute": {"learners": 2}},
-        r"compute\.learners = 2, and this is one process: start the run with `mmrl train`, which starts the others",
+        r"compute\.learners = 2, but this is one process: start the run with `mmrl train`, which starts the others",
     ),
     "several learners that steer": (
         {"compute": {"learners": 2}, "evaluate": {"steer": True}},
-        r"evaluate\.steer sums up what it saw in one process, and compute\.learners = 2: leave it out, or take one learner",
+        r"evaluate\.steer works in one process, but compute\.learners = 2: leave it out, or use one learner",
     ),
     "adafactor on spread weights": (
         {"compute": {"learners": 2}, **stage(optimizer="adafactor")},
-        r'stages\.0\.optimizer = "adafactor" can\'t step weights that are spread over compute\.learners = 2: .* "replicated"',
+        r'stages\.0\.optimizer = "adafactor" doesn\'t support weights sharded over compute\.learners = 2: .* "replicated"',
     ),
     "engines that are not there": (
         {"compute": {"engines": 3}},
-        r'compute\.engines = 3 with compute\.placement = "colocated": there are none then; use "separate" or "hybrid"',
+        r'compute\.engines = 3, but compute\.placement = "colocated" has no engines: use "separate" or "hybrid"',
     ),
     "a sampler that isn't vLLM over several GPUs": (
         {"compute": {"tensor_parallel": 2}},
-        r"compute\.tensor_parallel = 2 is vLLM's, and compute\.sampler = 'local': use 'vllm'",
+        r"compute\.tensor_parallel = 2 needs vLLM, but compute\.sampler = 'local': use 'vllm'",
     ),
     "what is stale and not weighed": (
         {"compute": {"staleness": 1}, **stage(importance_sampling="off")},
@@ -95,28 +95,28 @@ REFUSED = {
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
     "simulators of words": (
         {"compute": {"simulators": "actors"}},
-        r'compute\.simulators = "actors", and policy\.kind = \'vlm\' doesn\'t act: use "local"',
+        r'compute\.simulators = "actors", but policy\.kind = \'vlm\' doesn\'t act: use "local"',
     ),
     "other simulators": ({"compute": {"simulators": "ray"}}, r"compute\.simulators.*'local' or 'actors'"),
     "fewer judges than none": ({"compute": {"judges": -1}}, r"compute\.judges.*greater than or equal to 0"),
     # groups and samples
-    "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1: grpo compares .* sample at least 2"),
+    "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1, but grpo compares .* sample at least 2"),
     "a task's group of one": (
         {"tasks": [{**TWO[0], "group_size": 1}, TWO[1]], **stage()},
-        r"tasks 'one' group_size = 1: grpo compares",
+        r"tasks 'one' group_size = 1, but grpo compares",
     ),
     "top-p with importance": (
         {"generate": {"top_p": 0.9}, **stage(importance_sampling="truncate")},
-        r'stages\.0\.importance_sampling = "truncate" compares .* generate\.top_p = 0\.9 changes: drop that, or set '
+        r'stages\.0\.importance_sampling = "truncate" needs the probabilities .* generate\.top_p = 0\.9 changes: drop that key, or set '
         r'importance_sampling = "off"',
     ),
     "top-k with importance": (
         {"generate": {"top_k": 5}, **stage(importance_sampling="mask")},
-        r'stages\.0\.importance_sampling = "mask" compares .* generate\.top_k = 5 changes',
+        r'stages\.0\.importance_sampling = "mask" needs the probabilities .* generate\.top_k = 5 changes',
     ),
     "a task's tokens above all others'": (
         {"generate": {"max_tokens": 6}, "tasks": [{"id": "toy/colour", "max_tokens": 7}]},
-        r"task 'toy/colour' has max_tokens = 7, above generate\.max_tokens = 6: raise that",
+        r"task 'toy/colour' has max_tokens = 7, above generate\.max_tokens = 6: raise the latter",
     ),
     "samples of a greedy evaluation": (
         {"evaluate": {"num_samples": 4}},
@@ -130,25 +130,25 @@ REFUSED = {
     ),
     "only failures": (
         stage(max_success_rate=0.0),
-        r"min_success_rate = max_success_rate = 0 leaves only groups without spread.*widen",
+        r"min_success_rate = max_success_rate = 0 leaves only groups of equal success.*widen",
     ),
     "only successes": (
         stage(min_success_rate=1.0),
-        r"min_success_rate = max_success_rate = 1 leaves only groups without spread.*widen",
+        r"min_success_rate = max_success_rate = 1 leaves only groups of equal success.*widen",
     ),
     "bounds that cross the algorithm's": (
         stage(algorithm="trajectory-grpo", min_success_rate=0.95),
         r"trajectory-grpo.*min_success_rate = 0\.95 is above max_success_rate = 0\.9",
     ),
-    "hints of nothing": (stage(hints="ghpo", hint_shares=[]), r'hints = "ghpo" and hint_shares = \[\], so none is ever shown'),
+    "hints of nothing": (stage(hints="ghpo", hint_shares=[]), r'hints = "ghpo" and hint_shares = \[\], so there is no hint'),
     "a hint of a share of nothing": (stage(hints="ghpo", hint_shares=[0.0]), r"stages\.0\.hint_shares\.0.*greater than 0"),
     "hints without labels": (
         stage(hints="guide", labels="ttrv"),
-        r'hints = "guide" shows the gold .* labels = "ttrv" does without',
+        r'hints = "guide" needs gold completions .* labels = "ttrv" trains without',
     ),
     "gold completions without labels": (
         stage(ground_truth="always", labels="majority"),
-        r'ground_truth = "always" shows the gold completion and labels = "majority" does without it: drop one',
+        r'ground_truth = "always" needs gold completions and labels = "majority" trains without them: drop one',
     ),
     "a rephrased prompt of a task that can't": (
         stage(labels="co-reward"),
@@ -166,7 +166,7 @@ REFUSED = {
     ),
     "an unknown verifier of the gold": (
         stage(ground_truth="always", ground_truth_without=["toy/leters"]),
-        r"stages\.0\.ground_truth_without names 'toy/leters', which rewards nothing here: toy/letters",
+        r"stages\.0\.ground_truth_without names 'toy/leters', which rewards nothing here: name one of toy/letters",
     ),
     "an unknown verifier of what is right": (
         stage(rules=[{"id": "video/temporal-contrast", "options": {"verifier": "toy/leters"}}]),
@@ -174,7 +174,7 @@ REFUSED = {
     ),
     "a rule of sampling without what it asks": (
         stage(labels="majority", rules=[{"id": "video/temporal-contrast"}]),
-        r"stages\.0\.rules\.0: it asks verifiers what is right, and this stage's labels do without: drop one of them",
+        r"stages\.0\.rules\.0: it needs verifiers, and this stage is scored by labels alone: leave one of them out",
     ),
     "an unknown rule of sampling": (
         stage(rules=[{"id": "video/temporal-contrsat"}]),
@@ -191,15 +191,15 @@ REFUSED = {
     ),
     "an unknown verifier of what is right and long": (
         stage(length={"verifier": "toy/leters"}),
-        r"stages\.0\.length\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
+        r"stages\.0\.length\.verifier names 'toy/leters', which rewards nothing here: name one of toy/letters",
     ),
     "a shortest above the longest": (
         stage(length={"min_tokens": 600}),
-        r"stages\.0\.length.*length\.low = 600 is above length\.high = 512, so no length is paid: swap them",
+        r"stages\.0\.length.*length\.low = 600 is above length\.high = 512, so no length has a bonus: swap them",
     ),
     "a verifier that is never asked": (
         stage(length={"verifier": "toy/letters"}, labels="majority"),
-        r"stages\.0.*length\.verifier names one that labels = \"majority\" never asks: drop one of them",
+        r"stages\.0.*length\.verifier is never called with labels = \"majority\": drop one of them",
     ),
     "a condition of nothing": (stage(condition={"positive": " "}), r"stages\.0\.condition.*positive is blank.*give a text"),
     "a bad condition of nothing": (stage(condition={"negative": ""}), r"stages\.0\.condition.*negative is blank.*give a text"),
@@ -209,16 +209,16 @@ REFUSED = {
     ),
     "a condition with a critic": (
         stage(algorithm="ppo", condition={}),
-        r"stages\.0\.condition imitates .* the critic of ppo is never trained: drop one",
+        r"stages\.0\.condition imitates .* never trains the critic of ppo: drop one",
     ),
     "a condition and hinted prompts": (
         stage(condition={}, hints="ghpo"),
-        r'condition shows prompts anew and hints = "ghpo".*drop one',
+        r'condition and hints = "ghpo".*drop one',
     ),
-    "a condition and rephrased prompts": (stage(condition={}, labels="co-reward"), r"condition shows prompts anew and labels"),
+    "a condition and rephrased prompts": (stage(condition={}, labels="co-reward"), r"condition and labels"),
     "a greedy baseline without labels": (
         stage(algorithm="remax", labels="ttrv"),
-        r'stages\.0\.labels = "ttrv": remax compares .* take another algorithm',
+        r'stages\.0\.labels = "ttrv": remax compares .* use another algorithm',
     ),
     "imitation over no steps": (
         stage(imitation={"decay_steps": 0}),
@@ -227,26 +227,29 @@ REFUSED = {
     # the penalty and its reference
     "a penalty without a reference": (
         stage(kl_coef=0.1, reference="none"),
-        r"kl = 0\.1 needs something to compare with: drop reference",
+        r"kl = 0\.1 needs a reference model: drop reference",
     ),
     "a penalty in the reward without one": (stage(kl_coef=0.1, kl_in="reward", reference="none"), r"kl = 0\.1 needs something"),
     "an algorithm's penalty without one": (
         stage(algorithm="reinforce++", reference="none"),
-        r"reinforce\+\+.*kl = 0\.001 needs something to compare with: drop reference",
+        r"reinforce\+\+.*kl = 0\.001 needs a reference model: drop reference",
     ),
-    "a target of no penalty": (stage(kl_target=0.1), r"stages\.0\.kl_target is set and kl = 0.*set kl, or drop kl_target"),
+    "a target of no penalty": (
+        stage(kl_target=0.1),
+        r"stages\.0\.kl_target is set, but kl_coef = 0.*set kl_coef, or drop kl_target",
+    ),
     "a target of a penalty that is off": (
         stage(algorithm="reinforce++", kl_coef=0, kl_target=0.1),
-        r"stages\.0\.kl_target is set and kl = 0",
+        r"stages\.0\.kl_target is set, but kl_coef = 0",
     ),
-    "a moving reference of no penalty": (stage(reference_every=2), r"stages\.0\.reference_every is set and kl = 0"),
+    "a moving reference of no penalty": (stage(reference_every=2), r"stages\.0\.reference_every is set, but kl_coef = 0"),
     "a moving reference of adapters": (
         {"policy": LORA, **stage(kl_coef=0.1, reference_every=2)},
         r'stages\.0\.reference_every: with adapters .* set reference = "frozen"',
     ),
     "a moving reference that is the adapters'": (
         {"policy": LORA, **stage(kl_coef=0.1, reference="adapter", reference_every=2)},
-        r'reference = "adapter" is the model without its adapters, which never moves: drop',
+        r'reference = "adapter" is the model without its adapters, which never changes: drop',
     ),
     "adapters off without adapters": (
         stage(kl_coef=0.1, reference="adapter"),
@@ -278,7 +281,7 @@ REFUSED = {
     "a value part without a critic": (parts(frozen("value")), r'stages\.0\.parts match "value" matches nothing, .* no critic'),
     "a part that never holds": (
         parts(frozen("vision"), {"match": "vision", "learning_rate": 1e-5}),
-        r"stages\.0\.parts match 'vision' never holds.* move it up",
+        r"stages\.0\.parts match 'vision' has no effect.* move it up",
     ),
     "a part that says nothing": (parts({"match": "vision"}), r"parts match 'vision' changes nothing: give"),
     "a frozen part with a rate": (parts({**frozen("vision"), "learning_rate": 1.0}), r"parts match 'vision' is frozen and has a"),
@@ -294,7 +297,7 @@ REFUSED = {
     "a missing split": (stage(split="valid"), r"task 'toy/colour' has no split 'valid': choose one of train, test"),
     "a template without a place": (
         {"tasks": [{"id": "toy/colour", "prompt_template": "Think."}]},
-        r"tasks\.0\.prompt_template.*must hold \{text\} once",
+        r"tasks\.0\.prompt_template.*must contain \{text\} once",
     ),
     "an unknown verifier": ({"tasks": [{"id": "toy/colour", "verifiers": {"toy/leters": 1.0}}]}, r"toy/leters.*toy/letters"),
     # teachers
@@ -307,8 +310,8 @@ REFUSED = {
     "a teacher in an rl stage": (stage(algorithm="opd"), r'stages\.0: opd needs a teacher, .* write kind = "distill"'),
     # algorithms and their settings
     "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
-    "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given and grpo has no use for one: drop it, or .* ppo"),
-    "credit of no critic": (stage(credit="turn"), r'stages\.0\.credit = "turn" .* grpo has no critic: drop it'),
+    "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given, but grpo doesn't use one: drop it, or .* ppo"),
+    "credit of no critic": (stage(credit="turn"), r'stages\.0\.credit = "turn" needs a critic, but grpo has none: drop it'),
     "an unknown setting": (stage(settings={"cliplow": 0.1}), r"'grpo' has no setting 'cliplow'.*Did you mean 'clip_low'"),
     "a choice that isn't": (stage(settings={"scale": "groups"}), r"scale = 'groups' is not one of 'group', 'batch', 'none'"),
     "a word for a number": (stage(settings={"clip_low": "wide"}), r"clip_low = 'wide' must be a number"),
@@ -359,7 +362,7 @@ REFUSED = {
     # rewards
     "verifiers that weigh nothing": (
         {"tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 0, "toy/exact": [0, 0]}}], **stage()},
-        r"tasks 'toy/colour': its verifiers all weigh 0, so nothing is rewarded: give one a weight",
+        r"tasks 'toy/colour': all its verifiers have weight 0, so it has no reward: give one a weight",
     ),
     "a curve of three weights": (
         {"tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": [1, 2, 3]}}], **stage()},
@@ -369,7 +372,7 @@ REFUSED = {
     "an unknown tracker": ({"record": {"trackers": ["tensorbord"]}}, r"tensorbord.*tensorboard"),
     "a warning after the stop": (
         {"limits": {"logprob_gap": {"warn": 0.2, "stop": 0.1}}},
-        r"limits\.logprob_gap.*warn = 0\.2 is above stop = 0\.1, so nobody would be warned: lower it",
+        r"limits\.logprob_gap.*warn = 0\.2 is above stop = 0\.1, so it would never warn: lower it",
     ),
     "a missing model": ({"policy": {"model": "./nowhere"}}, r"policy\.model: '\./nowhere' is not a folder"),
     "an unknown kind of policy": ({"policy": {"model": LORA["model"], "kind": "vml"}}, r"vml.*vlm"),

@@ -134,7 +134,7 @@ def test_a_model_of_another_family_trains_and_says_that_it_is_slower(tmp_path):
     folder = runs.run(runs.toy_config(tmp_path, policy=policy), progress=watch)
     assert len(watch.notes) == 1 and "'llava' has no adapter" in watch.notes[0] and "slower" in watch.notes[0]
     assert all(r["metrics"]["logprob_gap"] < 1e-5 for r in runs.rows(folder) if "metrics" in r and r["stage"] == "rl")
-    with pytest.raises(UserError, match="llava model could share a prompt"):
+    with pytest.raises(UserError, match="can't share a prompt of a llava model"):
         runs.run(runs.toy_config(tmp_path, "other", policy=policy, train={"packing": "shared-prefix"}))
     assert not (tmp_path / "other").exists()
 
@@ -219,7 +219,7 @@ def test_a_fault_in_the_run_file_is_one_line_and_leaves_no_folder(tmp_path, chan
 def test_a_folder_that_holds_a_run_is_not_touched(tmp_path):
     folder = runs.run(runs.toy_config(tmp_path))
     before = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="already has a run"):
         runs.run(runs.toy_config(tmp_path, overrides=("seed=3",)))
     assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()} == before
     runs.run(runs.toy_config(tmp_path, overrides=("seed=3",)), overwrite=True)

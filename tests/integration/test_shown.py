@@ -29,12 +29,12 @@ class Draws(Task):
         picture = Image.new("RGB", (60, 40), "black")
         return [Prompt(id=f"{split}-{i}", messages=[user_message(f"Say {i}.", picture)], answer=str(i)) for i in range(4)]
     def overlays(self, prompt, completion):
-        if self.fails == "marks":
+        if self.fails == "overlays":
             raise ValueError("no pen")
         said = Overlay(kind="box", coordinates=(0, 0, 1 / (1 + len(completion)), 1), source="said", label=completion)
         return [Overlay(kind="point", coordinates=(0.5, 0.5), source="true"), *([said] if completion else [])]
     def draw_completion(self, prompt, completion):
-        if self.fails == "shows":
+        if self.fails == "draw_completion":
             raise ValueError("no paper")
         return Image.new("RGB", (40, 20 + len(completion)), (200, 30, 30)) if len(completion) % 2 else None
 
@@ -57,30 +57,30 @@ def config(tmp_path, monkeypatch):
 def test_what_completions_draw_is_kept_and_shown(config):
     folder = runs.run(config())
     rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
-    drawn = [row for row in rows if "shows" in row]
+    drawn = [row for row in rows if "drawing" in row]
     assert 0 < len(drawn) < len(rows)
     for row in rows:
-        assert ("shows" in row) == bool(len(row["completion"]) % 2)
+        assert ("drawing" in row) == bool(len(row["completion"]) % 2)
     for row in drawn:
-        with Image.open(folder.path / "rollouts" / row["shows"]) as picture:
+        with Image.open(folder.path / "rollouts" / row["drawing"]) as picture:
             assert picture.size == (40, 20 + len(row["completion"])) and picture.getpixel((5, 5)) == (200, 30, 30)
     page = write_report(folder.path).read_text()
     assert page.count('<div class="pictures">') >= 1 and "data:image/png;base64," in page
 
 
-def test_marks_of_completions_are_kept_and_drawn(config):
+def test_overlays_of_completions_are_kept_and_drawn(config):
     folder = runs.run(config())
     rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
     spoke = [row for row in rows if row["completion"]]
-    assert spoke and all(row["marks"][0] == {"kind": "point", "of": "true", "at": [0.5, 0.5]} for row in rows)
+    assert spoke and all(row["overlays"][0] == {"kind": "point", "source": "true", "coordinates": [0.5, 0.5]} for row in rows)
     for row in spoke:
         width = round(1 / (1 + len(row["completion"])), 5)
-        assert row["marks"][1:] == [{"kind": "box", "of": "said", "at": [0.0, 0.0, width, 1.0], "label": row["completion"][:80]}]
+        assert row["overlays"][1:] == [{"kind": "box", "source": "said", "coordinates": [0.0, 0.0, width, 1.0], "label": row["completion"][:80]}]
     page = write_report(folder.path).read_text()
     assert page.count("<use ") >= 1 and page.count('class="legend of-marks"') == 1
 
 
-@pytest.mark.parametrize(("fails", "why"), [("shows", "no paper"), ("marks", "no pen")])
+@pytest.mark.parametrize(("fails", "why"), [("draw_completion", "no paper"), ("overlays", "no pen")])
 def test_a_task_that_can_not_draw_is_named(config, fails, why):
     with pytest.raises(PluginError, match=rf"task 'draws/it': {fails}\(\) raised ValueError: {why}"):
         runs.run(config(fails=fails))

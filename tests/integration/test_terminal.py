@@ -135,7 +135,7 @@ def test_a_quiet_run_says_its_figures_and_where_it_is(folder):
     assert more.startswith("  truncated share 1.000") and report == "report    runs/seen/report.html"
     code, text = Terminal(folder, "train", "run.toml", "--quiet").end()
     assert code == 2 and text == (
-        "mmrl: runs/seen already holds a run: choose another name, --resume it, or remove it with --overwrite\n"
+        "mmrl: runs/seen already has a run: choose another name, --resume it, or remove it with --overwrite\n"
     )
 
 

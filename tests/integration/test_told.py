@@ -53,7 +53,7 @@ def test_gold_completions_that_are_cut_off_or_score_low_are_named_before_the_fir
     tasks = [{"id": "toy/colour", "verifiers": {"toy/letters": 1.0, "toy/zero": 0.5}}]
     notes, rows = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=tasks, generate={"max_tokens": 1})
     assert notes == [
-        "toy/colour: generate.max_tokens = 1 cuts off even gold completions, of 3 tokens: raise it",
+        "toy/colour: generate.max_tokens = 1 cuts off even gold completions of 3 tokens: raise it",
         "toy/colour: toy/zero gives 0, not 1, to the gold completion 'red' (and to 4 of 4 tried): "
         "does it read what the task asks for, see `mmrl list tasks toy/colour`?",
     ]
@@ -86,7 +86,7 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
         return list(gold_warnings(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, {"toy": 16}, entries, **more))
 
     first, *others = said()
-    assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
+    assert first == "toy: generate.max_tokens = 16 cuts off even gold completions of 30 tokens: raise it"
     assert said(smoke=True) == others and len(others) == bool(told)
     assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (and to 4 of 4 tried): ") for line in others)
     detail = "outside, on a grid of 2 x 3"
@@ -105,7 +105,7 @@ def test_a_task_with_a_name_and_a_limit_of_its_own_is_told_by_them(tmp_path):
     tasks = [{"id": "toy/colour", "name": "short", "max_tokens": 2, "verifiers": {"toy/zero": 1.0}}, {"id": "toy/colour"}]
     notes, _ = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=tasks, generate={"max_tokens": 3})
     assert [note.partition(": raise")[0] for note in notes if "max_tokens" in note] == [
-        "short: tasks 'short' max_tokens = 2 cuts off even gold completions, of 3 tokens"
+        "short: tasks 'short' max_tokens = 2 cuts off even gold completions of 3 tokens"
     ]
     assert [note.rpartition(", see ")[2] for note in notes if "toy/zero" in note] == ["`mmrl list tasks toy/colour`?"]
 
@@ -117,7 +117,7 @@ def test_a_run_that_learns_nothing_says_so_once(tmp_path):
     assert notes[0].startswith(
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0 on average), and "
     )
-    assert "were cut off at generate.max_tokens = 3: look at the rollouts" in notes[0]
+    assert "were cut off at generate.max_tokens = 3: read the rollouts" in notes[0]
 
 
 def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
     monkeypatch.setattr("mmrl.train.stages.rl.rl_metrics", lambda *_: next(shares))
     shares = iter({"zero_std_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
     notes, _ = told(tmp_path, stages=[{**RL, "steps": 7}])
-    assert [note.partition(": look")[0] for note in notes] == [
+    assert [note.partition(": read")[0] for note in notes] == [
         "3 steps in a row taught nothing: every completion of a prompt scored the same (reward 1 on average)"
     ]
 
@@ -241,9 +241,9 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     ("stage", "said"),
     [
         ({"algorithm": "rloo", "epochs": 2}, "the loss of rloo has no probability ratio, so from the second update on"),
-        ({"algorithm": "rloo", "hints": "guide"}, "so hinted answers count as if they had been given without a hint"),
+        ({"algorithm": "rloo", "hints": "guide"}, "so hinted completions count as if sampled without a hint"),
         ({"kl_coef": 0.1, "kl_estimator": "k1"}, 'stages.0.kl_estimator = "k1" has no gradient on average in the loss'),
-        ({"algorithm": "gdpo", "kl_coef": 0.1, "kl_in": "reward"}, "gdpo looks at the verifiers' values alone"),
+        ({"algorithm": "gdpo", "kl_coef": 0.1, "kl_in": "reward"}, "gdpo uses only the verifiers' scores"),
     ],
 )
 def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):

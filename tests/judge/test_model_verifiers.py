@@ -214,7 +214,7 @@ def test_a_model_has_no_limit_of_memory():
 def test_what_cannot_be_loaded_is_said_before_anything_is_scored(monkeypatch):
     with local_judge({"looks/broken": {"model": "folder"}}) as judge, pytest.raises(UserError, match="no weights in folder"):
         judge.ready()
-    with local_judge({"looks/nocall": {}}) as judge, pytest.raises(UserError, match="makes no function of cases"):
+    with local_judge({"looks/nocall": {}}) as judge, pytest.raises(UserError, match="can't be called: define __call__"):
         judge.ready()
     monkeypatch.setattr(pool, "MODEL_START_S", 0.5)
     with local_judge({"looks/late": {}}) as judge, pytest.raises(UserError, match=r"loading the models took longer than 0\.5 s"):

@@ -88,11 +88,11 @@ def test_the_core_brings_its_own_without_prefix() -> None:
 BROKEN = {
     "a missing module": (
         "import no_such_sim",
-        "failed to import: no module named 'no_such_sim': install the package that has it",
+        "failed to import: no module named 'no_such_sim': install its package",
     ),
     "its own missing part": (
         "import mmrl_bad.tsk",
-        "failed to import: no module named 'mmrl_bad.tsk': a part of the plugin itself",
+        "failed to import: no module named 'mmrl_bad.tsk': correct the name, or install the plugin again",
     ),
     "an extra of the core": ("import vllm.nothing", "no module named 'vllm': pip install \"multimodal-rl[vllm]\""),
     "an exception": ("1 / 0", "failed to import: ZeroDivisionError: division by zero"),

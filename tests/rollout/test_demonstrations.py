@@ -209,5 +209,5 @@ def test_the_experts_episodes_are_those_that_a_stage_imitates():
 
 
 def test_a_task_without_a_simulator_has_none():
-    with pytest.raises(UserError, match="the task has no simulator: it can be imitated, and nothing more"):
+    with pytest.raises(UserError, match="the task has no simulator, only demonstrations"):
         plugins.registry().make_simulator(Simulation(simulator=""), 1, "cpu")

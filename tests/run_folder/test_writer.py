@@ -100,9 +100,9 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        ("config.toml", "already holds a run: choose another name, --resume it, or remove it with --overwrite"),
-        ("metrics.jsonl", "already holds a run: choose another name, --resume it, or remove it with --overwrite"),
-        ("thesis.tex", "is not empty (it holds thesis.tex): choose another name"),
+        ("config.toml", "already has a run: choose another name, --resume it, or remove it with --overwrite"),
+        ("metrics.jsonl", "already has a run: choose another name, --resume it, or remove it with --overwrite"),
+        ("thesis.tex", "is not empty (it contains thesis.tex): choose another name"),
     ],
 )
 def test_a_used_folder_is_refused_and_untouched(tmp_path: Path, held: str, words: str) -> None:
@@ -123,7 +123,7 @@ def test_a_race_for_the_same_name_is_lost_politely(tmp_path: Path, monkeypatch: 
         return {"seed": seed}
 
     monkeypatch.setattr(mmrl.run_folder.manifest, "manifest", slow)
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="already has a run"):
         RunFolder.create(tmp_path / "demo", CONFIG, 0)
     assert tree(tmp_path) == {"demo/config.toml": b"theirs = 1"}
 
@@ -398,7 +398,7 @@ def test_a_full_disk_is_named_and_loses_nothing(run: RunFolder) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = ["metrics.jsonl", "errors.jsonl", "summary.json", "report.html", "metrics.jsonl", "rollouts/step-000001.jsonl"]
     assert [line.replace("No space left on device", "File too large") for line in done.stdout.splitlines()] == [
-        f"cannot write {run.path / name}: File too large; free some space, then go on with --resume" for name in names
+        f"cannot write {run.path / name}: File too large; free some space, then continue with --resume" for name in names
     ]
     assert tree(run.path) == before  # no torn line, no leftovers
 

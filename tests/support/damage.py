@@ -49,12 +49,12 @@ CONFIGS = {
 
 
 def whole(path: Path) -> Path:
-    """A run that has every file there is, with a picture, marks and an alarm."""
+    """A run that has every file there is, with a picture, overlays and an alarm."""
     run = write_run(path, steps=10, every=10, groups=2, size=2)
     write_items(run, 10, 0.5, n=4)
     write_episodes(run, 10)
     rows = [json.loads(line) for line in (run / "rollouts" / "step-000010.jsonl").read_text().splitlines()]
-    rows[0]["marks"] = [{"kind": "box", "of": "said", "at": [0.1, 0.1, 0.5, 0.5], "label": "cup", "image": 0}]
+    rows[0]["overlays"] = [{"kind": "box", "source": "said", "coordinates": [0.1, 0.1, 0.5, 0.5], "label": "cup", "image": 0}]
     _write(run / "rollouts" / "step-000010.jsonl", rows)
     what = "91% of the prompts get one answer (limits.answer_collapse.warn = 0.9)"
     _write(

@@ -79,20 +79,20 @@ def rollout(step: int, group: int, member: int, picture: str | None, chance: ran
         "completion": f"<think>{said}</think><answer>{chance.choice(WORDS)}</answer>",
         "source": "policy",
         "tokens": 40 + member,
-        "versions": [step - 1],
+        "policy_versions": [step - 1],
         "status": "finished" if member else "truncated-length",
         "score": {"value": value, "parts": {"format": 1.0, "answer": value}, "status": "ok", "detail": ""},
         "reward": value,
         "advantage": value - 0.5,
-        **({"marks": boxes(value)} if group % 3 == 0 else {}),
+        **({"overlays": boxes(value)} if group % 3 == 0 else {}),
     }
 
 
 def boxes(value: float) -> list[dict[str, Any]]:
     """A true box, and one that was said: near it where it was paid."""
     x = 0.22 if value else 0.6
-    said = {"kind": "box", "of": "said", "at": [x, 0.25, x + 0.25, 0.5], "label": "cup 0.82"}
-    return [{"kind": "box", "of": "true", "at": [0.2, 0.2, 0.45, 0.5], "label": "cup"}, said]
+    said = {"kind": "box", "source": "said", "coordinates": [x, 0.25, x + 0.25, 0.5], "label": "cup 0.82"}
+    return [{"kind": "box", "source": "true", "coordinates": [0.2, 0.2, 0.45, 0.5], "label": "cup"}, said]
 
 
 def write_episodes(run: Path, step: int) -> None:

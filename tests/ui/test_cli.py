@@ -287,7 +287,8 @@ GYM = """
     @hookimpl
     def mmrl_algorithms():
         return [AlgorithmSpec(id="gym/short", target="mmrl_gym:short", loss="mmrl_gym:plain", options={"half": 50}, constant=3,
-                              normalise="constant", stage_defaults={"overlong": "mask", "kl_coef": 0.5}, paper="A. Author, section 2"),
+                              normalise="constant", stage_defaults={"overlong": "mask", "kl_coef": 0.5},
+                              paper="A. Author, section 2"),
                 AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone")]
 
     def short(rewards_N, lengths_N, wind_N, *, half: int = 10, near: bool = True):
@@ -350,7 +351,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
 
 def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:
     shown = mmrl("list", "algorithms", MMRL_PLUGINS="").stdout
-    assert re.search(r"^ dapo +GRPO by tokens, .* +Yu et al\., DAPO, section 3 *$", shown, re.MULTILINE)
+    assert re.search(r"^ dapo +GRPO averaged over tokens, .* +Yu et al\., DAPO, section 3 *$", shown, re.MULTILINE)
     assert shown.endswith("\n`mmrl list algorithms ID` describes one in full, with its settings.\n")
     (ppo,) = json.loads(mmrl("list", "algorithms", "ppo", "--json", MMRL_PLUGINS="").stdout)
     assert list(ppo["needs"]) == ["rewards_NT", "values_NT", "bootstrap_N", "units_NT"]

@@ -181,7 +181,7 @@ def test_which_evaluation(mmrl, refused, tmp_path):
     RunFolder(tmp_path / "b").summary({"best_step": 6})
     assert measured("--step", "best") == [(4, 0.75), (6, 0.75)], "what the run kept"
     best = mmrl("a", "b", "--step", "best")
-    assert "note: the best evaluation was chosen by these very prompts, so that its value is too high on average" in best
+    assert "note: the best evaluation was chosen on these same prompts, so its value is too high on average" in best
     assert refused("a", "b", "--step", "5") == "a has no evaluation '5' to compare: give last, best or one of 0, 4, 6, 8"
     assert refused("a", "b", "--step", "first").startswith("a has no evaluation 'first'")
     RunFolder(tmp_path / "b").summary({"best_step": None})
@@ -196,11 +196,11 @@ def test_what_a_reader_must_know(mmrl, tmp_path):
         6, [item("1", 0.0), item("2", 0.0), item("0", 1.0, "t/b"), item("0", 1.0, "t/d")]
     )
     assert [line for line in mmrl("a", "b").splitlines() if line.startswith("note")] == [
-        "note: the seeds differ: a task that draws its held-out prompts from the seed posed others under the same ids",
+        "note: the seeds differ: a task that draws its held-out prompts from the seed has others under the same ids",
         "note: the runs are at different steps: a at 4, b at 6",
-        "note: left out, because not every run has it: t/c, t/d",
-        "note: t/a: 2 of up to 3 scored prompts are common to all runs; the others don't count",
-        "note: each p is of one task alone: of twenty tasks without a difference, one shows p < 0.05",
+        "note: left out, as not every run has it: t/c, t/d",
+        "note: t/a: 2 of up to 3 scored prompts are in all runs; only these are compared",
+        "note: each p is for one task alone: of twenty tasks without a difference, one has p < 0.05 on average",
     ]
 
 
@@ -256,7 +256,7 @@ def test_runs_that_can_not_be_compared(refused, tmp_path):
     assert refused("a", "b") == "the runs have no task in common: a has t/a; b has t/b: compare runs of the same tasks"
     assert refused("a", "v") == (
         "task 't/a' was evaluated with verifier 't/exact' by a and 't/other' by v: figures of different verifiers can't be "
-        "compared; evaluate both with one"
+        "compared; evaluate both with the same"
     )
     assert refused("a", "a/../s").startswith("task 't/a' was evaluated with split 'test' by a and 'dev' by")
     assert refused("a", "i").startswith("task 't/a': the runs have no prompt in common: compare runs with the same task options")

@@ -1,4 +1,4 @@
-"""Cards of rollouts: marks on images, collapsed thinking, and sources of images."""
+"""Cards of rollouts: overlays on images, collapsed thinking, and sources of images."""
 
 import base64
 import io
@@ -64,7 +64,7 @@ def groups(html):
     return re.findall(r'<g class="mark (true|said)">(.*?)</g>', html)
 
 
-# -- marks on images ----------------------------------------------------------------------------------------------------
+# -- overlays on images -------------------------------------------------------------------------------------------------
 
 
 def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_their_completion(run):

@@ -201,9 +201,9 @@ def lines(err):
     [
         (
             ["--set", "tasks.1.weight=0"],
-            "mmrl: a mixture needs at least two tasks with a weight, and stages.1 of two draws from t/a",
+            "mmrl: a mixture needs at least two tasks with a weight, but stages.1 of two draws from t/a",
         ),
-        (["--set", "evaluate.num_prompts=0"], "mmrl: evaluate.num_prompts = 0 leaves no held-out score"),
+        (["--set", "evaluate.num_prompts=0"], "mmrl: evaluate.num_prompts = 0 gives no held-out scores"),
         (["--set", 'stages=[{kind="sft", steps=1}]'], "mmrl: two has no rl stage"),
         (["--pilots", "2"], "mmrl: Invalid value for '--pilots': 2 is not in the range x>=3."),
         (["--set", "task=1"], "unknown key 'task': did you mean 'tasks'?"),

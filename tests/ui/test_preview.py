@@ -1,4 +1,4 @@
-"""The contact sheet: images, marks and texts at their places; bad input gives one line."""
+"""The contact sheet: images, overlays and texts at their places; bad input gives one line."""
 
 import json
 import os

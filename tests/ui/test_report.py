@@ -579,7 +579,7 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
 
 
 def episode(turns: list[str], picture: Any = None, **more: Any) -> dict[str, Any]:
-    """A row of an episode with these turns; the world replies to all but the last."""
+    """A row of an episode with these turns; the environment replies to all but the last."""
     messages = [user_message("Draw it. " * 9, picture) if picture else user_message("Draw it. " * 9)]
     for i, turn in enumerate(turns[:-1], 1):
         reply = user_message(f"That was turn {i}.", picture) if picture else user_message(f"That was turn {i}.")

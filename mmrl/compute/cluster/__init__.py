@@ -1,7 +1,7 @@
 """`mmrl train --cluster`: the run's learners are the workers of a Ray Train `TorchTrainer`.
 
-Ray places, starts, watches and restarts processes; torch.distributed carries what learners say to each other. What is here asks
-for that, tells the person at the terminal what the first learner says, and turns faults into one line.
+Ray places, starts, monitors and restarts processes; learners communicate by torch.distributed. This package starts the run, shows
+the progress of the first learner in the terminal, and turns errors into one line.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from mmrl.compute.progress import Progress
 
 HEARD_S = 0.5
-"""Seconds after which the terminal asks again what was said."""
+"""Seconds that the terminal waits for messages of the run before it asks again."""
 LEAVING_S = 30.0
-"""Seconds that the others may take to end after one learner did."""
+"""Seconds for the other learners to end after one has ended."""
 LOOK_S = 5.0
-"""Seconds between two looks at what the cluster has."""
+"""Seconds between two checks of the cluster's resources."""
 
 
 def train_on_cluster(
@@ -49,13 +49,13 @@ def train_on_cluster(
 ) -> None:
     """`mmrl.train.start.train` on a cluster, in `compute.learners` processes; returns when the run is finished.
 
-    address: `ray://HOST:PORT`; `auto` for the cluster that this machine is part of; `local` for one that is started here and ends
-    with the run. The folder that the command is given in and the folder of runs must be seen by all nodes, at the same path.
+    address: `ray://HOST:PORT`; `auto` for the cluster that this machine is part of; `local` for a cluster that is started here
+    and ends with the run. All nodes must see the working directory and the folder of runs at the same path.
 
-    learn: what each learner runs, given the job. report: writes the report of a finished run, given its folder.
+    learn: the function that each learner calls with the job. report: writes the report of a finished run, given its folder.
 
-    Raises UserError for what the run refuses, for what is wrong with the cluster, and where processes died more often than
-    `compute.retries`; KeyboardInterrupt when the run was stopped, which it is after the step under way.
+    Raises UserError for errors of the run or the cluster, and if processes died more often than `compute.retries`;
+    KeyboardInterrupt if the user stopped the run, which ends after its current step.
     """
     wanted = ResourceRequest.of(config.compute, config.judge.num_workers, config.simulate.lanes, len(config.tasks))
     with connect_to_cluster(address, wanted) as ray:
@@ -75,7 +75,7 @@ def train_on_cluster(
         }
         from mmrl.compute.cluster.relay import Relay
 
-        # on the head: the one node that a cluster doesn't survive
+        # on the head node, since the cluster ends with it anyway
         head = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}, "max_concurrency": 32}
         relay = ray.remote(Relay).options(**head).remote()
         try:
@@ -84,7 +84,7 @@ def train_on_cluster(
                     ray, relay, relay.fit.remote(relay, job), progress, stop, partial(missing_resources, ray, wanted, use_gpu)
                 )
         finally:
-            with contextlib.suppress(Exception):  # the cluster may be gone, and its processes with it
+            with contextlib.suppress(Exception):  # the cluster may have ended with all its processes
                 ray.kill(relay)
     raise_outcome(*outcome, retries=config.compute.retries)
 
@@ -92,10 +92,11 @@ def train_on_cluster(
 def follow(
     ray: Any, relay: Any, ended: Any, progress: Progress, stop: threading.Event, lacking: Callable[[], str]
 ) -> tuple[str, str]:
-    """Tell what the run says until it ends: (how, the words of it). stop: set when the person wants it to end. lacking: what the
-    cluster hasn't of what the run needs, such as a node."""
+    """Pass the run's messages to `progress` until the run ends. Returns (how it ended, reason).
+
+    stop: set when the user wants the run to end. lacking: gives a message if the cluster lacks resources, such as a node."""
     asked, missing, looked = False, "", time.monotonic()
-    outcome, deadline = ("died", "it said nothing of why"), float("inf")
+    outcome, deadline = ("died", "it gave no reason"), float("inf")
     while True:
         over = bool(ray.wait([ended], timeout=0)[0])
         for name, arguments in ray.get(relay.receive.remote(0.0 if over else HEARD_S)):
@@ -106,9 +107,9 @@ def follow(
             else:
                 getattr(progress, name)(*arguments)
         if over:
-            found = ray.get(ended)
-            return ("died", found) if found and deadline == float("inf") else outcome
-        if time.monotonic() > deadline:  # a learner may wait for one that was refused something
+            failure = ray.get(ended)
+            return ("died", failure) if failure and deadline == float("inf") else outcome
+        if time.monotonic() > deadline:  # a learner may wait for one that has already ended with an error
             return outcome
         if stop.is_set() and not asked:
             asked = True
@@ -116,27 +117,27 @@ def follow(
         if time.monotonic() - looked > LOOK_S:
             looked, before, missing = time.monotonic(), missing, lacking()
             if missing and missing != before:
-                progress.note(f"{missing}: waiting for a node to come back; Ctrl-C ends the run, which --resume goes on with")
-        if asked and missing:  # there is nobody who could end a step
+                progress.note(f"{missing}: waiting for a node to come back; Ctrl-C ends the run, and --resume continues it")
+        if asked and missing:  # without all learners no step can end
             raise KeyboardInterrupt
 
 
 def raise_outcome(how: str, why: str, retries: int) -> None:
-    """Raise what the end of a run means here."""
+    """Raise the exception for a run that did not finish. how, why: as `follow` returns them."""
     if how == "stopped":
         raise KeyboardInterrupt
     if how == "refused":
         raise UserError(why)
     if how != "finished":
         raise UserError(
-            f"processes of the run died more often than compute.retries = {retries} allows; the last time: {why}: mend that, "
-            "then go on with --resume"
+            f"processes of the run died more often than compute.retries = {retries} allows; the last time: {why}: fix that, "
+            "then continue with --resume"
         )
 
 
 @contextlib.contextmanager
 def stop_on_signal(progress: Progress) -> Iterator[threading.Event]:
-    """Set by Ctrl-C, by a termination signal and by the end of the terminal; a second Ctrl-C ends it at once."""
+    """Yield an event that is set by Ctrl-C, a termination signal or the end of the terminal. A second Ctrl-C raises at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,4 +1,4 @@
-"""What a run asks of a cluster, and whether the cluster has it."""
+"""The resources that a run needs, and whether the cluster has them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mmrl.config.sections import ComputeConfig
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """Processes that each take a CPU, and where there are GPUs learners and engines those."""
+    """Numbers of processes of a run. Each takes a CPU; learners and engines also take GPUs if the cluster has any."""
 
     learners: int
     engines: int
-    """0 where learners sample themselves."""
+    """0 if learners sample themselves."""
     tensor_parallel: int = 1
-    """GPUs of each engine."""
+    """GPUs per engine."""
     judges: int = 0
-    """0 where learners judge beside themselves."""
+    """0 if each learner has its own judge."""
     processes: int = 1
-    """CPUs of each judge."""
+    """CPUs per judge."""
     lanes: int = 0
-    """Simulators of each learner that are processes, at least: those of one task. 0 where they are in the learners."""
+    """Simulator processes per learner, for one task. 0 if simulators run in the learners."""
     tasks: int = 1
-    """Tasks that may have simulators of their own; whether they do is known where they are made."""
+    """Number of tasks that may have their own simulators."""
 
     @classmethod
     def of(cls, compute: ComputeConfig, processes: int = 1, lanes: int = 1, tasks: int = 1) -> ResourceRequest:
-        """processes: `judge.num_workers`. lanes: `simulate.lanes`. tasks: how many the run has."""
+        """processes: `judge.num_workers`. lanes: `simulate.lanes`. tasks: number of tasks of the run."""
         return cls(
             learners=compute.learners,
             engines=0 if compute.placement == "colocated" else compute.engines,
@@ -43,13 +43,13 @@ class ResourceRequest:
         )
 
     def amounts(self, use_gpu: bool) -> dict[str, int]:
-        """By Ray's names of resources."""
-        found = {"CPU": self.learners * (1 + self.lanes) + self.engines + self.judges * self.processes}
-        return found | ({"GPU": self.learners + self.engines * self.tensor_parallel} if use_gpu else {})
+        """Ray's name of a resource -> amount."""
+        cpus = {"CPU": self.learners * (1 + self.lanes) + self.engines + self.judges * self.processes}
+        return cpus | ({"GPU": self.learners + self.engines * self.tensor_parallel} if use_gpu else {})
 
     @property
     def most_cpus(self) -> int:
-        """With simulators of its own for each task."""
+        """Number of CPUs if every task has its own simulators."""
         return self.amounts(False)["CPU"] + self.learners * self.lanes * (self.tasks - 1)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class ResourceRequest:
 
 
 def check_resources(ray: Any, wanted: ResourceRequest, device: str) -> bool:
-    """Whether learners take a GPU each. device: `policy.device`. Raises UserError when the cluster can't hold the run."""
+    """Whether learners take a GPU each. device: `policy.device`. Raises UserError if the cluster is too small for the run."""
     there = ray.cluster_resources()
     use_gpu = device.startswith("cuda") or (device == "auto" and there.get("GPU", 0) > 0)
     if missing := missing_resources(ray, wanted, use_gpu):
@@ -72,17 +72,17 @@ def check_resources(ray: Any, wanted: ResourceRequest, device: str) -> bool:
     started = time.monotonic()
     while short := short_of(ray.available_resources(), wanted.amounts(use_gpu)):
         if time.monotonic() - started > PATIENCE_S:
-            raise UserError(f"{wanted} want {short} that are free: wait for what uses the others, or ask for fewer")
+            raise UserError(f"{wanted} want {short} that are free: wait for the other programs on the cluster, or ask for fewer")
         time.sleep(0.5)
     return use_gpu
 
 
 def missing_resources(ray: Any, wanted: ResourceRequest, use_gpu: bool = False) -> str:
-    """What the cluster, with all that it has, can't hold of the run; empty when it can hold it."""
+    """A message if all resources of the cluster together are too few for the run; otherwise empty."""
     short = short_of(ray.cluster_resources(), wanted.amounts(use_gpu))
     return f"{wanted} want {short} in the cluster" if short else ""
 
 
 def short_of(there: dict[str, float], amounts: dict[str, int]) -> str:
-    """The first resource of which there is less than asked for, in words."""
+    """The first resource of which there is less than needed, as text; empty if there is enough."""
     return next((f"{n} {name}s of {there.get(name, 0):g}" for name, n in amounts.items() if there.get(name, 0) < n), "")

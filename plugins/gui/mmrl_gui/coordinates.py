@@ -1,6 +1,6 @@
-"""The numbers in which places on a screen are written: an `mmrl.CoordinateFormat`, or a grid whose cells are numbered.
+"""Formats of positions on a screen: an `mmrl.CoordinateFormat`, or a grid with numbered cells.
 
-Places are kept in pixels of the screen's own picture. Tasks write, verifiers and environments read, through `Numbers`.
+Positions are stored in pixels of the screen's own picture. Tasks write, verifiers and environments read, through `Numbers`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _WHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """How x and y are written."""
+    """The format of x and y."""
 
     coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
-    """Which numbers, where there is no grid."""
+    """The coordinate format, without a grid."""
     image: Size | None = None
-    """(width, height) of the screen's picture in pixels; None leaves all numbers as they stand."""
+    """(width, height) of the screen's picture in pixels; None leaves all numbers unchanged."""
     model: Size | None = None
-    """Those of the picture as the model sees it; by default the same."""
+    """(width, height) of the picture as the model sees it; by default the same."""
     grid: Size | None = None
-    """(columns, rows): whole numbers from 0 name a cell, and its middle is meant. Then `coordinate_format` says nothing."""
+    """(columns, rows): whole numbers from 0 name a cell and mean its middle. `coordinate_format` is not used then."""
 
     def pixels(self, point: Sequence[float]) -> Point:
-        """A point as written, in pixels. A cell beyond the grid is beyond the picture."""
+        """A written point in pixels. A cell outside the grid is outside the picture."""
         if self.image is None:
             return float(point[0]), float(point[1])
         if self.grid:
@@ -46,7 +46,7 @@ class Numbers:
         return x, y
 
     def pixels_of_box(self, box: Sequence[float]) -> Box:
-        """A box as written, x1, y1, x2, y2, in pixels. On a grid its first and its last cell are named, and belong to it."""
+        """A written box, x1, y1, x2, y2, in pixels. On a grid it is written as its first and last cell, both inclusive."""
         if self.image is None:
             return (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
         if self.grid:
@@ -59,9 +59,9 @@ class Numbers:
         return x1, y1, x2, y2
 
     def written(self, point: Sequence[float], within: Box | None = None) -> Point:
-        """Pixels, as an answer writes them: whole numbers, or three decimals of the unit square.
+        """A point in pixels -> as written in an answer: whole numbers, or three decimals of the unit square.
 
-        within: the point is to stay in this box; where rounding would put it outside, it keeps more decimals.
+        within: the point must stay in this box; if rounding would move it outside, it keeps more decimals.
         """
         if self.image is None:
             return float(point[0]), float(point[1])
@@ -76,8 +76,8 @@ class Numbers:
         return rounded[0], rounded[1]
 
     def written_box(self, box: Sequence[float]) -> Box:
-        """A box in pixels, as an answer writes it. One that rounding would leave without an area keeps more decimals; on a grid
-        the first and the last of the cells that it touches are named."""
+        """A box in pixels -> as written in an answer. A box that rounding would leave without an area keeps more decimals; on a
+        grid it is the first and the last cell that it touches."""
         if self.image is None:
             x1, y1, x2, y2 = map(float, box)
             return x1, y1, x2, y2
@@ -94,18 +94,18 @@ class Numbers:
         return rounded[0], rounded[1], rounded[2], rounded[3]
 
     def hits(self, point: Sequence[float], box: Sequence[float]) -> bool:
-        """Whether a point as written lies in a box of pixels, its edges included. On a grid also the cell that holds the middle
-        of the box does, as no number comes nearer."""
+        """Whether a written point lies in a box of pixels, its edges included. On a grid the cell with the middle of the box
+        always does, because no other is closer."""
         if not self.grid or self.image is None:
             return inside(self.pixels(point), box)
         return inside(self.pixels(point), box) or (int(point[0] // 1), int(point[1] // 1)) == self._cell(middle(box))
 
     def holds(self, place: Point) -> bool:
-        """Whether a place in pixels is on the screen, its edges included; where nobody knows how large it is, all are."""
+        """Whether a point in pixels is on the screen, its edges included; True if the screen's size is unknown."""
         return self.image is None or inside(place, (0, 0, *self.image))
 
     def says(self) -> str:
-        """In which numbers, for a prompt: `pixels of the 640 x 480 screen`."""
+        """The format as text for a prompt: `pixels of the 640 x 480 screen`."""
         if self.grid:
             columns, rows = self.grid
             return f"cells of a grid of {columns} x {rows}, counted from 0"
@@ -113,13 +113,14 @@ class Numbers:
         return _WHERE[self.coordinate_format].format(*(shown or ("?", "?")))
 
     def _cell(self, point: Sequence[float], closed: bool = False) -> tuple[int, int]:
-        """(column, row) of a point, the nearest where it is outside. closed: a point on the line between two is in the first."""
+        """(column, row) of a point, the nearest if it is outside. closed: a point on the line between two cells is in the
+        first."""
         assert self.grid and self.image
         return _cell(point[0], self.image[0], self.grid[0], closed), _cell(point[1], self.image[1], self.grid[1], closed)
 
 
 def numbers_for(processing: ImageProcessing, image: Size, frame: str | None = None, grid: Sequence[int] | None = None) -> Numbers:
-    """How a policy with this image processing writes places on a picture of a size. frame, grid: what a task forces."""
+    """How a policy with this image processing writes positions on a picture of a size. frame, grid: the task's own."""
     cells = (int(grid[0]), int(grid[1])) if grid else None
     return Numbers(
         coordinate_format=CoordinateFormat(frame) if frame else processing.coordinate_format,
@@ -130,11 +131,11 @@ def numbers_for(processing: ImageProcessing, image: Size, frame: str | None = No
 
 
 def numbers_of(case: Case, picture: int = 0) -> Numbers:
-    """How a completion writes them. picture: which of the case's pictures the places are on, where `meta["picture"]` doesn't say.
+    """The format of a completion's positions. picture: index of their picture in the case, if `meta["picture"]` isn't set.
 
-    `meta["grid"]`, [columns, rows], and `meta["answer_frame"]` go before the policy's coordinate format. Where the case has no
-    picture, as in tables of published rewards, numbers are pixels of `meta["input_wh"]` on a picture of `meta["image_wh"]`, or
-    count as they stand.
+    `meta["grid"]`, [columns, rows], and `meta["answer_frame"]` override the policy's format. If the case has no picture, as in
+    tables of published rewards, numbers are pixels of `meta["input_wh"]` on a picture of `meta["image_wh"]`; without these they
+    are not converted.
     """
     meta = case.meta
     grid = (int(meta["grid"][0]), int(meta["grid"][1])) if meta.get("grid") else None

@@ -1,4 +1,4 @@
-"""Screens of an episode as people see them, with what was done on each in orange: a cross in a ring, an arrow, words below."""
+"""Screens of an episode for display, each with its action in orange: a cross in a ring, an arrow, text below."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 TRUE, SAID = (0, 158, 115), (230, 120, 0)
 """Bluish green, and orange a little darker than in the palette for the colour-blind of Okabe and Ito (2008)."""
 LEAST = 320
-"""Pixels of the shorter side, at least, in which a screen is shown; smaller ones are enlarged by a whole number."""
+"""Minimum of the shorter side of a displayed screen in pixels; smaller ones are enlarged by a whole number."""
 ARROWS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
 def draw_action(picture: Image, action: Action | None = None, least: int = LEAST) -> Image:
-    """A screen with an action on it, whose places are pixels of the picture; what it says beside its place stands below.
+    """A screen with an action, whose positions are pixels of the picture; its other arguments are written below.
 
-    least: pixels of the shorter side, at least.
+    least: minimum of the shorter side, in pixels.
     """
     from PIL import Image, ImageDraw
 
@@ -42,13 +42,13 @@ def draw_action(picture: Image, action: Action | None = None, least: int = LEAST
 
 
 def words(action: Action) -> str:
-    """What an action says beside its place; nothing for a click."""
+    """The arguments of an action beside its position; empty for a click."""
     more = action.text or action.direction or ""
     return "" if action.kind == "click" else f"{action.kind} {more}".strip()
 
 
 def _cross(draw: Any, x: float, y: float, unit: int) -> None:
-    """A ring, and a cross that leaves its middle free, so that a small icon is still seen."""
+    """A ring, and a cross with a free middle, so that a small icon stays visible."""
     for fill, width, reach in (((255, 255, 255), 2 * unit, 5 * unit + 1), (SAID, unit, 5 * unit)):
         draw.ellipse((x - reach, y - reach, x + reach, y + reach), outline=fill, width=width)
         for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1)):

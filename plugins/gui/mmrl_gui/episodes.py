@@ -61,17 +61,15 @@ class Episodes(Task):
         starts: int = 100_000,
         held_out: int = 2000,
     ) -> None:
-        """simulator: the id of one with screens. options: its own. pages: those of its pages that are played, in turn; all of
-        them when empty. observe: what a turn shows: the screen's picture, a list of its elements, which are then named by
-        number (`click [3]`), or both. most: list so many elements at most, of those that can be clicked or typed into or share
-        a word with the instruction; 0 lists all. examples: so many episodes of the same page that succeeded, found by an expert
-        or a random walk, are told as text before the instruction; elements must be listed. style: how an action is said: json,
-        brief, or tags, a thought and JSON in tags. grid: [columns, rows] of cells in which places are written, instead of the
-        policy's own coordinate format. prompt: the text of the first turn, with {instruction} in it, instead of one that
-        explains the actions. again: the text of every later turn. recording: a folder with recorded episodes, which are the split
-        demo, instead of an expert's. only: of these episodes success, those that did what was to be done, or all, such as a
-        random walk's. demos: episodes of the split demo. starts: of the split train.
-        held_out: of the split test."""
+        """simulator: id of a simulator with screens. options: its options. pages: pages to play, in turn; all when empty.
+        observe: what a turn shows: picture, elements (a list, in which actions name an element by number, `click [3]`), or both.
+        most: maximum of listed elements, of those that can be clicked or typed into or share a word with the instruction; 0 lists
+        all. examples: number of successful episodes of the same page, by an expert or a random walk, as text before the
+        instruction; needs a list of elements. style: form of an action: json, brief, or tags, a thought and JSON in tags. grid:
+        [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first turn,
+        with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a folder
+        with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as those of a
+        random walk. demos: episodes of the split demo. starts: of the split train. held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
         check_choice("style", style, STYLES)

@@ -1,4 +1,4 @@
-"""An episode as a filmstrip: its screens side by side, each with what was done to it, and at the end what came of it."""
+"""An episode as a filmstrip: its screens side by side, each with its action, and the outcome at the end."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ELEMENTS = "elements"
-"""The key of a picture in a message under which its elements stand."""
+"""The key of a picture's elements in a message."""
 MOST = 12
-"""Screens of a filmstrip; of a longer episode the last ones."""
+"""Maximum of screens in a filmstrip; of a longer episode the last ones."""
 GAP = 10
 GROUND = (238, 240, 243)
-"""Between the screens, of which many are white."""
+"""Colour between the screens, many of which are white."""
 SCREEN = (256, 456)
-"""Pixels that a screen fills at most."""
+"""Maximal pixels of a screen."""
 LARGEST = 480
-"""Pixels of the longer side of a screen that is shown alone."""
+"""Pixels of the longer side of a single screen."""
 LINE = 22
-"""Pixels of a line of text."""
+"""Height of a line of text in pixels."""
 
 
 class Seen(NamedTuple):
-    """A screen as a message shows it."""
+    """A screen in a message."""
 
     picture: Any
-    """As the message holds it; None without one."""
+    """The message's picture; None without one."""
     elements: Sequence[Element] = ()
-    """What `click [3]` counts."""
+    """The elements that `click [3]` refers to."""
 
 
 def showing(message: Message, elements: Sequence[Element]) -> Message:
-    """A message whose picture knows what is listed of it, for people: a policy reads the picture and the text."""
+    """A message with its picture's listed elements, for display; a policy reads only the picture and the text."""
     return {**message, "content": [{**p, ELEMENTS: elements} if p["type"] == "image" else p for p in message["content"]]}
 
 
@@ -53,7 +53,7 @@ def seen_in(messages: Sequence[Message]) -> Seen:
 
 
 def filmstrip(turns: Sequence[tuple[Seen, str]], numbers: Numbers, tags: bool, outcome: Mapping[str, float]) -> Image | None:
-    """turns: (the screen that was seen, what was said to it). None where no screen was seen."""
+    """turns: (screen, completion). None without a screen."""
     from PIL import Image, ImageDraw, ImageFont
 
     seen = [(number, shown, said) for number, (shown, said) in enumerate(turns, 1) if shown.picture is not None][-MOST:]
@@ -78,13 +78,13 @@ def filmstrip(turns: Sequence[tuple[Seen, str]], numbers: Numbers, tags: bool, o
 
 
 def said_to(shown: Seen, said: str, numbers: Numbers, tags: bool, size: Size | None = None) -> Image:
-    """A screen with the action that is said to it; what is no action is not drawn. size: pixels that it is to fill."""
+    """A screen with a completion's action; invalid actions are not drawn. size: of the result, in pixels."""
     from PIL.Image import Resampling
 
     picture = load_image(shown.picture)
     scale = min(size[0] / picture.width, size[1] / picture.height) if size else min(1.0, LARGEST / max(picture.size))
     if scale != 1:
-        smooth = Resampling.LANCZOS if scale < 2 else Resampling.NEAREST  # the pixels of a tiny one stay to be seen
+        smooth = Resampling.LANCZOS if scale < 2 else Resampling.NEAREST  # keep the pixels of a tiny one visible
         picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))), smooth)
     least = 0 if size else LEAST
     try:
@@ -96,7 +96,7 @@ def said_to(shown: Seen, said: str, numbers: Numbers, tags: bool, size: Size | N
 
 
 def _fits(draw: Any, text: str, width: int, font: Any) -> str:
-    """As much of a text, in one line, as there is room for."""
+    """A text cut to the width of one line."""
     line = "".join(c if c.isprintable() else " " for c in text[:400])
     if draw.textlength(line, font=font) <= width:
         return line

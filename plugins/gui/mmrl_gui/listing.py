@@ -52,8 +52,8 @@ def _number(action: Action, elements: Sequence[Element]) -> int | None:
 
 
 def meant(elements: Sequence[Element], at: Point) -> int | None:
-    """Which of some elements, from 0, a click at a place is meant for: the one that is clicked there, and else the smallest
-    around the place. Of several, those that can be clicked come first. None where there is none.
+    """Index of the element that a click at a point is meant for: the one whose `click_point` it is, else the smallest around the
+    point. Of several, clickable ones come first. None if there is none.
 
     A large element may be clicked beside its middle, where a small one lies that isn't meant: so its `click_point` tells more
     than boxes do."""

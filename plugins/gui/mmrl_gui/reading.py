@@ -1,6 +1,6 @@
-"""What a completion says: its answer, the one JSON value in it, a point or a box. For our own verifiers and environments.
+"""Parse completions: the answer, its one JSON value, a point or a box. For our own verifiers and environments.
 
-A completion is hostile input: everything here takes time linear in its length and raises nothing.
+Completions may be hostile: everything here takes time linear in their length and raises nothing.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def size_of_whole(image: Any) -> Size:
 
 
 class Replay:
-    """An environment that goes on as recorded."""
+    """An environment that replays a recording."""
 
     def __init__(
         self,

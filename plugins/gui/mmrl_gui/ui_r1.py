@@ -2,7 +2,7 @@
 
 Lu et al. 2025, "UI-R1: Enhancing Efficient Action Prediction of GUI Agents by Reinforcement Learning". Their sum is the reward.
 `answer` is `{"action", "bbox"}`, the box as two corners in whole pixels; `meta["scale"]`, or the policy's coordinate format,
-says how the numbers of a completion become such.
+converts the numbers of a completion to pixels.
 """
 
 from __future__ import annotations

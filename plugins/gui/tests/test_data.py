@@ -62,7 +62,7 @@ def test_platform_and_type_are_those_of_the_benchmarks(files, pictures, change):
 def test_a_box_that_may_be_two_things_must_be_named(files, pictures, change):
     change(files["spot"], 5, lambda r: {k: v for k, v in r.items() if k != "data_type"})
     (fault,) = faults_of(GroundingData(path=files["spot"], images=str(pictures)))
-    assert "spot.json item 5" in fault and 'two corners or a corner and the size: say boxes = "xyxy" or "xywh"' in fault
+    assert "spot.json item 5" in fault and 'two corners or a corner and the size: set boxes = "xyxy" or "xywh"' in fault
     assert faults_of(GroundingData(path=files["spot"], images=str(pictures), boxes="xywh")) == []
 
 
@@ -304,10 +304,10 @@ def test_a_recorded_click_is_about_the_element_that_is_clicked(recording, change
 @pytest.mark.parametrize(
     ("row", "options", "said"),
     [
-        ({"bbox": [10, 10, 40, 40]}, {}, 'say boxes = "xyxy" or "xywh", or "unit" for parts of the picture'),
-        ({"box": [0.1, 0.2, 0.4, 0.5]}, {}, 'its box is [0.1, 0.2, 0.4, 0.5], less than a pixel: say boxes = "unit"'),
+        ({"bbox": [10, 10, 40, 40]}, {}, 'set boxes = "xyxy" or "xywh", or "unit" for shares of the picture'),
+        ({"box": [0.1, 0.2, 0.4, 0.5]}, {}, 'its box is [0.1, 0.2, 0.4, 0.5], less than a pixel: set boxes = "unit"'),
         ({"box": [90, 60, 20, 20]}, {}, "is reversed; it was read as xyxy, boxes = xyxy, xywh, unit says otherwise"),
-        ({"box": [90, 60, 20, 20]}, {"boxes": "xyxy"}, "the box, [90, 60, 20, 20], is reversed: mend"),
+        ({"box": [90, 60, 20, 20]}, {"boxes": "xyxy"}, "the box, [90, 60, 20, 20], is reversed: correct"),
         (
             {"box": [9, 6, 20, 20], "image": "gone.png"},
             {},

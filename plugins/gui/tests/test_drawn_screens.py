@@ -225,7 +225,7 @@ def test_a_lost_browser_is_tried_again_and_named_in_the_end(fake):
     fake[0].losses = 2
     assert renderer.show(page(seed=1)).boxes
     fake[0].losses = 9
-    with pytest.raises(UserError, match=r"lost 3 times over a page \(the browser crashed\)"):
+    with pytest.raises(UserError, match=r"failed 3 times on a page \(the browser crashed\)"):
         renderer.show(page(seed=2))
     assert fake[0].opened == fake[0].closed
 
@@ -249,7 +249,7 @@ def case_of(task, prompt, gold):
 @pytest.mark.parametrize("frame, grid", [(None, None), ("thousandths", None), ("unit", None), (None, [12, 16])])
 def test_gold_of_grounding_earns_the_most(fake, form, frame, grid):
     if form == "box" and grid:
-        with pytest.raises(UserError, match="grid names cells, and no boxes"):
+        with pytest.raises(UserError, match="grid can't describe boxes"):
             Grounding(form=form, grid=grid)
         return
     for style in ("short", "json", "tags"):
@@ -328,7 +328,7 @@ def test_bad_options_are_refused_in_one_line(kind, options, message):
 
 def test_screens_on_which_nothing_can_be_found_are_told(fake, monkeypatch):
     monkeypatch.setattr(rendered, "boxes_of", lambda *_: {})
-    with pytest.raises(UserError, match="there was nothing to ask for on 40 pages"):
+    with pytest.raises(UserError, match="found no suitable element on 40 pages"):
         Grounding(size="small").prompts("train", 0)[0]
 
 
@@ -427,7 +427,7 @@ def test_an_expert_is_recorded_and_only_what_was_won(tmp_path):
     assert all(len(row["steps"]) == 1 and row["success"] for row in rows_of(tmp_path / "out"))
     kept = recording.record(FakeScreens(), plan(episodes=20, steps=2, won=True), tmp_path / "won")
     assert kept.failed and kept.episodes == kept.won > 0 and all(row["success"] for row in rows_of(tmp_path / "won"))
-    with pytest.raises(UserError, match="nobody knows what to do on unknown: take --policy random"):
+    with pytest.raises(UserError, match="there is no expert for unknown: use --policy random"):
         recording.record(FakeScreens(), plan("unknown", policy="expert"), tmp_path / "none")
     with pytest.raises(UserError, match="none of 6 episodes did what was to be done"):
         recording.record(FakeScreens(), plan("two", won=True), tmp_path / "none")
@@ -466,7 +466,7 @@ def test_nothing_is_overwritten_unasked_and_only_recordings_at_all(tmp_path):
     recording.record(FakeScreens(), plan(), out)
     before = (out / "episodes.jsonl").read_text()
     screens = FakeScreens()
-    with pytest.raises(UserError, match="is there already: name a new folder, or give --overwrite"):
+    with pytest.raises(UserError, match="exists already: name a new folder, or give --overwrite"):
         recording.record(screens, plan(seed=7), out)
     with pytest.raises(UserError, match="in a row were lost"):
         recording.record(FakeScreens(losses=9), plan(seed=7), out, overwrite=True)
@@ -476,7 +476,7 @@ def test_nothing_is_overwritten_unasked_and_only_recordings_at_all(tmp_path):
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("x")
-    with pytest.raises(UserError, match="is no recording, and is never overwritten"):
+    with pytest.raises(UserError, match="is not a recording, and is never overwritten"):
         recording.record(FakeScreens(), plan(), other, overwrite=True)
     assert (other / "thesis.txt").exists() and sorted(p.name for p in tmp_path.iterdir()) == ["mine", "out"]
 
@@ -555,8 +555,8 @@ def test_a_signal_before_the_first_episode_ends_the_command_at_once(tmp_path, mo
         (["--episodes", "0"], "0 is not in the range 1<=x<=1000000"),
         (["--policy", "clever"], "'clever' is not one of 'random', 'expert'"),
         (["--actions", "click,hover"], "--actions = 'hover' is unknown: choose one of click, type, key, scroll"),
-        (["--actions", "scroll"], "--actions 'scroll' must have click among them"),
-        (["--actions", "click", "--policy", "expert"], "--actions 'click' is about --policy random: leave it out"),
+        (["--actions", "scroll"], "--actions 'scroll' must include click"),
+        (["--actions", "click", "--policy", "expert"], "--actions 'click' is only for --policy random: leave it out"),
         (["--set", "size"], "--set 'size' has no value: write --set key=value"),
     ],
 )

@@ -362,13 +362,13 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
         ({"grid": [8]}, r"grid = \[8\] must be"),
         ({"grid": "8x8"}, "grid = '8x8' must be"),
         ({"grid": [0, 8]}, "grid = 0"),
-        ({"prompt": "Do it."}, "must have {instruction} in it"),
+        ({"prompt": "Do it."}, "must contain {instruction}"),
         ({"demos": 0}, "demos = 0"),
-        ({"recording": "/nowhere/at/all"}, "'/nowhere/at/all' is a folder that doesn't exist"),
-        ({"recording": "someone/recorded"}, "'someone/recorded' is a folder that doesn't exist"),
+        ({"recording": "/nowhere/at/all"}, "'/nowhere/at/all' doesn't exist"),
+        ({"recording": "someone/recorded"}, "'someone/recorded' doesn't exist"),
         ({"again": 3}, "again = 3"),
         ({"only": "won", "recording": "."}, "only = 'won' is unknown: choose one of success, all"),
-        ({"only": "all"}, "only = 'all' is about recorded episodes: give recording"),
+        ({"only": "all"}, "only = 'all' needs recorded episodes: set recording"),
     ],
 )
 def test_options_that_cant_be(screens, options, why):

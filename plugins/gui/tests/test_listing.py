@@ -188,18 +188,18 @@ def test_lost_pages_are_left_out_and_at_last_told():
     assert found == "An example:\nClick the goal of 14.\ndone\n\nAn example:\nClick the goal of 15.\ndone"
     assert not now_and_then.open_now
     broken = examples.Examples(lambda: Planted(lost=99), 1, 0, lambda *told: "")
-    with pytest.raises(UserError, match="page 'known' was lost 5 times while an example was looked for: it hangs"):
+    with pytest.raises(UserError, match="page 'known' failed 5 times during the search for an example: it hangs"):
         broken.of("known")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"most": 5}, 'most = 5 is about a list of elements: set observe = "elements" or "both"'),
+        ({"most": 5}, 'most = 5 needs a list of elements: set observe = "elements" or "both"'),
         ({"most": -1, "observe": "both"}, "most = -1 must be"),
         ({"examples": 21}, "examples = 21 must be"),
         ({"examples": True}, "examples = True must be"),
-        ({"examples": 2}, 'examples = 2 are told as lists of elements: set observe = "elements" or "both"'),
+        ({"examples": 2}, 'examples = 2 needs a list of elements: set observe = "elements" or "both"'),
     ],
 )
 def test_options_that_cannot_be(options, said):

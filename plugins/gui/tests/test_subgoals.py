@@ -179,8 +179,8 @@ def test_a_small_model_answers_the_same_however_many_are_asked():
         ({"model": "/nowhere/at/all"}, "is not a folder: give"),
         ({"model": "tiny", "above": 2}, "above = 2 must be a number from 0 to 1"),
         ({"model": "tiny", "above": True}, "above = True must be a number from 0 to 1"),
-        ({"model": "tiny", "question": "Done?"}, "question must hold {subgoal}"),
-        ({"model": "tiny", "question": "{subgoal} {when}"}, "only {action} and {subgoal} may stand"),
+        ({"model": "tiny", "question": "Done?"}, "question must contain {subgoal}"),
+        ({"model": "tiny", "question": "{subgoal} {when}"}, "only {action} and {subgoal} are allowed"),
         ({"model": "tiny", "batch_size": 0}, "batch_size = 0 must be a whole number"),
     ],
 )

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 MMRL_CONTRACT = 2
 
 TABLETOP = {
-    "reach": "Move the gripper to the thing that is named",
-    "push": "Push the thing that is named to its mark",
-    "pick": "Pick up the thing that is named",
-    "put-on": "Put the thing that is named on another",
-    "stack": "Stack one thing on another",
+    "reach": "Move the gripper to a named object",
+    "push": "Push a named object to its mark",
+    "pick": "Pick up a named object",
+    "put-on": "Put a named object on another",
+    "stack": "Stack one object on another",
 }
 SUCCESS = {"robotics/success": 0.0}
-"""The reward comes from the simulator, by stages; the verifier says whether the episode succeeded, for evaluations."""
+"""The reward comes from the simulator, by stages; the verifier measures success, for evaluations."""
 
 MOST = 1000.0
-"""Bound of what is added up over an episode."""
+"""Bound of sums over an episode."""
 LOOKING = [
     VerifierSpec(
         id="robotics/judge",
@@ -31,7 +31,7 @@ LOOKING = [
         rollout=True,
         graded=True,
         timeout_s=60.0,
-        summary="How likely a vision-language model is to say that it was done",
+        summary="Probability by which a vision-language model says that the task was done",
     ),
     VerifierSpec(
         id="robotics/progress",
@@ -42,7 +42,7 @@ LOOKING = [
         low=-MOST,
         high=MOST,
         timeout_s=120.0,
-        summary="What a vision-language model says of the progress from moment to moment",
+        summary="Progress from step to step by a vision-language model",
     ),
     VerifierSpec(
         id="robotics/vlm-rm",
@@ -53,10 +53,10 @@ LOOKING = [
         low=-MOST,
         high=MOST,
         timeout_s=60.0,
-        summary="How close CLIP finds each picture to a text",
+        summary="Similarity of each picture to a text by CLIP",
     ),
 ]
-"""Models that look at an episode; the last two pay for each call of the policy."""
+"""Verifiers that are models; the last two reward each call of the policy."""
 
 
 @hookimpl
@@ -82,13 +82,13 @@ def mmrl_tasks() -> list[TaskSpec]:
             id="robotics/progress-pairs",
             target="mmrl_robotics.pairs:ProgressPairs",
             verifiers={"robotics/percent": 1.0},
-            summary="By how much one moment of an expert's episode is ahead of another",
+            summary="Progress between two moments of an expert's episode",
         ),
         TaskSpec(
             id="robotics/demos",
             target="mmrl_robotics.demos:Demos",
             verifiers=SUCCESS,
-            summary="Demonstrations of a data set in LeRobot's format, and a simulator to evaluate in",
+            summary="Demonstrations of a data set in LeRobot's format, with a simulator for evaluation",
         ),
     ]
 
@@ -121,10 +121,15 @@ def mmrl_commands(cli: click.Group) -> None:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     return [
-        VerifierSpec(id="robotics/success", target="mmrl_robotics.verifiers:success", summary="The task was solved at any time"),
-        VerifierSpec(id="robotics/success-at-end", target="mmrl_robotics.verifiers:at_end", summary="It was solved at the end"),
+        VerifierSpec(id="robotics/success", target="mmrl_robotics.verifiers:success", summary="The task was solved at some time"),
         VerifierSpec(
-            id="robotics/quick", target="mmrl_robotics.verifiers:quick", graded=True, summary="Solved, and the sooner the better"
+            id="robotics/success-at-end", target="mmrl_robotics.verifiers:at_end", summary="The task was solved at the end"
+        ),
+        VerifierSpec(
+            id="robotics/quick",
+            target="mmrl_robotics.verifiers:quick",
+            graded=True,
+            summary="The task was solved, with a bonus for few steps",
         ),
         VerifierSpec(
             id="robotics/percent",

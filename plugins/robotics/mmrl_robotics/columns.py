@@ -1,4 +1,4 @@
-"""Columns of Parquet tables and lines of JSON, each fault in one line."""
+"""Read columns of Parquet tables and lines of JSON, with errors in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -> dict[str, Any]:
-    """Name -> column, of a whole table or of an episode's rows alone. wanted: these and no others are read; None for all."""
+    """Name -> column, of a whole table or of an episode's rows alone. wanted: columns to read; None for all."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -23,7 +23,7 @@ def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -
         raise UserError('data sets of demonstrations need pyarrow: pip install "multimodal-rl[train]"') from None
 
     if not path.is_file():
-        raise UserError(f"{display_path(path)} does not exist: download the data set whole")
+        raise UserError(f"{display_path(path)} does not exist: download the whole data set")
     try:
         there = pyarrow.parquet.read_schema(path).names
         if missing := [name for name in wanted or () if name not in there]:
@@ -38,7 +38,7 @@ def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -
 
 
 def numbers(column: Any, width: int, where: str) -> numpy.ndarray:
-    """float64 [T, width] of a column of numbers or of rows of numbers; UserError names the first frame that isn't."""
+    """float64 [T, width] of a column of numbers or of rows of numbers; Raises UserError for the first invalid frame."""
     import numpy
 
     rows: list[Any] = column.to_pylist()
@@ -47,19 +47,21 @@ def numbers(column: Any, width: int, where: str) -> numpy.ndarray:
         if len(cells) != width:
             raise UserError(f"{where} of frame {frame} has {len(cells)} numbers, and meta/info.json says {width}: correct one")
         if not all(isinstance(cell, int | float) and abs(cell) < 1e30 for cell in cells):  # NaN is not below anything
-            raise UserError(f"{where} of frame {frame} is {cells!r:.80}: it must be finite numbers; mend or remove the episode")
+            raise UserError(
+                f"{where} of frame {frame} is {cells!r:.80}: it must be finite numbers; correct or remove the episode"
+            )
     return numpy.array(rows, dtype=numpy.float64).reshape(len(rows), width)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """All objects of a file of JSON lines."""
+    """All objects in a file of JSON lines."""
     if not path.is_file():
-        raise UserError(f"{display_path(path)} does not exist: download the data set whole")
+        raise UserError(f"{display_path(path)} does not exist: download the whole data set")
     return list(read_table(str(path)))
 
 
 def size_of(feature: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(height, width) of a camera's pictures, where the data set says it."""
+    """(height, width) of a camera's pictures; None if the data set doesn't say."""
     shape, names = feature.get("shape"), feature.get("names")
     if not isinstance(shape, list) or len(shape) != 3 or not all(isinstance(n, int) for n in shape):
         return None

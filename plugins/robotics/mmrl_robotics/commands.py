@@ -1,4 +1,4 @@
-"""`mmrl record episodes`. What it needs is imported when it is used: `mmrl --help` reads this file too."""
+"""`mmrl record episodes`. Its imports are made on use, because `mmrl --help` imports this file."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ if TYPE_CHECKING:
 
 @click.group()
 def record() -> None:
-    """Record episodes, to train on or to test with."""
+    """Record episodes for training or tests."""
 
 
 @record.command()
 @click.argument("task")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("-n", "--episodes", default=100, show_default=True, type=click.IntRange(min=1))
-@click.option("--split", default="demo", show_default=True, help="Which of the task's starts.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
-@click.option("--fps", type=float, help="Steps a second; the simulator's own where it says so, else 10.")
-@click.option("--video", is_flag=True, help="Pictures as H.264, and not as PNG in the tables.")
+@click.option("--split", default="demo", show_default=True, help="Split of the task.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, with its value as in TOML.")
+@click.option("--fps", type=float, help="Steps per second; by default the simulator's own, or 10 if unknown.")
+@click.option("--video", is_flag=True, help="Pictures as H.264 instead of PNG in the tables.")
 @click.option(
-    "--physical",
-    is_flag=True,
-    help="Actions in metres, radians and so on; the gripper's as it is, which policies call close-positive.",
+    "--physical", is_flag=True, help="Actions in metres, radians and so on; the gripper's is unchanged: close-positive."
 )
 def episodes(
     task: str, folder: Path, episodes: int, split: str, settings: tuple[str, ...], fps: float | None, video: bool, physical: bool
 ) -> None:
-    """Record the expert of a task's simulator to a new folder, in LeRobot's format 2.1, with the statistics for normalising.
+    """Record the expert of a task's simulator into a new folder, in LeRobot's format 2.1, with statistics for normalisation.
 
     \b
     mmrl record episodes robotics/pick demos -n 100 --set dims=4 --set size=64

@@ -1,4 +1,4 @@
-"""Demonstrations of a data set as a task, and a simulator to evaluate in, if there is one."""
+"""Demonstrations of a data set as a task, optionally with a simulator for evaluation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mmrl_robotics.task import Episodes
 
 
 class Demos(Episodes):
-    """Demonstrations out of a folder in LeRobot's format, of version 2 or 3.
+    """Demonstrations from a folder in LeRobot's format, version 2 or 3.
 
     The split `demo` has a prompt for each step of each episode. With a simulator, `train` and `test` have its starts, as in
-    robotics/episodes; without one there is nothing but `demo`, and the task can only be imitated.
+    robotics/episodes; without one there is only `demo`, for imitation.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Demos(Episodes):
     ) -> None:
         """folder: of the data set. cameras: name of a simulator's camera = key of the data set's, such as
         { front = "observation.images.top" }; by default all, each under the last part of its key. state: its key, empty for
-        none. action: its key. units: `simulator` where actions are in [-1, 1], `physical` where they are metres, radians and so
-        on, for a policy with statistics. cache_mb: memory for what was read last. simulator: its id; empty for none. options:
-        those of robotics/episodes, and the simulator's own."""
+        none. action: its key. units: `simulator` if actions are in [-1, 1], `physical` if they are in metres, radians and so on,
+        for a policy with statistics. cache_mb: size of the cache. simulator: its id; empty for none. options: those of
+        robotics/episodes, and the simulator's own."""
         for name, value in (("folder", folder), ("state", state), ("action", action), ("simulator", simulator)):
             check_type(name, value, str)
         if cameras is not None:
@@ -45,16 +45,14 @@ class Demos(Episodes):
         check_choice("units", units, ("simulator", "physical"))
         check_integer("cache_mb", cache_mb, 0, 2**30)
         if options and not simulator:
-            raise UserError(
-                f"{next(iter(options))} is about a simulator, and none is named: give the option simulator, or drop it"
-            )
+            raise UserError(f"{next(iter(options))} needs a simulator: set the option simulator, or leave it out")
         super().__init__(simulator=simulator, **options)
         if not simulator:
             self.splits = ("demo",)  # type: ignore[misc]  # the option decides which there are
         self.physical = units == "physical"
         self.data = DataSet(folder, state=state, action=action, cameras=cameras, cache_mb=cache_mb)
         if not self.data.cameras and not state:
-            raise UserError("neither a camera nor a state is read, so nothing would be seen: name one")
+            raise UserError("observations would be empty: set a camera or a state")
         self._ends = list(accumulate(episode.length for episode in self.data.episodes))
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:

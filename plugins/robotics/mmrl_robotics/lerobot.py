@@ -1,7 +1,7 @@
-"""Data sets in LeRobot's format, versions 2 and 3: tables of steps in Parquet, pictures in them or in videos beside them.
+"""Data sets in LeRobot's format, versions 2 and 3: tables of steps in Parquet, with pictures in them or in videos.
 
-What can be told from `meta` is checked at once; an episode is read when one of its moments is asked for, and what is wrong with
-it is a UserError in one line that names its file.
+The files in `meta` are checked at once; an episode is read when one of its steps is used, and its errors are UserErrors in one
+line that name the file.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ INDICES = ("episode_index", "frame_index", "task_index", "timestamp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """Where an episode lies."""
+    """The files of an episode."""
 
     index: int
     length: int
-    """Steps."""
+    """Number of steps."""
     table: Path
     shared: bool
-    """Its file has other episodes too."""
+    """Whether its file has other episodes too."""
     videos: Mapping[str, tuple[Path, float]]
-    """Key of a camera -> its video, and the second in it at which the episode begins."""
+    """Key of a camera -> its video, and the time in seconds at which the episode begins in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The numbers of an episode of T steps."""
+    """States and actions of an episode of T steps."""
 
     state_TS: torch.Tensor | None
     actions_TA: torch.Tensor
@@ -54,18 +54,20 @@ class Steps:
 
 
 class DataSet:
-    """A folder with a data set. It keeps what it read last, up to a bound."""
+    """A folder with a data set, with a cache of bounded size."""
 
     def __init__(self, folder: str | Path, *, state: str, action: str, cameras: Mapping[str, str] | None, cache_mb: int) -> None:
-        """state, action: keys of the data set, state empty for none. cameras: name -> key; None for all that there are, each
-        under the last part of its key. cache_mb: of numbers and undecoded pictures."""
+        """state, action: keys of the data set, state empty for none. cameras: name -> key; None for all, each under the last part
+        of its key. cache_mb: size of the cache of numbers and undecoded pictures."""
         self.folder = Path(folder).expanduser()
         self.info = _info(self.folder)
         self.version, self.features = _version(self.folder, self.info), self.info["features"]
         known = [key for key, feature in self.features.items() if feature.get("dtype") in ("image", "video")]
         self.cameras = {key.rpartition(".")[2]: key for key in known} if cameras is None else dict(cameras)
         if cameras is None and len(self.cameras) < len(known):
-            raise UserError(f"{self._named(INFO)}: its cameras {', '.join(known)} end alike: name them with the option cameras")
+            raise UserError(
+                f"{self._named(INFO)}: its cameras {', '.join(known)} have equal last parts: name them with the option cameras"
+            )
         self.state, self.action = state, action
         for option, key in [("state", state), ("action", action)] if state else [("action", action)]:
             self._has(option, key, [k for k in self.features if k not in known and k not in (*INDICES, "index")])
@@ -81,11 +83,11 @@ class DataSet:
     # -- episodes ---------------------------------------------------------------------------------------------------------
 
     def steps(self, episode: Episode) -> Steps:
-        """The numbers of an episode."""
+        """States and actions of an episode."""
         return self._kept((episode.index, ""), lambda: self._steps(episode), lambda steps: steps.bytes)
 
     def picture(self, episode: Episode, frame: int, key: str) -> torch.Tensor:
-        """What a camera showed in one step, uint8 [H, W, 3]."""
+        """A camera's picture in one step, uint8 [H, W, 3]."""
         where = f"{self._named(episode.table)}: {key} of frame {frame} of episode {episode.index}"
         pictures = Pictures(self.folder, where, columns.size_of(self.features[key]))
         if key in episode.videos:
@@ -120,20 +122,20 @@ class DataSet:
         """float32 [T, width] of a key."""
         shape = self.features[key].get("shape")
         if not isinstance(shape, list) or len(shape) != 1 or not isinstance(shape[0], int):
-            raise UserError(f"{self._named(INFO)}: {key} has the shape {shape!r:.60}: a row of numbers is read")
+            raise UserError(f"{self._named(INFO)}: {key} has the shape {shape!r:.60}: it must be a row of numbers")
         return torch.from_numpy(columns.numbers(found[key], shape[0], f"{where}: {key}")).float()
 
     def _instruction(self, index: int | None, where: str) -> str:
         if index not in self.tasks:
             known = f"{min(self.tasks)} to {max(self.tasks)}" if self.tasks else "none"
-            raise UserError(f"{where}: task_index {index} is none of those in {TASKS}, which has {known}: correct one of them")
+            raise UserError(f"{where}: task_index {index} is not in {TASKS}, which has {known}: correct one of them")
         return self.tasks[index]
 
     def _filter(self, episode: Episode) -> int | None:
         return episode.index if episode.shared else None
 
     def _kept(self, key: tuple[int, str], read: Callable[[], Any], size: Callable[[Any], int]) -> Any:
-        """What was read before, or is read now; the oldest is forgotten where there is no room."""
+        """A value from the cache, or read now; the oldest values are evicted if there is no room."""
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key][1]
@@ -144,12 +146,12 @@ class DataSet:
             self._free += self._cache.popitem(last=False)[1][0]
         return found
 
-    # -- what is told in meta ---------------------------------------------------------------------------------------------
+    # -- files in meta ----------------------------------------------------------------------------------------------------
 
     def _has(self, option: str, key: str, known: list[str]) -> None:
         if key not in known:
             have = ", ".join(known) or "none of that kind"
-            raise UserError(f"{option} = {key!r} is no key of the data set {display_path(self.folder)}: it has {have}")
+            raise UserError(f"{option} = {key!r} is not a key of the data set {display_path(self.folder)}: it has {have}")
 
     def _named(self, path: str | Path) -> str:
         return display_path(self.folder / path)
@@ -167,7 +169,7 @@ class DataSet:
             rows = [{"task_index": index, "task": text} for index, text in pairs]
         for row in rows:
             if not isinstance(row.get("task_index"), int) or not str(row.get("task") or "").strip():
-                raise UserError(f"{self._named(TASKS)}: {row!r:.100} has no task_index or no task: say what is to be done")
+                raise UserError(f"{self._named(TASKS)}: {row!r:.100} has no task_index or no task: add them")
         return {row["task_index"]: str(row["task"]).strip() for row in rows}
 
     def _episodes(self) -> Iterator[Episode]:
@@ -186,18 +188,18 @@ class DataSet:
                 )
             except KeyError as error:
                 raise UserError(
-                    f"{self._named(EPISODES)}: episode {index} doesn't say {error.args[0]!r}, which its path in {INFO} needs"
+                    f"{self._named(EPISODES)}: episode {index} has no {error.args[0]!r}, which its path in {INFO} needs"
                 ) from error
 
     def _listed(self, videos: list[str]) -> list[dict[str, Any]]:
-        """What is said of each episode."""
+        """The entries of all episodes."""
         if self.version == 2:
             return columns.lines(self.folder / f"{EPISODES}.jsonl")
         wanted = ["episode_index", "length", "data/chunk_index", "data/file_index"]
         wanted += [f"videos/{key}/{name}" for key in videos for name in ("chunk_index", "file_index", "from_timestamp")]
         files = sorted((self.folder / EPISODES).glob("*/*.parquet"))
         if not files:
-            raise UserError(f"{self._named(EPISODES)} has no table: download the data set whole")
+            raise UserError(f"{self._named(EPISODES)} has no table: download the whole data set")
         rows: list[dict[str, Any]] = []
         for file in files:
             table = columns.read(file, wanted)
@@ -205,10 +207,10 @@ class DataSet:
         return sorted(rows, key=lambda row: row["episode_index"])
 
     def _path(self, which: str, row: Mapping[str, Any], part: str, key: str = "") -> Path:
-        """The file of an episode, by the pattern that the data set names."""
+        """The file of an episode, by the data set's pattern."""
         pattern = self.info.get(which)
         if not isinstance(pattern, str):
-            raise UserError(f"{self._named(INFO)} has no {which}: download the data set whole")
+            raise UserError(f"{self._named(INFO)} has no {which}: download the whole data set")
         named = {"video_key": key, "episode_index": row["episode_index"]}
         if self.version == 2:
             named["episode_chunk"] = row["episode_index"] // int(self.info.get("chunks_size") or 1000)
@@ -224,7 +226,7 @@ def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO
     if not path.is_file():
         raise UserError(
-            f"{display_path(path)} does not exist: folder must hold a data set in LeRobot's format (RLDS must be converted first)"
+            f"{display_path(path)} does not exist: folder must contain a data set in LeRobot's format (convert RLDS first)"
         )
     try:
         found = json.loads(path.read_bytes())
@@ -232,7 +234,7 @@ def _info(folder: Path) -> dict[str, Any]:
         raise UserError(f"{display_path(path)} is no JSON ({str(error)[:100]}): download it again") from error
     features = found.get("features") if isinstance(found, dict) else None
     if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
-        raise UserError(f"{display_path(path)} has no features: it is no data set in LeRobot's format")
+        raise UserError(f"{display_path(path)} has no features: it is not a data set in LeRobot's format")
     return found
 
 

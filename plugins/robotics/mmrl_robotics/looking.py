@@ -1,4 +1,4 @@
-"""Verifiers that look at an episode: a vision-language model that says whether it is done, or from moment to moment how it goes.
+"""Verifiers with a vision-language model that judges success of an episode, or progress from step to step.
 
 T calls of the policy; an episode has T + 1 moments, before each call and at the end.
 """
@@ -33,7 +33,7 @@ WORDS = (
 
 
 class Judge:
-    """How likely a vision-language model is to say that the instruction was carried out: the chance of yes among yes and no."""
+    """The probability of yes, among yes and no, with which a vision-language model says that the instruction was carried out."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Judge:
         batch_size: int = 16,
         max_pixels: int | None = None,
     ) -> None:
-        """model: a folder, a hub name, or tiny. question: with {instruction} in it, to be answered by yes or no; mmrl's own when
-        empty. frames: how many moments are shown, spread over the episode; 1 shows how it was left. camera: whose pictures; the
-        first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once.
-        max_pixels: larger pictures are shrunk."""
+        """model: a folder, a hub name, or tiny. question: a yes/no question with {instruction} in it; mmrl's own when empty.
+        frames: number of pictures, evenly spread over the episode; 1 is the final one. camera: its name; the first when empty.
+        device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels: larger
+        pictures are shrunk."""
         self.check({}, model=model, question=question, frames=frames, camera=camera, device=device, batch_size=batch_size)
         self.question, self.frames, self.camera = question or (DONE if frames == 1 else WATCHED), frames, camera
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
@@ -85,8 +85,8 @@ class Judge:
 
 
 class Progress:
-    """What a vision-language model says of the progress between moments, -1 to 1 each; the rewards are these differences, and the
-    value is their sum (Zhai et al., A Vision-Language-Action-Critic Model for Robotic Real-World Reinforcement Learning)."""
+    """The progress between moments by a vision-language model, -1 to 1 each; these are the rewards of the calls, and the value is
+    their sum (Zhai et al., A Vision-Language-Action-Critic Model for Robotic Real-World Reinforcement Learning)."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class Progress:
         batch_size: int = 16,
         max_pixels: int | None = None,
     ) -> None:
-        """model: a folder, a hub name, or tiny. every: calls between the two moments of a pair. says: number, a percentage of the
-        task, of which more than 100 counts as 100; word, where the progress is the chance of yes among yes and no, times 2,
-        less 1. question: with {instruction} in it, asked of two pictures; mmrl's own when empty. camera: whose pictures; the
-        first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once.
-        max_pixels: larger pictures are shrunk."""
+        """model: a folder, a hub name, or tiny. every: calls between the two moments of a pair. says: form of the model's answer:
+        number, a percentage of the task, at most 100; word, yes or no, of which the progress is the probability of yes times 2,
+        minus 1. question: about two pictures, with {instruction} in it; mmrl's own when empty. camera: its name; the first when
+        empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels:
+        larger pictures are shrunk."""
         self.check(
             {}, model=model, every=every, says=says, question=question, camera=camera, device=device, batch_size=batch_size
         )
@@ -144,7 +144,7 @@ class Progress:
         scores = []
         for calls, moments in places:
             steps = [0.0] * calls
-            for moment in moments[1:]:  # it was reached by the call before it
+            for moment in moments[1:]:  # the call before it led there
                 steps[moment - 1] = next(said)
             scores.append(Score(sum(steps), steps=tuple(steps)))
         return scores
@@ -162,51 +162,51 @@ def moments_of(calls: int, every: int) -> list[int]:
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """`wanted` of `count` moments at equal distances, the last one always and with more than one the first too; all of them where
-    there are fewer."""
+    """`wanted` of `count` moments at equal distances, always with the last, and with the first if there are several; all of them
+    if there are fewer."""
     if wanted >= count:
         return list(range(count))
     return [count - 1] if wanted == 1 else [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
 
 
 def pictures(case: Case, camera: str = "") -> list[Any]:
-    """The T + 1 pictures of an episode, as PIL images. Raises UserError where it has none of this camera."""
+    """The T + 1 pictures of an episode, as PIL images. Raises UserError if it has none of this camera."""
     from PIL import Image
 
     data = case.rollout.data if isinstance(case.rollout, Trajectory) else None
     if data is None or not data.images:
-        raise UserError("the episode has no pictures: it needs a simulator that renders, and not states alone")
+        raise UserError("the episode has no pictures: it needs a simulator that renders, not only states")
     camera = camera or next(iter(data.images))
     if camera not in data.images:
-        raise UserError(f"camera {camera!r} is none of the episode's: {', '.join(data.images)}")
+        raise UserError(f"camera {camera!r} is not in the episode: choose one of {', '.join(data.images)}")
     return [Image.fromarray(frame) for frame in data.images[camera].numpy()]
 
 
 def instruction(case: Case) -> str:
-    """What was to be done, without the full stop, which the question has."""
+    """The instruction, without a full stop, which the question has."""
     assert isinstance(case.rollout, Trajectory) and case.rollout.data is not None
     return case.rollout.data.instruction.rstrip(". ")
 
 
 def check_question(cameras: Mapping[str, Sequence[str]], question: str, camera: str) -> None:
-    """Refuse what no verifier here can ask. cameras: label of a task -> the names of its simulator's cameras."""
+    """Raise UserError for an invalid question or camera. cameras: label of a task -> names of its simulator's cameras."""
     check_cameras(cameras, camera)
     if question and "{instruction}" not in question:
-        raise UserError("question must hold {instruction}, where what was to be done goes")
+        raise UserError("question must contain {instruction}, which the instruction replaces")
     formatted("question", question)
 
 
 def check_cameras(cameras: Mapping[str, Sequence[str]], camera: str) -> None:
     for label, known in cameras.items():
         if not known:
-            raise UserError(f"the simulator of task {label!r} has no cameras, so there is nothing to look at")
+            raise UserError(f"the simulator of task {label!r} has no cameras: this verifier needs pictures")
         if camera and camera not in known:
-            raise UserError(f"camera = {camera!r} is none of the simulator's of task {label!r}: {', '.join(known)}")
+            raise UserError(f"camera = {camera!r} is not a camera of task {label!r}: choose one of {', '.join(known)}")
 
 
 def formatted(name: str, text: str, instruction: str = "") -> str:
-    """The text with the instruction in its place; UserError for braces that mean nothing."""
+    """The text with the instruction in its place. Raises UserError for unknown braces."""
     try:
         return text.format(instruction=instruction)
     except (KeyError, IndexError, ValueError) as error:
-        raise UserError(f"{name} = {text[:60]!r}: in braces only {{instruction}} may stand ({error})") from None
+        raise UserError(f"{name} = {text[:60]!r}: only {{instruction}} is allowed in braces ({error})") from None

@@ -1,4 +1,4 @@
-"""Two moments of an expert's episode, and by how much one is ahead of the other: what a critic of progress learns from."""
+"""Progress between two moments of an expert's episode: training data of a progress critic."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mmrl.api.tasks.option_checks import LazyPrompts, check_integer, check_split
 from mmrl_robotics.looking import PAIR
 
 SOURCES = {"train": "demo", "test": "test"}
-"""Which split of the episodes' task each split here is played from."""
+"""Split -> split of the episodes' task from which it is played."""
 
 
 class Episode(NamedTuple):
-    """What is kept of one that succeeded."""
+    """Data of a successful episode."""
 
     instruction: str
     images: Any
@@ -24,11 +24,11 @@ class Episode(NamedTuple):
 
 
 class ProgressPairs(Task):
-    """Two moments in random order. The answer is the difference between the shares of its actions that the expert had taken, in
-    percent, so the answers of moments one after the other add up (order in time as a measure of progress: Zhai et al., A
+    """Two moments in random order. The answer is the difference between the shares of actions that the expert had executed, in
+    percent, so the answers of consecutive moments add up (time as a measure of progress: Zhai et al., A
     Vision-Language-Action-Critic Model for Robotic Real-World Reinforcement Learning).
 
-    The expert plays when the prompts are first asked for; episodes in which it failed are left out.
+    The expert plays on first use of the prompts; episodes in which it failed are left out.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class ProgressPairs(Task):
         camera: str = "",
         **options: Any,
     ) -> None:
-        """task: id of the task whose episodes are shown. episodes, held_out: how many are played for train and test. pairs: of
-        each episode. camera: whose pictures; the first when empty. options: those of that task."""
+        """task: id of the task whose episodes are used. episodes, held_out: number of episodes for train and test. pairs: number
+        for each episode. camera: its name; the first when empty. options: those of that task."""
         for name, value in (("episodes", episodes), ("held_out", held_out), ("pairs", pairs)):
             check_integer(name, value, 1, 100_000)
         for name, text in (("task", task), ("camera", camera)):
@@ -85,8 +85,8 @@ class ProgressPairs(Task):
 
     def _kept(self, data: Any) -> Episode:
         if not data.images:
-            raise UserError(f"episodes of task {self.task!r} have no pictures: take one whose simulator renders")
+            raise UserError(f"episodes of task {self.task!r} have no pictures: choose one whose simulator renders")
         camera = self.camera or next(iter(data.images))
         if camera not in data.images:
-            raise UserError(f"camera = {camera!r} is none of the simulator's: {', '.join(data.images)}")
+            raise UserError(f"camera = {camera!r} is not a camera of the simulator: choose one of {', '.join(data.images)}")
         return Episode(data.instruction.rstrip(". "), data.images[camera].cpu().numpy())

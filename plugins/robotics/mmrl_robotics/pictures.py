@@ -1,4 +1,4 @@
-"""One frame of a demonstration, out of a table's cell or out of a video."""
+"""One frame of a demonstration, from a table's cell or a video."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
 
 TOLERANCE_S = 1e-4
-"""How far a frame's time may be from the time of its step; LeRobot's own default."""
+"""Maximal distance of a frame's time from the time of its step; LeRobot's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +23,24 @@ class Pictures:
     """Pictures of one size."""
 
     folder: Path
-    """Paths in cells are relative to it."""
+    """The folder of relative paths in cells."""
     where: str
-    """What is read, for messages."""
+    """Name of the source, for messages."""
     size: tuple[int, int] | None
-    """(height, width) that each must have."""
+    """Required (height, width)."""
 
     def of_cell(self, cell: Any) -> torch.Tensor:
-        """uint8 [H, W, 3] of `{"bytes": ..., "path": ...}`, as `datasets` keeps pictures."""
+        """uint8 [H, W, 3] of `{"bytes": ..., "path": ...}`, the form of pictures in `datasets`."""
         import numpy
 
         known = isinstance(cell, Mapping) and (cell.get("bytes") or cell.get("path"))
         if not known:
-            raise UserError(f"{self.where} holds no picture, but {cell!r:.60}: mend or remove the episode")
+            raise UserError(f"{self.where} is {cell!r:.60}, not a picture: correct or remove the episode")
         image = load_image(known if isinstance(known, bytes) else self.folder / known, name=self.where)
         return self._fits(torch.from_numpy(numpy.array(image)))
 
     def of_video(self, path: Path, time_s: float) -> torch.Tensor:
-        """uint8 [H, W, 3] of the frame that is shown at that time."""
+        """uint8 [H, W, 3] of the frame at that time."""
         try:
             import av
         except ModuleNotFoundError:
@@ -48,7 +48,7 @@ class Pictures:
 
         if not path.is_file():
             raise UserError(f"{display_path(path)} does not exist: download the data set with its videos")
-        tolerance = TOLERANCE_S + abs(time_s) * 2**-22  # times are kept as float32
+        tolerance = TOLERANCE_S + abs(time_s) * 2**-22  # times are stored as float32
         best: Any = None
         try:
             with av.open(str(path)) as video:

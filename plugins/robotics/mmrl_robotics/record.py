@@ -1,4 +1,4 @@
-"""Episodes written to a folder in LeRobot's format, version 2.1, with the statistics that policies normalise by."""
+"""Write episodes to a folder in LeRobot's format, version 2.1, with statistics for normalisation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mmrl import UserError
 from mmrl.api.simulators.types import ActionSpec, Demonstration
 
 CHUNK = 1000
-"""Episodes in a folder of files."""
+"""Episodes per folder."""
 TABLE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 INDICES = {"timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64"}
 SAMPLED = 2000
-"""Pictures of a camera that its statistics are taken of, at most, spread over all."""
+"""Maximum of a camera's pictures for statistics, evenly spread."""
 
 
 def write(folder: Path, episodes: Iterable[Demonstration], *, fps: float, video: bool = False) -> int:
-    """Episodes -> a data set in a new folder; how many there were. fps: steps a second. video: pictures as H.264 in MP4, which
-    loses a little, and not as PNG in the tables."""
+    """Write episodes as a data set into a new folder; returns their number. fps: steps per second. video: pictures as H.264 in
+    MP4, which is slightly lossy, instead of PNG in the tables."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: name a new folder")
     (folder / "meta").mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def write(folder: Path, episodes: Iterable[Demonstration], *, fps: float, video:
 
 
 def _values(shown: Demonstration) -> dict[str, numpy.ndarray]:
-    """What an episode holds, by LeRobot's keys."""
+    """The values of an episode by LeRobot's keys."""
     found = {f"observation.images.{camera}": rows.numpy() for camera, rows in shown.images.items()}
     if shown.state is not None:
         found["observation.state"] = shown.state.numpy()
@@ -72,7 +72,7 @@ def _values(shown: Demonstration) -> dict[str, numpy.ndarray]:
 
 
 def _features(values: Mapping[str, numpy.ndarray], shown: Demonstration, video: bool) -> dict[str, Any]:
-    """What info.json says of each key."""
+    """The description of each key in info.json."""
     found: dict[str, Any] = {}
     for key, of in values.items():
         if of.ndim == 4:
@@ -118,12 +118,12 @@ def _png(picture: numpy.ndarray) -> bytes:
 
 
 def _write_video(path: Path, pictures: numpy.ndarray, fps: float) -> None:
-    """H.264, a key frame every second frame, as LeRobot has it for quick access."""
+    """H.264 with a key frame every second frame, as in LeRobot, for quick access."""
     import av
 
     height, width = pictures.shape[1:3]
     if height % 2 or width % 2:
-        raise UserError(f"pictures of {width} x {height} pixels make no H.264 video: take even sides, or no video")
+        raise UserError(f"pictures of {width} x {height} pixels can't be encoded as H.264: use even sides, or no video")
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as video:
         stream: Any = video.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000), options={"crf": "12", "g": "2"})
@@ -133,11 +133,11 @@ def _write_video(path: Path, pictures: numpy.ndarray, fps: float) -> None:
         video.mux(stream.encode())
 
 
-# -- what is told of all ----------------------------------------------------------------------------------------------------
+# -- meta data of all -------------------------------------------------------------------------------------------------------
 
 
 def statistics(rows: numpy.ndarray, *, quantiles: bool = True) -> dict[str, Any]:
-    """min, max, mean, std, count and, where asked for, q01 and q99 of each number, or of each channel of pictures in [0, 1]."""
+    """min, max, mean, std, count and, with `quantiles`, q01 and q99 of each number, or of each channel of pictures in [0, 1]."""
     pictures = rows.dtype == numpy.uint8
     values = (rows[:: max(1, len(rows) // SAMPLED)] / 255.0).reshape(-1, 3) if pictures else rows.astype(numpy.float64)
     values = values.reshape(len(values), -1)
@@ -193,11 +193,11 @@ def _add_line(path: Path, row: Any) -> None:
 
 
 def physical(shown: Demonstration, action: ActionSpec | None) -> Demonstration:
-    """A demonstration with its actions in the units that the simulator says; its gripper's are left alone: -1 opens, 1 closes."""
+    """A demonstration with its actions in the simulator's physical units; its gripper's are unchanged: -1 opens, 1 closes."""
     import torch
 
     if action is None or not action.units:
-        raise UserError("the simulator doesn't say what 1 of an action is (ActionSpec.units): leave out --physical")
+        raise UserError("the simulator doesn't give its actions' units (ActionSpec.units): leave out --physical")
     units = torch.tensor(action.units)
     if action.gripper is not None:
         units[action.gripper] = 1.0

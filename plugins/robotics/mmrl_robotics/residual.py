@@ -1,4 +1,4 @@
-"""A small policy that corrects a frozen one: its actions are those of the base, moved a little (Ankile et al., Residual
+"""A small policy that corrects a frozen one: its actions are those of the base plus a small correction (Ankile et al., Residual
 Off-Policy RL for Finetuning Behavior Cloning Policies, ResFiT; here the residual learns on-policy)."""
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from mmrl.api.simulators.types import Observation
 from mmrl_robotics.small import Small
 
 PLANS = 65_536
-"""Episodes whose planned actions are kept: more than go on at a time, anywhere."""
+"""Maximum of episodes whose planned actions are cached: more than are ever active at a time."""
 
 
 class Residual(ActingPolicy):
-    """`model` is `cnn` or `mlp`, what the correction sees through, or a folder that this class saved. The base is not trained,
-    and not saved with it.
+    """`model` is `cnn` or `mlp`, the network of the correction, or a folder that this class saved. The base is neither trained
+    nor saved with it.
 
-    Where the base chooses chunks, it is asked when its last one is used up, and each action of the chunk is corrected by what is
-    seen when its turn has come. A choice is the correction and the base's action, [1, 2 A]: the update computes the correction's
-    likelihood alone.
+    If the base chooses chunks, it is called when its last chunk is used up, and each action of the chunk is corrected by the
+    observation at its step. A choice is the correction and the base's action, [1, 2 A]: the update computes only the correction's
+    likelihood.
     """
 
     trained_whole = True
@@ -60,8 +60,8 @@ class Residual(ActingPolicy):
         hidden: Sequence[int] = (256, 256),
         spread: float = 0.3,
     ) -> None:
-        """base: a folder with a policy that acts; its likeliest actions are corrected. scale: the most that a correction moves a
-        number of an action. state, size, camera, hidden, spread: see `Small`."""
+        """base: a folder with a policy that acts; its likeliest actions are corrected. scale: maximal correction of a number of
+        an action. state, size, camera, hidden, spread: see `Small`."""
         options.check_text("base", base)
         options.check_number("scale", scale, 0, 2)
         options.check_integer("state", state, 0, 100_000)
@@ -72,12 +72,12 @@ class Residual(ActingPolicy):
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)
         kept = settings_of(given) if given else {}
         own = config.model_copy(update={"model": kept.get("model", config.model)})
-        # the base's action is read as more of the state
+        # the base's action is appended to the state
         self.small = Small(own, device=device, seed=seed, dims=self.dims, state=state + self.dims, size=size, camera=camera,
                            hidden=hidden, spread=spread)  # fmt: skip
         self.state, self.model, self.head, self.width = state, self.small.model, self.small.head, self.small.width
         assert isinstance(self.head, Normal)
-        torch.nn.init.zeros_(self.head.mean[-1].weight)  # type: ignore[arg-type]  # at first nothing is corrected
+        torch.nn.init.zeros_(self.head.mean[-1].weight)  # type: ignore[arg-type]  # initial corrections are 0
         if given:
             self.load(given)
 
@@ -94,7 +94,7 @@ class Residual(ActingPolicy):
         return actions, torch.cat([moved, base_n1A], -1), logprobs, states
 
     def _planned(self, seen: Observation, draw: Draw) -> torch.Tensor:
-        """[n, 1, A]: what the base does in these calls of these episodes; it looks once a chunk."""
+        """[n, 1, A]: the base's actions in these calls of these episodes; it is called once per chunk."""
         if self.base.chunk == 1:
             return self.base.simulated(self.base.choose(seen, draw, 0.0)[0])
         seeds, turns = draw.seeds_n.tolist(), (draw.calls_n % self.base.chunk).tolist()
@@ -105,7 +105,7 @@ class Residual(ActingPolicy):
             own = Draw(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
             planned_nKA = self.base.simulated(self.base.choose(seen.rows(rows), own, 0.0)[0])
             for i, plan_KA in zip(asked, planned_nKA, strict=True):
-                self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # one that is first seen in mid-chunk begins there
+                self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # an episode first seen in the middle of a chunk begins there
                 self._plans.move_to_end(seeds[i])
         while len(self._plans) > max(PLANS, len(seeds)):
             self._plans.popitem(last=False)
@@ -130,7 +130,7 @@ class Residual(ActingPolicy):
         return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
 
     def clone(self, frozen: bool = False) -> Residual:
-        """The base is not copied: nobody changes it."""
+        """The base is not copied, because it never changes."""
         other = copy.deepcopy(self, {id(self.base): self.base})
         if frozen:
             other.model.requires_grad_(False)
@@ -145,13 +145,13 @@ class Residual(ActingPolicy):
 
 
 def base_of(folder: Path, config: PolicyConfig, device: str | torch.device) -> Any:
-    """The policy that was saved in a folder, with the dtype, attention and limits of this configuration. Raises UserError where
+    """Load the policy that was saved in a folder, with the dtype, attention and limits of this configuration. Raises UserError if
     there is none."""
     if not folder.is_dir():
-        raise UserError(f"policy.options.base {str(folder)!r} is no folder: give one with a policy that acts")
+        raise UserError(f"policy.options.base {str(folder)!r} is not a folder: give one with a policy that acts")
     if not (folder / SETTINGS).is_file():
         raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
     base = saved_policy(folder, config, device)
     if isinstance(base, Residual):
-        raise UserError(f"policy.options.base {str(folder)!r} corrects another policy itself: give one of another kind")
+        raise UserError(f"policy.options.base {str(folder)!r} is a residual policy itself: give one of another kind")
     return base

@@ -43,10 +43,10 @@ class Small(ActingPolicy):
         statistics_kind: str = "",
         gripper: str = "",
     ) -> None:
-        """dims: numbers of an action. state: of the state that is read, 0 for none. size: pixels of the camera's sides. camera:
-        the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
-        spread: the standard deviation that a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what
-        its numbers mean, see `units.load_statistics`."""
+        """dims: numbers of an action. state: numbers of the state that is read, 0 for none. size: pixels of the camera's sides.
+        camera: the first one when empty. hidden: widths of the perceptron, or of the layers after the convolutions. head: normal,
+        flow. spread: initial standard deviation of a normal head. statistics, statistics_key, statistics_kind, gripper:
+        normalisation of its numbers, see `units.load_statistics`."""
         options.check_integer("dims", dims, 1, 256)
         options.check_integer("chunk", chunk, 1, 256)
         options.check_integer("state", state, 0, 100_000)
@@ -65,7 +65,7 @@ class Small(ActingPolicy):
         if head not in HEADS:
             raise UserError(f"policy.options.head = {head!r} is unknown: choose one of {', '.join(HEADS)}")
         if self.kind == "mlp" and not state:
-            raise UserError("policy.options.state = 0: a perceptron reads the state alone: say how many numbers it has")
+            raise UserError("policy.options.state = 0: a perceptron reads only the state: set it to the state's size")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             eye, width = _convolutions(size) if self.kind == "cnn" else (nn.Sequential(), 0)
@@ -78,7 +78,9 @@ class Small(ActingPolicy):
                 width = inner
             self.width = width or state
             self.head = Flow(self.width, dims) if head == "flow" else Normal(self.width, dims, spread)
-            places = nn.Embedding(chunk, self.width) if chunk > 1 else None  # one place would be a second, much quicker bias
+            places = (
+                nn.Embedding(chunk, self.width) if chunk > 1 else None
+            )  # a single embedding would be a second bias that learns much faster
             if places is not None:
                 nn.init.normal_(places.weight, std=0.02)
         self.head_kind = head
@@ -90,7 +92,7 @@ class Small(ActingPolicy):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Refuse a `model` that is none, without making it."""
+        """Raise UserError for an invalid `model`, without making it."""
         _kind(config.model, Path(config.model) if Path(config.model).is_dir() else None)
 
     def settings(self) -> Mapping[str, Any]:
@@ -124,10 +126,10 @@ class Small(ActingPolicy):
 def _kind(model: str, folder: Path | None) -> str:
     if folder is not None:
         if not (found := settings_of(folder)):
-            raise UserError(f"{str(folder)!r} has no {SETTINGS}: it is no policy that acts", key="policy.model")
+            raise UserError(f"{str(folder)!r} has no {SETTINGS}: it is not a policy that acts", key="policy.model")
         return str(found.get("model"))
     if model not in ("cnn", "mlp"):
-        raise UserError(f"{model!r} is no small policy: write cnn, mlp, or a folder with one", key="policy.model")
+        raise UserError(f"{model!r} is not a small policy: use cnn, mlp, or a folder with one", key="policy.model")
     return model
 
 

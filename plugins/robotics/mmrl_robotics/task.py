@@ -1,4 +1,4 @@
-"""Episodes of a simulator as a task: which starts are trained on and which are held out, and what is paid."""
+"""Episodes of a simulator as a task: the splits of starts, and the reward."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mmrl.api.simulators.types import Simulation
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 
 APART = 100_000_000
-"""Seeds of different splits are so far from each other."""
+"""Distance between the seeds of different splits."""
 SPLITS = ("demo", "train", "test")
 CALLS = 64
-"""A demonstration is imitated at so many moments, counted round and round."""
+"""Number of prompts for each demonstration, one for each call, modulo its length."""
 
 
 class Episodes(Task):
-    """Episodes that begin as their seeds draw them.
+    """Episodes whose seeds fix their starts.
 
-    The split `demo` has moments of the expert's episodes, for imitation: one prompt for each of `demos` episodes and each of its
-    moments. `train` and `test` have starts; no seed is in two splits.
+    The split `demo` has steps of the expert's episodes, for imitation: one prompt for each of `demos` episodes and each of its
+    steps. `train` and `test` have starts; no seed is in two splits.
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
@@ -41,10 +41,10 @@ class Episodes(Task):
         max_steps: int | None = None,
         **options: Any,
     ) -> None:
-        """simulator: its id. variant: a change of the world, in every split but `demo`. demos, starts, held_out: episodes of the
-        splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.api.simulators.types.Simulation`.
-        options: the
-        simulator's own. With reward = "stages" the difference is paid unless it is False."""
+        """simulator: its id. variant: a variant of the simulator, in every split but `demo`. demos, starts, held_out: episodes of
+        the splits. stages, reward, max_steps: see `mmrl.api.simulators.types.Simulation`. difference, until_success, deadline:
+        its `potential_based` (by default true with reward = "stages"), `terminate_on_success` and `time_limit_terminates`.
+        options: the simulator's own."""
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             check_integer(name, value, 1, APART)
         if max_steps is not None:
@@ -55,10 +55,10 @@ class Episodes(Task):
         check_choice("reward", reward, ("stages", "own", "none"))
         if difference is not None and reward != "stages":
             said = f"difference = {str(difference).lower()}"
-            raise UserError(f'{said} is about stages, and reward = "{reward}" pays none of them: drop one of the two')
+            raise UserError(f'{said} is for stages, and reward = "{reward}" has none: leave one of them out')
         for name, worth in (stages or {}).items():
             if isinstance(worth, bool) or not isinstance(worth, int | float) or not abs(worth) < 1e6:
-                raise UserError(f"stages.{name} = {worth!r} must be a number: what that part is worth")
+                raise UserError(f"stages.{name} = {worth!r} must be a number: the reward of that stage")
         self.variant = variant
         self.sizes = {"demo": demos * CALLS, "train": starts, "test": held_out}
         self.simulation = Simulation(

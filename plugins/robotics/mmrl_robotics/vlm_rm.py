@@ -1,4 +1,4 @@
-"""Rewards from CLIP: how close each picture of an episode is to what a text says (Rocamonde et al., Vision-Language Models are
+"""Rewards from CLIP: the similarity of each picture of an episode to a text (Rocamonde et al., Vision-Language Models are
 Zero-Shot Reward Models for Reinforcement Learning).
 
 T calls, M pictures, D numbers of an embedding.
@@ -18,7 +18,7 @@ from mmrl_robotics.looking import check_cameras, formatted, instruction, picture
 
 
 class Closeness:
-    """What each call of the policy led to, -1 to 1: `closeness` of the picture to the goal; the value is the sum."""
+    """The `closeness` of the picture after each call of the policy to the goal, -1 to 1; the value is the sum."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class Closeness:
         dtype: Literal["auto", "float32", "bfloat16"] = "auto",
         batch_size: int = 64,
     ) -> None:
-        """model: the folder or hub name of a CLIP, or tiny. goal: what the picture should show, in words, one text or several
-        that are averaged; {instruction} stands for the episode's. baseline: what it shows without the goal being reached. alpha:
-        0 to 1, how much is left out of what differs between pictures and has nothing to do with going from the baseline to the
-        goal. camera: whose pictures; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16.
-        batch_size: pictures looked at at once."""
+        """model: the folder or hub name of a CLIP, or tiny. goal: description of a picture at the goal, one text or several that
+        are averaged; {instruction} stands for the episode's. baseline: description of a picture before the goal. alpha: 0 to 1,
+        strength of the projection onto the line from baseline to goal, which removes unrelated differences between pictures.
+        camera: its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: pictures
+        encoded at once."""
         self.check(
             {}, model=model, goal=goal, baseline=baseline, alpha=alpha, camera=camera, device=device, batch_size=batch_size
         )
@@ -65,11 +65,11 @@ class Closeness:
             for text in texts:
                 formatted(name, text)
         if not _texts(goal):
-            raise UserError("goal is empty: say in words what a picture should show, such as {instruction}")
+            raise UserError("goal is empty: describe a picture at the goal, such as {instruction}")
         if alpha and not _texts(baseline):
-            raise UserError(f"alpha = {alpha:g} needs a baseline: say in words what a picture shows before the goal is reached")
+            raise UserError(f"alpha = {alpha:g} needs a baseline: describe a picture before the goal is reached")
         if alpha and _texts(baseline) == _texts(goal):
-            raise UserError("goal and baseline are the same, so nothing lies between them: change one")
+            raise UserError("goal and baseline are the same: change one")
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         seen = [pictures(case, self.camera)[1:] for case in cases]
@@ -93,20 +93,20 @@ def closeness(states_TD: torch.Tensor, goal_D: torch.Tensor, baseline_D: torch.T
     """float32 [T]: 1 - |alpha proj(s) + (1 - alpha) s - g|^2 / 2, where proj is onto the line through goal and baseline
     (Rocamonde et al., definition 1).
 
-    With alpha 0 and a goal of length 1 that is the cosine; with alpha 1 only the place along that line counts."""
+    With alpha 0 and a goal of length 1 that is the cosine; with alpha 1 only the position along that line counts."""
     away_TD = states_TD - goal_D
     if baseline_D is not None and alpha:
         line_D = goal_D - baseline_D
         length = line_D.square().sum()
         if not float(length):
-            raise UserError("goal and baseline mean the same to the model, so nothing lies between them: change one")
+            raise UserError("goal and baseline have the same embedding: change one")
         along_TD = (away_TD @ line_D / length)[:, None] * line_D
         away_TD = alpha * along_TD + (1 - alpha) * away_TD
     return 1 - away_TD.square().sum(-1) / 2
 
 
 def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
-    """The texts that say something."""
+    """The nonempty texts."""
     if not isinstance(texts, str) and not (isinstance(texts, list | tuple) and all(isinstance(t, str) for t in texts)):
         raise UserError(f"{texts!r:.60} must be a text or a list of texts")
     return tuple(text for text in ((texts,) if isinstance(texts, str) else texts) if text.strip())

@@ -182,7 +182,7 @@ def test_physical_actions_are_in_the_simulators_units(made, played):
         assert step.physical_units
         torch.testing.assert_close(step.actions_MA[0, :3] / torch.tensor(action.units[:3]), wanted[:3])
         assert step.actions_MA[0, 3] == wanted[3]
-    with pytest.raises(UserError, match=r"doesn't say what 1 of an action is \(ActionSpec.units\): leave out --physical"):
+    with pytest.raises(UserError, match=r"doesn't give its actions' units \(ActionSpec.units\): leave out --physical"):
         record.physical(shown[0], None)
 
 
@@ -229,7 +229,7 @@ def test_with_a_simulator_there_are_its_starts_too(made):
     assert alone.splits == ("demo",) and alone.simulation.simulator == ""
     with pytest.raises(UserError, match=r"there is no split 'test': choose one of demo"):
         alone.prompts("test", 0)
-    with pytest.raises(UserError, match=r"the task has no simulator: it can be imitated"):
+    with pytest.raises(UserError, match=r"the task has no simulator, only demonstrations"):
         plugins.registry().make_simulator(alone.simulation, 1, "cpu")
 
 
@@ -251,20 +251,20 @@ def test_people_are_shown_what_is_demonstrated_and_what_is_played(made, played):
         ({"folder": 3}, r"folder = 3 must be a text"),
         (
             {"folder": "/nowhere"},
-            r"/nowhere/meta/info.json does not exist: folder must hold a data set in LeRobot's format \(RLDS",
+            r"/nowhere/meta/info.json does not exist: folder must contain a data set in LeRobot's format \(RLDS",
         ),
         ({"cameras": "front"}, r"cameras = 'front' must be a table, such as \{ front = "),
         (
             {"cameras": {"front": "observation.images.top"}},
             r"cameras.front = .* is no key .* it has observation.images.front, obs",
         ),
-        ({"cameras": {"front": "action"}}, r"cameras.front = 'action' is no key"),
+        ({"cameras": {"front": "action"}}, r"cameras.front = 'action' is not a key"),
         ({"state": "observation.pose"}, r"state = 'observation.pose' is no key .*: it has observation.state, action"),
         ({"action": "task_index"}, r"action = 'task_index' is no key .*: it has observation.state, action"),
         ({"units": "metres"}, r"units = 'metres' is unknown: choose one of simulator, physical"),
         ({"cache_mb": -1}, r"cache_mb = -1 must be a whole number from 0"),
-        ({"cameras": {}, "state": ""}, r"neither a camera nor a state is read"),
-        ({"size": 64}, r"size is about a simulator, and none is named: give the option simulator, or drop it"),
+        ({"cameras": {}, "state": ""}, r"observations would be empty: set a camera or a state"),
+        ({"size": 64}, r"size needs a simulator: set the option simulator, or leave it out"),
     ],
 )
 def test_options_that_cannot_be(made, options, message):
@@ -301,17 +301,17 @@ def nan(rows):
 @pytest.mark.parametrize(
     ("kind", "damage", "message"),
     [
-        ("png", lambda f: table(f).unlink(), r"episode_000001.parquet does not exist: download the data set whole"),
+        ("png", lambda f: table(f).unlink(), r"episode_000001.parquet does not exist: download the whole data set"),
         (
             "png",
             lambda f: table(f).write_bytes(b"PAR1 no"),
             r"episode_000001.parquet is no Parquet table \(.*\): download it again",
         ),
         ("png", lambda f: change(f, "action", lambda r: [x[:3] for x in r]), r"action of frame 0 has 3 numbers, and .* says 4"),
-        ("png", lambda f: change(f, "action", nan), r"action of frame 2 is \[.*nan\]: it must be finite numbers; mend or remove"),
+        ("png", lambda f: change(f, "action", nan), r"action of frame 2 is \[.*nan\]: it must be finite numbers"),
         ("png", lambda f: change(f, "observation.state", nan), r"observation.state of frame 2 "),
         ("png", lambda f: change(f, "action", lambda r: [None, *r[1:]]), r"action of frame 0 has 1 numbers, and"),
-        ("png", lambda f: change(f, "task_index", lambda r: [77] * len(r)), r"task_index 77 is none of those in meta/tasks"),
+        ("png", lambda f: change(f, "task_index", lambda r: [77] * len(r)), r"task_index 77 is not in meta/tasks"),
         ("png", lambda f: change(f, "frame_index", lambda r: r[::-1]), r"episode 1 has frames out of order, and meta/episodes"),
         ("png", lambda f: change(f, "frame_index", lambda r: [None] * len(r)), r"frames out of order"),
         (
@@ -332,7 +332,7 @@ def nan(rows):
         (
             "png",
             lambda f: change(f, "observation.images.wrist", lambda r: [{"bytes": None, "path": None} for _ in r]),
-            r"holds no picture, but \{'bytes': None",
+            r"is \{'bytes': None",
         ),
         ("png", lambda f: change(f, "action", lambda r: [[2.0] * 4 for _ in r]), "an action of 2, .*policy.options.statistics"),
         (
@@ -375,7 +375,7 @@ def test_a_broken_episode_is_named_and_the_others_can_be_used(made, tmp_path, ki
     ("kind", "damage", "message"),
     [
         ("png", info(codebase_version="v1.6"), r"codebase_version 'v1.6' can't be read, v2.0 to v3.0 can: convert it"),
-        ("png", info(features=None), r"info.json has no features: it is no data set in LeRobot's format"),
+        ("png", info(features=None), r"info.json has no features: it is not a data set in LeRobot's format"),
         ("png", info(data_path=None), r"info.json has no data_path"),
         ("png", lambda f: meta(f, "info.json", lambda text: text[:40]), r"info.json is no JSON \(.*\): download it again"),
         ("png", lambda f: (f / "meta" / "tasks.jsonl").unlink(), r"tasks.jsonl does not exist"),
@@ -383,7 +383,7 @@ def test_a_broken_episode_is_named_and_the_others_can_be_used(made, tmp_path, ki
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: ""), r"lists no episode: record some first"),
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: '{"episode_index": 0}'), r"has no episode_index or no length"),
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: t + "{"), r"episodes.jsonl line 6 is no JSON"),
-        ("png-v3", lambda f: shutil.rmtree(f / "meta" / "episodes"), r"meta/episodes has no table: download the data set whole"),
+        ("png-v3", lambda f: shutil.rmtree(f / "meta" / "episodes"), r"meta/episodes has no table: download the whole data set"),
         (
             "png-v3",
             info(data_path="data/{where}.parquet"),

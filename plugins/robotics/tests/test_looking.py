@@ -173,7 +173,7 @@ def test_closeness_at_its_limits():
     moved = closeness(torch.stack([s, s + aside]), g, b, 1.0)
     assert float(moved[0]) == pytest.approx(float(moved[1])), "what has nothing to do with the line doesn't count"
     assert float(closeness(g[None], g, b, 1.0)[0]) == pytest.approx(1.0)
-    with pytest.raises(UserError, match="mean the same to the model"):
+    with pytest.raises(UserError, match="have the same embedding"):
         closeness(s[None], g, g, 0.5)
 
 
@@ -232,7 +232,7 @@ def test_before_a_run_starts(id, tmp_path):
     assert "needs the option 'model': give model = ... under [verifiers." in refused(id, {})
     assert "is not a folder: give" in refused(id, {"model": str(tmp_path / "nowhere")})
     assert "is a folder without config.json" in refused(id, {"model": str(tmp_path)})
-    assert "camera = 'top' is none of the simulator's of task 'pick': front, wrist" in refused(
+    assert "camera = 'top' is not a camera of task 'pick': choose one of front, wrist" in refused(
         id, {"model": "tiny", "camera": "top"}
     )
     assert "the simulator of task 'pick' has no cameras" in refused(id, {"model": "tiny"}, {"pick": ()})
@@ -248,16 +248,16 @@ def test_before_a_run_starts(id, tmp_path):
     ("id", "options", "said"),
     [
         ("judge", {"frames": 0}, "frames = 0 must be a whole number from 1 to 64"),
-        ("judge", {"question": "Done?"}, "question must hold {instruction}"),
-        ("judge", {"question": "{instruction} {when}"}, "in braces only {instruction} may stand"),
+        ("judge", {"question": "Done?"}, "question must contain {instruction}"),
+        ("judge", {"question": "{instruction} {when}"}, "only {instruction} is allowed in braces"),
         ("progress", {"every": 0}, "every = 0 must be a whole number from 1"),
         ("progress", {"says": "song"}, "says = 'song' is not one of 'number', 'word'"),
         ("vlm-rm", {"alpha": 1.5, "baseline": "x"}, "alpha = 1.5 must be a number from 0 to 1"),
         ("vlm-rm", {"alpha": -0.1}, "alpha = -0.1 must be a number from 0 to 1"),
         ("vlm-rm", {"alpha": True}, "alpha = True must be a number from 0 to 1"),
-        ("vlm-rm", {"goal": " "}, "goal is empty: say in words what a picture should show"),
+        ("vlm-rm", {"goal": " "}, "goal is empty: describe a picture at the goal"),
         ("vlm-rm", {"goal": 3}, "3 must be a text or a list of texts"),
-        ("vlm-rm", {"goal": "{task}"}, "goal = '{task}': in braces only {instruction} may stand"),
+        ("vlm-rm", {"goal": "{task}"}, "goal = '{task}': only {instruction} is allowed in braces"),
         ("vlm-rm", {"alpha": 0.5}, "alpha = 0.5 needs a baseline"),
         ("vlm-rm", {"alpha": 0.5, "goal": "a", "baseline": "a"}, "goal and baseline are the same"),
     ],
@@ -277,5 +277,5 @@ def test_episodes_that_cannot_be_looked_at(make):
     with pytest.raises(UserError, match="the episode has no pictures"):
         verifier([lost])
     verifier.camera = "top"
-    with pytest.raises(UserError, match="camera 'top' is none of the episode's: front, wrist"):
+    with pytest.raises(UserError, match="camera 'top' is not in the episode: choose one of front, wrist"):
         verifier([case([0, 1])])

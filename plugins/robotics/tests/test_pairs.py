@@ -95,7 +95,7 @@ def test_what_a_percentage_is_worth(completion, answer, wanted):
         ({"pairs": "many"}, "pairs = 'many' must be a whole number"),
         ({"task": 3}, "task = 3 must be a text"),
         ({"task": "robotics/pikc"}, "no task 'robotics/pikc'. Did you mean 'robotics/pick'?"),
-        ({"camera": "behind", "episodes": 2}, "camera = 'behind' is none of the simulator's: front"),
+        ({"camera": "behind", "episodes": 2}, "camera = 'behind' is not a camera of the simulator: choose one of front"),
     ],
 )
 def test_options_that_cannot_be(options, said):

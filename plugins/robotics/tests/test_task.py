@@ -44,8 +44,8 @@ def test_a_variant_is_for_what_is_trained_and_held_out_and_not_for_demonstration
         ({"stages": {"grasped": float("nan")}}, r"stages.grasped = nan must be a number"),
         ({"difference": "yes"}, "difference = 'yes' must be true or false"),
         ({"deadline": 1}, "deadline = 1 must be true or false"),
-        ({"difference": True, "reward": "own"}, 'difference = true is about stages, and reward = "own" pays none of them'),
-        ({"difference": False, "reward": "none"}, 'difference = false is about stages, and reward = "none" pays none of them'),
+        ({"difference": True, "reward": "own"}, 'difference = true is for stages, and reward = "own" has none'),
+        ({"difference": False, "reward": "none"}, 'difference = false is for stages, and reward = "none" has none'),
     ],
 )
 def test_options_that_cannot_be(options, message):

@@ -1,6 +1,6 @@
-"""Our verifiers for what a question about a clip asks: an option, a number, a text. `verifiers.py` has those of time and place.
+"""Our verifiers for answers about clips: an option, a number, a text. `verifiers.py` has those for times and positions.
 
-The answer is read from the one `<answer>` tag, where there is any or the task asks for tags, else it is the whole completion.
+The answer is read from the one `<answer>` tag, if there is any or the task requests tags, else it is the whole completion.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ THRESHOLDS = tuple(0.5 + 0.05 * i for i in range(10))
 """Confidences of the mean relative accuracy, 0.5 to 0.95."""
 ARTICLES = frozenset(("a", "an", "the"))
 SPARE = 50
-"""Words that an answer may have beside twenty times those of the truth."""
+"""Maximum of words of an answer beyond twenty times those of the truth."""
 
 
 def choice(case: Case) -> Score:
     """1 for the letter of the right option, `case.answer`, and only for a letter: "B", "(b)", "B.", "The answer is B", "B. a red
-    square" where that is the option's text in `meta["options"]`.
+    square" if that is the option's text in `meta["options"]`.
 
     Known exploits: one of n letters is right by chance. Two letters, or a letter and other words, are no answer.
     """
@@ -31,10 +31,10 @@ def choice(case: Case) -> Score:
 
 
 def picked(text: str, true: str, options: Sequence[str]) -> Score:
-    """`choice` of a text that was read."""
+    """`choice` for an answer's text."""
     found, wanted = reading.letter(text, options), reading.letter(true, options)
     if wanted is None:
-        raise ValueError(f"the answer {true!r:.60} of a question for an option is no letter")
+        raise ValueError(f"the answer {true!r:.60} of a question with options is not a letter")
     if found is None:
         return Score(0.0, detail=f"no single letter: {text.strip()[:60]!r}")
     return Score(float(found == wanted), detail=f"chose {found}")
@@ -44,19 +44,19 @@ def number(case: Case, relative: float | None = None, absolute: float | None = N
     """1 for the number, within the tolerance: "12", "1,200 m", "about 7 people". One number only, and few words around it; units
     are not compared.
 
-    relative: share of the truth by which it may be off; by default `meta["relative"]`, or 0. absolute: the same in its own unit.
+    relative: relative tolerance, by default `meta["relative"]`, or 0. absolute: absolute tolerance.
     graded: the mean relative accuracy of VSI-Bench instead (Yang et al. 2025, "Thinking in Space", section 3.2): the share of the
-    confidences 0.5, 0.55 ... 0.95 for which the relative error is below 1 less the confidence.
+    confidences 0.5, 0.55 ... 0.95 for which the relative error is below 1 minus the confidence.
 
-    Known exploits: the unit is not read; a small count is right by chance. Graded, whoever always gives a middling number earns
-    something; a truth of 0 has no relative error, and only 0 is right.
+    Known exploits: the unit is not read; a small count is right by chance. Graded, a constant middle number earns something; a
+    truth of 0 has no relative error, and only 0 is right.
     """
     text, why = reading.said(case)
     if text is None:
         return Score(0.0, detail=why)
     found, true = reading.value(text), reading.value(str(case.answer))
     if true is None:
-        raise ValueError(f"the answer {case.answer!r:.60} of a question for a number is none")
+        raise ValueError(f"the answer {case.answer!r:.60} of a question of kind number is not a number")
     if found is None:
         return Score(0.0, detail=f"no single number: {text.strip()[:60]!r}")
     off, detail = abs(found - true), f"answered {found:g}"
@@ -69,11 +69,10 @@ def number(case: Case, relative: float | None = None, absolute: float | None = N
 
 
 def text(case: Case, exact: bool = False) -> Score:
-    """How much of a text was read off the clip: 1 less its word error rate, 0 at least; of several accepted texts,
-    `meta["answers"]`, the best.
+    """1 minus the word error rate of a transcribed text, at least 0; of several accepted texts, `meta["answers"]`, the best.
 
-    Words are compared without regard to capitals and to stops around them; exact: with capitals.
-    Known exploits: a text that is nearly right earns nearly all; a common word of the truth earns its share, one of n.
+    Words are compared without regard to case and punctuation around them; exact: with case. Known exploits: a text that is nearly
+    right earns nearly all; a common word of the truth earns its share, one of n.
     """
     found, why = reading.said(case)
     if found is None:
@@ -84,10 +83,10 @@ def text(case: Case, exact: bool = False) -> Score:
 
 
 def open_(case: Case) -> Score:
-    """How much a free answer says of the true one: the F1 of their words, each as often as it stands there, articles left out; of
-    several accepted ones, `meta["answers"]`, the best. The F1 of SQuAD (Rajpurkar et al. 2016, section 6.1).
+    """The F1 of the words of a free answer and the true one, with repetitions, without articles; of several accepted ones,
+    `meta["answers"]`, the best. The F1 of SQuAD (Rajpurkar et al. 2016, section 6.1).
 
-    Known exploits: the order of words is not read, nor is "not"; words of the question that stand in the answer earn a share.
+    Known exploits: the order of words is not read, nor is "not"; words of the question that occur in the answer earn a share.
     """
     found, why = reading.said(case)
     if found is None:
@@ -100,11 +99,11 @@ def open_(case: Case) -> Score:
 
 
 def accepted(case: Case) -> list[str]:
-    """The accepted texts; ValueError for a question without one."""
+    """The accepted texts. Raises ValueError for a question without one."""
     several = case.meta.get("answers") or (case.answer if isinstance(case.answer, list | tuple) else [case.answer])
     found = [str(one) for one in several if one is not None and str(one).strip()]
     if not found:
-        raise ValueError("a question for a text has no answer")
+        raise ValueError("a question of kind text has no answer")
     return found
 
 

@@ -1,4 +1,4 @@
-"""An answer by the kind of its question, for tables that hold several."""
+"""A verifier by the kind of question, for tables with several kinds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BY_KIND: dict[str, Callable[[Case], Score]] = {
     "free-form": answers.open_,
     "regression": lambda case: answers.number(case, graded=True),
 }
-"""Video-R1's type of problem -> which of our verifiers pays."""
+"""Video-R1's type of problem -> our verifier."""
 
 
 def answer(case: Case) -> Score:
-    """What the verifier of the question's kind pays: `meta["problem_type"]`, one of multiple choice (`video/choice`), numerical
-    (`video/number`), OCR (`video/text`), free-form (`video/open`), regression (`video/regression`).
+    """The score of the verifier for the question's kind: `meta["problem_type"]`, one of multiple choice (`video/choice`),
+    numerical (`video/number`), OCR (`video/text`), free-form (`video/open`), regression (`video/regression`).
 
-    Known exploits: theirs.
+    Known exploits: those of these verifiers.
     """
     kind = case.meta.get("problem_type", "multiple choice")
     check_choice("problem_type", kind, BY_KIND)

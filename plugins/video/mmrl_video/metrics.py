@@ -1,11 +1,11 @@
-"""The figures by which papers compare temporal grounding: the mean IoU, and how often it is large enough."""
+"""Metrics of temporal grounding in papers: the mean IoU, and the share above thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 THRESHOLDS = (0.3, 0.5, 0.7)
-"""The IoUs at which results on Charades-STA and ActivityNet Captions are given."""
+"""IoU thresholds of results on Charades-STA and ActivityNet Captions."""
 
 
 def recall_at(ious: Sequence[float], threshold: float) -> float:
@@ -15,7 +15,7 @@ def recall_at(ious: Sequence[float], threshold: float) -> float:
 
 
 def grounding_figures(ious: Sequence[float], thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
-    """`mIoU` and `R1@0.3`, `R1@0.5`, `R1@0.7`, as shares of 1: what a task whose metric is `video/tiou` gives as its
-    `summarise`. An answer that couldn't be read counts as an IoU of 0."""
+    """`mIoU` and `R1@0.3`, `R1@0.5`, `R1@0.7`, as shares of 1: the `summarise` of tasks whose metric is `video/tiou`. An
+    unreadable answer counts as an IoU of 0."""
     mean = sum(ious) / len(ious) if ious else 0.0
     return {"mIoU": mean, **{f"R1@{threshold:g}": recall_at(ious, threshold) for threshold in thresholds}}

@@ -1,7 +1,7 @@
-"""What a completion says: its answer, and in it spans of time, counts, an order, a letter, a number. For our own verifiers.
+"""Parse completions: the answer, with spans of time, counts, an order, a letter, a number. For our own verifiers.
 
-A completion is hostile input: everything here takes time linear in its length and raises nothing. What can't be read is no
-answer, and two answers are none. Boxes are read in `tracks.py`.
+Completions may be hostile: everything here takes time linear in their length and raises nothing. Unreadable text is no answer,
+nor are two answers. Boxes are read in `tracks.py`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from mmrl.api.verifiers.parse import (
 from mmrl_video.spans import Span
 
 LONGEST = 2_000
-"""Characters of an answer in which spans are looked for, and of most other answers."""
+"""Maximum of characters of an answer with spans, and of most other answers."""
 PROSE = 200
-"""Characters that may stand around spans."""
+"""Maximum of characters around spans."""
 LATEST = 1e6
-"""Seconds: no span ends later, it is eleven days."""
+"""Latest end of a span in seconds: eleven days."""
 MOST = 32
-"""Spans that an answer may list."""
+"""Maximum of spans in an answer."""
 WORDS = 8
-"""Words of an answer that holds a number: a unit, "about", "apples on the table"."""
+"""Maximum of words around a number: a unit, "about", "apples on the table"."""
 LISTS = ("spans", "intervals", "segments", "glue", "times", "span", "interval", "segment", "time", "timestamps", "timestamp")
-"""Keys of a JSON object behind which a span stands, or several."""
+"""Keys of a JSON object for a span, or several."""
 STARTS, ENDS = ("start", "start_time", "from", "begin"), ("end", "end_time", "to", "stop")
 _TAG = re.compile("</?(?:think|answer)>")
 _MARKS = str.maketrans(
@@ -57,7 +57,7 @@ _LEAD = re.compile(
 )
 _LETTER = re.compile(r"[(\[*]*([A-Za-z])[)\]*]*[.:,)]?(?P<rest>.*)", re.DOTALL)
 _NUMBERED = re.compile(r"\s*\(?[A-Za-z][).:]\s+")
-"""The letter that may stand before an option's text."""
+"""The letter before an option's text."""
 _COUNTS = re.compile(r"[0-9]{1,9}(?: [0-9]{1,9})*")
 _NAMED = (
     re.compile(r"(?P<count>[0-9]{1,9}) (?P<name>[^\W\d_]+)"),
@@ -71,8 +71,8 @@ _EDGES = "\"'`*.,;:!?()[]{}\u201c\u201d"
 
 
 def said(case: Case) -> tuple[str | None, str]:
-    """(what is the answer, ""), or (None, why there is none): where the task asks for tags, by `meta["style"]`, or the completion
-    has any, the text of the one answer tag, else the whole completion."""
+    """(the answer's text, ""), or (None, why there is none). If the task requests tags (`meta["style"]`) or the completion has
+    some, it is the text of the one answer tag, else the whole completion."""
     text = case.completion
     if case.meta.get("style") == "tags" or len(text) > MAX_LENGTH or _TAG.search(text):
         inside, why = only_answer(text)
@@ -82,7 +82,7 @@ def said(case: Case) -> tuple[str | None, str]:
 
 
 def only_json(text: str) -> Any:
-    """The JSON list or object that a text is, in a fence or not; None for all else."""
+    """The value of a text that is a JSON list or object, in a fence or not; None for all else."""
     plain = text.strip()
     if plain.startswith("```") and plain.endswith("```") and plain.count("```") == 2:
         plain = next(fenced_blocks(plain), "").strip()
@@ -99,10 +99,10 @@ def only_json(text: str) -> Any:
 
 
 def spans(text: str) -> list[Span] | None:
-    """The spans that an answer lists, in seconds and in its order; None where it lists none, or anything but spans.
+    """The spans of an answer, in seconds and in its order; None if it has none, or anything but spans.
 
     `12.5 to 17`, `12.5-17`, `[12.5, 17]`, `00:12 - 00:17`, `between 12.5 and 17 seconds`, `starts at 12.5 and ends at 17`; JSON
-    objects with `start` and `end`, or with a key of `LISTS`. A reversed, empty or negative span is none, and then nothing is.
+    objects with `start` and `end`, or with a key of `LISTS`. A reversed, empty or negative span makes all invalid.
     """
     if len(text) > LONGEST:
         return None
@@ -119,7 +119,7 @@ def spans(text: str) -> list[Span] | None:
 
 
 def span(text: str) -> Span | None:
-    """The one span of an answer; None where there is none, or more than one."""
+    """The one span of an answer; None if there is none, or more than one."""
     found = spans(text)
     return found[0] if found is not None and len(found) == 1 else None
 
@@ -140,7 +140,7 @@ def seconds(value: Any) -> float | None:
 
 
 def _spans_in(text: str) -> list[Span] | None:
-    """The spans of a text that is no JSON."""
+    """The spans of a text that is not JSON."""
     if text.count("[") + text.count("(") > 2 * MOST:
         return None
     plain = " ".join(_UNIT.sub("", " ".join(text.translate(_MARKS).split())).split())
@@ -179,8 +179,8 @@ def spans_of(value: Any) -> list[Span] | None:
 
 
 def counts(text: str, names: Sequence[str], many: int) -> list[int] | None:
-    """The counts of an answer, `many` of them: `2, 1, 3`, a JSON list, and where they have names, in whichever order, `2 circles,
-    1 square and 3 triangles`, `circle: 2, ...`, or a JSON object. None for anything else."""
+    """The counts of an answer, `many` of them: `2, 1, 3`, a JSON list, and if they have names, in any order, `2 circles, 1 square
+    and 3 triangles`, `circle: 2, ...`, or a JSON object. None for anything else."""
     if len(text) > LONGEST:
         return None
     value = only_json(text)
@@ -202,7 +202,7 @@ def counts(text: str, names: Sequence[str], many: int) -> list[int] | None:
 
 
 def _by_name(pairs: list[tuple[str, Any]], names: Sequence[str]) -> list[int] | None:
-    """The counts in the order of `names`; None where one is missing, there twice, no whole number, or another name."""
+    """The counts in the order of `names`; None if one is missing, repeated or not a whole number, or there is another name."""
     found: dict[str, int] = {}
     for said_name, count in pairs:
         name = next((name for name in names if _alike(said_name, name)), None)
@@ -218,8 +218,8 @@ def _alike(found: str, name: str) -> bool:
 
 
 def order(text: str, true: Sequence[str]) -> list[str] | None:
-    """The signs of `true` in the order of an answer: `2, 1, 3`, `[2, 1, 3]`, `2 -> 1 -> 3`, and where each is one sign,
-    `213`. None where not each stands there once, or anything else does."""
+    """The signs of `true` in the order of an answer: `2, 1, 3`, `[2, 1, 3]`, `2 -> 1 -> 3`, and if each is one character, `213`.
+    None unless each occurs exactly once, and nothing else."""
     if len(text) > LONGEST:
         return None
     plain = re.sub(r"->|=>|[\[\](),;|>\u2192`\"'\s-]+", " ", text).strip().removesuffix(".").strip()
@@ -231,7 +231,7 @@ def order(text: str, true: Sequence[str]) -> list[str] | None:
 
 
 def letter(text: str, options: Sequence[str] = ()) -> str | None:
-    """The one letter that an answer chooses, a capital: `B`, `(b)`, `B.`, `The answer is B`, `B. a red square` where that is the
+    """The one letter that an answer chooses, a capital: `B`, `(b)`, `B.`, `The answer is B`, `B. a red square` if that is the
     option's text. None for any other answer."""
     plain = " ".join(text.split())
     if len(plain) > LONGEST:
@@ -248,7 +248,7 @@ def letter(text: str, options: Sequence[str] = ()) -> str | None:
 
 
 def value(text: str) -> float | None:
-    """The one number of an answer, with few words around it; None where there is none, or more than one."""
+    """The one number of an answer, with few words around it; None if there is none, or more than one."""
     if len(text) > LONGEST:
         return None
     plain = " ".join(text.split())
@@ -261,7 +261,7 @@ def value(text: str) -> float | None:
 
 
 def plain_words(text: str, case: bool = False) -> list[str]:
-    """The words of a text as they are compared: without stops, quotes and brackets around them, and but for `case` in small
-    letters."""
+    """The words of a text in the form for comparisons: without stops, quotes and brackets around them, and in small letters
+    unless `case` is set."""
     folded = nfc(text) if case else nfc(nfc(text).casefold())
     return [word.strip(_EDGES) or word for word in folded.split()]

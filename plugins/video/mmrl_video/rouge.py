@@ -1,4 +1,4 @@
-"""ROUGE of short texts as the package rouge_score computes it with its stemmer on (C.-Y. Lin, "ROUGE: A Package for Automatic
+"""ROUGE of short texts as in the package rouge_score with its stemmer (C.-Y. Lin, "ROUGE: A Package for Automatic
 Evaluation of Summaries", 2004)."""
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def mean_rouge(true: str, found: str) -> float:
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in lower case, a to z and digits alone, those of more than three letters as stems."""
+    """The words of a text in lower case, only a to z and digits, those of more than three letters as stems."""
     return [stem(word) if len(word) > 3 else word for word in _OTHER.sub(" ", text.lower()).split()]

@@ -1,4 +1,4 @@
-"""What people see of an answer about a clip: times under it, and boxes on a strip of it, what is true and what was said."""
+"""Display of answers about clips: true and answered times below a clip, and boxes on a filmstrip of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def time_overlays(prompt: Prompt, completion: str) -> list[Overlay]:
-    """The true times of the prompt's first clip, `meta["spans"]`, and those that a completion says."""
+    """The true times of the prompt's first clip, `meta["spans"]`, and those in a completion."""
     true = prompt.meta.get("spans")
     if not true or not prompt.videos:
         return []
@@ -34,7 +34,7 @@ def time_overlays(prompt: Prompt, completion: str) -> list[Overlay]:
 
 
 def times_said(completion: str, meta: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """The spans that a completion names, in its `<glue>` or its answer, behind the letter of an option; empty without any."""
+    """The spans in a completion's `<glue>` or its answer, after the letter of an option; empty without any."""
     glue = first_tag(completion, "glue")
     text = glue if glue is not None else reading.said(Case(completion=completion, meta=meta))[0]
     if text is None or len(text) > reading.LONGEST:
@@ -44,7 +44,7 @@ def times_said(completion: str, meta: Mapping[str, Any]) -> list[tuple[float, fl
 
 
 def shown(prompt: Prompt, completion: str) -> Image | None:
-    """The moments that are asked about as a strip, with the true box and the one that is said; None where no boxes are said."""
+    """The frames at the question's times as a filmstrip, with the true and the answered boxes; None without answered boxes."""
     if not prompt.videos or prompt.meta.get("asks") != "boxes":
         return None
     from PIL import Image, ImageDraw
@@ -64,7 +64,7 @@ def shown(prompt: Prompt, completion: str) -> Image | None:
         picture = Image.fromarray(footage.frames_THWC[number]).resize((width * 4, height * 4) if width < 160 else (width, height))
         draw, by = ImageDraw.Draw(picture), picture.width / width
         found = said[place].box if place < len(said) else None
-        for box, colour, thick in ((true[place], TRUE, 3), (found, SAID, 1)):  # equal ones are both seen
+        for box, colour, thick in ((true[place], TRUE, 3), (found, SAID, 1)):  # equal ones are both visible
             if box is not None:
                 x1, x2, y1, y2 = box[0] * scale[0], box[2] * scale[0], box[1] * scale[1], box[3] * scale[1]
                 draw.rectangle((x1 * by, y1 * by, x2 * by, y2 * by), outline=colour, width=thick * max(2, picture.width // 200))
@@ -78,7 +78,7 @@ def _corners(answer: Sequence[Any]) -> list[tracks.Box]:
 
 
 def _scale(meta: Mapping[str, Any], width: int, height: int) -> tuple[float, float]:
-    """Pixels of what is shown for each of an answer's numbers."""
+    """Displayed pixels per unit of an answer's numbers."""
     frame = meta.get("answer_frame", "pixels")
     if frame in ("unit", "thousandths"):
         most = 1.0 if frame == "unit" else 1000.0

@@ -1,4 +1,4 @@
-"""Spans of time, (start, end) in seconds, and how much they have in common."""
+"""Spans of time, (start, end) in seconds, and their overlap."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Span = tuple[float, float]
 
 
 def iou(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
-    """What two sets of spans have in common over what either covers, 0 to 1: of single spans their temporal IoU.
+    """Intersection over union of two sets of spans, 0 to 1: the temporal IoU of single spans.
 
-    Spans of one set that overlap or touch count once. 0 where neither covers anything.
+    Spans of one set that overlap or touch count once. 0 if neither covers anything.
     """
     first, second = merged(a), merged(b)
     shared = overlap(first, second)
@@ -47,8 +47,8 @@ def total(spans: Iterable[Span]) -> float:
 
 
 def hull_iou(found: Sequence[float], true: Sequence[float]) -> float:
-    """The intersection of two spans over the time from the earlier start to the later end, as much published code has it; it
-    differs from `iou` only for a span that is reversed, and is 0 there. 0 for an empty hull, and for what is no finite number.
+    """The intersection of two spans over the time from the earlier start to the later end, as in much published code; it differs
+    from `iou` only for a reversed span, and is 0 there. 0 for an empty hull, and for non-finite numbers.
     """
     shared = min(found[1], true[1]) - max(found[0], true[0])
     hull = max(found[1], true[1]) - min(found[0], true[0])

@@ -1,4 +1,4 @@
-"""Stems of English words: Porter's algorithm as NLTK has it, which ROUGE compares words by.
+"""Stems of English words for ROUGE: Porter's algorithm as in NLTK.
 
 M. F. Porter, "An algorithm for suffix stripping", Program 14.3, 1980, with the departures that NLTK's `PorterStemmer` makes
 by default: a few words of their own, `-ied`, `-alli`, `-fulli`, `-bli`, `-logi`, a short word keeps its `e`, and `y` becomes
@@ -66,7 +66,7 @@ def _plural(word: str) -> str:
 
 
 def _past(word: str) -> str:
-    """Without -ed and -ing, and with the letter that they took."""
+    """Without -ed and -ing, with the letter that they removed."""
     if word.endswith("ied"):
         return word[:-1] if len(word) == 4 else word[:-2]
     if word.endswith("eed"):
@@ -101,7 +101,7 @@ def _ending(word: str) -> str:
 
 
 def _suffix(word: str, rules: tuple[tuple[str, str], ...], may: Callable[[str], bool], ion: bool = False) -> str:
-    """The word by the first rule whose suffix it has; as it was where that rule may not be followed."""
+    """The word after the first rule whose suffix it has; unchanged if that rule doesn't apply."""
     for suffix, other in rules:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
@@ -111,7 +111,7 @@ def _suffix(word: str, rules: tuple[tuple[str, str], ...], may: Callable[[str], 
 
 
 def _final(word: str) -> str:
-    """Without a final e, and with one l for two, where the word is long enough."""
+    """Without a final e, and with one l for two, if the word is long enough."""
     if word.endswith("e"):
         rest = word[:-1]
         if measure(rest) > 1 or (measure(rest) == 1 and not _short(rest)):

@@ -1,4 +1,4 @@
-"""`video/temporal-contrast`: a bonus where the order of frames matters (Feng et al., Video-R1, T-GRPO, section 3.2)."""
+"""`video/temporal-contrast`: a bonus if the order of frames matters (Feng et al., Video-R1, T-GRPO, section 3.2)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from mmrl.api.tasks.perturb import shuffled
 from mmrl.api.types import verifier_value
 
 NOTE = "video/temporal-contrast"
-"""Of a group: how right its answers are, those to shuffled frames, and whether the order matters."""
+"""Key of a group's note: scores of its answers, those to shuffled frames, and whether the order matters."""
 
 
 class TemporalContrast(SamplingRule):
-    """Pay right answers to videos that are answered better than with their frames shuffled.
+    """Adds a bonus to right answers to videos that are answered better than with shuffled frames.
 
     bonus: Added to the reward of each right answer to a video whose order matters.
-    ratio: The order matters where the group's mean is at least so many times the mean with shuffled frames.
-    share: Completions that are sampled with shuffled frames, and not trained on, as a share of the group's size.
+    ratio: The order matters if the group's mean is at least this many times the mean with shuffled frames.
+    share: Completions with shuffled frames, which are not trained on, as a share of the group's size.
     above: An answer is right if its verifier gives more than this.
-    verifier: The verifier that tells right from wrong; the whole reward when empty.
+    verifier: The verifier that decides what is right; the whole reward when empty.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TemporalContrast(SamplingRule):
 
     def check(self, verifiers: Collection[str]) -> None:
         if not verifiers:
-            raise UserError("it asks verifiers what is right, and this stage's labels do without: drop one of them")
+            raise UserError("it needs verifiers, and this stage is scored by labels alone: leave one of them out")
         if self.verifier not in {"", *verifiers}:
             raise UserError(f"options.verifier names {self.verifier!r}, which rewards nothing here: {', '.join(verifiers)}")
 
@@ -54,19 +54,19 @@ class TemporalContrast(SamplingRule):
         return groups
 
     def known(self, scores: Sequence[Score]) -> list[float]:
-        """How right the answers are whose score didn't fail."""
+        """The scores of the answers that didn't fail."""
         return [value for s in scores if (value := verifier_value(s, self.verifier)) is not None]
 
     def matters(self, ordered: Sequence[float], mixed: Sequence[float]) -> bool:
-        """Whether the order of frames does; where nothing is known it doesn't."""
+        """Whether the order of frames matters; False without scores."""
         return bool(ordered and mixed) and statistics.fmean(ordered) >= self.ratio * statistics.fmean(mixed)
 
     def paid(self, score: Score, matters: bool) -> float:
-        """What an answer is paid."""
+        """The bonus of an answer."""
         return self.bonus if matters and (verifier_value(score, self.verifier) or 0.0) > self.above else 0.0
 
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
-        """How right answers were with frames in order and shuffled, and the share of prompts whose order mattered."""
+        """Mean scores with ordered and with shuffled frames, and the share of prompts whose order mattered."""
         noted = [g.notes[NOTE] for g in groups if NOTE in g.notes]
         ordered, mixed = [v for note in noted for v in note[0]], [v for note in noted for v in note[1]]
         if not ordered or not mixed:

@@ -19,9 +19,9 @@ def tiou(case: Case) -> float:
     """The intersection of two spans of time over their hull. The first `<answer>` is JSON and nothing else, an object with
     `start_time` and `end_time`, numbers or texts of numbers, in seconds.
 
-    `case.answer`: `[start, end]` in parts of `meta["video_length"]`; where meta has `duration` in its place, in seconds.
-    Known exploits, as published: the whole clip earns the event's share of it; other keys, and the last of a key that is there
-    twice, are taken. Other than there an answer of more than `MAX_LENGTH` characters is 0.
+    `case.answer`: `[start, end]` in parts of `meta["video_length"]`; if meta has `duration` instead, in seconds. Known exploits,
+    as published: the whole clip earns the event's share of it; other keys are allowed, and of a repeated key the last counts.
+    Unlike the published code, an answer of more than `MAX_LENGTH` characters is 0.
     """
     text, (start, end) = first_tag(case.completion), case.answer
     length = case.meta["video_length"] if "video_length" in case.meta else case.meta["duration"]

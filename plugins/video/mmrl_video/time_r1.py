@@ -14,8 +14,8 @@ from mmrl_video.timezero import times
 
 
 def tiou(case: Case) -> float:
-    """Time-R1's `iou_v2`: the intersection over the hull, times 1 less how far the starts are apart in parts of the clip, times
-    the same for the ends. It is below 0 where one of them is more than a clip's length off.
+    """Time-R1's `iou_v2`: the intersection over the hull, times 1 minus the distance of the starts as a share of the clip, times
+    the same for the ends. It is below 0 if one of them is off by more than a clip's length.
 
     `case.answer`: `[start, end]` in seconds; `meta["duration"]`: the clip's length.
     Known exploits, as published: those of TimeZero's.
@@ -25,4 +25,4 @@ def tiou(case: Case) -> float:
         return 0.0
     value = hull_iou(span, (start, end))
     value *= (1 - abs(start / length - span[0] / length)) * (1 - abs(end / length - span[1] / length))
-    return max(-1.0, value)  # it is lower only where the truth is longer than its clip
+    return max(-1.0, value)  # it is lower only if the truth is longer than its clip

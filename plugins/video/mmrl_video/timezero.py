@@ -20,8 +20,8 @@ def tiou(case: Case) -> float:
 
     `case.answer`: `[start, end]` in seconds.
     Known exploits, as published: of several spans the last counts; signs are dropped, so that "-10 to 20" is 10 to 20; the whole
-    clip earns the event's share of it. "10-20", "10s to 20s" and two blanks hide the answer. Where the hull is empty, for two
-    equal points of time, the published code fails; this is 0.
+    clip earns the event's share of it. "10-20", "10s to 20s" and two blanks hide the answer. For an empty hull (two equal points
+    of time) the published code fails; this is 0.
     """
     span = times(case.completion)
     return 0.0 if span is None else hull_iou(span, case.answer)
@@ -37,7 +37,7 @@ def form(case: Case) -> float:
 
 def times(completion: str) -> Span | None:
     r"""The last of the matches of `(\d+\.?\d*) (to|and) (\d+\.?\d*)` in the last `<answer>`, without regard to case; None
-    without one. Takes linear time: each match of what follows the first number is looked at backwards."""
+    without one. Takes linear time: from each match after the first number it searches backwards."""
     text, found, free = last_tag(completion) or "", None, 0
     for match in _SECOND.finditer(text):
         start = _number_before(text, free, match.start())
@@ -47,7 +47,7 @@ def times(completion: str) -> Span | None:
 
 
 def _number_before(text: str, free: int, end: int) -> int:
-    """Where the number begins that ends at `end`, not before `free`; `end` without one."""
+    """The start of the number that ends at `end`, not before `free`; `end` without one."""
     start = end
     while start > free and text[start - 1].isdecimal():
         start -= 1

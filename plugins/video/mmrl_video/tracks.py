@@ -1,8 +1,8 @@
-"""Boxes over time: how a completion lists them, how they agree with the true ones, and the numbers they are written in.
+"""Boxes over time: parsing, comparison with the true ones, and coordinate formats.
 
-The truth is in pixels of the clip, completions in the frame of the policy, or in the one that a task forces with
-`meta["answer_frame"]`. The clip's size is that of the case's first picture, or `meta["size"]`;
-where neither is known all numbers count as they stand.
+The truth is in pixels of the clip, completions in the policy's coordinate format, or in the one that a task sets with
+`meta["answer_frame"]`. The clip's size is that of the case's first picture, or `meta["size"]`; without either, numbers are not
+converted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mmrl_video.reading import only_json, seconds
 
 Box = tuple[float, float, float, float]
 MOST = 256
-"""Boxes that an answer may list."""
+"""Maximum of boxes in an answer."""
 LONGEST = 20_000
-"""Characters of a list that is read."""
+"""Maximum of characters of a list."""
+
 LIMIT = 1e7
 KEYS, TIMES, LISTS = ("bbox_2d", "bbox", "box", "box_2d"), ("time", "t", "timestamp", "second"), ("boxes", "track", "objects")
 _NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,15})?")
@@ -28,16 +29,16 @@ _MARKS = str.maketrans(dict.fromkeys("[](),;`", " "))
 
 
 class Placed(NamedTuple):
-    """One box of a track."""
+    """A box at a time."""
 
     time: float | None
-    """Seconds; None where the answer gives boxes without times."""
+    """Seconds; None if the answer has boxes without times."""
     box: Box | None
     """x1, y1, x2, y2 as written; None for one that is reversed or empty."""
 
 
 def placed(text: str) -> list[Placed] | None:
-    """The boxes that an answer lists; None where it is no such list. A JSON list of boxes, or of objects with `bbox_2d` and
+    """The boxes of an answer; None if it is not a list of boxes. A JSON list of boxes, or of objects with `bbox_2d` and
     `time`; or a line for each, `12 34 56 78`, or `1.5: 12 34 56 78`."""
     if len(text) > LONGEST:
         return None
@@ -56,9 +57,9 @@ def placed(text: str) -> list[Placed] | None:
 def agreement(found: Sequence[Placed], true: Sequence[Placed], shown: int = 0) -> float:
     """The sum of the IoUs of boxes of the same time over the larger number of boxes, found or true: 0 to 1.
 
-    Boxes without times are compared in order, and may leave out the first `shown` true ones, which the prompt has and which earn
-    nothing. Each with a time belongs to the true one that is next, by at most half the least time between two; of several for one
-    the first counts.
+    Boxes without times are compared in order, and may leave out the first `shown` true ones, which are in the prompt and earn
+    nothing. Each box with a time belongs to the true one that is nearest in time, within half the smallest interval; of several
+    for one the first counts.
     """
     pairs: dict[int, Box | None] = {}
     timed = all(one.time is not None for one in true)
@@ -76,7 +77,7 @@ def agreement(found: Sequence[Placed], true: Sequence[Placed], shown: int = 0) -
 
 
 def iou(a: Box | None, b: Box | None) -> float:
-    """Intersection over union of two boxes, 0 to 1; 0 where one is none."""
+    """Intersection over union of two boxes, 0 to 1; 0 if one is None."""
     if a is None or b is None:
         return 0.0
     common = max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
@@ -84,7 +85,7 @@ def iou(a: Box | None, b: Box | None) -> float:
 
 
 def truth(entries: Sequence[Any], case: Case) -> list[Placed]:
-    """The true boxes, `[x1, y1, x2, y2]` or `{"time", "bbox_2d"}`, in the numbers of the answer, as it would write them."""
+    """The true boxes, `[x1, y1, x2, y2]` or `{"time", "bbox_2d"}`, in the answer's coordinate format, rounded."""
     listed = []
     for entry in entries:
         one = _of_json(entry)
@@ -95,8 +96,8 @@ def truth(entries: Sequence[Any], case: Case) -> list[Placed]:
 
 
 def written(box: Box, case: Case) -> Box:
-    """Pixels of the clip as an answer to this case writes them: whole numbers, or three decimals of the unit square; pixels
-    of the clip stay as they are. A box that rounding would leave without an area keeps more decimals."""
+    """Pixels of the clip -> as written in an answer to this case: whole numbers, or three decimals of the unit square; pixels of
+    the clip are unchanged. A box that rounding would leave without an area keeps more decimals."""
     frame = CoordinateFormat(case.meta["answer_frame"]) if case.meta.get("answer_frame") else case.coordinate_format
     size = case.image_sizes[0] if case.image_sizes else tuple(case.meta.get("size", ()))
     if frame is CoordinateFormat.PIXELS or len(size) != 2:
@@ -111,7 +112,7 @@ def written(box: Box, case: Case) -> Box:
 
 
 def _next(time: float, times: Sequence[float]) -> int | None:
-    """Which of the times is next to one; None where none is near."""
+    """Index of the nearest of the times; None if none is near."""
     near = min(range(len(times)), key=lambda i: abs(times[i] - time))
     ordered = sorted(times)
     gaps = [b - a for a, b in pairwise(ordered) if b > a]
@@ -141,6 +142,8 @@ def _of_line(line: str) -> Placed | None:
 
 def _box(values: Sequence[float]) -> Box | None:
     x1, y1, x2, y2 = values
-    if not (-LIMIT <= x1 < x2 <= LIMIT and -LIMIT <= y1 < y2 <= LIMIT):  # nor of nan, nor of a whole number beyond all floats
+    if not (
+        -LIMIT <= x1 < x2 <= LIMIT and -LIMIT <= y1 < y2 <= LIMIT
+    ):  # also refuses nan, and whole numbers that don't fit a float
         return None
     return float(x1), float(y1), float(x2), float(y2)

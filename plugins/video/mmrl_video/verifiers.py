@@ -1,7 +1,7 @@
-"""Our verifiers for clips: when something happens, in which order, how often, where it moves; and their form.
+"""Our verifiers for clips: times, orders, counts, positions; and the form of answers.
 
-Times are in seconds from the clip's start. The answer is read from the one `<answer>` tag, where there is any or the task
-asks for tags, else it is the whole completion. `answers.py` has the verifiers for options, numbers and texts.
+Times are in seconds from the clip's start. The answer is read from the one `<answer>` tag, if there is any or the task requests
+tags, else it is the whole completion. `answers.py` has the verifiers for options, numbers and texts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mmrl_video.spans import Span
 
 
 def tiou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
-    """The temporal IoU of the span that is answered and the true one, 0 to 1; of several true ones, that of the times they cover.
+    """The temporal IoU of the answered span and the true one, 0 to 1; of several true ones, that of their union.
 
-    `case.answer`: `[start, end]`, a list of such, or an object with them as `span`, `spans` or `glue`. Where one is true one must
-    be answered. Over the union, not the hull: for single spans these are the same where they overlap.
-    threshold: an IoU below it counts 0. graded: else every IoU from the threshold on counts 1.
+    `case.answer`: `[start, end]`, a list of such, or an object with them as `span`, `spans` or `glue`. If there is one true span,
+    one must be answered. Divided by the union, not the hull: for single spans these are the same if they overlap. threshold: an
+    IoU below it counts 0. graded: if false, every IoU from the threshold on counts 1.
 
-    Known exploits: the whole clip earns the event's share of it, unless `threshold` is above that (`video/anomaly` takes it off).
+    Known exploits: the whole clip earns the event's share of it, unless `threshold` is above that (`video/anomaly` subtracts it).
     Reversed, empty and negative spans, and several for one, are no answer.
     """
     found, why = _given_spans(case)
@@ -40,9 +40,9 @@ def tiou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
 
 def anomaly(case: Case) -> Score:
     """The temporal IoU beyond what the whole clip would earn, s: (IoU - s) / (1 - s), and 0 below. s is the truth's share of
-    `meta["duration"]`. So a disturbed part, or an event, must be found: to name all of the clip earns nothing.
+    `meta["duration"]`. So the whole clip earns nothing.
 
-    Known exploits: a half of the clip that holds the event earns as much again as s, for a short event next to nothing.
+    Known exploits: a half of the clip that contains the event earns about s, which is little for a short event.
     """
     found, why = _given_spans(case)
     if found is None:
@@ -54,7 +54,7 @@ def anomaly(case: Case) -> Score:
 
 
 def true_spans(answer: Any) -> list[Span]:
-    """The true spans of an answer; ValueError for one without any, or with a reversed, an empty or a negative one."""
+    """The true spans of an answer. Raises ValueError without any, and for a reversed, empty or negative one."""
     if isinstance(answer, Mapping):
         answer = next((answer[key] for key in reading.LISTS if key in answer), None)
     listed = answer if isinstance(answer, Sequence) and answer and isinstance(answer[0], Sequence) else [answer]
@@ -63,7 +63,7 @@ def true_spans(answer: Any) -> list[Span]:
     except (TypeError, ValueError):
         found = []
     if not found or not all(0 <= start < end < float("inf") for start, end in found):
-        raise ValueError(f"the answer {answer!r:.80} is no span of time")
+        raise ValueError(f"the answer {answer!r:.80} is not a span of time")
     return found
 
 
@@ -75,7 +75,7 @@ def _given_spans(case: Case) -> tuple[list[Span] | None, str]:
 
 
 def _fitting(found: list[Span] | None, many: int) -> tuple[list[Span] | None, str]:
-    """The spans where they may be an answer to a question with so many true ones."""
+    """The spans, if they are a possible answer to a question with `many` true ones."""
     if found is None:
         return None, "no span of time from a start to a later end"
     return (None, f"{len(found)} spans for one") if many == 1 < len(found) else (found, "")
@@ -85,14 +85,13 @@ def _fitting(found: list[Span] | None, many: int) -> tuple[list[Span] | None, st
 
 
 def count(case: Case, graded: bool = True) -> Score:
-    """The mean over the counts of 1 less the relative error, 0 at least: 1 at the truth, falling evenly to 0 for one that is
-    off by as much as it is. Where nothing is there, only 0 is right.
+    """The mean over the counts of 1 minus the relative error, at least 0: 1 at the truth, falling linearly to 0 at an error of
+    100%. For a true count of 0, only 0 is right.
 
-    `case.answer`: a number, a list of them, or an object of names and numbers; then the answer may name them. There must be as
-    many as there are. graded: else 1 where all are right.
+    `case.answer`: a number, a list of them, or an object of names and numbers; then the answer may use the names. It must have as
+    many counts. graded: if false, 1 only if all are right.
 
-    Known exploits: counts in the middle of what is likely earn a good part: always 2 for 1, 2 and 3 earns 0.56. Compare with
-    that.
+    Known exploits: middle counts earn much: always 2 for 1, 2 and 3 earns 0.56. Compare with that.
     """
     answer, why = reading.said(case)
     if answer is None:
@@ -113,11 +112,11 @@ def _true_counts(answer: Any) -> tuple[list[str], list[int]]:
 
 
 def order(case: Case, credit: Literal["pairs", "places", "none"] = "pairs") -> Score:
-    """1 for the right order of the parts, `case.answer`, a list or a text of signs such as `312`; for another permutation of them
-    less, and nothing for what is none.
+    """1 for the right order of the parts, `case.answer`, a list or a text of characters such as `312`; less for another
+    permutation of them, 0 otherwise.
 
-    credit: "pairs", Kendall's tau: the share of pairs in the right order less that of the others, 0 at least. "places",
-    Spearman's footrule, as VideoSSR pays: 1 less how far the parts are off in all over the largest there is. "none": nothing.
+    credit: of other permutations. "pairs", Kendall's tau: the share of pairs in the right order minus that of the others, at
+    least 0. "places", Spearman's footrule, as in VideoSSR: 1 minus the sum of the parts' distances over its maximum. "none": 0.
 
     Known exploits: with three parts any permutation earns 0.28 by "pairs" and 0.33 by "places" on average.
     """
@@ -135,8 +134,7 @@ def order(case: Case, credit: Literal["pairs", "places", "none"] = "pairs") -> S
 
 
 def kendall(found: Sequence[str], true: Sequence[str]) -> float:
-    """Kendall's tau of two orders of the same signs, 0 at least: 1 less twice the share of pairs that stand the other way
-    round."""
+    """Kendall's tau of two orders of the same characters, at least 0: 1 minus twice the share of reversed pairs."""
     place = {sign: at for at, sign in enumerate(found)}
     pairs = list(combinations(true, 2))
     wrong = sum(place[a] > place[b] for a, b in pairs)
@@ -144,7 +142,7 @@ def kendall(found: Sequence[str], true: Sequence[str]) -> float:
 
 
 def footrule(found: Sequence[str], true: Sequence[str]) -> float:
-    """1 less the sum of the distances that the signs are off, over the largest such sum, n * n // 2."""
+    """1 minus the sum of the characters' distances over its maximum, n * n // 2."""
     off = sum(abs(found.index(sign) - at) for at, sign in enumerate(true))
     return 1.0 - off / (len(true) ** 2 // 2) if len(true) > 1 else 1.0
 
@@ -163,12 +161,12 @@ def _signs(answer: Any) -> list[str]:
 
 
 def tracking(case: Case) -> Score:
-    """The mean IoU of the boxes of a thing over time, 0 to 1: each is compared with the true one of its time, or in order.
+    """The mean IoU of the boxes of an object over time, 0 to 1: each is compared with the true one at its time, or in order.
 
     `case.answer`: a list of boxes, `[x1, y1, x2, y2]` in pixels of the clip, or of `{"time", "bbox_2d"}`. Superfluous and missing
-    boxes lower the value. The first `meta["shown"]` boxes, which the prompt gives, earn nothing.
+    boxes lower the value. The first `meta["shown"]` boxes, which are in the prompt, earn nothing.
 
-    Known exploits: the same box at all times earns much where little moves.
+    Known exploits: the same box at all times earns much if little moves.
     """
     answer, why = reading.said(case)
     if answer is None:
@@ -182,12 +180,12 @@ def tracking(case: Case) -> Score:
 
 
 def grounded_choice(case: Case, choice: float = 0.5) -> Score:
-    """An option and when it shows: `choice` for the right letter, and the rest times the temporal IoU of the span; nothing
-    where the letter is wrong, however right the span is.
+    """An option and its time: `choice` for the right letter, and the rest times the temporal IoU of the span; 0 if the letter is
+    wrong, whatever the span is.
 
-    `case.answer`: `{"answer": "B", "span": [start, end]}`, or with `spans` or `glue`. Answered as `B, 12.5 to 17`, as JSON with
-    `answer` and `span`, or as in VideoChat-R1 with the spans in a `<glue>` tag of their own.
-    Known exploits: a letter alone earns `choice` times its chance.
+    `case.answer`: `{"answer": "B", "span": [start, end]}`, or with `spans` or `glue`. The answer is `B, 12.5 to 17`, JSON with
+    `answer` and `span`, or as in VideoChat-R1 with the spans in a separate `<glue>` tag. Known exploits: a guessed letter alone
+    earns `choice` times its probability.
     """
     answer, why = reading.said(case)
     if answer is None:
@@ -202,7 +200,7 @@ def grounded_choice(case: Case, choice: float = 0.5) -> Score:
 
 
 def _letter_and_spans(case: Case, answer: str) -> tuple[str, list[Span] | None]:
-    """(what says the letter, the spans) of an answer."""
+    """(text with the letter, spans) of an answer."""
     if "<glue>" in case.completion:
         inside, _ = only_answer(case.completion, "glue")
         return answer.partition("<glue>")[0], reading.spans(inside or "")
@@ -224,15 +222,14 @@ def _letter_and_spans(case: Case, answer: str) -> tuple[str, list[Span] | None]:
 
 
 def form(case: Case) -> Score:
-    """1 when the completion has the form that the task asks for: `meta["style"]` says how it is written, short, json or tags, and
-    `meta["asks"]` what for: span, spans, counts, order, choice, number, boxes, grounded-choice, text. A text is one line of
-    at most twice as many words as an accepted one and two, in ASCII where that is, and no question unless that is one.
-    Without `asks` what is answered is not looked at.
+    """1 when the completion has the requested form: `meta["style"]` is short, json or tags, `meta["asks"]` is span, spans,
+    counts, order, choice, number, boxes, grounded-choice or text. A text is one line with at most two more than twice the words
+    of an accepted one, in ASCII if that is, and not a question unless that is one. Without `asks` the answer is not checked.
 
     tags: one thought and one answer, neither empty, each in its tag, and nothing else. json: JSON and nothing else. short: the
     answer alone, without tags, JSON objects or fences.
 
-    Known exploits: whether it is right is not read; a reward for that must stand beside this one.
+    Known exploits: correctness is not checked; combine it with a reward that does.
     """
     style, asks = case.meta.get("style", "tags"), case.meta.get("asks", "")
     check_choice("style", style, ("short", "json", "tags"))
@@ -263,7 +260,7 @@ HOLDS: dict[str, Callable[[Case, str], bool]] = {
 
 
 def _is_text(answer: str, true: Sequence[str]) -> bool:
-    """Whether a text has the shape of an accepted one; whether it is right is not asked."""
+    """Whether a text has the form of an accepted one, right or not."""
     line = answer.strip()
     if len(line) > reading.LONGEST or "\n" in line or not any(map(str.isalnum, line)) or not line.isprintable():
         return False

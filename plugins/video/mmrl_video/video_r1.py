@@ -1,7 +1,7 @@
 """The rewards of Video-R1, as published, faults included (github.com/tulerfeng/Video-R1, commit 59d65c3).
 
-Feng et al. 2025, "Video-R1: Reinforcing Video Reasoning in MLLMs". The kind of a question is `meta["problem_type"]`; published it
-is that of the batch's first row for the whole batch.
+Feng et al. 2025, "Video-R1: Reinforcing Video Reasoning in MLLMs". The kind of a question is `meta["problem_type"]`; the
+published code uses that of the batch's first row for the whole batch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def answer(case: Case) -> float:
     """Video-R1's accuracy of the first `<answer>`, by `meta["problem_type"]`; of any other type it is 0.
 
     "multiple choice": the same text. "numerical": both have a point or a comma or neither has, and they are equal when rounded to
-    two decimals. "OCR": 1 less the word error rate. "free-form": the mean of ROUGE-1, 2 and L. "regression": 1 less the relative
-    error. `case.answer`: the truth, in its tag or without.
+    two decimals. "OCR": 1 minus the word error rate. "free-form": the mean of ROUGE-1, 2 and L. "regression": 1 minus the
+    relative error. `case.answer`: the truth, in its tag or without.
 
-    Known exploits, as published: "nan" is a right regression; words of the question earn a share of free-form answers, of which
-    a right one of a single word earns 2/3; "B. left" is wrong for B, 1,000 for 1000, -6.0 for -6, and 0 for a regression of 0.
-    Other than there, free-form answers of more than `MAX_LENGTH` characters are 0.
+    Known exploits, as published: "nan" is a right regression; words of the question earn a share in free-form answers, where a
+    right answer of a single word earns 2/3; "B. left" is wrong for B, 1,000 for 1000, -6.0 for -6, and 0 for a regression of 0.
+    Unlike the published code, free-form answers of more than `MAX_LENGTH` characters are 0.
     """
     given, text = first_tag(case.completion), "" if case.answer is None else str(case.answer)
     tagged = first_tag(text)

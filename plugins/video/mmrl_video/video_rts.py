@@ -21,7 +21,7 @@ def letter(case: Case) -> float:
     """Video-RTS's accuracy: math-verify finds the truth in the completion, or the letter is the truth's.
 
     The letter is the first of the first `<answer>`; without a tag that behind "final answer ...:", else behind "correct answer
-    ...:", else the first of the whole text. Capitals or not. What begins with no letter is compared as a whole.
+    ...:", else the first of the whole text. Case is ignored. A text that doesn't begin with a letter is compared as a whole.
     Known exploits, as published: prose that begins with the letter is right, "A person walks" and "Apple" for A.
     """
     text = "" if case.answer is None else str(case.answer)
@@ -35,7 +35,7 @@ def letter(case: Case) -> float:
 def form(case: Case) -> float:
     """`<think>.*?</think>\\s*<answer>.*?</answer>` matches the beginning of the completion, line breaks included.
 
-    Known exploits, as published: whatever follows passes, as do empty blocks.
+    Known exploits, as published: any text may follow, and empty blocks pass.
     """
     between = _BETWEEN.search(case.completion, len("<think>")) if case.completion.startswith("<think>") else None
     return float(between is not None and "</answer>" in case.completion[between.end() :])

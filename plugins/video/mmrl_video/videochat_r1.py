@@ -17,9 +17,9 @@ from mmrl_video import spans
 from mmrl_video.timezero import times
 
 BOXES = 8
-"""Boxes of an answer to a tracking question."""
+"""Number of boxes in an answer to a tracking question."""
 LONGEST = 50_000
-"""Characters of a list that is read; eight boxes take 300."""
+"""Maximum of characters of a list; eight boxes take 300."""
 _PREFIXES = (
     *("The best answer is", "The correct answer is", "The answer is", "The answer", "The best option is"),
     *("The correct option is", "Best answer:Best option:"),
@@ -34,8 +34,8 @@ _ANSWER = re.compile(r"</answer>\s*<glue>")
 
 
 def tiou(case: Case) -> float:
-    """The intersection of two spans of time over their hull, read as TimeZero does; 0 for a reversed span, and 1 where the
-    hull is empty, for two equal points of time.
+    """The intersection of two spans of time over their hull, parsed as in TimeZero; 0 for a reversed span, and 1 for an empty
+    hull (two equal points of time).
 
     `case.answer`: `[start, end]` in seconds.
     Known exploits, as published: those of TimeZero's.
@@ -60,7 +60,7 @@ def form(case: Case) -> float:
 def gqa_answer(case: Case) -> float:
     """1 when the first of the capitals A to G in the first `<answer>` is that of the truth, `case.answer["answer"]`.
 
-    Known exploits, as published: "Not B, so C" is right for B; where neither has such a letter, everything in a tag is right.
+    Known exploits, as published: "Not B, so C" is right for B; if neither has such a letter, everything in a tag is right.
     """
     given = first_tag(case.completion)
     return float(given is not None and _capital(given) == _capital(str(case.answer["answer"])))
@@ -70,7 +70,7 @@ def gqa_iou(case: Case) -> float:
     """The IoU of the times that two sets of spans cover: those of the first `<glue>`, `[(1, 2.5), (4, 6)]` and nothing else, and
     `case.answer["glue"]`.
 
-    Known exploits, as published: with neither covering anything it is 1. A reversed span makes it 0.
+    Known exploits, as published: if neither covers anything it is 1. A reversed span makes it 0.
     """
     found = _glued(first_tag(case.completion, "glue"))
     if found is None:
@@ -81,7 +81,7 @@ def gqa_iou(case: Case) -> float:
 
 
 def gqa_form(case: Case) -> float:
-    """1 when a thought, an answer and the spans stand in their tags and nothing else, and the first `<glue>` is a list of spans.
+    """1 when there are only a thought, an answer and the spans in their tags, and the first `<glue>` is a list of spans.
 
     Known exploits, as published: an empty list passes, as do empty blocks and further tags inside.
     """
@@ -102,8 +102,8 @@ def tracking_iou(case: Case) -> float:
     """The mean IoU of eight boxes with the true ones, in order: the first `<answer>`, a list of eight lists of four numbers.
 
     `case.answer`: the true boxes, or an object with them as `answer`.
-    Known exploits, as published: eight times the first box, which the prompt shows, earns much where little moves. A reversed box
-    is 0, as is everything where there are not eight on either side.
+    Known exploits, as published: eight times the first box, which is in the prompt, earns much if little moves. A reversed box is
+    0, as is everything if either side doesn't have eight.
     """
     found = _boxes(first_tag(case.completion.replace("\n", "")) or "")
     true = case.answer["answer"] if isinstance(case.answer, Mapping) else case.answer
@@ -118,10 +118,9 @@ def tracking_iou(case: Case) -> float:
 
 
 def tracking_form(case: Case) -> float:
-    """1 when a thought and an answer stand in their tags and nothing around them, and the first answer is a list of eight
-    lists of four things.
+    """1 when there are only a thought and an answer in their tags, and the first answer is a list of eight lists of four items.
 
-    Known exploits, as published: the four need not be numbers; a list in the thought's answer tag serves.
+    Known exploits, as published: the four need not be numbers; a list in an answer tag inside the thought passes.
     """
     if not has_think_answer_format(case.completion.strip()):
         return 0.0
@@ -136,7 +135,7 @@ def _capital(text: str) -> str:
 
 
 def _glued(text: str | None) -> list[spans.Span] | None:
-    """The spans of a list of pairs in order, as Python reads it; None for all else."""
+    """The spans of a Python list of ordered pairs; None for all else."""
     if text is None or len(text) > LONGEST or not _GLUE.fullmatch(text):
         return None
     try:
@@ -147,7 +146,7 @@ def _glued(text: str | None) -> list[spans.Span] | None:
 
 
 def _boxes(text: str) -> list[Any] | None:
-    """The eight lists of four of a list, as Python reads it; None for all else."""
+    """The eight lists of four in a Python list; None for all else."""
     try:
         found = literal(text.replace("\n", ""), LONGEST)
     except ValueError:

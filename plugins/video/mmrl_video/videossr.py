@@ -19,7 +19,7 @@ _WHOLE = re.compile(r"\d+")
 
 
 def anomaly(case: Case) -> float:
-    """Anomaly grounding: the temporal IoU of `14.5-26.2`, which must be the whole completion but for blanks.
+    """Anomaly grounding: the temporal IoU of `14.5-26.2`, which must be the whole completion, except for blanks.
 
     `case.answer`: the same in seconds, as text or as `[start, end]`; the end is exclusive.
     Known exploits, as published: the whole clip earns the anomaly's share of it. Reversed and empty spans are 0.
@@ -29,8 +29,8 @@ def anomaly(case: Case) -> float:
 
 
 def counting(case: Case) -> float:
-    """Object counting, smooth: the mean over the counts of 1 less the relative error, 0 at least. All whole numbers of the
-    completion count, and there must be as many as in the truth.
+    """Object counting, smooth: the mean over the counts of 1 minus the relative error, at least 0. All whole numbers of the
+    completion are read, and there must be as many as in the truth.
 
     `case.answer`: `3,1,4` as text, or as a list.
     Known exploits, as published: signs and words are not read, so that "-3,-1,-4" is right; a small number for each count
@@ -44,8 +44,8 @@ def counting(case: Case) -> float:
 
 
 def jigsaw(case: Case) -> float:
-    """Temporal jigsaw: 1 less the distance that the parts are off in all, over the largest there is, n * n // 2. The completion
-    is `341562`, a permutation of the truth's signs; all else is 0.
+    """Temporal jigsaw: 1 minus the sum of the parts' distances over its maximum, n * n // 2. The completion is `341562`, a
+    permutation of the truth's characters; all else is 0.
 
     Known exploits, as published: any permutation earns a third on average, of six parts.
     """
@@ -57,7 +57,7 @@ def jigsaw(case: Case) -> float:
 
 
 def _span(value: object) -> spans.Span | None:
-    """The span that a text is; None for one that is empty, reversed or no number."""
+    """The span of a text; None for one that is empty, reversed or not a number."""
     if isinstance(value, list | tuple):
         start, end = map(float, value)
         return start, end

@@ -1,4 +1,4 @@
-"""How alike two texts are, word by word: the edits between them, and what they have in common."""
+"""Similarity of texts by words: edit distance and common words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def edits(true: Sequence[str], found: Sequence[str]) -> int:
-    """The fewest words to put in, take out or change that make one of the other (Levenshtein). Takes time by the product."""
+    """The minimal number of words to insert, delete or change (Levenshtein). Time grows with the product of the lengths."""
     row = list(range(len(found) + 1))
     for i, word in enumerate(true, 1):
         corner, row[0] = row[0], i
@@ -17,15 +17,14 @@ def edits(true: Sequence[str], found: Sequence[str]) -> int:
 
 
 def rightness(true: Sequence[str], found: Sequence[str]) -> float:
-    """1 less the word error rate, 0 at least. The truth alone decides how long it takes: an answer of twice as many words is
-    0."""
+    """1 minus the word error rate, at least 0. Time depends only on the truth: an answer of twice as many words is 0."""
     if not true:
         return float(not found)
     return 0.0 if len(found) >= 2 * len(true) else max(0.0, 1.0 - edits(true, found) / len(true))
 
 
 def common(true: Sequence[str], found: Sequence[str]) -> int:
-    """The length of the longest common subsequence, by the bits of one number for the truth (Hyyrö 2004)."""
+    """The length of the longest common subsequence, with bit-parallel integers (Hyyrö 2004)."""
     places: dict[str, int] = {}
     for i, word in enumerate(true):
         places[word] = places.get(word, 0) | 1 << i
@@ -38,7 +37,7 @@ def common(true: Sequence[str], found: Sequence[str]) -> int:
 
 
 def f1(true: Sequence[object], found: Sequence[object]) -> float:
-    """The F1 of two bags: how much of each is in the other, as often as it stands there. 0 where either is empty."""
+    """The F1 of two bags of items, with repetitions. 0 if either is empty."""
     return f_measure((Counter(true) & Counter(found)).total(), len(true), len(found))
 
 

@@ -152,7 +152,7 @@ def test_a_clip_that_is_broken_or_short_is_named(folder, tmp_path):
         (lambda f: Anomaly(path=str(f), kinds=["swap"]), "swap needs two"),
         (lambda f: Counting(shapes=["star"]), "shapes"),
         (lambda f: Counting(shapes=[]), "shapes"),
-        (lambda f: Counting(shapes=["circle", "circle"]), "names one twice: give each once"),
+        (lambda f: Counting(shapes=["circle", "circle"]), "has a repeated value: give each once"),
         (lambda f: Counting(places=0), "places"),
         (lambda f: Counting(together=9), "together"),
         (lambda f: Jigsaw(parts=1), "parts"),
@@ -242,7 +242,7 @@ def test_what_nobody_can_see_is_not_asked_for(folder):
     root.mkdir(exist_ok=True)
     for number in range(8):
         films.encode(np.roll(grey, number, 0), 10, root / f"{number}.mp4")
-    with pytest.raises(UserError, match="channel-swap can be seen"):
+    with pytest.raises(UserError, match="channel-swap is visible"):
         some(Anomaly(path=str(root), kinds=["channel-swap"]), 1)
     assert some(Anomaly(path=str(root), kinds=["channel-swap", "zoom-out"]), 1)[0].meta["kind"] == "zoom-out"
     still = folder.parent / "still"

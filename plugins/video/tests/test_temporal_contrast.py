@@ -32,7 +32,7 @@ def test_the_bonus_needs_four_fifths_of_the_shuffled_accuracy():
         ({"ratio": 0.0}, ["a"], "ratio = 0.0 must be above 0"),
         ({"share": 1.5}, ["a"], "share = 1.5 must be above 0 and at most 1"),
         ({"verifier": "c"}, ["a", "b"], "options.verifier names 'c', which rewards nothing here: a, b"),
-        ({}, [], "it asks verifiers what is right, and this stage's labels do without: drop one of them"),
+        ({}, [], "it needs verifiers, and this stage is scored by labels alone: leave one of them out"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, verifiers, why):

@@ -1,1 +1,1 @@
-"""Clips that people bring: tables of what happens when, of questions, of boxes."""
+"""Tasks on your own clips: tables of events with times, of questions, of boxes."""

@@ -1,4 +1,4 @@
-"""The clips that rows name: where they are, and what is known of them before they are decoded."""
+"""The files of clips, and what is known of them before decoding."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.pretext.sources import SUFFIXES
 
 KEPT = 2**16
-"""Files of which it is kept how long they are."""
+"""Maximum of files whose duration is cached."""
 
 
 class Known(NamedTuple):
-    """What a file's packets tell."""
+    """Facts from a file's packets."""
 
     duration_s: float
     frames: int
@@ -26,7 +26,7 @@ class Known(NamedTuple):
 
 @dataclass
 class Folder:
-    """A folder of clips. Names are looked up in it; a bare name that isn't there also in the folders in it."""
+    """A folder of clips. Names are looked up in it; a bare name also in its subfolders."""
 
     path: str
     _below: dict[str, list[str]] | None = field(default=None, init=False)
@@ -34,7 +34,7 @@ class Folder:
     def find(self, name: Any) -> str:
         """The file, or the folder of pictures, of a name, with or without its suffix: `AO8RW`, `1106/401.mp4`.
 
-        Raises ValueError for what is no name, and where there is none, or more than one.
+        Raises ValueError for an invalid name, and if there is no such clip, or more than one.
         """
         if isinstance(name, int) and not isinstance(name, bool):
             name = str(name)
@@ -51,7 +51,7 @@ class Folder:
         except (OSError, ValueError) as error:  # too long a name, a NUL
             raise ValueError(f"its clip {name!r:.60} can't be looked up: {str(error)[:60]}") from error
         if len(found) > 1:
-            raise ValueError(f"its clip {name!r:.60} is there several times, as {' and '.join(map(display_path, found[:2]))}")
+            raise ValueError(f"its clip {name!r:.60} exists several times, as {' and '.join(map(display_path, found[:2]))}")
         if not found:
             raise ValueError(f"there is no clip {name!r:.80} in {display_path(self.path)}")
         return found[0]
@@ -73,12 +73,12 @@ class Folder:
 def known(path: str) -> Known:
     """How long a clip is. Its packets are read once, as long as the file stays the same.
 
-    Raises UserError, which names the file, for one that can't be read or holds no pictures.
+    Raises UserError, which names the file, for one that can't be read or has no pictures.
     """
     try:
         stat = os.stat(path)
     except OSError:
-        return _probed(path, 0, 0)  # opening it says what is wrong
+        return _probed(path, 0, 0)  # opening it reports the error
     return _probed(path, stat.st_mtime_ns, stat.st_size)
 
 

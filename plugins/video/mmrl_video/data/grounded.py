@@ -1,4 +1,4 @@
-"""`video/grounded-data`: which option is right, and when it can be seen, in clips that people bring."""
+"""`video/grounded-data`: which option is right, and when it can be seen, in your own clips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GroundedData(ClipData):
     """An answer, and the time in which it can be seen: VideoChat-R1's JSON of NExT-GQA, NExT-GQA itself, your own."""
 
     segments: str | None = None
-    """NExT-GQA's JSON of times (`gsub_val.json`), by `video` and `qid`, for tables that have none in their rows."""
+    """NExT-GQA's JSON of times (`gsub_val.json`), by `video` and `qid`, for tables without times in their rows."""
 
     styles = (*STYLES, "videochat-r1")
 
@@ -69,7 +69,7 @@ class GroundedData(ClipData):
         return Prompt(id=id, messages=[message], answer=answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each type of row, where there are several."""
+        """The mean for each type of row, if there are several."""
         return means(results, "type")
 
     def _with_times(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -89,5 +89,5 @@ def _segments(path: str) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"segments = {display_path(path)!r} can't be read ({str(error)[:100]}): give NExT-GQA's JSON") from error
     if not isinstance(found, dict) or not found:
-        raise UserError(f"segments = {display_path(path)!r} is no object of videos: give NExT-GQA's JSON")
+        raise UserError(f"segments = {display_path(path)!r} is not an object of videos: give NExT-GQA's JSON")
     return found

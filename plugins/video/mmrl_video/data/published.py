@@ -77,15 +77,15 @@ VIDEOCHAT_R1_TRACKING = (
     "</answer>.\n"
 )
 EVENTS = {"timezero": TIMEZERO, "time-r1": TIME_R1, "videochat-r1": TIMEZERO}
-"""Style -> what is asked about a sentence."""
+"""Style -> prompt about a sentence."""
 
 
 def text_first(text: str, *clips: Any) -> Message:
-    """A user message with its text before the clip, as TimeZero, Time-R1 and VideoChat-R1 have it."""
+    """A user message with its text before the clip, as in TimeZero, Time-R1 and VideoChat-R1."""
     message = user_message(text, *clips)
     return {**message, "content": [message["content"][-1], *message["content"][:-1]]}
 
 
 def event(sentence: str) -> str:
-    """A sentence as TimeZero, Time-R1 and VideoChat-R1 put it between quotes: small letters, no full stop."""
+    """A sentence in the form that TimeZero, Time-R1 and VideoChat-R1 quote: small letters, no full stop."""
     return sentence.strip().lower().removesuffix(".")

@@ -1,4 +1,4 @@
-"""`video/qa-data`: questions about clips that people bring, by kind."""
+"""`video/qa-data`: questions about your own clips, by kind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WHAT = {
 
 @dataclass(kw_only=True, eq=False)
 class QuestionData(ClipData):
-    """Questions with options, for a number, a text, an open answer: Video-R1, NExT-QA, SEED-Bench-R1, Video-RTS, your own."""
+    """Questions for an option, a number, a text, an open answer: Video-R1, NExT-QA, SEED-Bench-R1, Video-RTS, your own."""
 
     styles = (*STYLES, "video-r1", "video-rts", "seed-bench-r1")
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
         found = question(row, id, self.seed)
         if self.style in ("video-rts", "seed-bench-r1") and not found.options:
-            raise ValueError(f"{self.style} asks for an option, and it is {found.kind}")
+            raise ValueError(f"{self.style} is for questions with options, and it is {found.kind}")
         shown, duration = [], 0.0
         if found.clip is not None:
             path = folder.find(found.clip)
@@ -41,7 +41,7 @@ class QuestionData(ClipData):
             shown.append(self.clip(path))
         if found.picture is not None:
             picture = resolve_image("", found.picture, folder.path)
-            load_image(picture)  # what is broken is told now
+            load_image(picture)  # raise for broken pictures now
             shown.append(picture)
         if not shown:
             raise ValueError("it names no clip and no picture")
@@ -57,7 +57,7 @@ class QuestionData(ClipData):
         return Prompt(id=id, messages=[user_message(self._text(found), *shown)], answer=found.answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each kind of question, and of each type of row (NExT-QA's CW, TN, ...), where there are several."""
+        """The mean for each kind of question, and for each type of row (NExT-QA's CW, TN, ...), if there are several."""
         return {**means(results, "problem_type"), **means(results, "type")}
 
     def _text(self, found: Question) -> str:

@@ -1,6 +1,6 @@
-"""Questions about clips, as rows have them: Video-R1's, NExT-QA's, SEED-Bench-R1's, Video-RTS's, tables of one's own.
+"""Questions about clips from rows: Video-R1's, NExT-QA's, SEED-Bench-R1's, Video-RTS's, your own tables.
 
-Every form is read as one, so that the tasks know no formats.
+All are converted to one form, so that tasks need not know the formats.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _OPTION = re.compile(r"\(?([A-Z])[.):]\s+(.*\S)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a row asks."""
+    """The question of a row."""
 
     text: str
     kind: str
     """Of `KINDS`."""
     answer: str
-    """The letter of the right option, or what the answer says."""
+    """The letter of the right option, or the answer's text."""
     options: tuple[str, ...] = ()
     """Without their letters."""
     clip: Any = None
-    """As the row names it."""
+    """The row's name for the clip."""
     picture: Any = None
-    """A picture that is shown besides, or in a clip's place."""
+    """A picture in addition to the clip, or instead of it."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Figures are given by its `type`."""
+    """Further values; metrics are grouped by `type`."""
 
     @property
     def listed(self) -> list[str]:
@@ -54,9 +54,9 @@ class Question:
 
 
 def question(row: Mapping[str, Any], id: str, seed: int) -> Question:
-    """A row's question. seed and id draw the order of options, where the row has a right answer and wrong ones.
+    """A row's question. seed and id shuffle the options if the row has a right answer and wrong ones.
 
-    Raises ValueError for a row that won't do.
+    Raises ValueError for an unusable row.
     """
     text = text_of(row, QUESTION_KEYS) if not _has_lines(row) else str(first(row, QUESTION_KEYS)).strip()
     if not text:
@@ -96,7 +96,7 @@ def _has_lines(row: Mapping[str, Any]) -> bool:
 
 
 def _options(row: Mapping[str, Any], answer: str, id: str, seed: int) -> tuple[list[str], int | None]:
-    """(the options without their letters, the number of the right one where the row's form says it by number)."""
+    """(the options without their letters, the index of the right one if the row's form has it)."""
     if row.get("a0") not in (None, ""):  # NExT-QA
         listed = [str(row[f"a{i}"]) for i in range(26) if row.get(f"a{i}") not in (None, "")]
         return listed, int(answer) if answer.isdecimal() and len(answer) < 3 else None
@@ -104,7 +104,7 @@ def _options(row: Mapping[str, Any], answer: str, id: str, seed: int) -> tuple[l
         draw = chance(seed, "options", id)
         wrong = [str(one) for one in parsed(row["negative_answers"])]
         return draw.sample([answer, *(shown := draw.sample(wrong, min(3, len(wrong))))], len(shown) + 1), None
-    if row.get("choice_a") not in (None, ""):  # and its others
+    if row.get("choice_a") not in (None, ""):  # SEED-Bench-R1's other rows
         return [str(row[f"choice_{c}"]) for c in "abcdefgh" if row.get(f"choice_{c}") not in (None, "")], None
     listed = parsed(first(row, OPTION_KEYS))
     if listed in (None, []):
@@ -117,7 +117,7 @@ def _options(row: Mapping[str, Any], answer: str, id: str, seed: int) -> tuple[l
 
 
 def _bare(options: Sequence[str]) -> list[str]:
-    """Options without their letters, where all have their own."""
+    """Options without their letters, if all have one."""
     found = [_OPTION.fullmatch(one) for one in options]
     if all(match and match[1] == letter for match, letter in zip(found, LETTERS, strict=False)):
         return [match[2] for match in found if match]
@@ -125,7 +125,7 @@ def _bare(options: Sequence[str]) -> list[str]:
 
 
 def _inside(text: str) -> tuple[str, list[str]]:
-    """(a question, the options that stand in the lines behind it), as Video-RTS writes them."""
+    """(a question, the options in the lines after it), in Video-RTS's form."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     for at in range(1, len(lines) - 1):
         found = [_OPTION.fullmatch(line) for line in lines[at:]]
@@ -155,13 +155,13 @@ def _letter(answer: str, options: Sequence[str], index: int | None) -> str:
         letter = reading.letter(answer, options)
         places = [LETTERS.index(letter)] if letter else []
     if len(places) != 1 or not 0 <= places[0] < len(options):
-        raise ValueError(f"its answer {answer!r:.60} is none of its {len(options)} options, nor the letter of one")
+        raise ValueError(f"its answer {answer!r:.60} is not one of its {len(options)} options, nor the letter of one")
     return LETTERS[places[0]]
 
 
 def _media(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """(the clip, the picture) that a row names."""
-    if row.get("current_observation_basename"):  # SEED-Bench-R1: what was done so far, and what is seen now
+    if row.get("current_observation_basename"):  # SEED-Bench-R1: the progress so far, and the current observation
         source = row.get("video_source")
         steps = parsed(row.get("task_progress_metadata"))
         clip = f"videos/{source}/{row['video_basename']}" if steps and row.get("video_basename") else None

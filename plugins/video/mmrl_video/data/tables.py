@@ -1,9 +1,7 @@
-"""Tables about clips as one: files joined by ':', with the folder of the clips of each, in the forms that data sets have.
+"""Tables about clips: files joined by ':', each with a folder of clips, in the forms of data sets.
 
-Lists of rows are read as `mmrl.api.tasks.tables` reads them. Two forms have one clip's sentences together or no keys, and are
-made into rows:
-Charades-STA's text, `ID start end##sentence` in each line, and ActivityNet Captions' JSON, an object of clips that each have
-`timestamps` and `sentences`.
+Lists of rows are read as `mmrl.api.tasks.tables` reads them. Two other forms are converted to rows: Charades-STA's text, `ID
+start end##sentence` in each line, and ActivityNet Captions' JSON, an object of clips that each have `timestamps` and `sentences`.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from mmrl.api.errors import display_path
 from mmrl.api.tasks.tables import DataTable, read_table
 
 CLIP_KEYS = ("video", "video_path", "path", "clip", "vid", "video_id", "video_name", "video_basename")
-"""What a row may call its clip; the first that says anything counts."""
+"""Keys of a row's clip; the first nonempty one counts."""
 MAX_BYTES = 2**30
-"""Of a text or a JSON object, which are read whole."""
+"""Maximal size of a text or a JSON object, which are read as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +28,14 @@ class Table:
 
     rows: DataTable
     path: str
-    """Of the file."""
+    """Path of the file."""
     folder: str
-    """What the names of clips are relative to."""
+    """The folder of relative paths of clips."""
 
 
 @dataclass(frozen=True)
 class Listed(DataTable):
-    """Rows that have names of their own."""
+    """Rows with names."""
 
     names: tuple[str, ...] = ()
 
@@ -48,7 +46,7 @@ class Listed(DataTable):
 def tables(path: str, videos: str | None) -> list[Table]:
     """The tables of one path, or of several joined by ':'; `videos` is then one folder for each, or one for all.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     given = [path] if _there(path) else [p for p in path.split(":") if p]
     folders = videos.split(":") if videos else []
@@ -65,12 +63,12 @@ def tables(path: str, videos: str | None) -> list[Table]:
 
 
 def first(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    """What stands under the first of some keys that says anything."""
+    """The value of the first key with a nonempty value."""
     return next((row[key] for key in keys if row.get(key) not in (None, "")), None)
 
 
 def parsed(value: Any) -> Any:
-    """The JSON that a cell of a table holds as text; anything else as it is."""
+    """The value of a table's cell with JSON as text; anything else unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     try:
@@ -80,7 +78,7 @@ def parsed(value: Any) -> Any:
 
 
 def text_of(row: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    """A text under one of some keys, its blanks evened out; empty without one."""
+    """A text under one of some keys, with normalised blanks; empty without one."""
     found = first(row, keys)
     if found is not None and not isinstance(found, str):
         raise ValueError(f"its {keys[0]} is {found!r:.60} and not a text")
@@ -148,7 +146,7 @@ def _captions(path: str, found: Mapping[str, Any]) -> DataTable:
 
 
 def _count(about: Any) -> int:
-    """Sentences of a clip; 1 for one that can't be read, so that this is told when it is asked for."""
+    """Number of sentences of a clip; 1 for an unreadable one, which raises when it is used."""
     sentences = about.get("sentences") if isinstance(about, Mapping) else None
     return len(sentences) if isinstance(sentences, list) else 1
 
@@ -156,5 +154,5 @@ def _count(about: Any) -> int:
 def _there(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
-    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, a home that nobody has
+    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, an unknown user's home
         raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None

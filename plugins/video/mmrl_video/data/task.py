@@ -1,4 +1,4 @@
-"""What the tasks on people's clips share: where rows come from, which split each is in, how a clip is shown."""
+"""Common parts of the tasks on your own clips: sources of rows, splits, and frames of a clip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmrl_video.pretext.sources import SUFFIXES
 
 THOUGHT = "I look at the clip."
 OTHER_S, OTHER_SHARE = 2.0, 0.1
-"""A file whose length differs by so many seconds, and such a share, from what its row says is another cut."""
+"""A file whose length differs by more seconds and a larger share from its row's is another cut."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,33 @@ class _Joined(DataTable):
 
 @dataclass(kw_only=True, eq=False)
 class ClipData(Task):
-    """A task on rows about clips. A subclass asks about a row.
+    """Base class of tasks on rows about clips. A subclass makes a prompt from a row.
 
-    Nothing of a clip is read before its row is asked for. A row that can't be used raises UserError then, which names its file
-    and line, and a run leaves it out and counts it.
+    A clip is read when its row is used. An unusable row raises UserError then, which names its file and line, and a run leaves it
+    out and counts it.
     """
 
     path: str
     """The table: .txt (Charades-STA), .json, .jsonl, .csv, .parquet, a data set's name; or several, joined by ':'."""
     videos: str | None = None
-    """The folder that clips' names are relative to, by default the table's own; or one for each, joined by ':'."""
+    """The folder that clip paths are relative to, by default the table's own; or one for each, joined by ':'."""
     test_path: str | None = None
-    """A table of its own for the split `test`, with clips in the same folders; `path` is then all for the other splits."""
+    """A separate table for the split `test`, with clips in the same folders; `path` then only serves the other splits."""
     shares: Mapping[str, float] = field(default_factory=lambda: {"train": 0.9, "test": 0.1})
-    """Split -> share, drawn by the names of clips, so that none is in two splits. {test = 1} only tests."""
+    """Split -> share, assigned by the names of clips, so that none is in two splits. {test = 1} is for tests only."""
     seed: int = 0
-    """Draws the splits. The run's own seed does not, so that nothing of the test is ever trained on."""
+    """Seed of the splits. The run's seed doesn't change them, so that no test row is ever trained on."""
     style: str = "short"
-    """How the answer is asked for: short, the answer alone; tags, a thought and the answer in their tags; or as a system does."""
+    """The requested form of the answer: short, the answer alone; tags, a thought and the answer in their tags; or a system's."""
     prompt: str | None = None
-    """What follows the question, in place of the sentence that says how to answer; not in a system's style."""
+    """Text after the question, instead of the instructions for the answer; not in a system's style."""
     fps: float | None = None
-    """Frames a second that are shown; by default the policy's own rate."""
+    """Frames per second in the prompt; by default the policy's own rate."""
     count: int | None = None
-    """Or so many frames, evenly from the first to the last."""
+    """Or the number of frames, evenly from the first to the last."""
 
     styles: ClassVar[tuple[str, ...]] = STYLES
-    """Those of a subclass."""
+    """Styles of a subclass."""
 
     def __post_init__(self) -> None:
         check_choice("style", self.style, self.styles)
@@ -73,7 +73,7 @@ class ClipData(Task):
             if (value := getattr(self, option)) is not None:
                 check_type(option, value, str)
         if self.prompt is not None and self.style not in STYLES:
-            raise UserError(f"prompt and style = {self.style!r} are both given: a system's style has its own words")
+            raise UserError(f"prompt and style = {self.style!r} are both given: a system's style has its own prompt")
         self._sampling()
         shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
         self._folders: dict[str, Folder] = {}
@@ -92,11 +92,11 @@ class ClipData(Task):
             numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
-        """A prompt about a row. UserError or ValueError for a row that won't do."""
+        """A prompt about a row. Raises UserError or ValueError for an unusable row."""
         raise NotImplementedError(f"{type(self).__name__} must define pose(row, id, folder)")
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        """In an order in which neighbouring rows of the table are far apart."""
+        """Prompts in an order in which neighbouring rows of the table are far apart."""
         check_split(split, self.splits)
         rows = self._tables[split]
 
@@ -108,7 +108,7 @@ class ClipData(Task):
         return LazyItems(rows, make, self._chosen[split])
 
     def gold(self, prompt: Prompt) -> str:
-        """`meta["said"]`, behind a thought where the style has one, and `meta["glue"]` behind it in a tag of its own."""
+        """`meta["said"]`, after a thought if the style has one, and then `meta["glue"]` in its own tag."""
         said = str(prompt.meta["said"])
         if self.style == "short":
             return said
@@ -116,15 +116,16 @@ class ClipData(Task):
         return f"<think>{THOUGHT}</think>\n<answer>{said}</answer>{glue}"
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
-        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
+        """The clip as a strip, with the true boxes in green and the completion's in orange; None without boxes in the
+        completion."""
         return seen.shown(prompt, completion)
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """The true times, and those that a completion says."""
+        """The true times, and the completion's."""
         return seen.time_overlays(prompt, completion)
 
     def clip(self, path: str, **more: Any) -> Clip:
-        """A clip as the options say that it is shown."""
+        """A clip with the frame rate or count of the options."""
         return Clip(path=path, **({"fps": self.fps, "count": self.count} | more))
 
     def _sampling(self) -> None:
@@ -138,7 +139,7 @@ class ClipData(Task):
                 raise UserError("fps and count are both given: choose one")
 
     def _rows(self, path: str) -> tuple[_Joined, list[str]]:
-        """(the rows of all tables, the clip of each as it names it)."""
+        """(the rows of all tables, the clip of each)."""
         found = tables(path, self.videos)
         places = [(t, row) for t, table in enumerate(found) for row in range(len(table.rows))]
         if not places:
@@ -153,8 +154,7 @@ class ClipData(Task):
 
 
 def length_of(path: str, row: Mapping[str, Any]) -> Known:
-    """What is known of a row's clip. ValueError where the row says that it is much longer or shorter, UserError where it can't
-    be read."""
+    """Facts of a row's clip. Raises ValueError if the row has a very different duration, UserError if it can't be read."""
     found, said = known(path), row.get("duration")
     if isinstance(said, str):
         try:
@@ -169,8 +169,8 @@ def length_of(path: str, row: Mapping[str, Any]) -> Known:
 
 
 def _key(rows: DataTable, row: int) -> str:
-    """The clip of a row by its name without folder and suffix, so that it is the same in all tables; a row's place for one that
-    can't be read, which is told when it is asked for."""
+    """The clip of a row by its name without folder and suffix, so that it is the same in all tables; for an unreadable row, which
+    raises when it is used, its location."""
     try:
         clip = first(rows[row], CLIP_KEYS)
     except UserError:

@@ -1,4 +1,4 @@
-"""`video/temporal-data`: when something happens in clips that people bring."""
+"""`video/temporal-data`: when something happens in your own clips."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCE_KEYS = ("sentence", "query", "caption", "description", "question", "pro
 TIME_KEYS = ("timestamp", "timestamps", "span", "spans", "segments", "interval", "relevant_windows", "solution", "answer")
 TYPE_KEYS = ("type", "source", "dataset_name", "dataset")
 KEYS = 'Give the seconds as {"start_time": "START", "end_time": "END"}.'
-"""What Temporal-R1 reads, for rows without a `problem` of their own."""
+"""Instructions for Temporal-R1's format, for rows without a `problem`."""
 WHAT = {
     "span": "its start and its end in seconds, as START to END",
     "spans": "the start and the end of each time that it does, in seconds, as START to END, START to END",
@@ -32,7 +32,7 @@ class TemporalData(ClipData):
     """A sentence, and the time in which it is true: Charades-STA, ActivityNet Captions, Time-R1's and TimeZero's, your own."""
 
     times: str = "seconds"
-    """How the table gives times: seconds, or parts of the clip."""
+    """Unit of times in the table: seconds, or parts of the clip."""
 
     styles = (*STYLES, "temporal-r1", "timezero", "time-r1", "videochat-r1")
 
@@ -49,7 +49,7 @@ class TemporalData(ClipData):
         duration = length_of(path, row).duration_s
         spans = times.checked(given, duration, duration if self.times == "parts" else 1.0)
         if len(spans) > 1 and self.style not in STYLES:
-            raise ValueError(f"it has {len(spans)} spans, and {self.style} knows one")
+            raise ValueError(f"it has {len(spans)} spans, and {self.style} needs one")
         asks = "span" if len(spans) == 1 else "spans"
         meta = {
             "style": "short" if self.style == "short" else "tags",
@@ -66,8 +66,8 @@ class TemporalData(ClipData):
         return Prompt(id=id, messages=self._messages(row, sentence, asks, self.clip(path)), answer=answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean of each type of row, where rows
-        have one."""
+        """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean for each type of row, if rows have
+        one."""
         return {**grounding_figures([score for _, score in results]), **means(results, "type")}
 
     def _messages(self, row: Mapping[str, Any], sentence: str, asks: str, clip: Any) -> list[Any]:
@@ -92,6 +92,6 @@ def _said(style: str, spans: list[times.Span]) -> str:
 
 
 def _difficulty(row: Mapping[str, Any]) -> dict[str, float]:
-    """Time-R1's rows say how hard they are."""
+    """The difficulty of a row, which Time-R1's have."""
     value = row.get("difficulty")
     return {"difficulty": float(value)} if isinstance(value, int | float) and not isinstance(value, bool) else {}

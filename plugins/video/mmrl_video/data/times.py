@@ -1,4 +1,4 @@
-"""When, as rows say it: spans of seconds, checked against the clip."""
+"""Times of rows: spans in seconds, checked against the clip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmrl_video.data.tables import first, parsed
 from mmrl_video.spans import Span
 
 SLACK_S = 1.0
-"""Seconds that a span may end after its clip, as many of Charades-STA do: it is cut there."""
+"""Maximal seconds by which a span may end after its clip, as in Charades-STA: it is clipped."""
 START_KEYS, END_KEYS = ("start", "start_time"), ("end", "end_time")
 
 
@@ -33,10 +33,10 @@ def spans_in(row: Mapping[str, Any], keys: tuple[str, ...]) -> list[Any]:
 
 
 def checked(spans: Sequence[Any], duration_s: float, scale: float = 1.0) -> list[Span]:
-    """Spans of a clip in seconds, to a thousandth; what ends a little after it is cut at its end. scale: seconds of one of the
-    row's units.
+    """Spans of a clip in seconds, to a thousandth; a span that ends slightly after it is clipped. scale: seconds per unit of the
+    row.
 
-    Raises ValueError for a span that is none, reversed, empty, negative, or beyond the clip.
+    Raises ValueError for a span that is invalid, reversed, empty, negative, or outside the clip.
     """
     found = []
     for span in spans:
@@ -59,5 +59,5 @@ def checked(spans: Sequence[Any], duration_s: float, scale: float = 1.0) -> list
 
 
 def written(spans: Sequence[Span]) -> str:
-    """`1 to 2.5`, several behind each other."""
+    """`1 to 2.5`, several separated by commas."""
     return ", ".join(f"{start:.12g} to {end:.12g}" for start, end in spans)

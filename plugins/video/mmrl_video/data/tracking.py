@@ -1,4 +1,4 @@
-"""`video/tracking-data`: where a thing is at some moments, in clips or rows of pictures that people bring."""
+"""`video/tracking-data`: where an object is at given times, in your own clips or folders of pictures."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from mmrl_video.drawn.tracking import WHERE
 OBJECT_KEYS = ("object", "name", "expression", "caption", "sentence", "query")
 BOX_KEYS = ("boxes", "gt", "track", "bboxes", "solution", "answer")
 FORMS = ("xyxy", "xywh", "unit")
-"""How boxes are written: two corners; a corner and the size, both in pixels; two corners in parts of the picture."""
+"""Formats of boxes: two corners; a corner and the size, both in pixels; two corners as shares of the picture."""
 EIGHT = 8
-"""Boxes that VideoChat-R1 asks for."""
+"""Number of boxes in VideoChat-R1's questions."""
 RATE = 10.0
-"""Pictures a second of a folder, where its row has no `fps`: GOT-10k's."""
+"""Pictures per second of a folder, if its row has no `fps`: GOT-10k's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A clip, or what stands for one."""
+    """A clip, or pictures in its place."""
 
     shown: Any
     size: tuple[int, int]
     duration_s: float
     times_s: tuple[float, ...]
-    """When the boxes are."""
+    """Times of the boxes."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TrackingData(ClipData):
-    """The boxes of a thing over time: VideoChat-R1's JSON of GOT-10k, which names folders of pictures; clips of your own."""
+    """The boxes of an object over time: VideoChat-R1's JSON of GOT-10k, which names folders of pictures; your own clips."""
 
     boxes: str | None = None
-    """How the table writes boxes: xyxy, xywh or unit; by default unit where no number is above 1, else xyxy."""
+    """Format of boxes in the table: xyxy, xywh or unit; by default unit if no number is above 1, else xyxy."""
     frame: str | None = None
-    """The numbers of an answer: pixels (of the clip), thousandths or unit; by default thousandths for policies that write them,
-    else pixels. VideoChat-R1 writes unit."""
+    """Coordinate format of an answer: pixels (of the clip), thousandths or unit; by default thousandths for policies that write
+    them, else pixels. VideoChat-R1 uses unit."""
 
     styles = (*STYLES, "videochat-r1")
 
@@ -67,7 +67,7 @@ class TrackingData(ClipData):
 
     @property
     def answer_frame(self) -> CoordinateFormat:
-        """That of `frame`, of the style, or of the policy."""
+        """The coordinate format of `frame`, of the style, or of the policy."""
         if self.frame or self.style == "videochat-r1":
             return CoordinateFormat(self.frame or "unit")
         return (
@@ -79,11 +79,11 @@ class TrackingData(ClipData):
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
         thing = text_of(row, OBJECT_KEYS)
         if not thing:
-            raise ValueError(f"it names no thing under any of {', '.join(OBJECT_KEYS)}")
+            raise ValueError(f"it names no object under any of {', '.join(OBJECT_KEYS)}")
         boxes, times = _listed(row)
         published_style = self.style == "videochat-r1"
         if published_style and len(boxes) != EIGHT:
-            raise ValueError(f"it has {len(boxes)} boxes, and videochat-r1 asks for {EIGHT}")
+            raise ValueError(f"it has {len(boxes)} boxes, and videochat-r1 needs {EIGHT}")
         path = folder.find(first(row, CLIP_KEYS))
         rate = row.get("fps")
         found = (
@@ -105,7 +105,7 @@ class TrackingData(ClipData):
         lists = [list(tracks.written(box, Case(completion="", meta=meta))) for box in pixels]
         meta["said"] = "[" + ", ".join(f"[{', '.join(f'{v:.12g}' for v in box)}]" for box in lists) + "]"
         if published_style:
-            # the published reward compares the numbers as they stand; the first box is in the prompt
+            # the published reward compares the numbers unchanged; the first box is in the prompt
             answer, meta = lists, {k: v for k, v in meta.items() if k != "size"} | {"shown": 1}
             text = published.VIDEOCHAT_R1_TRACKING.format(thing, lists[0])
             message = published.text_first(text, found.shown)
@@ -115,11 +115,9 @@ class TrackingData(ClipData):
         return Prompt(id=id, messages=[message], answer=answer, meta=meta)
 
     def _clip(self, path: str, count: int, times: Sequence[float], as_shown: bool) -> _Seen:
-        """A file. Boxes without times are of moments that lie evenly from its first frame to its last."""
+        """A file. Boxes without times are at evenly spaced times from its first frame to its last."""
         facts = probe(path)
-        height, width = cached_frames(Clip(path=path, indices=(0,))).frames_THWC.shape[
-            1:3
-        ]  # upright, which a file's own size isn't
+        height, width = cached_frames(Clip(path=path, indices=(0,))).frames_THWC.shape[1:3]  # upright, unlike a file's own size
         size = (width, height)
         if not times:
             if count > facts.frames:
@@ -145,7 +143,7 @@ class TrackingData(ClipData):
 
 
 def _listed(row: Mapping[str, Any]) -> tuple[list[list[float]], list[float]]:
-    """(the boxes of a row as it writes them, their times in seconds where it has any)."""
+    """(the boxes of a row unchanged, their times in seconds if it has any)."""
     given = parsed(first(row, BOX_KEYS))
     if not isinstance(given, list) or not 1 <= len(given) <= tracks.MOST:
         raise ValueError(f"it has no list of 1 to {tracks.MOST} boxes under any of {', '.join(BOX_KEYS)}")
@@ -163,12 +161,12 @@ def _listed(row: Mapping[str, Any]) -> tuple[list[list[float]], list[float]]:
         raise ValueError(f"its {len(boxes)} boxes need as many times in seconds, 0 at least, and have {str(said)[:60]}")
     kept = [t for t in times if t is not None]
     if any(b <= a for a, b in pairwise(kept)):
-        raise ValueError(f"the times of its boxes do not rise: {str(said)[:60]}")
+        raise ValueError(f"the times of its boxes don't increase: {str(said)[:60]}")
     return [list(box) for box in boxes], kept
 
 
 def _sound(box: Sequence[float], form: str, size: tuple[int, int]) -> tracks.Box:
-    """A box in pixels, cut at the picture's edges."""
+    """A box in pixels, clipped to the picture's edges."""
     a, b, c, d = map(float, box)
     x1, y1, x2, y2 = (a, b, a + c, b + d) if form == "xywh" else (a, b, c, d)
     if form == "unit":
@@ -182,7 +180,7 @@ def _sound(box: Sequence[float], form: str, size: tuple[int, int]) -> tracks.Box
 
 
 def _pictures(folder: str, count: int, times: Sequence[float], rate: float) -> _Seen:
-    """A folder of pictures, `rate` a second, as a clip: those of the boxes, evenly from the first to the last, or of their
+    """A folder of pictures, `rate` per second, as a clip: those of the boxes, evenly from the first to the last, or at their
     times."""
     import numpy as np
 

@@ -1,1 +1,1 @@
-"""Clips that code draws from a seed, so that what happens in them, when and where is known exactly."""
+"""Clips that are generated from a seed, so that events, times and positions are known exactly."""

@@ -1,4 +1,4 @@
-"""`video/choice`: a question with lettered options: what happens, which colour, what comes first, which way."""
+"""`video/choice`: questions with lettered options: what happens, which colour, what comes first, which way."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LIKE = {
     "shake": ("move", "bounce"),
     "bounce": ("move", "shake"),
 }
-"""Kind -> those that could be said of it, too, and are no wrong options."""
+"""Kind -> kinds that could also describe it, and are not used as wrong options."""
 MOVING = ("move", "visit", "shake", "bounce")
-"""What could be said of a thing that goes to and fro all the time."""
+"""Kinds that could describe an object that moves to and fro all the time."""
 
 
 class Lettered(NamedTuple):
-    """Options in the order in which they are shown."""
+    """Options in the order of the prompt."""
 
     options: list[str]
     right: int
@@ -45,13 +45,13 @@ class Lettered(NamedTuple):
 
 
 def lettered(draw: random.Random, right: str, wrong: Sequence[str]) -> Lettered:
-    """The options in an order that is drawn."""
+    """The options in random order."""
     options = draw.sample([right, *wrong], len(wrong) + 1)
     return Lettered(options, options.index(right))
 
 
 def what_happens(draw: random.Random, plot: Plot, event: Event, count: int) -> Lettered:
-    """`count` things that could happen to the one that an event is about; the event alone does."""
+    """`count` possible events of an object, of which only the given one happens."""
     one = plot.parts[event.who]
     unlike = [k for k in MOVES if k not in (event.kind, *LIKE.get(event.kind, ()))]
     if len(set(one.x_F)) > 1 and event.kind not in MOVING:
@@ -67,12 +67,12 @@ def what_happens(draw: random.Random, plot: Plot, event: Event, count: int) -> L
 
 @dataclass(kw_only=True, eq=False)
 class Choice(DrawnClips):
-    """A question about what happens, and options of which one is right."""
+    """A question about an event, with options of which one is right."""
 
     asks: Sequence[str] = ASKS
-    """Which questions: what happens to a thing, which colour it turns, what happens first, in which direction it goes."""
+    """Kinds of questions: what happens to an object, which colour it turns, what happens first, in which direction it moves."""
     choices: int = 4
-    """The most options of a question, 2 to 5."""
+    """Maximum of options of a question, 2 to 5."""
 
     about = "choice"
 
@@ -118,7 +118,7 @@ class Choice(DrawnClips):
         )
 
     def _several(self, draw: random.Random) -> Plot:
-        """Each thing does something of its own, and no two begin within a second; what comes first is the first event."""
+        """Each object has its own event, and no two begin within a second; the first to happen is the first event."""
         kinds = draw.sample([k for k in MOVES if k != "colour"], min(max(2, self.objects), self.choices, 4))
         kinds = kinds[: draw.randint(2, len(kinds))]
         plot = plots.cast_for(draw, self.stage, kinds)

@@ -1,4 +1,4 @@
-"""Clips as files: encoded once, kept in a folder that all runs share and that doesn't grow without bound."""
+"""Clips as files: encoded once, cached in a folder of bounded size that all runs share."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 KEEP_BYTES = 2**30
-"""The folder's bound: beyond it those that were not used for the longest time are removed."""
+"""Maximal size of the folder: beyond it the least recently used files are removed."""
 SAFE_S = 3600.0
-"""What was used within so many seconds is not removed: somebody may be about to read it."""
+"""Files used within this many seconds are not removed, because a process may be about to read them."""
 LOOK_EVERY = 64
-"""Files that a process writes between two looks at the folder's size."""
+"""Number of files that a process writes between checks of the folder's size."""
 CODECS = {"libx264": {"crf": "6", "preset": "veryfast"}, "mpeg4": {"qscale:v": "1", "q:v": "1"}}
-"""Name -> options that keep colours; the first that is there is taken."""
+"""Name -> options that preserve colours; the first available one is used."""
 
 _written = 0
 
 
 def file_of(story: Story) -> str:
-    """The path of the clip: painted and encoded where no run has done so before."""
+    """The path of the clip, which is painted and encoded if it isn't cached."""
     global _written
     codec = _codec()
     path = folder() / f"{story.digest()}-{codec}.mp4"
     try:
         os.utime(path)
-        there = path.stat().st_size > 0  # a machine that went down may leave an empty file
+        there = path.stat().st_size > 0  # a crashed machine may leave an empty file
     except FileNotFoundError:
         there = False
     if not there:
@@ -49,7 +49,7 @@ def file_of(story: Story) -> str:
 
 
 def encode(frames_THWC: np.ndarray, rate: int, path: Path) -> None:
-    """Writes an mp4 of `rate` frames a second, uint8 [T, H, W, 3] with even H and W. Nobody sees half of it."""
+    """Writes an mp4 of `rate` frames a second, uint8 [T, H, W, 3] with even H and W. The file appears complete or not at all."""
     import av
 
     codec = _codec()
@@ -76,8 +76,8 @@ def encode(frames_THWC: np.ndarray, rate: int, path: Path) -> None:
 
 @functools.cache
 def folder() -> Path:
-    """Where clips are kept: `mmrl/clips` in the user's folder for caches, or, where that can't be written, a folder of this
-    process that goes when it ends."""
+    """The folder of clips: `mmrl/clips` in the user's cache folder, or, if that isn't writable, a temporary folder of this
+    process."""
     base = os.environ.get("XDG_CACHE_HOME")
     kept = (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "mmrl" / "clips"
     try:
@@ -91,8 +91,8 @@ def folder() -> Path:
 
 
 def clear(kept: Path, most_bytes: int, now: float | None = None) -> int:
-    """Removes the clips that were not used for the longest time, until the folder holds at most so many bytes; those of the last
-    `SAFE_S` stay. Gives how many were removed. Several processes may do so at once."""
+    """Removes the least recently used clips until the folder has at most `most_bytes`, except those of the last `SAFE_S` seconds.
+    Returns the number of removed ones. Several processes may do so at once."""
     now, found, removed = time.time() if now is None else now, [], 0
     for entry in os.scandir(kept):
         with contextlib.suppress(FileNotFoundError):
@@ -112,7 +112,7 @@ def clear(kept: Path, most_bytes: int, now: float | None = None) -> int:
 
 @functools.cache
 def _codec() -> str:
-    """The first of `CODECS` that can be had."""
+    """The first available one of `CODECS`."""
     import av
 
     for name in CODECS:

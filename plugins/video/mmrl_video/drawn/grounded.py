@@ -1,4 +1,4 @@
-"""`video/grounded`: what happens, of lettered options, and when."""
+"""`video/grounded`: what happens, with lettered options, and when."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class GroundedChoice(DrawnClips):
     """An answer, and the time in which it can be seen."""
 
     events: Sequence[str] = tuple(MOVES)
-    """What can happen: blink, colour, grow, hide, visit, move, shake, bounce."""
+    """Kinds of events: blink, colour, grow, hide, visit, move, shake, bounce."""
     choices: int = 4
-    """The options of a question, 2 to 5."""
+    """Number of options of a question, 2 to 5."""
 
     about = "grounded"
 

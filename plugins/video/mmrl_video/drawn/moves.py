@@ -1,4 +1,4 @@
-"""What a thing can do in a clip: each changes its places, sizes and colours in a stretch of frames, exactly there."""
+"""Events of an object in a clip: each changes its positions, sizes and colours in exactly one stretch of frames."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 from mmrl_video.drawn.story import Actor, Box
 
 BEAT_S = 0.5
-"""Events start and end on multiples of it, so that a clip shown at two frames a second misses none."""
+"""Events start and end on multiples of it, so that a clip at two frames per second shows all of them."""
 GROWN = 1.5
-"""How much larger what grows becomes."""
+"""Factor by which an object grows."""
 
 
 @dataclass(kw_only=True)
 class Part:
-    """An actor while its part is written: over F frames, in a lane that is its own."""
+    """An object under construction: over F frames, in its own lane."""
 
     shape: str
     colour: str
     size: int
-    """Pixels of its box's sides."""
+    """Side of its box in pixels."""
     lane: Box
-    """Where nobody else goes: it spans the picture's width."""
+    """Its own region, which spans the picture's width."""
     x_F: list[int]
-    """Its left edge, and `y_F` its upper one."""
+    """Its left edges; `y_F`: its upper edges."""
     y_F: list[int]
     size_F: list[int]
     colour_F: list[str]
     per_beat: int
-    """Frames of a beat."""
+    """Number of frames per beat."""
     more: dict[str, Any] = field(default_factory=dict)
-    """What else is true of what it does."""
+    """Further attributes of its event."""
 
     @property
     def frames(self) -> int:
@@ -45,7 +45,7 @@ class Part:
 
     @property
     def room(self) -> int:
-        """How far its left edge can go."""
+        """Maximal position of its left edge."""
         return self.lane[2] - self.lane[0] - self.size
 
     def actor(self) -> Actor:
@@ -54,7 +54,7 @@ class Part:
 
 
 def part(draw: random.Random, shape: str, colour: str, lane: Box, frames: int, per_beat: int, drifts: bool) -> Part:
-    """A thing in its lane: at rest somewhere, or going to and fro all the time."""
+    """An object in its lane: at rest at a random position, or moving to and fro all the time."""
     x1, y1, x2, y2 = lane
     size = max(6, min(round((y2 - y1) * draw.uniform(0.42, 0.6)), (x2 - x1) // 3))
     room, home = x2 - x1 - size, draw.randint(0, x2 - x1 - size)
@@ -78,7 +78,7 @@ def part(draw: random.Random, shape: str, colour: str, lane: Box, frames: int, p
 
 
 def _folded(place: int, room: int) -> int:
-    """A place on a line without end, on one from 0 to `room` with mirrors at its ends."""
+    """A position on an infinite line, reflected into 0 to `room`."""
     if room <= 0:
         return 0
     place %= 2 * room
@@ -89,7 +89,7 @@ def _folded(place: int, room: int) -> int:
 
 
 def blink(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It is gone every other beat; gone in the first and in the last one."""
+    """It is invisible in every other beat, including the first and the last one."""
     beats = (last - first) // one.per_beat
     for beat in range(beats):
         if beat % 2 == 0 or beat == beats - 1:
@@ -97,12 +97,12 @@ def blink(draw: random.Random, one: Part, first: int, last: int) -> None:
 
 
 def recolour(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It has the colour `more["colour"]`, which its author has chosen."""
+    """It has the colour `more["colour"]`."""
     one.colour_F[first:last] = [one.more["colour"]] * (last - first)
 
 
 def grow(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It is larger, around the same middle."""
+    """It is larger, with the same centre."""
     large = one.size + 2 * max(2, round(one.size * (GROWN - 1) / 2))
     by = (large - one.size) // 2
     for i in range(first, last):
@@ -110,12 +110,12 @@ def grow(draw: random.Random, one: Part, first: int, last: int) -> None:
 
 
 def hide(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It is gone."""
+    """It is invisible."""
     _hide(one, first, last)
 
 
 def visit(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It comes in over one side, crosses the picture and leaves over the other; before and after it is gone."""
+    """It enters at one side, crosses the picture and leaves at the other; before and after it is invisible."""
     _hide(one, 0, first)
     _hide(one, last, one.frames)
     way = one.lane[2] - one.lane[0]
@@ -128,7 +128,7 @@ def visit(draw: random.Random, one: Part, first: int, last: int) -> None:
 
 
 def move(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It goes sideways, in every frame by as many pixels; before and after it is at rest."""
+    """It moves sideways at constant speed; before and after it is at rest."""
     count, room = last - first, one.room
     a_frame = draw.randint(max(1, room // count // 2), max(1, room // count))
     far = a_frame * count
@@ -136,7 +136,7 @@ def move(draw: random.Random, one: Part, first: int, last: int) -> None:
     if far <= room:
         start = draw.randint(0, room - far)
         places = [start + i * a_frame for i in range(count + 1)]
-    else:  # to and fro, a pixel a frame: two frames in a row are never alike
+    else:  # to and fro, a pixel per frame: consecutive frames always differ
         start = draw.randint(0, room)
         places = [_folded(start + i, room) for i in range(count + 1)]
     for i in range(one.frames):
@@ -147,7 +147,7 @@ def move(draw: random.Random, one: Part, first: int, last: int) -> None:
 
 
 def shake(draw: random.Random, one: Part, first: int, last: int) -> None:
-    """It is thrown from one side to the other at every beat, around its place."""
+    """It jumps from side to side around its position at every beat."""
     by = max(2, one.size // 4)
     home = one.lane[0] + min(max(one.x_F[0] - one.lane[0], by), max(by, one.room - by))
     for i in range(one.frames):
@@ -161,7 +161,7 @@ def bounce(draw: random.Random, one: Part, first: int, last: int) -> None:
     top, floor, fall = one.lane[1], one.lane[3] - one.size, one.per_beat
     turns = (last - first) // (2 * fall)
     for i in range(one.frames):
-        done = i - first + 1  # frames of it
+        done = i - first + 1  # frames since its start
         turn = min((done - 1) // (2 * fall), turns - 1)
         done -= 2 * fall * turn
         rise = (last - first) - 2 * fall * turn - fall if turn == turns - 1 else fall
@@ -175,13 +175,13 @@ def _hide(one: Part, first: int, last: int) -> None:
 
 
 def touch(draw: random.Random, one: Part, other: Part, first: int, last: int) -> None:
-    """In the lane of `one`, `other` is at rest at the right, and `one` goes to it, stays at its side, and goes back."""
+    """In the lane of `one`, `other` is at rest at the right, and `one` moves to it, stays beside it, and moves back."""
     near = one.lane[2] - 1 - other.size - one.size
     home = one.lane[0] + draw.randint(0, max(0, near // 3))
     between = (home + near) // 2
     middle = (one.lane[1] + one.lane[3]) // 2
     for i in range(one.frames):
-        apart = max(first - i, i - last + 1)  # frames to the touch, or since it
+        apart = max(first - i, i - last + 1)  # frames until or since the touch
         one.x_F[i] = near if apart <= 0 else between if apart <= one.per_beat else home
         other.x_F[i] = near + one.size
         one.y_F[i], other.y_F[i] = middle - one.size // 2, middle - other.size // 2
@@ -198,9 +198,9 @@ MOVES: dict[str, Callable[[random.Random, Part, int, int], None]] = {
     "bounce": bounce,
 }
 STILL = ("move", "shake", "bounce", "touch", "visit")
-"""What only a thing that is otherwise at rest does."""
+"""Events of objects that are otherwise at rest."""
 TOUCHING = ("circle", "square", "diamond", "cross")
-"""Shapes that reach the sides of their boxes half-way up, where they touch."""
+"""Shapes that reach the sides of their boxes at half height, where they touch."""
 SAYS = {
     "blink": ("{0} blinks", "does {0} blink"),
     "colour": ("{0} turns {1}", "is {0} {1}"),
@@ -213,12 +213,12 @@ SAYS = {
     "touch": ("{0} touches {1}", "does {0} touch {1}"),
     "caption": ('the text "{1}" appears', 'is the text "{1}" shown'),
 }
-"""Kind -> (what happens, how it is asked when)."""
+"""Kind -> (sentence, question after `When`)."""
 KINDS = tuple(SAYS)
 
 
 def cross(one: Part, rightwards: bool) -> None:
-    """It goes from one side of the picture to the other, once, over the whole clip."""
+    """It moves from one side of the picture to the other, once, over the whole clip."""
     last = max(1, one.frames - 1)
     for i in range(one.frames):
         place = round(one.room * i / last)

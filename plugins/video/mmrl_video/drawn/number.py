@@ -1,4 +1,4 @@
-"""`video/number`: how often something happens, how many things come by."""
+"""`video/number`: how often something happens, how many objects pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mmrl_video.drawn.task import DrawnClips, Posed, some
 
 ASKS = ("bounces", "blinks", "visits")
 BY = 2
-"""The most things of other shapes that come by."""
+"""Maximum of passing objects of other shapes."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Number(DrawnClips):
-    """How many times something bounces or blinks, how many things of a shape go across the picture. The number is drawn before
-    the clip, so that each is the answer as often as another."""
+    """How many times an object bounces or blinks, how many objects of a shape cross the picture. The number is drawn before the
+    clip, so that all answers are equally likely."""
 
     asks: Sequence[str] = ASKS
-    """Which questions: bounces, blinks, visits."""
+    """Kinds of questions: bounces, blinks, visits."""
     most: int = 5
     """The largest number, 2 to 5; bounces and blinks are at least one, visits can be none."""
 
@@ -61,7 +61,7 @@ class Number(DrawnClips):
         )
 
     def _repeats(self, draw: random.Random, ask: str) -> Plot:
-        """A thing that bounces or blinks so many times, from any beat on."""
+        """An object that bounces or blinks a number of times, from a random beat on."""
         count, beat = draw.randint(1, self.most), self.stage.per_beat
         plot = plots.cast(draw, self.stage, still=(0,))
         long = (2 * count if ask == "bounces" else 2 * count - 1) * beat
@@ -71,7 +71,7 @@ class Number(DrawnClips):
         return plot
 
     def _visits(self, draw: random.Random) -> Plot:
-        """Things cross the picture one after the other, each in a lane; some are of the shape that is asked for."""
+        """Objects cross the picture one after the other, each in a lane; some have the shape in the question."""
         count = draw.randint(0, self.most)
         shape, *other = draw.sample(list(SHAPES), len(SHAPES))
         total = min(self.most + 1, max(1, count + draw.randint(0, BY)))

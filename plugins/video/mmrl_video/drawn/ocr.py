@@ -14,12 +14,12 @@ from mmrl_video.drawn.task import DrawnClips, Posed, pair
 
 @dataclass(kw_only=True, eq=False)
 class Reading(DrawnClips):
-    """A text appears and goes, or several one after the other, and one of them is to be read."""
+    """One text or several appear one after the other; one of them is to be read."""
 
     captions: int = 2
-    """The most texts of a clip, 1 to 4; their number is drawn."""
+    """Maximum of texts in a clip, 1 to 4; their number is random."""
     letters: Sequence[int] = (3, 5)
-    """[fewest, most] letters and digits of a text, up to 8."""
+    """[minimum, maximum] of letters and digits of a text, up to 8."""
 
     about = "ocr"
 

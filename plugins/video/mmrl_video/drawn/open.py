@@ -1,4 +1,4 @@
-"""`video/open`: what happens, in words of one's own."""
+"""`video/open`: what happens, as free text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mmrl_video.drawn.task import DrawnClips, Posed
 
 @dataclass(kw_only=True, eq=False)
 class Telling(DrawnClips):
-    """One thing happens, or two one after the other, and nothing else."""
+    """One event, or two one after the other, and nothing else."""
 
     events: int = 1
-    """The most things that happen: 1 or 2."""
+    """Maximum of events: 1 or 2."""
 
     about = "open"
 

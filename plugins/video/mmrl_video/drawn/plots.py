@@ -1,4 +1,4 @@
-"""Stories drawn from a seed: who is there, what happens to whom, and when."""
+"""Random stories: the objects, their events, and the times."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from mmrl_video.drawn.shapes import BACKGROUNDS, COLOURS, SHAPES
 from mmrl_video.drawn.story import Box, Caption, Event, Story
 
 SIZES = {"small": (64, 64, 2), "middle": (224, 224, 4), "large": (448, 336, 8)}
-"""Name -> (width, height, frames a second)."""
+"""Name -> (width, height, frames per second)."""
 LETTERS = "ABCDEFGHJKLMNPRTUVWXY346789"
-"""Those that no other looks like when small."""
+"""Letters and digits that are distinguishable when small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What all clips of a task have in common."""
+    """Common settings of all clips of a task."""
 
     width: int = 64
     height: int = 64
     rate: int = 2
-    """Frames a second: an even number."""
+    """Frames per second: an even number."""
     shortest_s: int = 8
     longest_s: int = 16
     grid_s: float = 1.0
-    """Events start and end at multiples of so many seconds, itself a multiple of `BEAT_S`."""
+    """Events start and end at multiples of this many seconds, itself a multiple of `BEAT_S`."""
     objects: int = 3
-    """The most things, 1 to 4; their number is drawn."""
+    """Maximum of objects, 1 to 4; their number is random."""
     backgrounds: Sequence[str] = BACKGROUNDS
     moving: float = 0.5
-    """The chance that a thing goes to and fro all the time, where what it does leaves it free to."""
+    """Probability that an object moves to and fro all the time, if its event allows it."""
 
     @property
     def per_beat(self) -> int:
-        """Frames of a beat."""
+        """Number of frames per beat."""
         return round(self.rate * BEAT_S)
 
     @property
     def step(self) -> int:
-        """Frames of the grid."""
+        """Number of frames per step of the grid."""
         return round(self.rate * self.grid_s)
 
 
 @dataclass(kw_only=True)
 class Plot:
-    """A story while it is written. Its author asks for what is to happen, then for the `story`."""
+    """A story under construction: methods add events, `story` returns the result."""
 
     draw: random.Random
     stage: Stage
@@ -59,19 +59,18 @@ class Plot:
     events: list[Event]
     captions: list[Caption]
     colours: list[str]
-    """Those that nobody has."""
+    """Unused colours."""
     band: Box | None = None
-    """Where captions stand; None where there are none."""
+    """Region of captions; None without captions."""
     about: str = ""
-    """What its author means to ask, and what about: `count`, `subject`."""
+    """Kind of the question, with `count` and `subject`."""
     count: int = 0
     subject: str = ""
 
     def stretch(self, shortest: int = 0, longest: int = 0) -> tuple[int, int]:
-        """When something happens, on the grid: (first frame, first frame after it), with something before and after it.
+        """A random stretch on the grid: (first frame, first frame after it), with frames before and after it.
 
-        Every length that is possible is as likely as another. shortest, longest: in frames; by default a second, and half of
-        the clip.
+        All possible lengths are equally likely. shortest, longest: in frames; by default a second, and half of the clip.
         """
         step = self.stage.step
         least = -(-max(shortest or self.stage.rate, 2 * self.stage.per_beat) // step)
@@ -81,7 +80,7 @@ class Plot:
         return start * step, min((start + length) * step, self.frames)
 
     def happens(self, kind: str, who: int, first: int, last: int) -> Event:
-        """Lets a thing do something, of `moves.MOVES`, from one frame to before another."""
+        """Adds an event of an object, of `moves.MOVES`, from `first` to before `last`."""
         one = self.parts[who]
         if kind == "colour":
             one.more["colour"] = self.take_colour()
@@ -89,7 +88,7 @@ class Plot:
         return self.tell(kind, who, first, last, one.more.get("colour", ""), dict(one.more))
 
     def tell(self, kind: str, who: int, first: int, last: int, other: str = "", more: dict | None = None) -> Event:
-        """Notes an event. other: the second name in its sentence."""
+        """Records an event. other: the second name in its sentence."""
         name = f"the {self.parts[who].name}" if who >= 0 else ""
         tells, asks = (form.format(name, other) for form in moves.SAYS[kind])
         rate = self.stage.rate
@@ -98,18 +97,18 @@ class Plot:
         return event
 
     def touches(self, first: int, last: int) -> Event:
-        """Lets the first two things, which share a lane, touch."""
+        """Adds a touch of the first two objects, which share a lane."""
         moves.touch(self.draw, self.parts[0], self.parts[1], first, last)
         return self.tell("touch", 0, first, last, f"the {self.parts[1].name}")
 
     def shows(self, text: str, first: int, last: int) -> Event:
-        """Shows a line of text."""
+        """Adds a line of text."""
         assert self.band is not None
         self.captions.append(Caption(text=text, first=first, last=last, band=self.band))
         return self.tell("caption", -1, first, last, text, {"text": text})
 
     def take_colour(self) -> str:
-        """A colour that nothing in the clip has."""
+        """An unused colour."""
         return self.colours.pop(self.draw.randrange(len(self.colours)))
 
     def story(self) -> Story:
@@ -138,11 +137,11 @@ def cast(
     exactly: int = 0,
     first: Sequence[str] = (),
 ) -> Plot:
-    """A clip's length and its things, no two of one colour, each in a lane of its own; nothing happens yet.
+    """A clip's length and its objects, all of different colours, each in its own lane, without events.
 
-    least: things that are there at least. still: numbers of those that stay where they are. pair: the first two share a lane,
-    at rest, and are of shapes that can touch. caption: room is left for text. shapes: of the first things, in order.
-    exactly: as many things, whatever the stage says. first: colours of which the first thing has one.
+    least: minimum of objects. still: indices of those at rest. pair: the first two share a lane, at rest, and have shapes that
+    can touch. caption: leave room for text. shapes: of the first objects, in order. exactly: number of objects, instead of the
+    stage's. first: possible colours of the first object.
     """
     seconds = draw.randint(stage.shortest_s, stage.longest_s)
     frames = seconds * stage.rate // stage.step * stage.step
@@ -154,7 +153,7 @@ def cast(
         lanes.insert(0, lanes[0])
     colours = draw.sample(list(COLOURS), len(COLOURS))
     if first:
-        colours.append(colours.pop(next(i for i, colour in enumerate(colours) if colour in first)))  # the last is taken first
+        colours.append(colours.pop(next(i for i, colour in enumerate(colours) if colour in first)))  # the last is used first
     parts = []
     for number in range(count):
         at_rest = number in still or (pair and number < 2) or draw.random() >= stage.moving
@@ -166,28 +165,28 @@ def cast(
 
 
 def cast_for(draw: random.Random, stage: Stage, kinds: Sequence[str]) -> Plot:
-    """A cast that can do these things: the first of them the first kind, and so on; for a touch the first two."""
+    """Objects that can have these events, in order; for a touch the first two."""
     pair = "touch" in kinds
     still = [who for who, kind in enumerate(kinds) if kind in moves.STILL]
     return cast(draw, stage, least=max(len(kinds), 2 * pair), still=still, pair=pair, caption="caption" in kinds)
 
 
 def _lanes(stage: Stage, count: int, height: int) -> list[Box]:
-    """As many strips of the picture, each over its width, a pixel apart."""
+    """`count` strips of the picture, each over its width, a pixel apart."""
     edges = [round(height * i / count) for i in range(count + 1)]
     if min(b - a for a, b in pairwise(edges)) < 12:
-        raise UserError(f"{count} things do not fit into {stage.width} x {stage.height} pixels: lower objects, or raise size")
+        raise UserError(f"{count} objects don't fit into {stage.width} x {stage.height} pixels: lower objects, or raise size")
     return [(0, top + 1, stage.width, bottom - 1) for top, bottom in pairwise(edges)]
 
 
 def letters(draw: random.Random, least: int, most: int) -> str:
-    """A text that means nothing, so that it has to be read."""
+    """A text without meaning, so that it has to be read."""
     return "".join(draw.choice(LETTERS) for _ in range(draw.randint(least, most)))
 
 
 def eventful(draw: random.Random, stage: Stage, kinds: Sequence[str], others: float = 0.5) -> Plot:
-    """A clip in which something of these kinds happens to one thing, which is the plot's first event, and, with the chance
-    `others`, something to each of the others at some time."""
+    """A clip with an event of these kinds for one object, which is the plot's first event, and, with probability `others`, an
+    event for each of the others."""
     kind = draw.choice(tuple(kinds))
     plot = cast_for(draw, stage, [kind])
     first, last = plot.stretch()

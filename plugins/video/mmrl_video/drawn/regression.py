@@ -1,4 +1,4 @@
-"""`video/regression`: how long something lasts, how far something goes."""
+"""`video/regression`: how long something lasts, how far something moves."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ASKS = ("duration", "way")
 
 @dataclass(kw_only=True, eq=False)
 class Measure(DrawnClips):
-    """A number that nearly right is nearly as good for."""
+    """Questions for a number that is scored by its relative error."""
 
     asks: Sequence[str] = ASKS
-    """Which questions: the seconds that something lasts, the way that something goes in hundredths of the picture's width."""
+    """Kinds of questions: the seconds that something lasts, the distance that it moves in hundredths of the picture's width."""
 
     about = "regression"
 

@@ -1,4 +1,4 @@
-"""What clips are drawn with: colours, shapes, backgrounds, letters. Arrays are [height, width, 3] or [height, width]."""
+"""Elements of generated clips: colours, shapes, backgrounds, letters. Arrays are [height, width, 3] or [height, width]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = {
     "white": (250, 250, 250),
     "black": (10, 10, 10),
 }
-"""Far enough from each other, and from every background, to be told apart after encoding."""
+"""Colours that differ enough from each other, and from every background, to be distinguishable after encoding."""
 SHAPES = {
     "circle": (),
     "square": ((0, 0), (1, 0), (1, 1), (0, 1)),
@@ -33,12 +33,12 @@ SHAPES = {
 BACKGROUNDS = ("plain", "texture", "photo")
 """plain: one grey; texture: stripes, checks or grain; photo: blurred patches of light under fine grain, as of a photograph."""
 FINE = 4
-"""Shapes are drawn so many times larger and then reduced."""
+"""Shapes are drawn this many times larger and then reduced."""
 
 
 @functools.lru_cache(maxsize=512)
 def mask(shape: str, size: int) -> np.ndarray:
-    """How much of each pixel a shape covers, float32 [size, size] from 0 to 1. Don't change it: it is kept."""
+    """Coverage of each pixel by a shape, float32 [size, size] from 0 to 1. Cached: don't change it."""
     import numpy as np
     from PIL import Image, ImageDraw
 
@@ -57,7 +57,7 @@ def lettering(text: str, height: int) -> np.ndarray:
     import numpy as np
     from PIL import Image, ImageDraw, ImageFont
 
-    font = ImageFont.load_default(size=height / 0.72)  # its capitals are that much of its size
+    font = ImageFont.load_default(size=height / 0.72)  # height of its capitals, as a share of its size
     left, top, right, bottom = font.getbbox(text)
     sheet = Image.new("L", (int(right - left) + 4, int(bottom - top) + 4))
     ImageDraw.Draw(sheet).text((2 - left, 2 - top), text, font=font, fill=255)
@@ -66,7 +66,7 @@ def lettering(text: str, height: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=32)
 def background(kind: str, width: int, height: int, seed: int) -> np.ndarray:
-    """uint8 [height, width, 3] of one of `BACKGROUNDS`: greyish, from 80 to 175. Don't change it: it is kept."""
+    """uint8 [height, width, 3] of one of `BACKGROUNDS`: greyish, from 80 to 175. Cached: don't change it."""
     import numpy as np
 
     draw = random.Random(f"{kind} {seed}")

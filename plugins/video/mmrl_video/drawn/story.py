@@ -1,4 +1,4 @@
-"""What is to be seen in a clip, frame by frame, as plain data: its truth, and all that the painter needs."""
+"""The content of a clip, frame by frame, as plain data: the ground truth, and the input for painting."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 Box = tuple[int, int, int, int]
 """x1, y1, x2, y2 in pixels: it covers x1 to x2 - 1."""
 VERSION = 1
-"""Raised when the same story is painted or encoded in another way, so that files of before are not used."""
+"""Increase it when stories are painted or encoded differently, so that old files are not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """A thing that is drawn, over F frames."""
+    """An object over F frames."""
 
     shape: str
     """Of `SHAPES`."""
     colour: str
-    """That it is named by."""
+    """The colour in its name."""
     boxes_F: tuple[Box, ...]
-    """Where it is; it may reach over the picture's edge."""
+    """Its boxes, which may exceed the picture."""
     colours_F: tuple[str, ...]
-    """Of `COLOURS`, or empty in a frame in which it is not to be seen."""
+    """Of `COLOURS`, or empty in frames in which it is invisible."""
 
     @property
     def name(self) -> str:
@@ -48,66 +48,66 @@ class Caption:
     last: int
     """The first frame without it."""
     band: Box
-    """Where the band is."""
+    """Region of the band."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happens, from `start_s` up to, not including, `end_s`."""
+    """An event from `start_s` to `end_s`, exclusive."""
 
     kind: str
     who: int
-    """Which actor does it; -1 for a caption."""
+    """Index of the actor; -1 for a caption."""
     start_s: float
     end_s: float
     tells: str
     """A sentence without its full stop: `the red circle blinks`."""
     asks: str
-    """What follows `When` in a question: `does the red circle blink`."""
+    """Text after `When` in a question: `does the red circle blink`."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What else is true of it: `count`, `colour`, `direction`, `text`."""
+    """Further attributes: `count`, `colour`, `direction`, `text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A clip that has not been painted yet."""
+    """A clip before painting."""
 
     width: int
     height: int
     rate: int
-    """Frames a second."""
+    """Frames per second."""
     frames: int
     """F."""
     background: tuple[str, int]
-    """(kind, seed), as `shapes.background` takes them."""
+    """(kind, seed) for `shapes.background`."""
     actors: tuple[Actor, ...]
     captions: tuple[Caption, ...] = ()
     events: tuple[Event, ...] = ()
-    """In the order in which they start."""
+    """Events by start."""
 
     @property
     def duration_s(self) -> float:
         return self.frames / self.rate
 
     def seen(self, who: int, frame: int) -> Box | None:
-        """The part of an actor's box that is in the picture; None where it is not to be seen."""
+        """The part of an actor's box that is in the picture; None if it is invisible."""
         actor = self.actors[who]
         x1, y1, x2, y2 = actor.boxes_F[frame]
         cut = (max(x1, 0), max(y1, 0), min(x2, self.width), min(y2, self.height))
         return cut if actor.colours_F[frame] and cut[0] < cut[2] and cut[1] < cut[3] else None
 
     def plot(self) -> str:
-        """A digest of what happens, whatever it happens in front of: clips of equal plots are in one split."""
+        """A digest of the events, without the background: clips of equal plots are in one split."""
         told = {k: v for k, v in dataclasses.asdict(self).items() if k not in ("background", "events")}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
-        """A name for the file: of all that is painted."""
+        """A file name: a digest of everything that is painted."""
         return hashlib.sha256(f"{VERSION} {self.plot()} {self.background}".encode()).hexdigest()[:40]
 
 
 def paint(story: Story) -> np.ndarray:
-    """The frames, uint8 [F, height, width, 3]; later actors are before earlier ones, captions before all."""
+    """The frames, uint8 [F, height, width, 3]; later actors are in front of earlier ones, captions in front of all."""
     import numpy as np
 
     behind = background(*story.background[:1], story.width, story.height, story.background[1])
@@ -124,7 +124,7 @@ def paint(story: Story) -> np.ndarray:
 
 
 def _blend(frame_HWC: np.ndarray, cover_hw: np.ndarray, x: int, y: int, colour: tuple[int, int, int]) -> None:
-    """Lays a colour on a frame, with a corner at (x, y), which may be outside of it."""
+    """Blends a colour into a frame, with a corner at (x, y), which may be outside of it."""
     import numpy as np
 
     height, width = frame_HWC.shape[:2]
@@ -138,7 +138,7 @@ def _blend(frame_HWC: np.ndarray, cover_hw: np.ndarray, x: int, y: int, colour: 
 
 
 def _write(frame_HWC: np.ndarray, caption: Caption) -> None:
-    """The band and its text, in the middle, as large as there is room for."""
+    """The band with its text in the middle, as large as possible."""
     x1, y1, x2, y2 = caption.band
     frame_HWC[y1:y2, x1:x2] = (20, 20, 20)
     height = max(5, round(0.55 * (y2 - y1)))

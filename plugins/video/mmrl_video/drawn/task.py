@@ -1,4 +1,4 @@
-"""What the tasks on clips that are drawn here share: which clips there are, how they are shown, how an answer is asked for."""
+"""Common parts of the tasks on generated clips: settings of clips, prompts and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmrl_video.drawn.shapes import BACKGROUNDS
 from mmrl_video.drawn.story import Story
 
 ATTEMPTS = 200
-"""Stories that are drawn until one falls to the split and can be asked about; one in three falls to it."""
+"""Maximum of stories that are generated until one is in the split and allows a question; one in three is in the split."""
 STYLES = ("short", "tags")
 """short: the answer alone. tags: a thought and the answer, each in its tag."""
 
@@ -30,21 +30,21 @@ class Posed:
     text: str
     """The question."""
     answer: Any
-    """What verifiers compare with."""
+    """The ground truth for verifiers."""
     said: str
-    """The answer as a completion gives it."""
+    """The answer as in a completion."""
     thought: str
-    """What could be thought before it."""
+    """A thought before the answer."""
     what: str
-    """How the answer is to be given, after `Answer with`: `the letter alone`."""
+    """The form of the answer, after `Answer with`: `the letter alone`."""
     kind: str = ""
-    """Which of the task's questions it is, for figures by kind."""
+    """Kind of the question, for metrics by kind."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What verifiers need besides."""
+    """Further data for verifiers."""
 
 
 class PosedOfClips(Task):
-    """A task whose prompts are made of a `Posed`; their `meta` has its `said`, `thought` and `kind`."""
+    """Base class of tasks whose prompts are made from a `Posed`; their `meta` has its `said`, `thought` and `kind`."""
 
     style: str
 
@@ -53,62 +53,63 @@ class PosedOfClips(Task):
         return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
-        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
+        """The clip as a strip, with the true boxes in green and the completion's in orange; None without boxes in the
+        completion."""
         return seen.shown(prompt, completion)
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:
-        """The true times, and those that a completion says."""
+        """The true times, and the completion's."""
         return seen.time_overlays(prompt, completion)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each kind, where there are several."""
+        """The mean for each kind, if there are several."""
         return means(results, "kind")
 
 
 @dataclass(kw_only=True, eq=False)
 class DrawnClips(PosedOfClips):
-    """A question about a clip. A subclass writes a plot and asks about it."""
+    """Base class of questions about generated clips. A subclass makes a plot and a question."""
 
     size: str | Sequence[int] = "small"
-    """small (64 x 64), middle (224 x 224), large (448 x 336), or [width, height] in pixels."""
+    """Size of frames: small (64 x 64), middle (224 x 224), large (448 x 336), or [width, height] in pixels."""
     rate: int | None = None
-    """Frames a second of the files, an even number: by default 2, 4 and 8 for the three sizes, 4 for others."""
+    """Frames per second of the files, an even number: by default 2, 4 and 8 for the three sizes, 4 for others."""
     fps: float = 2.0
-    """Frames a second that are shown."""
+    """Frames per second in the prompt."""
     seconds: Sequence[int] = (8, 16)
-    """[shortest, longest] clip in whole seconds."""
+    """[minimum, maximum] length of a clip in whole seconds."""
     grid: float = 1.0
-    """Events start and end at multiples of so many seconds: 0.5, 1, 1.5, ..."""
+    """Events start and end at multiples of this many seconds: 0.5, 1, 1.5, ..."""
     objects: int = 3
-    """The most things in a clip, 1 to 4."""
+    """Maximum of objects in a clip, 1 to 4."""
     moving: float = 0.5
-    """The chance that a thing goes to and fro all the time, where it is free to, 0 to 1."""
+    """Probability that an object moves to and fro all the time, if its event allows it, 0 to 1."""
     others: float = 0.5
-    """The chance that something also happens to each thing that isn't asked about, 0 to 1."""
+    """Probability of an event for each object that isn't in the question, 0 to 1."""
     backgrounds: Sequence[str] = BACKGROUNDS
-    """Of plain, texture and photo."""
+    """Kinds of backgrounds: plain, texture and photo."""
     style: str = "short"
-    """How the answer is asked for: short, the answer alone; tags, a thought and the answer, each in its tag."""
+    """The requested form of the answer: short, the answer alone; tags, a thought and the answer, each in its tag."""
     prompt: str | None = None
-    """What follows the question, in place of the sentence that says how to answer."""
+    """Text after the question, instead of the instructions for the answer."""
     warm: int = 500
-    """Items of the split `warm`, to imitate before training by reward."""
+    """Items of the split `warm`, for imitation before reinforcement learning."""
     train: int = 2000
     """Items of the split `train`."""
     test: int = 200
     """Items of the split `test`."""
     seed: int = 0
-    """Draws the clips. The run's own seed does not, so that runs are tested on the same ones."""
+    """Seed of the clips. The run's seed doesn't change them, so that all runs are tested on the same ones."""
 
     splits = ("warm", "train", "test")
     about: ClassVar[str]
-    """The task's name, for its generator."""
+    """The task's name, for its random generator."""
 
     def __post_init__(self) -> None:
         width, height, rate = self._measures()
         check_integer("rate", rate, 2, 60)
         if rate % 2:
-            raise UserError(f"rate = {rate} must be an even number, so that half seconds fall on frames")
+            raise UserError(f"rate = {rate} must be an even number: half seconds must be frames")
         _number("fps", self.fps, 0.1, rate)
         pair("seconds", self.seconds, 3, 120)
         _number("grid", self.grid, BEAT_S, self.seconds[0] / 4)
@@ -135,26 +136,26 @@ class DrawnClips(PosedOfClips):
             backgrounds=tuple(self.backgrounds),
             moving=float(self.moving),
         )
-        self.tell(random.Random(0))  # what doesn't fit is told now
+        self.tell(random.Random(0))  # raise now if something doesn't fit
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         check_split(split, self.splits)
         return LazyPrompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
     def tell(self, draw: random.Random) -> Plot:
-        """A clip in which something happens that can be asked about."""
+        """A plot with an event for a question."""
         raise NotImplementedError(f"{type(self).__name__} must define tell(draw)")
 
     def ask(self, draw: random.Random, plot: Plot) -> Posed | None:
-        """A question about it; None where there is none."""
+        """A question about the plot; None if it allows none."""
         raise NotImplementedError(f"{type(self).__name__} must define ask(draw, plot)")
 
     def story(self, split: str, number: int) -> Story:
-        """What is to be seen in an item's clip."""
+        """The story of an item's clip."""
         return self._drawn(split, number)[0]
 
     def _drawn(self, split: str, number: int) -> tuple[Story, Posed]:
-        """An item. Which split a story belongs to is told by what happens in it, so that no two splits share any."""
+        """An item. The events of a story decide its split, so that splits share no story."""
         for attempt in range(ATTEMPTS):
             draw = chance(self.seed, "video", self.about, split, str(number), str(attempt))
             plot = self.tell(draw)
@@ -164,7 +165,7 @@ class DrawnClips(PosedOfClips):
                 and self.splits[hash_rank(0, "split", (story := plot.story()).plot()) % len(self.splits)] == split
             ):
                 return story, posed
-        raise UserError(f"none of {ATTEMPTS} clips could be asked about: raise seconds or objects, or lower grid")
+        raise UserError(f"none of {ATTEMPTS} clips allows a question: raise seconds or objects, or lower grid")
 
     def _pose(self, split: str, number: int) -> Prompt:
         from mmrl.api.media.clips import Clip
@@ -184,7 +185,7 @@ class DrawnClips(PosedOfClips):
         return Prompt(id=f"{split}-{number}", messages=[user_message(text, clip)], answer=posed.answer, meta=meta)
 
     def _measures(self) -> tuple[int, int, int]:
-        """Width, height and frames a second, of `size` and `rate`."""
+        """Width, height and frames per second, from `size` and `rate`."""
         if isinstance(self.size, str):
             check_choice("size", self.size, SIZES)
             width, height, rate = SIZES[self.size]
@@ -194,13 +195,13 @@ class DrawnClips(PosedOfClips):
             for value in self.size:
                 check_integer("size", value, 48, 1280, of="pixels")
                 if value % 2:
-                    raise UserError(f"size = {list(self.size)} must be even numbers: videos are kept in blocks of two pixels")
+                    raise UserError(f"size = {list(self.size)} must be even numbers: videos are encoded in blocks of two pixels")
             (width, height), rate = self.size, 4
         return width, height, rate if self.rate is None else self.rate
 
 
 def asked(text: str, what: str, style: str, instead: str | None) -> str:
-    """A question, and how it is to be answered. instead: what a person wants to stand there."""
+    """A question with instructions for the answer. instead: the user's own instructions."""
     how = f"Answer with {what}."
     if instead is not None:
         how = instead
@@ -210,7 +211,7 @@ def asked(text: str, what: str, style: str, instead: str | None) -> str:
 
 
 def means(results: Sequence[tuple[Prompt, float]], key: str) -> dict[str, float]:
-    """The mean score of each value of `meta[key]`, where there are several, and not too many to read."""
+    """The mean score for each value of `meta[key]`, if there are several, but not too many."""
     groups: dict[str, list[float]] = {}
     for prompt, score in results:
         if name := str(prompt.meta.get(key, "")):
@@ -225,7 +226,7 @@ def _number(option: str, value: Any, least: float, most: float) -> None:
 
 def pair(option: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, list | tuple) or len(value) != 2 or value[0] > value[1]:
-        raise UserError(f"{option} = {value!r:.60} must be two whole numbers, such as [8, 16], the lesser one first")
+        raise UserError(f"{option} = {value!r:.60} must be two whole numbers, the smaller one first, such as [8, 16]")
     for one in value:
         check_integer(option, one, least, most)
 
@@ -236,4 +237,4 @@ def some(option: str, value: Any, known: Sequence[str]) -> None:
     for one in value:
         check_choice(option, one, known)
     if len(set(value)) < len(value):
-        raise UserError(f"{option} = {value!r:.60} names one twice: give each once")
+        raise UserError(f"{option} = {value!r:.60} has a repeated value: give each once")

@@ -1,4 +1,4 @@
-"""`video/temporal`: when does something happen?"""
+"""`video/temporal`: when something happens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from mmrl_video.metrics import grounding_figures
 
 UNITS = ("seconds", "frames")
 MOST = 64
-"""Frames that policies see of a clip unless they are set to see more; of more, some would be left out and the others counted
-anew."""
+"""Maximum of frames of a clip by policies' default limits; of more, some would be left out and the numbers would change."""
 WHAT = {
     "seconds": "its start and its end in seconds, as START to END",
     "frames": "its first frame and the first one after it, counted from 0, as FIRST to LAST",
@@ -29,9 +28,9 @@ class Grounding(DrawnClips):
     """A sentence, and the time in which it is true."""
 
     events: Sequence[str] = KINDS
-    """What can happen: blink, colour, grow, hide, visit, move, shake, bounce, touch, caption."""
+    """Kinds of events: blink, colour, grow, hide, visit, move, shake, bounce, touch, caption."""
     units: str = "seconds"
-    """In which the answer is: seconds, whole ones unless `grid` is finer; or frames, of those that are shown."""
+    """Unit of the answer: seconds, whole ones unless `grid` is finer; or frames in the prompt."""
 
     about = "temporal"
 
@@ -69,5 +68,5 @@ class Grounding(DrawnClips):
         )
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """Mean IoU, the share of clips with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean of each kind of event."""
+        """Mean IoU, the share of clips with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean for each kind of event."""
         return {**grounding_figures([score for _, score in results]), **super().summarise(results)}

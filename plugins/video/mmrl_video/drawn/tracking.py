@@ -1,4 +1,4 @@
-"""`video/tracking`: where a thing is at some moments."""
+"""`video/tracking`: where an object is at given times."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ WHERE = {
     CoordinateFormat.UNIT: "parts of the clip's width and height, from 0 to 1",
 }
 LARGE = (0.2, 0.32)
-"""The sides of what is tracked, as shares of the picture's shorter side."""
+"""Minimal and maximal side of the tracked object, as shares of the picture's shorter side."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Tracking(DrawnClips):
-    """A thing goes about the whole picture, before the others; its box is asked for at so many moments."""
+    """An object moves over the whole picture, in front of the others; the answer is its boxes at given times."""
 
     boxes: int = 8
-    """The moments, evenly spread over the clip, 1 to 16; VideoChat-R1 asks for 8."""
+    """Number of boxes, at times evenly spread over the clip, 1 to 16; VideoChat-R1 has 8."""
     frame: str | None = None
-    """The numbers of a box: pixels (of the clip), thousandths or unit; by default thousandths for policies that write them, else
-    pixels."""
+    """Coordinate format of a box: pixels (of the clip), thousandths or unit; by default thousandths for policies that write them,
+    else pixels."""
 
     about = "tracking"
 
@@ -44,7 +44,8 @@ class Tracking(DrawnClips):
 
     @property
     def answer_frame(self) -> CoordinateFormat:
-        """That of `frame`, or of the policy. Pixels as the model sees them are none of a clip's: they depend on its length."""
+        """The coordinate format of `frame`, or of the policy. Pixels of the model's input are not used, because they depend on
+        the clip's length."""
         return (
             CoordinateFormat(self.frame)
             if self.frame
@@ -57,7 +58,7 @@ class Tracking(DrawnClips):
         plot = plots.cast(draw, self.stage)
         target = plot.parts.pop(0)
         _wanders(draw, target, self.stage.width, self.stage.height, self.stage.rate)
-        plot.parts.append(target)  # before the others
+        plot.parts.append(target)  # in front of the others
         return plot
 
     def ask(self, draw: random.Random, plot: Plot) -> Posed | None:
@@ -83,13 +84,13 @@ class Tracking(DrawnClips):
 
 
 def _written(box: list[int], meta: Mapping[str, object]) -> tracks.Box:
-    """A box of pixels as an answer writes it."""
+    """A box in pixels -> as written in an answer."""
     x1, y1, x2, y2 = box
     return tracks.written((float(x1), float(y1), float(x2), float(y2)), Case(completion="", meta=meta))
 
 
 def _wanders(draw: random.Random, one: Part, width: int, height: int, rate: int) -> None:
-    """Sends a thing from point to point, each some seconds from the last, in straight lines."""
+    """Moves an object from point to point in straight lines, some seconds each."""
     one.size = max(10, round(min(width, height) * draw.uniform(*LARGE)))
     places = [(draw.randint(0, width - one.size), draw.randint(0, height - one.size))]
     at = [0]

@@ -1,4 +1,4 @@
-"""`video/anomaly`: from when to when a clip is disturbed, after VideoSSR's anomaly grounding."""
+"""`video/anomaly`: when a clip is disturbed, after VideoSSR's anomaly grounding."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TRIES = 20
 
 @dataclass(kw_only=True, eq=False)
 class Anomaly(Pretext):
-    """Between a sixth and a third of the frames, in a row, are disturbed: 8 to 16 of 48, as VideoSSR has it."""
+    """Between a sixth and a third of the frames, consecutive ones, are disturbed: 8 to 16 of 48, as in VideoSSR."""
 
     kinds: Sequence[str] = TRAINED
-    """What is done to them, see `disturb.KINDS`; by default what VideoSSR trains on."""
+    """Kinds of disturbances, see `disturb.KINDS`; by default VideoSSR's in training."""
     units: str = "seconds"
-    """In which the answer is: seconds, to a tenth; or frames."""
+    """Unit of the answer: seconds, to a tenth; or frames."""
 
     about = "anomaly"
 
@@ -40,7 +40,7 @@ class Anomaly(Pretext):
         some("kinds", self.kinds, tuple(KINDS))
         check_choice("units", self.units, UNITS)
         if set(self.kinds) & set(PACE):
-            self.dense = 3  # type: ignore[misc]  # a stretch may go twice as fast
+            self.dense = 3  # type: ignore[misc]  # a stretch may be twice as fast
         super().__post_init__()
         if "swap" in self.kinds and (alone := [s for s in self.splits if len(self.source.ids[s]) < 2]):
             raise UserError(f"kinds = {list(self.kinds)}: swap needs two clips in each split, and {alone[0]!r} has one")
@@ -54,14 +54,14 @@ class Anomaly(Pretext):
             if shown_THWC is not None:
                 return self._posed(kind, first, first + long, shown_fps), [shown_THWC], shown_fps
         raise UserError(
-            f"clip {self.source.path(split, index)}: nothing of {', '.join(self.kinds)} can be seen on it: leave it out, or name "
+            f"clip {self.source.path(split, index)}: none of {', '.join(self.kinds)} is visible in it: leave it out, or give "
             "more kinds"
         )
 
     def _disturbed(
         self, draw: random.Random, kind: str, plain_THWC: np.ndarray, fps: float, span: tuple[int, int], item: tuple[str, int]
     ) -> tuple[np.ndarray | None, float]:
-        """What is shown, None where nobody would see a difference, and its frames a second."""
+        """(frames, None if no difference would be visible; their number per second)."""
         if kind in PACE:
             chosen = pace(kind, self.frames, *span)
             dense_THWC, dense_fps = self.read(*item, chosen[-1] + 1)
@@ -86,11 +86,11 @@ class Anomaly(Pretext):
                 frames_THWC, _ = self.read(split, other)
                 size = like_THWC.shape[2], like_THWC.shape[1]
                 return np.stack([np.asarray(Image.fromarray(f).resize(size)) for f in frames_THWC])
-        raise UserError(f"there is no other clip in {split} to put into {mine}: add clips")
+        raise UserError(f"there is no other clip in {split} to insert into {mine}: add clips")
 
     def _posed(self, kind: str, first: int, last: int, fps: float) -> Posed:
         unit_s = 1 / fps if self.units == "frames" else 1.0
-        digits = 1 if fps < 10 else 2 if fps < 100 else 3  # so that no stretch is empty
+        digits = 1 if fps < 10 else 2 if fps < 100 else 3  # so that no span is empty
         span = [first, last] if self.units == "frames" else [round(first / fps, digits), round(last / fps, digits)]
         return Posed(
             text=f"In one stretch of this clip {KINDS[kind]}. When is that?",
@@ -103,5 +103,5 @@ class Anomaly(Pretext):
         )
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """Mean IoU, the share of items with an IoU of at least 0.3, 0.5 and 0.7, and the mean of each kind."""
+        """Mean IoU, the share of items with an IoU of at least 0.3, 0.5 and 0.7, and the mean for each kind."""
         return {**grounding_figures([score for _, score in results]), **super().summarise(results)}

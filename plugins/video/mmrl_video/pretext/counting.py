@@ -1,4 +1,4 @@
-"""`video/counting`: how many shapes of each kind were put into a clip, after VideoSSR's object counting."""
+"""`video/counting`: how many shapes of each kind were added to a clip, after VideoSSR's object counting."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
 
 SHAPES = ("circle", "square", "triangle")
 LARGE = (0.2, 0.4)
-"""The sides of a shape, as shares of the picture's shorter side."""
+"""Minimal and maximal side of a shape, as shares of the picture's shorter side."""
 MIDDLE = 0.7
-"""The share of the picture, around its middle, in which shapes lie."""
+"""The share of the picture, around its middle, that contains shapes."""
 FINE = 4
 TRIES = 50
 
 
 @dataclass(kw_only=True, eq=False)
 class Counting(Pretext):
-    """On a few frames lie shapes of one kind, of any colour and turned by any angle, apart from each other; frames of one kind
-    are apart in time."""
+    """A few frames have shapes of one kind, of any colour and angle, which don't touch; frames of one kind are apart in time."""
 
     shapes: Sequence[str] = SHAPES
-    """Those that are counted, in the order of the answer: circle, square, triangle."""
+    """Shapes to count, in the order of the answer: circle, square, triangle."""
     places: int = 3
-    """The most frames with shapes of a kind; at least one has some."""
+    """Maximum of frames with shapes of a kind; the minimum is one."""
     together: int = 3
-    """The most shapes on such a frame."""
+    """Maximum of shapes in such a frame."""
 
     about = "counting"
     things = ("cross",)
@@ -69,7 +68,7 @@ class Counting(Pretext):
 
 
 def _apart(draw: random.Random, free: Sequence[int], count: int, apart: int) -> list[int]:
-    """At most so many of the free frames, more than `apart` from each other; at least one."""
+    """At most `count` of the free frames, more than `apart` from each other; at least one."""
     found: list[int] = []
     for one in draw.sample(list(free), len(free)):
         if len(found) < count and all(abs(one - other) > apart for other in found):
@@ -78,7 +77,7 @@ def _apart(draw: random.Random, free: Sequence[int], count: int, apart: int) -> 
 
 
 def _lay(draw: random.Random, frame_HWC: np.ndarray, shape: str, count: int) -> int:
-    """Lays shapes on a frame and gives how many there was room for, at least one."""
+    """Draws shapes on a frame and returns how many fit, at least one."""
     import numpy as np
 
     height, width = frame_HWC.shape[:2]
@@ -92,11 +91,11 @@ def _lay(draw: random.Random, frame_HWC: np.ndarray, shape: str, count: int) -> 
             if all(math.hypot(x - a, y - b) > reach + other + 1 for a, b, other in done):
                 break
         else:
-            break  # as many as there is room for: shapes that hide each other can't be counted
+            break  # no more room: overlapping shapes can't be counted
         done.append((x, y, reach))
         behind = frame_HWC[int(y) % height, int(x) % width].astype(int)
         colour_3 = np.array([draw.randint(50, 255) for _ in range(3)])
-        while np.abs(colour_3 - behind).max() < 60:  # or else nobody would see it
+        while np.abs(colour_3 - behind).max() < 60:  # otherwise it would be invisible
             colour_3 = np.array([draw.randint(50, 255) for _ in range(3)])
         cover_HW1 = _cover(shape, (width, height), (x, y), size, draw.uniform(0, 2 * math.pi))[..., None]
         frame_HWC[:] = (frame_HWC * (1 - cover_HW1) + colour_3 * cover_HW1).round().astype(np.uint8)
@@ -104,13 +103,13 @@ def _lay(draw: random.Random, frame_HWC: np.ndarray, shape: str, count: int) -> 
 
 
 def _within(draw: random.Random, side: int, reach: float) -> float:
-    """A place on a side, in its middle part where there is room, and wholly in the picture."""
+    """A position on a side, in its middle part if there is room, and fully in the picture."""
     low, high = side * (1 - MIDDLE) / 2 + reach, side * (1 + MIDDLE) / 2 - reach
     return draw.uniform(low, high) if low < high else draw.uniform(min(reach, side / 2), max(side - reach, side / 2))
 
 
 def _cover(shape: str, picture: tuple[int, int], at: tuple[float, float], size: float, turned: float) -> np.ndarray:
-    """How much of each pixel a shape covers, float32 [H, W]."""
+    """Coverage of each pixel by a shape, float32 [H, W]."""
     import numpy as np
     from PIL import Image, ImageDraw
 

@@ -1,4 +1,4 @@
-"""What anomaly grounding does to a stretch of a clip: the kinds of VideoSSR's Table 8, and those of its script beside them."""
+"""Disturbances of a stretch of a clip: the kinds of VideoSSR's Table 8, and those of its script."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ KINDS = {
     "shuffle": "the frames are in a wrong order",
     "swap": "another clip is shown",
 }
-"""Kind -> what the question says of it."""
+"""Kind -> its description in the question."""
 TRAINED = ("channel-swap", "mirror", "zoom-out", "rotate-180")
-"""Those that VideoSSR trains on."""
+"""Kinds in VideoSSR's training."""
 PACE = {"slow": 1, "fast": 4}
-"""Frames that a step takes, of a clip in which an ordinary step takes two."""
+"""Source frames per step, in a clip in which a normal step has two."""
 SEEN = 0.5
-"""Mean difference of a frame, of 255, from which it counts as changed."""
+"""Minimal mean difference of a changed frame, of 255."""
 STIRS = 0.2
-"""The same between two frames in a row, from which something moves."""
+"""Minimal mean difference of consecutive frames with motion, of 255."""
 
 
 def disturbed(
@@ -45,7 +45,7 @@ def disturbed(
 ) -> np.ndarray:
     """The clip with the frames from `first` to before `last` disturbed; a copy. uint8 [T, H, W, 3].
 
-    kind: of `KINDS`, but slow and fast, which change what is read, see `pace`. other_THWC: for swap, frames of another clip.
+    kind: of `KINDS`, except slow and fast, see `pace`. other_THWC: for swap, frames of another clip.
     """
     import numpy as np
 
@@ -66,7 +66,7 @@ def disturbed(
 
 
 def pace(kind: str, count: int, first: int, last: int) -> list[int]:
-    """Which frames of a clip that is read twice as densely are shown, `count` of them, the stretch slower or faster."""
+    """Indices of `count` frames of a clip that is read twice as densely, with a slower or faster stretch."""
     at, found = 0, []
     for number in range(count):
         found.append(at)
@@ -75,7 +75,7 @@ def pace(kind: str, count: int, first: int, last: int) -> list[int]:
 
 
 def is_seen(before_THWC: np.ndarray, after_THWC: np.ndarray) -> bool:
-    """Whether each frame has changed: a mirrored frame may be its own image."""
+    """Whether each frame has changed: a symmetric frame equals its mirror image."""
     import numpy as np
 
     apart_T = np.abs(before_THWC.astype(np.int16) - after_THWC).mean((1, 2, 3))
@@ -83,7 +83,7 @@ def is_seen(before_THWC: np.ndarray, after_THWC: np.ndarray) -> bool:
 
 
 def moves(frames_THWC: np.ndarray) -> bool:
-    """Whether each frame differs from the next: the order of a still picture can't be told."""
+    """Whether each frame differs from the next: equal frames have no order."""
     import numpy as np
 
     apart_T = np.abs(frames_THWC[1:].astype(np.int16) - frames_THWC[:-1]).mean((1, 2, 3))
@@ -91,7 +91,7 @@ def moves(frames_THWC: np.ndarray) -> bool:
 
 
 def _shuffled(draw: random.Random, count: int) -> list[int]:
-    """An order of `count` frames that is not theirs, nor its reverse, and in which the first and the last one have moved."""
+    """A permutation of `count` frames, not the identity nor its reverse, that moves the first and the last one."""
     order = list(range(count))
     for _ in range(1000):
         draw.shuffle(order)
@@ -101,7 +101,7 @@ def _shuffled(draw: random.Random, count: int) -> list[int]:
 
 
 def _change(draw: random.Random, kind: str) -> Callable[[np.ndarray], np.ndarray]:
-    """What is done to each frame, uint8 [H, W, 3]; how strongly is drawn once for all."""
+    """The change of each frame, uint8 [H, W, 3]; its strength is drawn once for all."""
     import numpy as np
 
     if kind == "noise":
@@ -126,7 +126,7 @@ def _change(draw: random.Random, kind: str) -> Callable[[np.ndarray], np.ndarray
 
 
 def _picture(picture: Image, kind: str, scale: float) -> Image:
-    """The kinds that Pillow does; of the same size as before."""
+    """The kinds that use Pillow; the size doesn't change."""
     from PIL import Image, ImageEnhance, ImageFilter
 
     width, height = picture.size
@@ -141,7 +141,7 @@ def _picture(picture: Image, kind: str, scale: float) -> Image:
         return picture.resize(picture.size, Image.Resampling.LANCZOS, (x, y, width - x, height - y))
     if kind == "zoom-out":
         inner = picture.resize((max(1, int(width / scale)), max(1, int(height / scale))), Image.Resampling.LANCZOS)
-    else:  # a quarter turn, made to fit
+    else:  # a quarter turn, resized
         inner = picture.transpose(Image.Transpose.ROTATE_270 if kind == "rotate-90" else Image.Transpose.ROTATE_90)
         fits = min(width / inner.width, height / inner.height)
         if fits != 1:

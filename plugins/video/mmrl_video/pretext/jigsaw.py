@@ -22,13 +22,13 @@ SHOWN = ("parts", "whole")
 
 @dataclass(kw_only=True, eq=False)
 class Jigsaw(Pretext):
-    """A clip is cut into parts of as many frames, which are shown in an order that is drawn. The answer has a digit for each
-    part of the original, from the first to the last: at which place it is shown."""
+    """A clip is cut into parts of equal length, which are shown in random order. The answer has a digit for each part of the
+    original, from the first to the last: its position in the prompt."""
 
     parts: int = 3
-    """How many, 2 to 9. VideoSSR has 6 or 8 of 8 frames each."""
+    """Number of parts, 2 to 9. VideoSSR has 6 or 8 of 8 frames each."""
     shown: str = "parts"
-    """parts: each is a video of its own; whole: one video, in which they follow each other."""
+    """parts: each part is a separate video; whole: one video with all parts in sequence."""
     frames: int = 12
 
     about = "jigsaw"
@@ -38,7 +38,7 @@ class Jigsaw(Pretext):
         check_choice("shown", self.shown, SHOWN)
         super().__post_init__()
         if self.frames % self.parts or self.frames < 2 * self.parts:
-            raise UserError(f"frames = {self.frames} must be two or more for each of {self.parts} parts, as many for each")
+            raise UserError(f"frames = {self.frames} must be a multiple of {self.parts} parts, with two frames or more for each")
 
     def pose(self, draw: random.Random, split: str, index: int) -> tuple[Posed, list[np.ndarray], float]:
         import numpy as np
@@ -46,8 +46,8 @@ class Jigsaw(Pretext):
         frames_THWC, fps = self.read(split, index)
         cut = np.split(frames_THWC, self.parts)
         if not all(moves(np.stack([a[-1], b[-1]])) for a, b in pairwise(cut)):
-            raise UserError(f"clip {self.source.path(split, index)}: nothing moves on it, so that its parts have no order")
-        order = draw.sample(range(self.parts), self.parts)  # which part stands at each place
+            raise UserError(f"clip {self.source.path(split, index)}: nothing moves in it, so its parts have no order")
+        order = draw.sample(range(self.parts), self.parts)  # the part at each position
         answer = "".join(str(order.index(part) + 1) for part in range(self.parts))
         what = f"{self.parts} digits: the place of the part that comes first in the original, then of the second, and so on"
         several = "These clips are the parts of one" if self.shown == "parts" else f"This clip is cut into {self.parts} parts"
@@ -69,5 +69,5 @@ class Jigsaw(Pretext):
         return {"role": "user", "content": [*(part for pair in named for part in pair), {"type": "text", "text": text}]}
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """`exact`, the share of clips whose parts were all put in the right order; a wrong one may score, too."""
+        """`exact`, the share of clips with all parts in the right order; wrong orders may also score."""
         return {"exact": sum(score == 1 for _, score in results) / max(len(results), 1), **super().summarise(results)}

@@ -1,4 +1,4 @@
-"""The clips that questions are made of: drawn here, or of a folder. Both are files, by split."""
+"""Sources of clips for questions: generated, or from a folder. Both are files, by split."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
 CENTRAL = 0.9
-"""The share of a clip that is used, around its middle: what VideoSSR takes, since titles stand at the ends."""
+"""The share of a clip that is used, around its middle, as in VideoSSR, because titles are at the ends."""
 VIVID = ("red", "blue", "yellow")
-"""Colours of the first thing of drawn clips: on them every change of colours shows."""
+"""Colours of the first object of generated clips, on which every change of colours is visible."""
 SPLITS = ("warm", "train", "test")
 
 
 class Source(Protocol):
-    """Clips by split; those of different splits are different ones."""
+    """Clips by split; splits share no clip."""
 
     @property
     def ids(self) -> Mapping[str, Sequence[str]]: ...
@@ -35,15 +35,15 @@ class Source(Protocol):
 
 @dataclass
 class Drawn:
-    """Clips in which things go one way all the time, so that there is something to see in every frame, and an order."""
+    """Clips with objects that move in one direction all the time, so that every frame is different, and frames have an order."""
 
     stage: Stage
     counts: Mapping[str, int]
     seed: int
     shapes: Sequence[str]
-    """Of the things."""
+    """Shapes of the objects."""
     ways: Sequence[str]
-    """right, left: those that the first thing may go."""
+    """Directions of the first object: right, left."""
 
     def __post_init__(self) -> None:
         self.ids = {split: [f"{split}-{i}" for i in range(count)] for split, count in self.counts.items()}
@@ -57,7 +57,7 @@ class Drawn:
             story = self._plot(draw).story()
             if SPLITS[hash_rank(0, "split", story.plot()) % len(SPLITS)] == split:
                 return story
-        raise UserError(f"no clip for split {split!r}: raise objects or size")
+        raise UserError(f"found no clip for split {split!r}: raise objects or size")
 
     def _plot(self, draw: random.Random) -> Plot:
         count = draw.randint(1, self.stage.objects)
@@ -71,7 +71,7 @@ class Drawn:
 
 @dataclass
 class Folder:
-    """The clips in a folder and the folders in it; which split one is in depends on its name alone."""
+    """The clips in a folder and its subfolders; the name alone decides the split."""
 
     folder: str
     each: int
@@ -86,8 +86,8 @@ class Folder:
 
 
 def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]:
-    """`count` frames of the middle of a clip, evenly spread, uint8 [T, H, W, 3], shrunk to so many pixels each; and how many of
-    them there are a second.
+    """`count` frames of the middle of a clip, evenly spread, uint8 [T, H, W, 3], reduced to at most `most_pixels` pixels each;
+    and their number per second.
 
     Raises UserError for a clip that can't be decoded or has too few frames.
     """
@@ -107,7 +107,7 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
 
 
 def footage(frames_THWC: np.ndarray, fps: float, name: str) -> Any:
-    """Frames as a prompt shows them, with times from 0 on, whatever times they had: those would tell an order."""
+    """Frames for a prompt, with times from 0 on, because their own times would reveal the order."""
     from mmrl.api.media.clips import VideoFrames
 
     count = len(frames_THWC)

@@ -1,4 +1,4 @@
-"""What the three tasks share: whose clips they are, how many frames are shown, how an answer is asked for."""
+"""Common parts of the three tasks: clips, number of frames, prompts."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ if TYPE_CHECKING:
 
 WAYS = ("right", "left")
 FASTEST = 60
-"""Frames a second of drawn clips, at most."""
+"""Maximal frames per second of generated clips."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Pretext(PosedOfClips):
-    """A question that a clip answers about itself. The run's seed draws nothing: an id always means the same item."""
+    """Base class of self-supervised questions about clips. The run's seed changes nothing: an id always means the same item."""
 
     path: str | None = None
-    """A folder of clips, with or without folders in it; by default clips are drawn."""
+    """A folder of clips, with or without subfolders; by default clips are generated."""
     frames: int = 16
-    """How many are shown, evenly spread over the middle 90% of a clip. VideoSSR shows 48."""
+    """Number of frames in a prompt, evenly spread over the middle 90% of a clip. VideoSSR has 48."""
     pixels: int = 65536
-    """The most pixels of a frame; larger ones are shrunk."""
+    """Maximum of pixels of a frame; larger ones are reduced."""
     size: str = "small"
-    """Of drawn clips: small (64 x 64), middle (224 x 224), large (448 x 336)."""
+    """Size of generated clips: small (64 x 64), middle (224 x 224), large (448 x 336)."""
     seconds: Sequence[int] = (8, 16)
-    """Of drawn clips: [shortest, longest] in whole seconds."""
+    """[minimum, maximum] length of generated clips in whole seconds."""
     objects: int = 2
-    """Of drawn clips: the most things, 1 to 4."""
+    """Maximum of objects in generated clips, 1 to 4."""
     ways: Sequence[str] = WAYS
-    """Of drawn clips: which way the first thing goes, some of right, left."""
+    """Directions of the first object in generated clips, of right and left."""
     backgrounds: Sequence[str] = BACKGROUNDS
-    """Of drawn clips: of plain, texture and photo."""
+    """Kinds of backgrounds of generated clips: plain, texture and photo."""
     style: str = "short"
-    """How the answer is asked for: short, the answer alone; tags, a thought and the answer, each in its tag."""
+    """The requested form of the answer: short, the answer alone; tags, a thought and the answer, each in its tag."""
     prompt: str | None = None
-    """What follows the question, in place of the sentence that says how to answer."""
+    """Text after the question, instead of the instructions for the answer."""
     each: int = 1
     """Items of each clip of a folder."""
     warm: int = 500
-    """Items of drawn clips in the split `warm`, to imitate before training by reward; a folder has no such split."""
+    """Items of generated clips in the split `warm`, for imitation before reinforcement learning; a folder has no such split."""
     train: int = 2000
-    """Items of drawn clips in the split `train`."""
+    """Items of generated clips in the split `train`."""
     test: int = 200
-    """Items of drawn clips in the split `test`."""
+    """Items of generated clips in the split `test`."""
     seed: int = 0
-    """Draws the clips and what is done to them, and which clip of a folder belongs to which split."""
+    """Seed of the clips and their changes, and of the splits of a folder's clips."""
 
     about: ClassVar[str]
     dense: ClassVar[int] = 1
-    """How many frames a drawn clip has for each that is shown, at least."""
+    """Minimal number of frames of a generated clip for each frame in the prompt."""
     things: ClassVar[tuple[str, ...]] = tuple(SHAPES)
-    """The shapes on drawn clips."""
+    """The shapes in generated clips."""
 
     def __post_init__(self) -> None:
         check_integer("frames", self.frames, 4, 512)
@@ -96,7 +96,7 @@ class Pretext(PosedOfClips):
         rate = max(rate, 2 * math.ceil(needed / 2))
         if rate > FASTEST:
             raise UserError(
-                f"frames = {self.frames} of clips of {shortest} s: none of more than {FASTEST} frames a second are drawn: raise "
+                f"frames = {self.frames} of clips of {shortest} s need more than {FASTEST} frames per second: raise "
                 "seconds, or lower frames"
             )
         stage = Stage(
@@ -116,15 +116,15 @@ class Pretext(PosedOfClips):
         return LazyPrompts(range(len(self.source.ids[split])), lambda index: self._item(split, index))
 
     def pose(self, draw: random.Random, split: str, index: int) -> tuple[Posed, list[np.ndarray], float]:
-        """A question about an item, what is shown, uint8 [T, H, W, 3] each, and its frames a second."""
+        """(a question about an item, its clips, uint8 [T, H, W, 3] each, frames per second)."""
         raise NotImplementedError(f"{type(self).__name__} must define pose(draw, split, index)")
 
     def message(self, text: str, shown: Sequence[Any]) -> dict[str, Any]:
-        """What the policy is shown."""
+        """The message of a prompt."""
         return {"role": "user", "content": [*({"type": "video", "video": s} for s in shown), {"type": "text", "text": text}]}
 
     def read(self, split: str, index: int, count: int = 0) -> tuple[np.ndarray, float]:
-        """`frames` frames of an item's clip, or as many as are asked for, and how many of them there are a second."""
+        """(`frames` frames of an item's clip, or `count`; their number per second)."""
         return sampled(self.source.path(split, index), count or self.frames, self.pixels)
 
     def _item(self, split: str, index: int) -> Prompt:
