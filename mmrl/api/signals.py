@@ -21,15 +21,15 @@ def on_termination(tell: Callable[[int], None]) -> Iterator[None]:
     SIGHUP is ignored.
     """
 
-    def hear(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
             _leave_terminal()
         tell(number)
 
-    asking = [signal.SIGINT, signal.SIGTERM]
+    numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        asking.append(signal.SIGHUP)
-    before = {number: signal.signal(number, hear) for number in asking}
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
@@ -48,21 +48,21 @@ def defer_interrupt(what: str) -> Iterator[None]:
     if not callable(before) or threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield
         return
-    heard = False
+    interrupted = False
 
-    def hear(number: int, frame: Any) -> None:
-        nonlocal heard
-        heard = True
+    def handle(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, before)
         tell(f"stopping when {what}; {AGAIN}")
 
-    signal.signal(signal.SIGINT, hear)
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
-        if not heard:
+        if not interrupted:
             signal.signal(signal.SIGINT, before)
-    if heard:
+    if interrupted:
         signal.raise_signal(signal.SIGINT)
 
 

@@ -109,7 +109,7 @@ def same_seed_gives_same_page(subject: ScreensSubject) -> str | None:
             screen.act(Action(kind="wait"))
             _compare(page, first, _played(screen, page, SEEDS[0]), "on another screen, after another page")
             again = _played(screen, page, SEEDS[0], picture=False)
-            _compare(page, first[1:], again[1:], "started without a picture")
+            _compare(page, first[1:], again[1:], "after a start without a screenshot")
     return _looked(subject)
 
 
@@ -211,12 +211,12 @@ def _played(screen: Screen, page: str, seed: int, picture: bool = True) -> list[
 
 
 def _seen(shown: ScreenObservation) -> tuple[Any, ...]:
-    picture = None if shown.screenshot is None else (shown.screenshot.size, shown.screenshot.tobytes())
-    return (shown.instruction, shown.elements, shown.reward, shown.raw_reward, shown.terminated, shown.success, picture)
+    screenshot = None if shown.screenshot is None else (shown.screenshot.size, shown.screenshot.tobytes())
+    return (shown.instruction, shown.elements, shown.reward, shown.raw_reward, shown.terminated, shown.success, screenshot)
 
 
 def _compare(page: str, first: Sequence[ScreenObservation], again: Sequence[ScreenObservation], when: str) -> None:
-    names = ("instruction", "elements", "reward", "raw_reward", "terminated", "success", "picture")
+    names = ("instruction", "elements", "reward", "raw_reward", "terminated", "success", "screenshot")
     for moment, (one, other) in enumerate(zip(first, again, strict=True)):
         for name, a, b in zip(names, _seen(one), _seen(other), strict=True):
             if a != b:

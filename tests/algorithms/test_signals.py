@@ -109,7 +109,7 @@ def test_where_rewards_stand():
 
 
 def test_what_is_paid_where_nothing_was_sampled_is_not_lost():
-    """A turn without tokens: the state in which an episode was left, with what the world still paid."""
+    """A turn without tokens: the state in which an episode was left, with what the environment still paid."""
     found = Signals(
         [episode(turn(2, 1.0), turn(0, 0.5)), episode(turn(0, 0.25), turn(2, 1.0)), episode(turn(0, 4.0))],
         [Score(8.0), Score(8.0), Score(8.0)],
@@ -196,7 +196,7 @@ def test_units_by_hand():
 
 
 def test_a_unit_is_paid_what_its_own_tokens_are():
-    """Rewards and units agree: the sums over actions, turns and the whole are the world's."""
+    """Rewards and units agree: the sums over actions, turns and the whole are the environment's."""
     for rollouts, scores, weights in cases(5):
         of = {c: Signals(rollouts, scores, stage(credit=c), weights=weights) for c in ("action", "turn")}
         for n, (r, s) in enumerate(zip(rollouts, scores, strict=True)):
@@ -237,7 +237,7 @@ def test_what_is_known_of_each_rollout():
                     assert value == s.parts[name]
 
 
-def test_a_bootstrap_is_for_what_the_world_cut_off():
+def test_a_bootstrap_is_for_what_the_environment_cut_off():
     """Not for an answer that was cut off at its length, which was scored as it stands; nor for one that ended."""
     ends = [
         (Status.FINISHED, 0.0),

@@ -15,7 +15,7 @@ from mmrl.testing.simulators import check_simulator
 
 SPEC = SimulatorSpec(
     id="toy/walk",
-    target="toy_walk:World",
+    target="toy_walk:Environment",
     cameras=("above",),
     action=ActionSpec(dims=2),
     max_steps=20,
@@ -27,7 +27,7 @@ SPEC = SimulatorSpec(
 
 def walk(num_envs: int, device: str, fragile: bool = False) -> ProcessSimulator:
     workers = EnvironmentProcesses(
-        "toy_walk:World", {}, num_envs, what="toy/walk", environment={"FRAGILE": "1"} if fragile else {}
+        "toy_walk:Environment", {}, num_envs, what="toy/walk", environment={"FRAGILE": "1"} if fragile else {}
     )
     return ProcessSimulator(
         workers,

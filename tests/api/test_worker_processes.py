@@ -1,5 +1,5 @@
 """`mmrl.api.simulators.processes`: environments in processes, and what becomes of those that fail. They are
-`tests/support/toy_world.py`."""
+`tests/support/toy_environment.py`."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from processes import alive, gone
 
-WHAT = "toy/world"
+WHAT = "toy/environment"
 FAR = 60.0
 """Seconds that nothing here takes, even on a busy machine."""
 
@@ -27,7 +27,7 @@ FAR = 60.0
 def workers() -> Iterator[Callable[..., EnvironmentProcesses]]:
     made: list[EnvironmentProcesses] = []
 
-    def make(num_envs: int = 3, timeout_s: float = FAR, factory: str = "toy_world:World", **options: Any) -> EnvironmentProcesses:
+    def make(num_envs: int = 3, timeout_s: float = FAR, factory: str = "toy_environment:Environment", **options: Any) -> EnvironmentProcesses:
         rest = {k: options.pop(k) for k in ("python", "environment", "start_s") if k in options}
         made.append(EnvironmentProcesses(factory, options, num_envs, what=WHAT, timeout_s=timeout_s, **rest))
         return made[-1]
@@ -41,7 +41,7 @@ def actions(*rows: tuple[float, float]) -> numpy.ndarray:
     return numpy.array(rows, numpy.float32)
 
 
-def test_rows_are_what_the_worlds_show(workers: Callable[..., EnvironmentProcesses]) -> None:
+def test_rows_are_what_the_environments_show(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers()
     assert made.facts["dims"] == 2 and made.facts["threads"] == "1"
     assert {name: (a.shape, a.dtype.name) for name, a in made.rows.items()} == {
@@ -73,12 +73,12 @@ def test_states_come_back_in_other_places(workers: Callable[..., EnvironmentProc
     "how,why",
     [
         (1, "its process was killed by SIGKILL"),
-        (3, "ValueError: the point is lost (toy_world.py:"),
+        (3, "ValueError: the point is lost (toy_environment.py:"),
         (5, "its process exited with code 3; stderr: goodbye"),
         (6, "ValueError: its picture is uint8 [3, 3, 3], and at first it was uint8 [2, 2, 3]"),
     ],
 )
-def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., EnvironmentProcesses], how: int, why: str) -> None:
+def test_an_environment_that_fails_is_lost_and_begun_anew(workers: Callable[..., EnvironmentProcesses], how: int, why: str) -> None:
     made = workers()
     made.reset({0: 10, 1: 20, 2: 30})
     before = made.pid(1)
@@ -89,7 +89,7 @@ def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., Enviro
     assert made.rows["state"][[0, 2]].tolist() == [[11, 1], [31, 1]], "the others went on"
     again = made.step(actions((1, 0), (1, 0), (1, 0)), [0, 1, 2])
     assert list(again) == [1] and "not reset since" in again[1] and made.lost == 1, "a loss is counted once"
-    with pytest.raises(UserError, match=r"toy/world: environment 1 was lost: reset it first"):
+    with pytest.raises(UserError, match=r"toy/environment: environment 1 was lost: reset it first"):
         made.call([1], "snapshot")
     made.reset({1: 5})
     assert made.pid(1) not in (None, before)
@@ -97,18 +97,18 @@ def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., Enviro
     assert made.rows["state"].tolist() == [[13, 3], [6, 1], [33, 3]]
 
 
-def test_what_a_world_refuses_loses_nothing(workers: Callable[..., EnvironmentProcesses]) -> None:
+def test_what_an_environment_refuses_loses_nothing(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     made.reset({0: 10, 1: 20})
     pids = made.pid(0), made.pid(1)
-    with pytest.raises(UserError, match=r"^toy/world: that is no way to go$"):
+    with pytest.raises(UserError, match=r"^toy/environment: that is no way to go$"):
         made.step(actions((1, 7), (1, 0)), [0, 1])
     assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {} and made.lost == 0 and pids == (made.pid(0), made.pid(1))
     assert made.rows["state"].tolist() == [[11, 1], [22, 2]]
 
 
 @pytest.mark.parametrize("how", [2, 4])
-def test_a_world_that_hangs_is_killed_at_the_deadline(workers: Callable[..., EnvironmentProcesses], how: int) -> None:
+def test_an_environment_that_hangs_is_killed_at_the_deadline(workers: Callable[..., EnvironmentProcesses], how: int) -> None:
     made = workers(2, timeout_s=1.5)
     made.reset({0: 10, 1: 20})
     before = made.pid(0)
@@ -146,10 +146,10 @@ def test_a_reset_mends_what_died_before_it(workers: Callable[..., EnvironmentPro
     assert made.lost == 2 and made.rows["state"].tolist() == [[10, 0], [10, 0]]
 
 
-def test_a_world_that_can_not_be_reset_is_given_up(workers: Callable[..., EnvironmentProcesses]) -> None:
+def test_an_environment_that_can_not_be_reset_is_given_up(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(2)
     with pytest.raises(
-        UserError, match=r"toy/world: reset of environment 0 failed with 3 processes: its process exited with code 7"
+        UserError, match=r"toy/environment: reset of environment 0 failed with 3 processes: its process exited with code 7"
     ):
         made.reset({0: 1}, variant="dies")
     assert made.lost == 3
@@ -157,7 +157,7 @@ def test_a_world_that_can_not_be_reset_is_given_up(workers: Callable[..., Enviro
     assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {}
 
 
-def test_a_world_that_can_not_be_started_again_is_given_up(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
+def test_an_environment_that_can_not_be_started_again_is_given_up(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     made = workers(1, start="once", mark=str(tmp_path / "mark"))
     made.reset({0: 1})
     assert list(made.step(actions((1, 1)), [0])) == [0]
@@ -168,13 +168,13 @@ def test_a_world_that_can_not_be_started_again_is_given_up(workers: Callable[...
 @pytest.mark.parametrize(
     "start,why",
     [
-        ("refused", "toy/world can't be made: there is no such world$"),
-        ("raises", r"toy/world can't be made: RuntimeError: no luck \(toy_world.py:\d+\)$"),
-        ("dies", "toy/world can't be made: its process was killed by SIGKILL"),
-        ("hangs", "toy/world can't be made: start took longer than 2 s, and its process was killed"),
+        ("refused", "toy/environment can't be made: there is no such environment$"),
+        ("raises", r"toy/environment can't be made: RuntimeError: no luck \(toy_environment.py:\d+\)$"),
+        ("dies", "toy/environment can't be made: its process was killed by SIGKILL"),
+        ("hangs", "toy/environment can't be made: start took longer than 2 s, and its process was killed"),
     ],
 )
-def test_worlds_that_can_not_be_made_are_refused(workers: Callable[..., EnvironmentProcesses], start: str, why: str) -> None:
+def test_environments_that_can_not_be_made_are_refused(workers: Callable[..., EnvironmentProcesses], start: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         workers(2, start=start, start_s=2.0 if start == "hangs" else FAR)
 
@@ -186,7 +186,7 @@ def test_a_process_that_hangs_at_its_start_is_replaced(workers: Callable[..., En
     assert made.rows["state"].tolist() == [[1, 0], [2, 0]]
 
 
-def test_a_world_that_talks_is_not_held_up(workers: Callable[..., EnvironmentProcesses]) -> None:
+def test_an_environment_that_talks_is_not_held_up(workers: Callable[..., EnvironmentProcesses]) -> None:
     made = workers(1, start="chatters")
     made.reset({0: 1})
     assert made.rows["state"].tolist() == [[1, 0]]
@@ -222,14 +222,14 @@ def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Envi
     assert all(pid and gone(pid, 20) for pid in pids), "what an environment started goes with it"
     assert kept.tolist() == [[0, 0], [0, 0]], "arrays outlive it"
     for ask in (lambda: made.reset({0: 1}), lambda: made.step(actions((1, 0), (1, 0)), [0]), lambda: made.call([0], "snapshot")):
-        with pytest.raises(UserError, match=r"toy/world was closed"):
+        with pytest.raises(UserError, match=r"toy/environment was closed"):
             ask()
 
 
 def test_processes_die_with_a_parent_that_is_killed() -> None:
     code = (
         "import sys, time; from mmrl.api.simulators.processes import EnvironmentProcesses\n"
-        f"made = EnvironmentProcesses('toy_world:World', {{}}, 2, what='toy/world', timeout_s={FAR})\n"
+        f"made = EnvironmentProcesses('toy_environment:Environment', {{}}, 2, what='toy/environment', timeout_s={FAR})\n"
         "print(made.pid(0), made.pid(1), flush=True); time.sleep(1000)"
     )
     path = os.pathsep.join(p for p in sys.path if p)
@@ -246,7 +246,7 @@ def test_options_of_the_processes(workers: Callable[..., EnvironmentProcesses], 
     with pytest.raises(UserError, match=r"python = '/no/such/python' is no program"):
         workers(1, python="/no/such/python")
     with pytest.raises(UserError, match=r"there is no module 'no_such_module'"):
-        workers(1, factory="no_such_module:World")
+        workers(1, factory="no_such_module:Environment")
 
 
 def test_another_interpreter_needs_nothing_of_mmrl(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:

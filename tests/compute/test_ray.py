@@ -147,7 +147,7 @@ def test_the_judges_of_a_learner_are_its_share_or_all():
 
 
 def cases(n=13):
-    """Of all kinds; the third is bad, the fifth's world was lost, the seventh can't be pickled where pictures are asked for."""
+    """Of all kinds; the third is bad, the fifth's environment failed, the seventh can't be pickled where pictures are asked for."""
     found = [Case(completion="x" * i, answer=str(i), meta={"i": i}, media=("one.png",)) for i in range(n)]
     found[3] = replace(found[3], answer="bad")
     found[5] = replace(found[5], status=Status.ENVIRONMENT_ERROR)
@@ -243,7 +243,7 @@ def test_whoever_waits_for_a_closed_judge_is_told(ray):
 def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
     monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
     await_(lambda: ray.available_resources()["CPU"] == 6)
-    with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, and 6 of 6 in the cluster are free: ask for fewer, or"):
+    with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, and 6 of 6 in the cluster are free: ask for fewer"):
         ray_judge(config(4, processes=5), {"odd/slow": {}})
 
 

@@ -177,7 +177,7 @@ def test_the_first_successes_and_failures_of_an_evaluation_are_kept_as_videos(tm
 def test_success_at_any_time_and_at_the_end_have_intervals(tmp_path):
     folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1}], evaluate={"num_prompts": 8}))
     options = {"terminate_on_success": False}
-    asked = {"n": 90, "temperature": 1.0}
+    asked = {"num_prompts": 90, "temperature": 1.0}
     (single,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
     once, end = (single.extra[f"episode/{name}"] for name in ("success", "success_at_end"))
     assert end < once == single.value and (single.samples, single.temperature) == (1, 1.0)
@@ -185,7 +185,7 @@ def test_success_at_any_time_and_at_the_end_have_intervals(tmp_path):
         "episode/success": (single.low, single.high),
         "episode/success_at_end": wilson(round(90 * end), 90),
     }
-    asked = {"n": 40, "samples": 3, "temperature": 1.0}
+    asked = {"num_prompts": 40, "num_samples": 3, "temperature": 1.0}
     (sampled,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
     assert sampled.intervals["episode/success"] == pytest.approx((sampled.low, sampled.high))
     low, high = sampled.intervals["episode/success_at_end"]
@@ -292,7 +292,7 @@ def test_a_variant_that_is_misspelt_is_told_before_anything_is_loaded(tmp_path, 
     made = config(tmp_path, [GRPO])
     with pytest.raises(UserError, match="task 'dial/turn': simulator 'dial/dial' has no variant 'fax': it has far"):
         runs.run(made)
-    assert not (Path(made.runs) / made.name).exists(), "nothing was written"
+    assert not (Path(made.runs_dir) / made.name).exists(), "nothing was written"
     told = "far"
     resolve(made)
 
@@ -305,8 +305,8 @@ def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
             if "evaluate.num_prompts" in r
         ]
 
-    assert told(7, n=8) == ["evaluate.num_prompts = 8, but task 'dial/turn' has 7 prompts in split 'test': all of them are used"]
-    assert told(8, n=8) == told(7, n=0) == told(7) == [], "nor where nobody said how many"
+    assert told(7, num_prompts=8) == ["evaluate.num_prompts = 8, but task 'dial/turn' has 7 prompts in split 'test': all of them are used"]
+    assert told(8, num_prompts=8) == told(7, num_prompts=0) == told(7) == [], "nor where nobody said how many"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_policy_that_does_not_fit_is_told_in_one_line(tmp_path, options, messa
     with pytest.raises(UserError, match=message) as error:
         runs.run(made)
     assert "\n" not in str(error.value)
-    assert not (Path(made.runs) / made.name).exists(), "nothing was written"
+    assert not (Path(made.runs_dir) / made.name).exists(), "nothing was written"
 
 
 @pytest.mark.parametrize(

@@ -554,7 +554,7 @@ class Effect:
 
 
 def with_actions(m):
-    """Turns of two actions, as a world with chunks would give them."""
+    """Turns of two actions, as an environment with chunks would give them."""
     collect = ConversationCollector.collect
 
     def paid(self, *args, **options):

@@ -1,4 +1,4 @@
-"""Runs whose episodes have several turns: the world of the guide, trained, evaluated and resumed."""
+"""Runs whose episodes have several turns: the environment of the guide, trained, evaluated and resumed."""
 
 import json
 import re
@@ -31,8 +31,8 @@ STAGES = [
 
 @pytest.fixture
 def guess(tmp_path, monkeypatch):
-    """The guide's world, as a plugin; makes a configuration."""
-    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text().partition("## A world")[2].partition("## A verifier")[0], re.S)
+    """The guide's environment, as a plugin; makes a configuration."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text().partition("## An environment")[2].partition("## A verifier")[0], re.S)
     (tmp_path / "guess.py").write_text(code + SPECS)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "guess.py"))
     yield lambda name="a", **sections: runs.toy_config(
@@ -48,7 +48,7 @@ def rollouts(folder):
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_a_world_is_trained_on_and_evaluated(guess):
+def test_an_environment_is_trained_on_and_evaluated(guess):
     taught = [{**STAGES[0], "steps": 15}, STAGES[1]]  # so that some answers are right
     folder = runs.run(guess(stages=taught, record={"rollouts_every": 1, "rollouts": 99}))
     metrics = [row["metrics"] for row in runs.rows(folder) if row.get("stage") == "rl" and "metrics" in row]
@@ -92,15 +92,15 @@ def any_(case):
     return float(len(case.completion) % 2)
 
 class Talk(Task):
-    """Every world whose number the option names is lost."""
+    """Every environment whose number the option names is lost."""
     def __init__(self, lost: str = ""):
         self.lost, self.numbers = eval(f"lambda n: {lost or False}"), itertools.count()
     def prompts(self, split, seed):
         return [Prompt(id=f"{split}-{i}", messages=[user_message(f"{i}?")]) for i in range(40)]
     def environment(self, prompt):
-        return World(self.lost(next(self.numbers)))
+        return Environment(self.lost(next(self.numbers)))
 
-class World:
+class Environment:
     def __init__(self, lost):
         self.lost = lost
     def step(self, completion):
@@ -114,7 +114,7 @@ class World:
 
 @pytest.fixture
 def losing(tmp_path, monkeypatch):
-    """Makes a configuration whose worlds are lost: by number, from 0."""
+    """Makes a configuration whose environments are lost: by number, from 0."""
     (tmp_path / "losing.py").write_text(LOSING)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "losing.py"))
     stage = {"kind": "rl", "steps": 6, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
@@ -137,6 +137,6 @@ def test_a_browser_that_dies_in_a_step_doesn_t_end_the_run(losing):
     assert 1 <= shares.count(1.0) <= 2 and shares[0] == shares[-1] == 0
 
 
-def test_worlds_that_are_always_lost_end_it(losing):
+def test_environments_that_are_always_lost_end_it(losing):
     with pytest.raises(UserError, match=r"every episode of 3 steps in a row was lost, up to step 5: see .*errors\.jsonl"):
         runs.run(losing("n >= 16"))

@@ -99,7 +99,7 @@ def test_no_completion_is_too_much_for_a_verifier(monkeypatch):
     found = dict(used())
     assert len(found) >= 40 and {v.partition("/")[0] for v in found} >= FAMILIES
     names = [(name, wrap) for name in HOSTILE for wrap in WRAPS]
-    with local_judge({verifier: {} for verifier in found}, processes=2) as judge:  # of 512 MB each
+    with local_judge({verifier: {} for verifier in found}, num_workers=2) as judge:  # of 512 MB each
         for verifier, prompt in found.items():
             honest = case_of(plugins.registry().get("verifiers", verifier), prompt)
             scores = judge.run(verifier, [replace(honest, completion=WRAPS[w].format(HOSTILE[n])) for n, w in names])

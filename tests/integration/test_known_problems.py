@@ -87,7 +87,7 @@ class Table:
 
 
 class Problem:
-    """A policy, its critic and its learner, and steps of the engine on rollouts that a world gives."""
+    """A policy, its critic and its learner, and steps of the engine on rollouts that an environment gives."""
 
     def __init__(self, allowed, settings=None, critic=None, **stage):
         self.policy = Table(allowed)
@@ -121,7 +121,7 @@ def rollout(start, turns, observed, status=Status.FINISHED, group=0):
     inputs = PromptInputs(ids=torch.tensor([start]), positions=None, media={}, token_types={})
     before = [(start,), *((s,) for s in observed)]
     made = [Turn(observed_ids=o, token_ids=i, logprobs=p, text="", reward=r) for o, (i, p, r) in zip(before, turns, strict=False)]
-    if len(before) > len(turns):  # nothing was sampled in the state that the world left the episode in
+    if len(before) > len(turns):  # nothing was sampled in the state that the environment left the episode in
         made.append(Turn(observed_ids=before[-1], token_ids=(), logprobs=(), text=""))
     return Conversation(prompt=Prompt(messages=[]), group=group, turns=tuple(made), status=status, inputs=inputs)
 

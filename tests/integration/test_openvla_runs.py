@@ -145,7 +145,7 @@ def test_the_tiny_one_needs_nothing_more(tmp_path):
     """Its numbers are the simulator's; adapters are trained, and saved alone."""
     made = config(tmp_path, "tiny:openvla:hidden=32,layers=1", [PPO], options={"dims": 7})
     data = made.model_dump(mode="json", exclude_none=True)
-    data["policy"]["lora"] = {"rank": 2, "match": ["vision", "projector", "language"]}
+    data["policy"]["lora"] = {"rank": 2, "target_modules": ["vision", "projector", "language"]}
     folder = runs.run(smoke(parse_config(data)))
     saved = folder.path / "checkpoints" / "step-000002" / "policy"
     assert (saved / "adapter_model.safetensors").is_file() and not (saved / "model.safetensors").exists()

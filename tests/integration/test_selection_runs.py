@@ -9,7 +9,7 @@ from mmrl.api.errors import UserError
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
 
-PILOT = {"split": "train", "n": 6, "samples": 2, "temperature": 1.0}
+PILOT = {"split": "train", "num_prompts": 6, "num_samples": 2, "temperature": 1.0}
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +32,17 @@ def config(folder, **select):
 
 def test_a_stage_trains_on_what_a_pilot_selects(tmp_path, pilot):
     asked = {row["id"] for row in map(json.loads, pilot.read_text().splitlines())}
-    folder = runs.run(config(tmp_path, path=str(pilot), rule="all", n=3))
+    folder = runs.run(config(tmp_path, path=str(pilot), rule="all", max_prompts=3))
     texts = [file.read_text() for file in (folder.path / "rollouts").glob("step-*.jsonl")]
     drawn = [json.loads(line)["prompt_id"] for text in texts for line in text.splitlines()]
     assert len(asked) == 6 and {*drawn} < asked and len({*drawn}) == 3, drawn
 
 
 def test_it_is_told_that_fewer_are_left(tmp_path, pilot):
-    many = config(tmp_path, path=str(pilot), rule="all", n=9)
+    many = config(tmp_path, path=str(pilot), rule="all", max_prompts=9)
     few = "stages.0.select.max_prompts = 9, but only 6 prompts of task 'toy/colour' are left: all of them are used"
     assert few in remarks(resolve(many))
-    assert not [note for note in remarks(resolve(config(tmp_path, path=str(pilot), rule="all", n=6))) if "select" in note]
+    assert not [note for note in remarks(resolve(config(tmp_path, path=str(pilot), rule="all", max_prompts=6))) if "select" in note]
 
 
 def test_a_selection_that_leaves_nothing_is_refused_before_anything_is_loaded(tmp_path, pilot):
@@ -55,5 +55,5 @@ def test_a_selection_that_leaves_nothing_is_refused_before_anything_is_loaded(tm
             resolve(config(tmp_path, **select))
     rows = [row | {"id": row["id"] + "!"} for row in map(json.loads, pilot.read_text().splitlines())]
     pilot.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserError, match="has 6 prompts that task 'toy/colour' hasn't"):
-        resolve(config(tmp_path, path=str(pilot), rule="all", n=6))
+    with pytest.raises(UserError, match="has 6 prompts that task 'toy/colour' doesn't have"):
+        resolve(config(tmp_path, path=str(pilot), rule="all", max_prompts=6))

@@ -212,7 +212,7 @@ def test_a_stage_hands_its_numbers_to_its_learner(tmp_path, learners):
         "epochs": 2,
         "weight_decay": 0.5,
         "max_grad_norm": 0.25,
-        "kl": 0.1,
+        "kl_coef": 0.1,
         "settings": {"clip_low": 0.1, "clip_high": 0.3},
     }
     runs.run(
@@ -266,7 +266,7 @@ def test_sampling_follows_the_run_file_and_every_step_has_a_seed_of_its_own(tmp_
     [
         ({}, {}, (True, 16384, False)),
         ({"packing": "per-completion", "micro_batch_tokens": 77}, {}, (False, 77, False)),
-        ({"packing": "shared-prefix"}, {"kl": 0.1}, (True, 16384, True)),
+        ({"packing": "shared-prefix"}, {"kl_coef": 0.1}, (True, 16384, True)),
     ],
 )
 def test_packing_follows_the_run_file(tmp_path, packed, train, stage, expected):

@@ -93,7 +93,7 @@ def test_how_pi0_samples_is_not_what_it_is(tmp_path):
             made("pi0", str(tmp_path), **{name: value})
 
 
-def track(instruction="push it", side=40, choices=(2, 5, 5, 32)) -> TrajectoryData:
+def trajectory_data(instruction="push it", side=40, choices=(2, 5, 5, 32)) -> TrajectoryData:
     length = choices[0]
     return TrajectoryData(
         instruction=instruction,
@@ -119,24 +119,24 @@ def test_what_a_call_counts_depends_on_nothing_that_was_read_before(kind, model,
         CALLS,
         0.0,
     )
-    tracks = [track(), track("stack the ball on the box")]
-    assert fresh.tokens_per_call(tracks) == used.tokens_per_call(tracks) == fresh.tokens_per_call(tracks[::-1])
-    assert fresh.tokens_per_call(tracks) == fresh.tokens_per_call(tracks[1:]) > fresh.tokens_per_call(tracks[:1])
+    trajectories = [trajectory_data(), trajectory_data("stack the ball on the box")]
+    assert fresh.tokens_per_call(trajectories) == used.tokens_per_call(trajectories) == fresh.tokens_per_call(trajectories[::-1])
+    assert fresh.tokens_per_call(trajectories) == fresh.tokens_per_call(trajectories[1:]) > fresh.tokens_per_call(trajectories[:1])
 
 
 def test_what_a_call_counts_is_what_is_computed():
     """The ids behind each other, padding left out: of the model's own inputs for the same call."""
     policy = made("vla", QWEN, dims=3, decoding="parallel")
-    ids = policy._inputs(Observation(images={"front": track().images["front"][:1]}, state=None, instructions=["push it"]),
+    ids = policy._inputs(Observation(images={"front": trajectory_data().images["front"][:1]}, state=None, instructions=["push it"]),
                          policy.slot_ids[None])[0]  # fmt: skip
-    assert policy.tokens_per_call([track()]) == ids.shape[1]
-    assert policy.tokens_per_call([track(side=200)]) > policy.tokens_per_call([track()])
+    assert policy.tokens_per_call([trajectory_data()]) == ids.shape[1]
+    assert policy.tokens_per_call([trajectory_data(side=200)]) > policy.tokens_per_call([trajectory_data()])
     pi0 = made("pi0", PI0, dims=3, chunk=2, steps=4)
     read = len(pi0._ids("push it", 2)) + 1
-    assert pi0.tokens_per_call([track()]) == read + 4 * 5
-    assert made("pi0", PI0, dims=3, chunk=2, noisy="one").tokens_per_call([track()]) == read + 5
-    assert made("pi0", PI0, dims=3, chunk=2, steps=2).tokens_per_call([track(choices=(2, 1, 5, 32))]) == read + 4 * 5
-    assert made("pi0", PI0, dims=3, chunk=2, cameras=["wrist"]).tokens_per_call([track()]) == read - 16 + 4 * 5
+    assert pi0.tokens_per_call([trajectory_data()]) == read + 4 * 5
+    assert made("pi0", PI0, dims=3, chunk=2, noisy="one").tokens_per_call([trajectory_data()]) == read + 5
+    assert made("pi0", PI0, dims=3, chunk=2, steps=2).tokens_per_call([trajectory_data(choices=(2, 1, 5, 32))]) == read + 4 * 5
+    assert made("pi0", PI0, dims=3, chunk=2, cameras=["wrist"]).tokens_per_call([trajectory_data()]) == read - 16 + 4 * 5
 
 
 # -- teachers -------------------------------------------------------------------------------------------------------------

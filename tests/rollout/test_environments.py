@@ -1,4 +1,4 @@
-"""Episodes with a world that answers, in text and pictures: what is sampled is what is trained, and every end is told apart."""
+"""Episodes with an environment that answers, in text and pictures: what is sampled is what is trained, and every end is told apart."""
 
 import functools
 import threading
@@ -59,11 +59,11 @@ class Talk(Task):
     """The episode of prompt p1 has one answer, that of p2 two, ..."""
 
     def __init__(self, pictures=True):
-        self.pictures, self.closed, self.worlds = pictures, 0, []
+        self.pictures, self.closed, self.environments = pictures, 0, []
 
     def environment(self, prompt):
-        self.worlds.append(Say(self, int(prompt.id[1:]) - 1, self.pictures))
-        return self.worlds[-1]
+        self.environments.append(Say(self, int(prompt.id[1:]) - 1, self.pictures))
+        return self.environments[-1]
 
 
 def collected(vlm, task, prompts=(1, 2, 3), group=2, max_turns=8, max_tokens=5):
@@ -135,7 +135,7 @@ def gradient_of(vlm, loss):
 
 
 @pytest.mark.parametrize("family", cases.FAMILIES)
-def test_what_a_world_says_stands_in_the_chat_layout_as_a_user_message_does(family):
+def test_what_an_environment_says_stands_in_the_chat_layout_as_a_user_message_does(family):
     """The ids after an answer that ended by itself, and after one that was cut off, are those of the whole conversation."""
     vlm = cases.policy(family)
     first, second = user_message("What digit is shown?", cases.picture(1)), user_message("No.", cases.picture(2, 84, 56))
@@ -168,8 +168,8 @@ def test_the_ends_of_episodes():
     assert four.status is Status.TRUNCATED_TURNS and len(four.turns) == 4, "three turns, and what was said to the last"
     assert four.turns[-1].token_ids == () and four.turns[-1].observed_ids and not four.turns[-1].terminated
     assert four.turns[-1].messages[0]["content"][-1]["text"] == "No, 0."
-    assert [len(w.heard) for w in task.worlds] == [1, 2, 3] and task.closed == 3
-    assert [w.heard[0] for w in task.worlds] == [r.turns[0].text for r in found]
+    assert [len(w.heard) for w in task.environments] == [1, 2, 3] and task.closed == 3
+    assert [w.heard[0] for w in task.environments] == [r.turns[0].text for r in found]
     assert four.completion == four.turns[2].text
 
 
@@ -191,7 +191,7 @@ def test_the_same_seed_gives_the_same_episodes_and_another_turn_another_draw():
     assert any(r.turns[0].token_ids != r.turns[1].token_ids for r in one)
 
 
-def test_a_task_without_worlds_is_asked_for_none():
+def test_a_task_without_environments_is_asked_for_none():
     vlm, asked = cases.policy("qwen2_5_vl"), []
 
     class Quiet(Task):
@@ -215,13 +215,13 @@ def test_verifiers_and_records_have_the_whole_conversation():
 
 
 class Odd(Talk):
-    def __init__(self, world=None, step=None, close=None):
+    def __init__(self, environment=None, step=None, close=None):
         super().__init__()
-        self.how = {"world": world, "step": step, "close": close}
+        self.how = {"environment": environment, "step": step, "close": close}
 
     def environment(self, prompt):
-        if self.how["world"]:
-            return self.how["world"](prompt)
+        if self.how["environment"]:
+            return self.how["environment"](prompt)
         found = super().environment(prompt)
         found.step = self.how["step"] or found.step
         found.close = self.how["close"] or found.close
@@ -235,7 +235,7 @@ def fail(*_):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"world": fail}, r"task 'talk': environment\(\) raised RuntimeError: out of order"),
+        ({"environment": fail}, r"task 'talk': environment\(\) raised RuntimeError: out of order"),
         ({"step": fail}, r"task 'talk': its environment's step\(\) raised RuntimeError: out of order"),
         ({"close": fail}, r"task 'talk': its environment's close\(\) raised RuntimeError: out of order"),
         ({"step": lambda text: "no"}, r"its environment's step\(\) must give a mmrl\.Reply with a finite reward, not 'no'"),
@@ -244,7 +244,7 @@ def fail(*_):
         ({"step": lambda text: Reply(messages=["no"])}, "an environment's reply: reading its messages"),
     ],
 )
-def test_a_world_that_breaks_is_named(how, message):
+def test_an_environment_that_breaks_is_named(how, message):
     with pytest.raises(PluginError, match=message):
         collected(cases.policy("qwen2_5_vl"), Odd(**how), prompts=(2,))
 
@@ -256,11 +256,11 @@ def test_a_world_that_breaks_is_named(how, message):
         (user_message("see <|image_pad|>"), r"contains '<\|image_pad\|>', a picture's placeholder"),
     ],
 )
-def test_what_a_world_says_may_be_wrong(said, message):
+def test_what_an_environment_says_may_be_wrong(said, message):
     task = Odd(step=lambda text: Reply(messages=[said]))
     with pytest.raises(UserError, match=message):
         collected(cases.policy("qwen2_5_vl"), task, prompts=(2,))
-    assert task.closed == 2, "worlds are closed whatever happens"
+    assert task.closed == 2, "environments are closed whatever happens"
 
 
 class Slow:
@@ -279,15 +279,15 @@ class Slow:
         self.closed.append(self)
 
 
-def test_worlds_that_wait_are_stepped_side_by_side():
+def test_environments_that_wait_are_stepped_side_by_side():
     closed, gate = [], threading.Barrier(4)
-    task = Odd(world=lambda prompt: Slow(gate, closed))
+    task = Odd(environment=lambda prompt: Slow(gate, closed))
     found = collected(cases.policy("qwen2_5_vl"), task, prompts=(1, 2), group=2)
     assert [r.outcome for r in found] == [{"success": 1.0}] * 4
     assert len(closed) == len(set(map(id, closed))) == 4, "each is closed once"
 
 
-def test_an_episode_whose_world_is_lost_is_left_out_and_counted():
+def test_an_episode_whose_environment_fails_is_left_out_and_counted():
     def step(text):
         raise EnvironmentFailed("the page hangs")
 
@@ -312,7 +312,7 @@ def test_the_last_reply_says_what_came_of_it():
         def close(self):
             pass
 
-    found = collected(cases.policy("qwen2_5_vl"), Odd(world=lambda prompt: Twice()), prompts=(1,), group=2)
+    found = collected(cases.policy("qwen2_5_vl"), Odd(environment=lambda prompt: Twice()), prompts=(1,), group=2)
     assert [(len(r.turns), r.outcome) for r in found] == [(2, {"success": 1.0})] * 2
     cut = collected(
         cases.policy("qwen2_5_vl"),
@@ -361,7 +361,7 @@ class Shows:
 
 def test_demonstrations_of_several_turns():
     vlm, made = cases.policy("qwen2_5_vl"), []
-    task = Odd(world=lambda prompt: made.append(Shows(int(prompt.id[1:]))) or made[-1])
+    task = Odd(environment=lambda prompt: made.append(Shows(int(prompt.id[1:]))) or made[-1])
     posed = [replace(cases.prompt(n), task="talk") for n in (1, 3, 5)]
     collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": task})
     found = collector.demonstrate(posed, collector.encode(posed), ["a", "a", "a"])
@@ -389,7 +389,7 @@ def test_waves_are_as_large_as_the_batch():
             alive[0] -= 1
 
     posed = [replace(cases.prompt(n), task="talk") for n in (1, 2, 3, 4, 5)]
-    collector = ConversationCollector(vlm, LocalGenerator(vlm, 4), {"talk": Odd(world=lambda prompt: Counted())})
+    collector = ConversationCollector(vlm, LocalGenerator(vlm, 4), {"talk": Odd(environment=lambda prompt: Counted())})
     found = collector.collect(posed, collector.encode(posed), 2, SamplingParams(max_tokens=3, temperature=1.0, seed=0))
     assert most[0] == 4 and alive[0] == 0
     assert [r.group for r in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and [r.prompt.id for r in found] == [

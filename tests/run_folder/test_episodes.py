@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from footage import noise, track
+from footage import noise, trajectory_data
 from mmrl import UserError
 from mmrl.api.episodes import Trajectory
 from mmrl.api.statistics import wilson
@@ -44,7 +44,7 @@ def rollout(number, success, at_end=None, task="robotics/pick", frames=None, sai
         prompt=Prompt(messages=[], id=f"test-{number}", task=task, seed=900 + number, meta=more),
         group=0,
         status=Status.FINISHED if success else Status.TRUNCATED_TIME,
-        data=replace(track({"front": frames}, [[1], [1]]), instruction=said),
+        data=replace(trajectory_data({"front": frames}, [[1], [1]]), instruction=said),
         outcome=found,
     )
 

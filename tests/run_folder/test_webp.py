@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from footage import noise, track
+from footage import noise, trajectory_data
 from mmrl import UserError
 from mmrl.run_folder import webp
 
@@ -19,7 +19,7 @@ def played(data):
 
 def test_small_pictures_are_exact_and_each_call_lasts_as_long_as_its_actions():
     frames = noise(4, 36, 36)
-    made = webp.trajectory_video(track({"front": frames}, [[1, 1, 1], [1, 1, 1], [1, 0, 0]]))
+    made = webp.trajectory_video(trajectory_data({"front": frames}, [[1, 1, 1], [1, 1, 1], [1, 0, 0]]))
     assert made.times_ms == (600, 600, 200, 1000)
     found = played(webp.encode_webp(made))
     assert [ms for _, ms in found] == [600, 600, 200, 1000]
@@ -28,7 +28,7 @@ def test_small_pictures_are_exact_and_each_call_lasts_as_long_as_its_actions():
 
 
 def test_it_plays_for_ever():
-    data = webp.encode_webp(webp.trajectory_video(track({"front": noise(2, 8, 8)}, [[1]])))
+    data = webp.encode_webp(webp.trajectory_video(trajectory_data({"front": noise(2, 8, 8)}, [[1]])))
     with Image.open(io.BytesIO(data)) as file:
         assert file.info["loop"] == 0 and file.n_frames == 2 and file.format == "WEBP"
 
@@ -36,20 +36,20 @@ def test_it_plays_for_ever():
 def test_equal_pictures_become_one_that_lasts():
     frames = noise(4, 16, 16)
     frames[2] = frames[1]
-    found = played(webp.encode_webp(webp.trajectory_video(track({"front": frames}, [[1]] * 3, step_s=0.1))))
+    found = played(webp.encode_webp(webp.trajectory_video(trajectory_data({"front": frames}, [[1]] * 3, step_s=0.1))))
     assert [ms for _, ms in found] == [100, 200, 1000] and (found[1][0] == frames[2]).all()
 
 
 def test_a_video_in_which_nothing_moves_is_one_picture():
     frames = noise(1, 16, 16).repeat(3, 0)
-    ((picture, _),) = played(webp.encode_webp(webp.trajectory_video(track({"front": frames}, [[1]] * 2))))
+    ((picture, _),) = played(webp.encode_webp(webp.trajectory_video(trajectory_data({"front": frames}, [[1]] * 2))))
     assert (picture == frames[0]).all()
 
 
 def test_large_pictures_are_smaller_and_nearly_the_same():
     ramp = np.tile(np.linspace(0, 255, 512).astype(np.uint8), (512, 1))
     frames = np.stack([np.stack([ramp, np.full_like(ramp, 40 * i), ramp.T], 2) for i in (1, 2)])
-    found = played(webp.encode_webp(webp.trajectory_video(track({"front": frames}, [[1]], step_s=0.05))))
+    found = played(webp.encode_webp(webp.trajectory_video(trajectory_data({"front": frames}, [[1]], step_s=0.05))))
     assert [picture.shape for picture, _ in found] == [(256, 256, 3)] * 2 and [ms for _, ms in found] == [50, 1000]
     for (picture, _), frame in zip(found, frames, strict=True):
         small = np.asarray(Image.fromarray(frame).resize((256, 256)))
@@ -59,7 +59,7 @@ def test_large_pictures_are_smaller_and_nearly_the_same():
 
 def test_cameras_stand_side_by_side_at_one_height():
     front, wrist = noise(2, 32, 48), noise(2, 16, 8, seed=1)
-    made = webp.trajectory_video(track({"front": front, "wrist": wrist}, [[1]]))
+    made = webp.trajectory_video(trajectory_data({"front": front, "wrist": wrist}, [[1]]))
     assert made.frames_THWC.shape == (2, 32, 64, 3)
     assert (made.frames_THWC[:, :, :48] == front).all()
     assert (made.frames_THWC[:, :, 48:] == wrist.repeat(2, 1).repeat(2, 2)).all()
@@ -69,7 +69,7 @@ def test_cameras_stand_side_by_side_at_one_height():
 def test_long_episodes_lose_pictures_but_no_time(calls):
     frames = np.zeros((calls + 1, 4, 4, 3), dtype=np.uint8)
     frames[:, 0, 0, 0], frames[:, 0, 0, 1] = np.arange(calls + 1) % 256, np.arange(calls + 1) // 256
-    made = webp.trajectory_video(track({"front": frames}, [[1]] * calls, step_s=0.1))
+    made = webp.trajectory_video(trajectory_data({"front": frames}, [[1]] * calls, step_s=0.1))
     shown = [int(f[0, 0, 0]) + 256 * int(f[0, 0, 1]) for f in made.frames_THWC]
     assert len(shown) == min(calls + 1, webp.PICTURES) and (shown[0], shown[-1]) == (0, calls)
     assert sum(made.times_ms) == 100 * calls + 1000
@@ -78,19 +78,19 @@ def test_long_episodes_lose_pictures_but_no_time(calls):
 
 
 def test_no_pictures_no_video():
-    assert webp.trajectory_video(track({}, [[1]])) is None
+    assert webp.trajectory_video(trajectory_data({}, [[1]])) is None
 
 
 def test_the_video_keeps_no_hold_on_the_track():
     pictures = torch.as_tensor(noise(2, 8, 8))
-    made = webp.trajectory_video(track({"front": pictures}, [[1]]))
+    made = webp.trajectory_video(trajectory_data({"front": pictures}, [[1]]))
     before = made.frames_THWC.copy()
     pictures.zero_()
     assert (made.frames_THWC == before).all()
 
 
 def test_what_is_no_video_is_refused_in_one_line():
-    whole = webp.encode_webp(webp.trajectory_video(track({"front": noise(3, 64, 64)}, [[1]] * 2)))
+    whole = webp.encode_webp(webp.trajectory_video(trajectory_data({"front": noise(3, 64, 64)}, [[1]] * 2)))
     Image.new("RGB", (4, 4)).save(png := io.BytesIO(), "PNG")
     Image.new("RGB", (5000, 4)).save(wide := io.BytesIO(), "WEBP")
     for data in (b"", b"RIFF", png.getvalue(), whole[:100], whole[: len(whole) // 2], wide.getvalue()):

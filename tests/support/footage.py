@@ -1,4 +1,4 @@
-"""Tracks of episodes with pictures that a test can tell apart."""
+"""Data of trajectories with pictures that a test can tell apart."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ import torch
 from mmrl.api.simulators.types import TrajectoryData
 
 
-def track(pictures, valid, step_s=0.2, **more):
+def trajectory_data(pictures, valid, step_s=0.2, **more):
     """pictures: camera -> uint8 [T + 1, H, W, 3]."""
     valid_TK = torch.tensor(valid, dtype=torch.bool)
     calls, chunk = valid_TK.shape

@@ -1,4 +1,4 @@
-"""A world for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a square, and
+"""An environment for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a square, and
 drawn."""
 
 import os
@@ -7,7 +7,7 @@ import signal
 import numpy
 
 
-class World:
+class Environment:
     facts = {"dims": 2}
 
     def reset(self, seed, variant):

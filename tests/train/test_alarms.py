@@ -1,4 +1,4 @@
-"""Each alarm: silent below its threshold, told at it, once; stop stops; a replay leaves the watch as the run had it."""
+"""Each alarm: silent below its threshold, told at it, once; stop stops; a replay leaves the monitor as the run had it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def only(alarm: str, **levels: float) -> LimitsConfig:
 
 
 def feed(
-    watch: AlarmMonitor, key: str, *values: float | None, stage: int = 0, start: int = 1, **others: float
+    monitor: AlarmMonitor, key: str, *values: float | None, stage: int = 0, start: int = 1, **others: float
 ) -> list[tuple[int, str]]:
     """(step, sentence) of what steps with these values said; None is a step without that metric."""
     told = []
     for step, value in enumerate(values, start):
         metrics = others if value is None else {key: value, **others}
-        told += [(step, found.text) for found in watch.step(stage, step, metrics)]
+        told += [(step, found.text) for found in monitor.step(stage, step, metrics)]
     return told
 
 
@@ -47,8 +47,8 @@ def interval(task: str, low: float, value: float, high: float, extra: Any = ()) 
 
 @pytest.mark.parametrize(("alarm", "key"), [("answer_collapse", "answers/most_common_share"), ("clip_share", "clip_share")])
 def test_a_share_is_compared_as_the_mean_of_five_steps(alarm: str, key: str) -> None:
-    watch = AlarmMonitor(only(alarm, warn=0.5))
-    assert feed(watch, key, 1.0, 1.0, 1.0, 1.0) == [], "four are too few"
+    monitor = AlarmMonitor(only(alarm, warn=0.5))
+    assert feed(monitor, key, 1.0, 1.0, 1.0, 1.0) == [], "four are too few"
     assert [step for step, _ in feed(AlarmMonitor(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 1 / 4)] == [7], "2.5 of 5"
     assert feed(AlarmMonitor(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 0.24) == []
     assert feed(AlarmMonitor(only(alarm, warn=0.25)), key, 0, 0, 0, 0, 1, 0, 0, 0, 0) == [], "one odd step"
@@ -64,10 +64,10 @@ def test_clipping_and_collapse_say_what_where_and_what_to_do() -> None:
 
 
 def test_length_is_compared_with_the_first_five_steps() -> None:
-    watch = AlarmMonitor(only("length_growth", warn=4.0))
+    monitor = AlarmMonitor(only("length_growth", warn=4.0))
     first = [8, 12, 10, 10, 10]
-    assert feed(watch, "length/mean", *first, 40, 40, 40, 40, 39.9) == []
-    ((step, text),) = feed(watch, "length/mean", 41, 40, 500, start=11)  # (40 + 40 + 40 + 39.9 + 41) / 5 = 40.18
+    assert feed(monitor, "length/mean", *first, 40, 40, 40, 40, 39.9) == []
+    ((step, text),) = feed(monitor, "length/mean", 41, 40, 500, start=11)  # (40 + 40 + 40 + 39.9 + 41) / 5 = 40.18
     assert step == 11
     assert text.startswith("completions are 4.02 times as long as in the stage's first steps (40 tokens, then 10): ")
     exactly = feed(AlarmMonitor(only("length_growth", warn=4.0)), "length/mean", *first, 40, 40, 40, 40, 40)
@@ -81,10 +81,10 @@ def test_a_stage_is_not_compared_with_its_own_first_steps() -> None:
 
 
 def test_entropy_that_is_gone_skips_steps_that_measured_none() -> None:
-    watch = AlarmMonitor(only("entropy_fall", warn=0.75))
+    monitor = AlarmMonitor(only("entropy_fall", warn=0.75))
     values = [1.0, None, 1.0, 1.0, 1.0, 1.0, 0.25, 0.25, None, 0.25, 0.25, 0.26]
-    assert feed(watch, "entropy", *values) == [], "(0.25 + 0.25 + 0.25 + 0.25 + 0.26) / 5 is more than a quarter"
-    ((step, text),) = feed(watch, "entropy", 0.24, 0.1, start=13)
+    assert feed(monitor, "entropy", *values) == [], "(0.25 + 0.25 + 0.25 + 0.25 + 0.26) / 5 is more than a quarter"
+    ((step, text),) = feed(monitor, "entropy", 0.24, 0.1, start=13)
     assert step == 13
     assert text.startswith("the entropy fell by 75% since the first steps (0.25 nats a token, then 1): ")
 
@@ -115,10 +115,10 @@ def test_failed_scores_are_told_from_half_the_limit_on() -> None:
 
 
 def test_ten_steps_that_taught_nothing_say_why() -> None:
-    watch = AlarmMonitor(LimitsConfig(), generate=GenerateConfig(max_tokens=8))
+    monitor = AlarmMonitor(LimitsConfig(), generate=GenerateConfig(max_tokens=8))
     cause = {"reward/mean": 0.25, "length/truncated_share": 0.75}
-    assert feed(watch, "zero_std_share", *[1.0] * 9, **cause) == []
-    ((step, text),) = feed(watch, "zero_std_share", 1.0, 1.0, start=10, **cause)
+    assert feed(monitor, "zero_std_share", *[1.0] * 9, **cause) == []
+    ((step, text),) = feed(monitor, "zero_std_share", 1.0, 1.0, start=10, **cause)
     assert step == 10
     assert text == (
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0.25 on average), and 75% were "
@@ -138,22 +138,22 @@ def test_nearly_nothing_taught_is_told_at_its_threshold() -> None:
 
 
 def test_an_alarm_is_told_once_a_stage() -> None:
-    watch = AlarmMonitor(only("clip_share", warn=0.5))
-    assert [s for s, _ in feed(watch, "clip_share", *[1.0] * 20)] == [5]
-    assert [s for s, _ in feed(watch, "clip_share", *[1.0] * 20, stage=1, start=21)] == [25]
+    monitor = AlarmMonitor(only("clip_share", warn=0.5))
+    assert [s for s, _ in feed(monitor, "clip_share", *[1.0] * 20)] == [5]
+    assert [s for s, _ in feed(monitor, "clip_share", *[1.0] * 20, stage=1, start=21)] == [25]
 
 
 def test_a_new_stage_has_first_steps_of_its_own() -> None:
-    watch = AlarmMonitor(only("length_growth", warn=2.0))
-    assert feed(watch, "length/mean", *[10] * 6) == []
-    assert feed(watch, "length/mean", *[30] * 9, stage=1, start=7) == []
-    assert [s for s, _ in feed(watch, "length/mean", *[60] * 5, stage=1, start=16)] == [20]
+    monitor = AlarmMonitor(only("length_growth", warn=2.0))
+    assert feed(monitor, "length/mean", *[10] * 6) == []
+    assert feed(monitor, "length/mean", *[30] * 9, stage=1, start=7) == []
+    assert [s for s, _ in feed(monitor, "length/mean", *[60] * 5, stage=1, start=16)] == [20]
 
 
 def test_other_stages_and_numbers_that_are_not_finite_raise_no_alarm() -> None:
-    watch = AlarmMonitor(LimitsConfig())
-    assert feed(watch, "loss", *[1e9] * 30, grad_norm=1e9) == []
-    assert feed(watch, "clip_share", *[math.nan] * 9, math.inf, stage=1) == []
+    monitor = AlarmMonitor(LimitsConfig())
+    assert feed(monitor, "loss", *[1e9] * 30, grad_norm=1e9) == []
+    assert feed(monitor, "clip_share", *[math.nan] * 9, math.inf, stage=1) == []
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_other_stages_and_numbers_that_are_not_finite_raise_no_alarm() -> None:
 )
 def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list[float], stop: float) -> None:
     assert feed(AlarmMonitor(only(alarm, stop=stop + 0.001)), key, *values) == []
-    watch = AlarmMonitor(only(alarm, warn=stop, stop=stop))
-    assert feed(watch, key, *values[:-1]) == []
+    monitor = AlarmMonitor(only(alarm, warn=stop, stop=stop))
+    assert feed(monitor, key, *values[:-1]) == []
     with pytest.raises(UserError) as stopped:
-        watch.step(0, len(values), {key: values[-1]})
+        monitor.step(0, len(values), {key: values[-1]})
     message = str(stopped.value)
     assert message.startswith(f"step {len(values)}: ") and "\n" not in message
     assert message.endswith(f"; or raise limits.{alarm}.stop = {stop:g}, and go on with --resume")
@@ -181,25 +181,25 @@ def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list
 
 
 def test_a_figure_that_needs_no_picture_is_told() -> None:
-    watch = AlarmMonitor(only("blind", warn=0.75))
-    assert watch.evaluated(0, figures(("a", 0.8, 0.59), ("b", 0.0, 0.0), ("c", 0.8), ("d", -1.0, -1.0))) == []
-    (found,) = watch.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
+    monitor = AlarmMonitor(only("blind", warn=0.75))
+    assert monitor.evaluated(0, figures(("a", 0.8, 0.59), ("b", 0.0, 0.0), ("c", 0.8), ("d", -1.0, -1.0))) == []
+    (found,) = monitor.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
     text = found.text
     assert text.startswith("a: with blank images the figure is 0.6, 75% of the 0.8 with the real ones: ")
     assert text.endswith("(limits.blind.warn = 0.75)")
-    assert watch.evaluated(20, figures(("a", 0.8, 0.8))) == [], "told once"
-    assert len(watch.evaluated(30, figures(("b", 0.5, 0.5)))) == 1, "but of each task"
+    assert monitor.evaluated(20, figures(("a", 0.8, 0.8))) == [], "told once"
+    assert len(monitor.evaluated(30, figures(("b", 0.5, 0.5)))) == 1, "but of each task"
     with pytest.raises(UserError, match=r"^step 7: a: with blank images .* limits\.blind\.stop = 0\.75"):
         AlarmMonitor(only("blind", stop=0.75)).evaluated(7, figures(("a", 0.8, 0.6)))
 
 
 def hacked(fall: float, part: float, **levels: float) -> list[str]:
     """Ten steps that pay 0.5, the best figure, ten steps that pay `part`, and the figure `fall` lower."""
-    watch = AlarmMonitor(only("reward_hacking", **levels))
-    feed(watch, "reward/a/exact", *[0.5] * 10)
-    assert watch.evaluated(10, figures(("a", 0.8))) == []
-    feed(watch, "reward/a/exact", *[part] * 10, start=11)
-    return [found.text for found in watch.evaluated(20, figures(("a", 0.8 - fall)))]
+    monitor = AlarmMonitor(only("reward_hacking", **levels))
+    feed(monitor, "reward/a/exact", *[0.5] * 10)
+    assert monitor.evaluated(10, figures(("a", 0.8))) == []
+    feed(monitor, "reward/a/exact", *[part] * 10, start=11)
+    return [found.text for found in monitor.evaluated(20, figures(("a", 0.8 - fall)))]
 
 
 def test_a_reward_that_rises_while_the_figure_falls_is_told() -> None:
@@ -223,78 +223,78 @@ def test_a_reward_that_rises_while_the_figure_falls_is_told() -> None:
     ],
 )
 def test_a_fall_within_an_interval_is_no_alarm(best: Any, now: Any, told: bool) -> None:
-    watch, again = AlarmMonitor(only("reward_hacking", warn=0.05)), AlarmMonitor(only("reward_hacking", warn=0.05))
-    for each in (watch, again):
+    monitor, again = AlarmMonitor(only("reward_hacking", warn=0.05)), AlarmMonitor(only("reward_hacking", warn=0.05))
+    for each in (monitor, again):
         feed(each, "reward/v", *[0.25] * 10)
-    watch.evaluated(10, [interval("a", *best)])
+    monitor.evaluated(10, [interval("a", *best)])
     low, value, high = best
     again.replay([{"step": 10, "eval": {"task": "a", "low": low, "value": value, "high": high}}], [99])
-    for each in (watch, again):
+    for each in (monitor, again):
         feed(each, "reward/v", *[0.75] * 10, start=11)
         assert bool(each.evaluated(20, [interval("a", *now)])) is told
 
 
 def test_the_mean_of_a_part_is_over_ten_steps() -> None:
-    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
-    feed(watch, "reward/v", *[9.0] * 5, *[0.5] * 10)
-    watch.evaluated(15, figures(("a", 0.8)))
-    feed(watch, "reward/v", *[0.5] * 9, start=16)
-    assert watch.evaluated(24, figures(("a", 0.5))) == []
-    feed(watch, "reward/v", 0.6, start=25)
-    (found,) = watch.evaluated(25, figures(("a", 0.5)))
+    monitor = AlarmMonitor(only("reward_hacking", warn=0.1))
+    feed(monitor, "reward/v", *[9.0] * 5, *[0.5] * 10)
+    monitor.evaluated(15, figures(("a", 0.8)))
+    feed(monitor, "reward/v", *[0.5] * 9, start=16)
+    assert monitor.evaluated(24, figures(("a", 0.5))) == []
+    feed(monitor, "reward/v", 0.6, start=25)
+    (found,) = monitor.evaluated(25, figures(("a", 0.5)))
     text = found.text
     assert "v rose from 0.5 to 0.51: " in text
 
 
 def test_a_figure_that_was_best_before_the_first_step_is_compared_with_the_first_steps() -> None:
-    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
-    watch.evaluated(0, figures(("a", 0.8)))
-    feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10)
-    (found,) = watch.evaluated(15, figures(("a", 0.5)))
+    monitor = AlarmMonitor(only("reward_hacking", warn=0.1))
+    monitor.evaluated(0, figures(("a", 0.8)))
+    feed(monitor, "reward/v", *[0.25] * 5, *[0.75] * 10)
+    (found,) = monitor.evaluated(15, figures(("a", 0.5)))
     text = found.text
     assert "fell from 0.8 (step 0) to 0.5 while v rose from 0.25 to 0.75: " in text
 
 
 def test_of_equal_figures_the_first_is_the_best_as_in_the_summary() -> None:
-    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
+    monitor = AlarmMonitor(only("reward_hacking", warn=0.1))
     for start, part in ((1, 0.25), (11, 0.5)):
-        feed(watch, "reward/v", *[part] * 10, start=start)
-        watch.evaluated(start + 9, figures(("a", 0.8)))
-    feed(watch, "reward/v", *[0.5] * 10, start=21)
-    (found,) = watch.evaluated(30, figures(("a", 0.5)))
+        feed(monitor, "reward/v", *[part] * 10, start=start)
+        monitor.evaluated(start + 9, figures(("a", 0.8)))
+    feed(monitor, "reward/v", *[0.5] * 10, start=21)
+    (found,) = monitor.evaluated(30, figures(("a", 0.5)))
     text = found.text
     assert "fell from 0.8 (step 10) to 0.5 while v rose from 0.25 to 0.5: " in text
 
 
 def test_tasks_are_held_against_their_own_rewards() -> None:
-    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
+    monitor = AlarmMonitor(only("reward_hacking", warn=0.1))
     low = {"task/a/reward/v": 0.1, "task/b/reward/v": 0.1, "reward/v": 0.1, "reward/mean": 0.1}
     for step in range(1, 11):
-        watch.step(0, step, low)
-    watch.evaluated(10, figures(("a", 0.8), ("b", 0.8)))
+        monitor.step(0, step, low)
+    monitor.evaluated(10, figures(("a", 0.8), ("b", 0.8)))
     for step in range(11, 21):
-        watch.step(0, step, {**low, "task/b/reward/v": 0.9, "reward/v": 0.5, "reward/mean": 0.9})
-    (found,) = watch.evaluated(20, figures(("a", 0.5), ("b", 0.5)))
+        monitor.step(0, step, {**low, "task/b/reward/v": 0.9, "reward/v": 0.5, "reward/mean": 0.9})
+    (found,) = monitor.evaluated(20, figures(("a", 0.5), ("b", 0.5)))
     text = found.text
     assert text.startswith("b: ") and "v rose from 0.1 to 0.9" in text
 
 
 def test_the_mean_reward_is_no_part() -> None:
-    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
-    feed(watch, "reward/mean", *[0.1] * 10, **{"reward/std": 0.1})
-    watch.evaluated(10, figures(("a", 0.8)))
-    feed(watch, "reward/mean", *[0.9] * 10, start=11, **{"reward/std": 0.9})
-    assert watch.evaluated(20, figures(("a", 0.5))) == []
+    monitor = AlarmMonitor(only("reward_hacking", warn=0.1))
+    feed(monitor, "reward/mean", *[0.1] * 10, **{"reward/std": 0.1})
+    monitor.evaluated(10, figures(("a", 0.8)))
+    feed(monitor, "reward/mean", *[0.9] * 10, start=11, **{"reward/std": 0.9})
+    assert monitor.evaluated(20, figures(("a", 0.5))) == []
 
 
 def test_a_stage_is_held_against_the_figure_it_began_with() -> None:
-    watch = AlarmMonitor(only("reward_hacking", warn=0.1))
-    feed(watch, "reward/v", *[0.5] * 10)
-    watch.evaluated(10, figures(("a", 0.9)))
-    watch.evaluated(10, figures(("a", 0.6)))
-    feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10, stage=1, start=11)
-    assert watch.evaluated(25, figures(("a", 0.55))) == [], "0.9 was another stage's"
-    (found,) = watch.evaluated(26, figures(("a", 0.5)))
+    monitor = AlarmMonitor(only("reward_hacking", warn=0.1))
+    feed(monitor, "reward/v", *[0.5] * 10)
+    monitor.evaluated(10, figures(("a", 0.9)))
+    monitor.evaluated(10, figures(("a", 0.6)))
+    feed(monitor, "reward/v", *[0.25] * 5, *[0.75] * 10, stage=1, start=11)
+    assert monitor.evaluated(25, figures(("a", 0.55))) == [], "0.9 was another stage's"
+    (found,) = monitor.evaluated(26, figures(("a", 0.5)))
     text = found.text
     assert "fell from 0.6 (step 10) to 0.5 while v rose from 0.25 to 0.75" in text
 
@@ -333,10 +333,10 @@ def stage_of(step: int) -> int:
     return 0 if step <= 4 else 1 if step <= 34 else 2
 
 
-def go(watch: AlarmMonitor, given: list[tuple[int, Any]]) -> list[tuple[int, AlarmEvent]]:
+def go(monitor: AlarmMonitor, given: list[tuple[int, Any]]) -> list[tuple[int, AlarmEvent]]:
     told = []
     for step, what in given:
-        found = watch.evaluated(step, what) if isinstance(what, list) else watch.step(stage_of(step), step, what)
+        found = monitor.evaluated(step, what) if isinstance(what, list) else monitor.step(stage_of(step), step, what)
         told += [(step, each) for each in found]
     return told
 
@@ -369,18 +369,18 @@ def test_a_resumed_run_is_told_exactly_what_it_would_have_been() -> None:
     assert {name for stage, name in alarms if stage == 1} >= names, "every alarm goes off"
     assert [stage for stage, name in alarms if name == "zero_std"] == [1, 2]
     for cut in range(len(given)):
-        watch = AlarmMonitor(LimitsConfig())
-        watch.replay(rows(given[:cut]), STAGES)
-        told = go(AlarmMonitor(LimitsConfig()), given[:cut]) + go(watch, given[cut:])
+        monitor = AlarmMonitor(LimitsConfig())
+        monitor.replay(rows(given[:cut]), STAGES)
+        told = go(AlarmMonitor(LimitsConfig()), given[:cut]) + go(monitor, given[cut:])
         assert told == whole, f"resumed before {given[cut]}"
 
 
 def test_a_replay_stops_nothing() -> None:
     limits = only("clip_share", stop=0.5)
-    watch = AlarmMonitor(limits)
-    watch.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
+    monitor = AlarmMonitor(limits)
+    monitor.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
     with pytest.raises(UserError, match=r"limits\.clip_share\.stop = 0\.5"):
-        watch.step(1, 15, {"clip_share": 0.9})
+        monitor.step(1, 15, {"clip_share": 0.9})
     higher = AlarmMonitor(only("clip_share", stop=0.95))
     higher.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
     assert higher.step(1, 15, {"clip_share": 0.9}) == []

@@ -37,7 +37,7 @@ class Line:
     def __init__(self, depth, steps=8, sampling_s=0.0, learning_s=0.0, **pauses):
         self.weights, self.held, self.busy = 0, 0, False
         self.sampling_s, self.learning_s = sampling_s, learning_s
-        self.steps, self.ahead = steps, AsyncSampler(Stub(self.sample, self.refresh), depth, steps=steps, **pauses)
+        self.steps, self.sampler = steps, AsyncSampler(Stub(self.sample, self.refresh), depth, steps=steps, **pauses)
 
     def sample(self, at):
         self.busy = True
@@ -47,23 +47,23 @@ class Line:
         return at.step, at.version, threading.current_thread().name
 
     def refresh(self):
-        assert not self.busy and not any(not job.done() for _, job in self.ahead.jobs)
+        assert not self.busy and not any(not job.done() for _, job in self.sampler.jobs)
         self.held = self.weights
 
     def run_stages(self, drains=()):
         """Version that each step's completions are of."""
         found = []
         for step in range(self.steps):
-            groups = self.ahead("the prompts", StepIndex(step, step, step))
+            groups = self.sampler("the prompts", StepIndex(step, step, step))
             number, version, thread = groups.counts["of"]
             assert number == step and thread.startswith("sampler")
             assert groups.seconds.keys() == {"wait"} and "async/generate" in groups.counts
             found.append(version)
             if step in drains:
-                assert not self.ahead.jobs, "nobody samples while the run is evaluated or saved"
+                assert not self.sampler.jobs, "nobody samples while the run is evaluated or saved"
             time.sleep(self.learning_s)
             self.weights = step + 1
-        self.ahead.close()
+        self.sampler.close()
         return found
 
 
@@ -94,11 +94,11 @@ def test_a_fault_of_the_sampler_is_raised_where_the_step_is_taken():
             raise UserError("the page hangs")
         return at.step
 
-    ahead = AsyncSampler(Stub(work), 2, steps=10)
-    assert [ahead("the prompts", StepIndex(step, step, step)).counts["of"] for step in (0, 1)] == [0, 1]
+    sampler = AsyncSampler(Stub(work), 2, steps=10)
+    assert [sampler("the prompts", StepIndex(step, step, step)).counts["of"] for step in (0, 1)] == [0, 1]
     with pytest.raises(UserError, match="the page hangs"):
-        ahead("the prompts", StepIndex(2, 2, 2))
-    ahead.close()
+        sampler("the prompts", StepIndex(2, 2, 2))
+    sampler.close()
 
 
 def test_closing_waits_for_the_step_under_way_and_drops_the_others():
@@ -108,11 +108,11 @@ def test_closing_waits_for_the_step_under_way_and_drops_the_others():
         time.sleep(0.1)
         done.append(at.step)
 
-    ahead = AsyncSampler(Stub(work), 3, steps=10)
-    ahead("the prompts", StepIndex(0, 0, 0))
+    sampler = AsyncSampler(Stub(work), 3, steps=10)
+    sampler("the prompts", StepIndex(0, 0, 0))
     time.sleep(0.02)
-    ahead.close()
-    assert done == [0, 1] and not ahead.jobs
+    sampler.close()
+    assert done == [0, 1] and not sampler.jobs
 
 
 def test_lag_is_counted_by_tokens():

@@ -22,7 +22,7 @@ RATIOS = ("token", "action", "chunk")
 K, C = 3, 2
 
 
-def track(seed, length, dropped):
+def trajectory_data(seed, length, dropped):
     """`dropped`: actions of the last chunk that were not carried out."""
     g = torch.Generator().manual_seed(seed)
     valid = torch.ones(length, K, dtype=torch.bool)
@@ -46,7 +46,7 @@ SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
 def rollouts():
     return [
         Trajectory(
-            prompt=Prompt(messages=[]), group=n // 2, status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED, data=track(*s)
+            prompt=Prompt(messages=[]), group=n // 2, status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED, data=trajectory_data(*s)
         )
         for n, s in enumerate(SHAPES)
     ]
@@ -162,7 +162,7 @@ def test_failed_episodes_and_calls_without_credit_are_left_out_and_the_latter_co
 
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
-    t = track(*SHAPES[0])
+    t = trajectory_data(*SHAPES[0])
     for values in (t.values_TU, t.values_TU[:, :1]):
         found = values_per_target(values, t.valid_TK, C, ratio)
         wanted = [
@@ -178,7 +178,7 @@ def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
 def dealt(minibatches, budget=8, keep_zero=True):
     """(what the packer deals for an update, the episodes, their credit)"""
     config = SimpleNamespace(train=SimpleNamespace(micro_batch_tokens=budget))
-    packer = TrajectoryPacker(config, SimpleNamespace(tokens_per_call=lambda tracks: 1))
+    packer = TrajectoryPacker(config, SimpleNamespace(tokens_per_call=lambda trajectories: 1))
     some = rollouts()
     credit = Credit(advantages=torch.tensor([1.0, 2.0, 0.0, -1.0, 3.0]))
     options = PackOptions(keep_zero=keep_zero, minibatches=minibatches, seed=7, ratio="action")

@@ -111,7 +111,7 @@ class Step:
         limits=None,
         sizes=None,
         weights=None,
-        world=(),
+        environment=(),
         task=None,
         version=0,
         films="",
@@ -121,7 +121,7 @@ class Step:
         self.takes, self.tasks, self.answer, self.films = [], tasks, answer, films
         limits, sizes = limits or {}, sizes or {}
         self.stage = RlStage(kind="rl", **{"steps": 1, "prompts_per_step": 2, "group_size": 2, **stage})
-        self.collector, self.judge, self.at = Collector(script, world), Judge(), StepIndex(0, 0, version)
+        self.collector, self.judge, self.at = Collector(script, environment), Judge(), StepIndex(0, 0, version)
         run = SimpleNamespace(
             config=SimpleNamespace(seed=0),
             tasks={t: task or Numbers() for t in "ab"},
@@ -336,8 +336,8 @@ def test_a_step_that_is_left_with_nothing_is_idle():
     assert [r.group for r in found.rollouts] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_world_that_pays_differently_gives_spread_too():
-    step = Step(script("0 0:3", "0 0"), world={"0:3": 0.75}, dynamic_sampling=0, min_success_rate=0.5, success_threshold=0.75)
+def test_an_environment_that_pays_differently_gives_spread_too():
+    step = Step(script("0 0:3", "0 0"), environment={"0:3": 0.75}, dynamic_sampling=0, min_success_rate=0.5, success_threshold=0.75)
     found = step()
     assert names(found.groups) == ["p0"] and found.groups[0].rewards == [0.0, 0.75]
     assert found.groups[0].spread == 0.375 and found.sampled[1].spread == 0.0

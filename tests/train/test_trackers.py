@@ -294,7 +294,7 @@ def test_what_is_unknown_or_no_tracker_is_refused(flaky) -> None:
         "flaky/half": "tracker 'flaky/half': its target 'mmrl_flaky:Half' has no method log; see mmrl.Tracker",
         "flaky/broken": "tracker 'flaky/broken' with options {} raised RuntimeError: planted",
         "flaky/needy": "tracker 'flaky/needy' failed to import: no module named 'no_such_module.part': "
-        "install the package that has it, or remove it from record.trackers",
+        "install its package, or remove it from record.trackers",
     }.items():
         with pytest.raises(UserError) as refused:
             check_trackers(config("tensorboard", id).record)

@@ -88,7 +88,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
             "'A' is not a plugin name: use lower-case letters, digits and single hyphens, such as traffic-signs",
         ),
         (["-p", "zoo", "list"], "-p zoo: write -p no:NAME to disable the plugin NAME"),
-        (["--plugin", "/gone.py", "list"], "--plugin /gone.py: there is no such file"),
+        (["--plugin", "/gone.py", "list"], "--plugin /gone.py: there is no such file: check the path"),
     ],
 )
 def test_bad_input_is_answered_with_one_line(mmrl, site, args: list[str], line: str | None) -> None:
@@ -106,7 +106,7 @@ def test_a_broken_plugin_that_is_asked_for_shows_its_traceback_and_then_the_line
     assert lines[-2] == "ModuleNotFoundError: No module named 'no_such_sim'"
     assert lines[-1] == (
         "mmrl: no task 'bad/task': plugin 'bad' (mmrl-bad 0.1) failed to import: no module named 'no_such_sim': "
-        "install the package that has it"
+        "install its package"
     )
     other = mmrl("list", "tasks", MMRL_PLUGINS="bad")
     assert (other.returncode, other.stderr) == (0, "mmrl: not loaded: bad; `mmrl plugins` shows why\n")
@@ -341,7 +341,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         r"normalise +constant, 3",
         r"lengths_N +int64; trained tokens of each rollout",
         r"near +bool +true +\[all\] of it",
-        r"overlong +mask +Completions that were cut off",
+        r"overlong +mask +Truncated completions",
         r"kl_coef +0\.5 +Weight of the KL penalty",
     ):
         assert re.search(line, shown), shown

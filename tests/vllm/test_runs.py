@@ -54,7 +54,7 @@ def test_global_generators_and_threads_are_left_alone(tmp_path):
     assert torch.get_num_threads() == 1, "as `train.threads` says"
 
 
-WORLD = """
+ENVIRONMENT = """
 from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 from PIL import Image
 
@@ -66,7 +66,7 @@ def mmrl_tasks():
 def mmrl_verifiers():
     return [VerifierSpec(id="look/letters", target="look:letters")]
 
-class World:
+class Environment:
     said = 0
 
     def step(self, text):
@@ -83,15 +83,15 @@ class Look(Task):
             yield Prompt(id=f"{split}-{i}", messages=[message], answer="x")
 
     def environment(self, prompt):
-        return World()
+        return Environment()
 
 def letters(case):
     return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
 """
 
 
-def test_episodes_of_several_turns_go_on_with_what_the_world_showed(tmp_path, monkeypatch):
-    (tmp_path / "look.py").write_text(WORLD)
+def test_episodes_of_several_turns_go_on_with_what_the_environment_showed(tmp_path, monkeypatch):
+    (tmp_path / "look.py").write_text(ENVIRONMENT)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "look.py"))
     generate = {"max_tokens": 4, "max_turns": 3}
     stages = [{**STAGES[1], "steps": 3}]
@@ -103,7 +103,7 @@ def test_episodes_of_several_turns_go_on_with_what_the_world_showed(tmp_path, mo
 
 
 def test_adapters_are_worked_into_what_it_samples_with(tmp_path):
-    policy = {**MODEL, "lora": {"match": ["language", "vision"]}}
+    policy = {**MODEL, "lora": {"target_modules": ["language", "vision"]}}
     found = steps(run(tmp_path, "lora", policy=policy, stages=[{**STAGES[1], "steps": 4}]))
     assert max(m["logprob_gap"] for m in found) < 5e-3 and found[-1]["grad_norm"] > 0
 

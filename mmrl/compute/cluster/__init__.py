@@ -95,7 +95,7 @@ def follow(
     """Pass the run's messages to `progress` until the run ends. Returns (how it ended, reason).
 
     stop: set when the user wants the run to end. lacking: gives a message if the cluster lacks resources, such as a node."""
-    asked, missing, looked = False, "", time.monotonic()
+    stop_sent, missing, checked = False, "", time.monotonic()
     outcome, deadline = ("died", "it gave no reason"), float("inf")
     while True:
         over = bool(ray.wait([ended], timeout=0)[0])
@@ -111,14 +111,14 @@ def follow(
             return ("died", failure) if failure and deadline == float("inf") else outcome
         if time.monotonic() > deadline:  # a learner may wait for one that has already ended with an error
             return outcome
-        if stop.is_set() and not asked:
-            asked = True
+        if stop.is_set() and not stop_sent:
+            stop_sent = True
             ray.get(relay.ask_to_stop.remote())
-        if time.monotonic() - looked > LOOK_S:
-            looked, before, missing = time.monotonic(), missing, lacking()
+        if time.monotonic() - checked > LOOK_S:
+            checked, before, missing = time.monotonic(), missing, lacking()
             if missing and missing != before:
                 progress.note(f"{missing}: waiting for a node to come back; Ctrl-C ends the run, and --resume continues it")
-        if asked and missing:  # without all learners no step can end
+        if stop_sent and missing:  # without all learners no step can end
             raise KeyboardInterrupt
 
 
@@ -143,10 +143,10 @@ def stop_on_signal(progress: Progress) -> Iterator[threading.Event]:
         yield stop
         return
 
-    def ask(number: int) -> None:
+    def request_stop(number: int) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         progress.stopping()
 
-    with on_termination(ask):
+    with on_termination(request_stop):
         yield stop

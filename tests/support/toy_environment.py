@@ -1,4 +1,4 @@
-"""A world for `mmrl.api.simulators.processes` that can be told to fail: a point on a line, in a process of its own."""
+"""An environment for `mmrl.api.simulators.processes` that can be told to fail: a point on a line, in a process of its own."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ class Refused(Exception):
     plain = True
 
 
-class World:
+class Environment:
     """The first number of an action moves the point; the second, where it is not 0, makes it fail in the way of that number."""
 
     def __init__(self, dims=2, start="well", slow_s=0.0, mark=None, odd=False):
         if start == "refused":
-            raise Refused("there is no such world")
+            raise Refused("there is no such environment")
         if start == "raises":
             raise RuntimeError("no luck")
         if start == "dies":
