@@ -118,7 +118,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
     if stage["algorithm"] != "ppo":
         stage["group_size"] = 4
     how = {"simulate": {"num_envs": 8, "lanes": lanes}, "checkpoint": {"every": 2, "keep": 9}, "options": {"reward": "own"}}
-    how["evaluate"] = {"n": 24, "every": 1}
+    how["evaluate"] = {"num_prompts": 24, "every": 1}
     whole = runs.run(config(tmp_path / "whole", [stage], **how))
     again = config(tmp_path / "again", [stage], **how)
     with pytest.raises(KeyboardInterrupt):

@@ -290,7 +290,7 @@ REFUSED = {
     "weights of nothing": ({"tasks": [{**t, "weight": 0.0} for t in TWO]}, r"the weights of \[\[tasks\]\] add up to 0: give"),
     "a stage's negative weight": ({"tasks": TWO, **stage(tasks={"one": -1.0})}, r"stages\.0\.tasks\.one.*greater than or equal"),
     "a stage's weights of nothing": ({"tasks": TWO, **stage(tasks={"one": 0.0})}, r"stages\.0.*weights of tasks add up to 0"),
-    "a stage's unknown task": ({"tasks": TWO, **stage(tasks={"three": 1.0})}, r"stages\.0\.tasks names 'three', .*: one, two"),
+    "a stage's unknown task": ({"tasks": TWO, **stage(tasks={"three": 1.0})}, r"stages\.0\.tasks names 'three': choose from .*one, two"),
     "a task twice": ({"tasks": [{"id": "toy/colour"}] * 2}, r"task 'toy/colour' is listed twice: give each entry a name"),
     "an unknown task": ({"tasks": [{"id": "toy/color"}]}, r"toy/color.*toy/colour"),
     "an unknown option of a task": ({"tasks": [{"id": "toy/colour", "options": {"copy": 1}}]}, r"no option 'copy'.*'copies'"),
@@ -326,7 +326,7 @@ REFUSED = {
     "a lower bound below 0": (stage(settings={"clip_low": 1.5}), r"stages\.0\.settings\.clip_low = 1\.5 must be from 0 to 1"),
     "a negative lower bound": (stage(settings={"clip_low": -0.2}), r"stages\.0\.settings\.clip_low = -0\.2 must be from 0 to 1"),
     "a negative upper bound": (stage(settings={"clip_high": -0.2}), r"stages\.0\.settings\.clip_high = -0\.2 must be at least 0"),
-    "a bound that is no number": (stage(settings={"clip_low": math.nan}), r"stages\.0\.settings.*nan is no number"),
+    "a bound that is no number": (stage(settings={"clip_low": math.nan}), r"stages\.0\.settings.*nan is not allowed"),
     "a dual clip inside the others": (stage(settings={"dual_clip": 0.5}), r"settings\.dual_clip = 0\.5 must be above 1, or 0"),
     "a discount above 1": (stage(algorithm="ppo", settings={"gamma": 1.01}), r"settings\.gamma = 1\.01 must be from 0 to 1"),
     "a trace above 1": (stage(algorithm="ppo", settings={"lam": 2}), r"settings\.lam = 2 must be from 0 to 1"),
@@ -556,7 +556,7 @@ def test_no_number_of_a_run_file_may_be_nan(path):
 @pytest.mark.parametrize("sections", [{"tasks": [{"id": "toy/colour", "options": {"a": [{"b": math.nan}]}}]},
                                       stage(settings={"clip_low": math.nan})])  # fmt: skip
 def test_nor_one_among_a_plugins_settings(sections, tmp_path):
-    with pytest.raises(UserError, match=r"(options|settings).*nan is no number"):
+    with pytest.raises(UserError, match=r"(options|settings).*nan is not allowed"):
         runs.toy_config(tmp_path, **sections)
 
 

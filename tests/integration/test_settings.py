@@ -65,7 +65,7 @@ def loss(inputs):
 """
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
 SFT = {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3}
-NOTHING = {"n": 0}
+NOTHING = {"num_prompts": 0}
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_a_stage_hands_its_numbers_to_its_learner(tmp_path, learners):
     sft, full, plain = learners
     assert (sft.temperature, sft.normalise, sft.rl, sft.reference, sft.gap_limit) == (1.0, "token", None, None, torch.inf)
     assert (full.loss.keywords, full.rl.epochs, full.rl.kl_coef) == ({"clip_low": 0.1, "clip_high": 0.3}, 2, 0.1)
-    assert (full.gap_limit, full.temperature, full.stage_defaults.max_grad_norm) == (0.05, 0.7, 0.25)
+    assert (full.gap_limit, full.temperature, full.stage.max_grad_norm) == (0.05, 0.7, 0.25)
     assert full.reference is not None and full.optimizer.rule.param_groups[0]["weight_decay"] == 0.5
     assert plain.reference is None and plain.loss.keywords == {"clip_low": 0.2, "clip_high": 0.2} and plain.rl.epochs == 1
     assert plain.optimizer.rule.param_groups[0]["weight_decay"] == 0.0

@@ -79,7 +79,7 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     rollout, detail = SimpleNamespace(length=30, completion=LONG), ""
     monkeypatch.setattr("mmrl.train.checks.gold_rewards._gold", lambda *_: [rollout] * 4)
     judge = SimpleNamespace(run=lambda name, cases: [Score(value, detail=detail)] * 4)
-    entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
+    entries = {"toy": SimpleNamespace(prompt_template="", max_tokens=None, id="toy")}
 
     def said(**more):
         tasks = {"toy": SimpleNamespace(simulation=None)}
@@ -221,7 +221,7 @@ def test_a_checkpoint_needs_no_model_of_the_run_file(tmp_path):
     ("given", "spin"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )
 def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(given, spin):
-    code = "import os; from mmrl.ui.cli.terminal import quiet; quiet(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    code = "import os; from mmrl.ui.cli.terminal import silence_libraries; silence_libraries(); print(os.environ.get('GOMP_SPINCOUNT'))"
     kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == spin
