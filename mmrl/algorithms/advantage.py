@@ -194,8 +194,8 @@ def exponential(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, beta: float 
 def best(rewards_N: torch.Tensor, *, threshold: float = 0.5) -> torch.Tensor:
     """1 for rollouts with a reward of at least `threshold`, else 0: filtered behaviour cloning (RAFT, Dong et al.).
 
-    A weight of the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN if the score failed. threshold:
-    smallest reward of an imitated rollout.
+    A weight of the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN if the score failed.
+    threshold: smallest reward of an imitated rollout.
 
     Returns float32 [N].
     """

@@ -48,9 +48,9 @@ class HeldOutPrompts:
     ) -> Iterator[list[EvaluationPrompt]]:
         """A task's prompts in batches. at_once: prompts per batch. shown: prompt -> the prompt to answer.
 
-        Prompts that the task can't make or the policy can't encode, such as a broken clip, are left out from then on. strict:
-        don't leave any out, as all were encoded before. Raises UserError for a broken prompt if strict, else if too many are
-        broken, see `max_broken`.
+        Prompts that the task can't make or the policy can't encode, such as a broken clip, are left out from then on.
+        strict: don't leave any out, as all were encoded before. Raises UserError for a broken prompt if strict, else if too many
+        are broken, see `max_broken`.
         """
         chosen = self._chosen(entry)
         for start in range(0, len(chosen), at_once):

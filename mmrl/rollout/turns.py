@@ -147,8 +147,8 @@ class ConversationCollector:
         max_turns: int = 8,
         max_context: int | None = None,
     ) -> None:
-        """tasks: label -> task, which makes the environments. max_turns: turns after which an episode is truncated. max_context:
-        maximum of tokens of a conversation with its next answer, by default the model's own limit."""
+        """tasks: label -> task, which makes the environments. max_turns: turns after which an episode is truncated.
+        max_context: maximum of tokens of a conversation with its next answer, by default the model's own limit."""
         self.policy, self.generator = policy, generator
         self.critic: Critic | None = None
         """Unused: values of tokens are computed in the update's own passes."""

@@ -1,5 +1,5 @@
-"""`mmrl.api.simulators.processes.simulator`: the conformance kit on an environment in processes (`tests/support/toy_walk.py`), and
-what is lost."""
+"""`mmrl.api.simulators.processes.simulator`: the conformance kit on an environment in processes
+(`tests/support/toy_walk.py`), and what is lost."""
 
 from typing import Any
 

@@ -27,7 +27,9 @@ FAR = 60.0
 def workers() -> Iterator[Callable[..., EnvironmentProcesses]]:
     made: list[EnvironmentProcesses] = []
 
-    def make(num_envs: int = 3, timeout_s: float = FAR, factory: str = "toy_environment:Environment", **options: Any) -> EnvironmentProcesses:
+    def make(
+        num_envs: int = 3, timeout_s: float = FAR, factory: str = "toy_environment:Environment", **options: Any
+    ) -> EnvironmentProcesses:
         rest = {k: options.pop(k) for k in ("python", "environment", "start_s") if k in options}
         made.append(EnvironmentProcesses(factory, options, num_envs, what=WHAT, timeout_s=timeout_s, **rest))
         return made[-1]
@@ -78,7 +80,9 @@ def test_states_come_back_in_other_places(workers: Callable[..., EnvironmentProc
         (6, "ValueError: its picture is uint8 [3, 3, 3], and at first it was uint8 [2, 2, 3]"),
     ],
 )
-def test_an_environment_that_fails_is_lost_and_begun_anew(workers: Callable[..., EnvironmentProcesses], how: int, why: str) -> None:
+def test_an_environment_that_fails_is_lost_and_begun_anew(
+    workers: Callable[..., EnvironmentProcesses], how: int, why: str
+) -> None:
     made = workers()
     made.reset({0: 10, 1: 20, 2: 30})
     before = made.pid(1)
@@ -157,7 +161,9 @@ def test_an_environment_that_can_not_be_reset_is_given_up(workers: Callable[...,
     assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {}
 
 
-def test_an_environment_that_can_not_be_started_again_is_given_up(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
+def test_an_environment_that_can_not_be_started_again_is_given_up(
+    workers: Callable[..., EnvironmentProcesses], tmp_path: Path
+) -> None:
     made = workers(1, start="once", mark=str(tmp_path / "mark"))
     made.reset({0: 1})
     assert list(made.step(actions((1, 1)), [0])) == [0]
@@ -174,7 +180,9 @@ def test_an_environment_that_can_not_be_started_again_is_given_up(workers: Calla
         ("hangs", "toy/environment can't be made: start took longer than 2 s, and its process was killed"),
     ],
 )
-def test_environments_that_can_not_be_made_are_refused(workers: Callable[..., EnvironmentProcesses], start: str, why: str) -> None:
+def test_environments_that_can_not_be_made_are_refused(
+    workers: Callable[..., EnvironmentProcesses], start: str, why: str
+) -> None:
     with pytest.raises(UserError, match=why):
         workers(2, start=start, start_s=2.0 if start == "hangs" else FAR)
 

@@ -96,7 +96,7 @@ def test_a_setting_outside_its_choices_is_refused(tmp_path):
 
 
 def test_one_completion_a_prompt_cannot_be_compared(tmp_path):
-    with pytest.raises(UserError, match="group_size = 1: grpo compares"):
+    with pytest.raises(UserError, match="group_size = 1, but grpo compares"):
         runs.run(runs.toy_config(tmp_path, overrides=("stages.1.group_size=1",)))
 
 

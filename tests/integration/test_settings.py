@@ -144,7 +144,7 @@ def test_tasks_come_by_weight_and_each_is_paid_by_its_own_verifiers(tmp_path, mo
         else:
             assert parts == {"toy/letters": value}
     assert {r.prompt.id[: len("train")] for call in packed for r in call.rollouts} == {"train"}
-    assert {r.turns[0].version for r in packed[3].rollouts} == {3}, "the sampling weights had seen three updates"
+    assert {r.turns[0].policy_version for r in packed[3].rollouts} == {3}, "the sampling weights had seen three updates"
 
 
 def test_verifiers_of_the_run_file_replace_the_tasks_own(tmp_path, more):

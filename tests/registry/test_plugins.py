@@ -86,10 +86,7 @@ def test_the_core_brings_its_own_without_prefix() -> None:
 
 
 BROKEN = {
-    "a missing module": (
-        "import no_such_sim",
-        "failed to import: no module named 'no_such_sim': install its package",
-    ),
+    "a missing module": ("import no_such_sim", "failed to import: no module named 'no_such_sim': install its package"),
     "its own missing part": (
         "import mmrl_bad.tsk",
         "failed to import: no module named 'mmrl_bad.tsk': correct the name, or install the plugin again",

@@ -413,8 +413,7 @@ def test_plugins_add_commands(mmrl, site) -> None:
     shown = mmrl("--help")
     assert shown.returncode == 0
     assert (
-        "Commands from plugins:\n  feed    Feed an animal.\n  record  Record episodes, to train on or to test with.\n"
-        in shown.stdout
+        "Commands from plugins:\n  feed    Feed an animal.\n  record  Record episodes for training or tests.\n" in shown.stdout
         and "Not this one" not in shown.stdout
     )
     assert sorted(shown.stderr.splitlines()) == [

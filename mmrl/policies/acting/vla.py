@@ -83,8 +83,8 @@ class VLA(ActingPolicy):
         """dims: numbers of an action. chunk: actions of a call. head: tokens, normal or flow. decoding: of tokens, `parallel` in
         slots that see each other, or `one-by-one`, each seeing those before it. bins, binning: see `ActionTokens`. prompt: the
         text, with {instruction} in it. lower_case: convert instructions. camera: the first one when empty. size: pixels that
-        pictures are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept. flow_steps:
-        Euler steps of a flow head. spread: initial standard deviation of a normal head. statistics, statistics_key,
+        pictures are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept.
+        flow_steps: Euler steps of a flow head. spread: initial standard deviation of a normal head. statistics, statistics_key,
         statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; when statistics is empty, those that
         come with an OpenVLA checkpoint, with "none" none of them. Options that are None: `DEFAULTS`, or those of the model's
         family."""

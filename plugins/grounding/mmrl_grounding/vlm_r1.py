@@ -35,9 +35,9 @@ def iou(case: Case, rescale: bool = True, convention: Literal["pixel", "continuo
     """The IoU of the true box and the first `[a, b, c, d]` of whole numbers in the first answer tag.
 
     rescale: the numbers are pixels of the picture as the model saw it, or in the coordinate format of the case, and are scaled to
-    the original's (the module for Qwen). Else they are compared with the truth in their own format (InternVL, GLM). convention:
-    "pixel" counts an overlap of one pixel or less, in width or in height, as none (Qwen, InternVL); "continuous" is the usual IoU
-    (GLM).
+    the original's (the module for Qwen). Else they are compared with the truth in their own format (InternVL, GLM).
+    convention: "pixel" counts an overlap of one pixel or less, in width or in height, as none (Qwen, InternVL); "continuous" is
+    the usual IoU (GLM).
 
     Known exploits, as published: any text around the box passes, and one box over the whole picture earns the object's share
     of it. Not read, as published: a box with decimals, a minus sign, or a blank next to its brackets.

@@ -52,8 +52,8 @@ _BRIEF = {
 
 
 def language(style: str, kinds: Sequence[str] = ACTION_KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
-    """The available actions and their format, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in order. elements:
-    True if positions are numbers of listed elements, which excludes dragging; `either` if both are allowed."""
+    """The available actions and their format, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in order.
+    elements: True if positions are numbers of listed elements, which excludes dragging; `either` if both are allowed."""
     forms = dict(_BRIEF if style == "brief" else _JSON)
     pressed = [kind for kind in ("click", "double-click", "long-press") if kind in kinds]
     if elements is True:

@@ -65,11 +65,11 @@ class Episodes(Task):
         observe: what a turn shows: picture, elements (a list, in which actions name an element by number, `click [3]`), or both.
         most: maximum of listed elements, of those that can be clicked or typed into or share a word with the instruction; 0 lists
         all. examples: number of successful episodes of the same page, by an expert or a random walk, as text before the
-        instruction; needs a list of elements. style: form of an action: json, brief, or tags, a thought and JSON in tags. grid:
-        [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first turn,
-        with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a folder
-        with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as those of a
-        random walk. demos: episodes of the split demo. starts: of the split train. held_out: of the split test."""
+        instruction; needs a list of elements. style: form of an action: json, brief, or tags, a thought and JSON in tags.
+        grid: [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first
+        turn, with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a
+        folder with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as
+        those of a random walk. demos: episodes of the split demo. starts: of the split train. held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
         check_choice("style", style, STYLES)

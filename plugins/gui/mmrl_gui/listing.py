@@ -39,8 +39,8 @@ def words(text: str) -> set[str]:
 
 
 def named(action: Action, elements: Sequence[Element], style: str, numbers: Numbers) -> str:
-    """An action as a completion for a list: with the number of the element that it hits, or with a point if it hits none. style:
-    json or brief."""
+    """An action as a completion for a list: with the number of the element that it hits, or with a point if it hits none.
+    style: json or brief."""
     return write(action, style, numbers, element=_number(action, elements))
 
 

@@ -53,9 +53,9 @@ class Subgoals:
         max_pixels: int | None = None,
     ) -> None:
         """model: a folder, a hub name, or tiny. above: a sub-goal is reached if the probability of yes, among yes and no, is
-        higher. question: a yes/no question with {subgoal} in it, and {action} for the action; mmrl's own when empty. device:
-        auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels: larger pictures are
-        reduced."""
+        higher. question: a yes/no question with {subgoal} in it, and {action} for the action; mmrl's own when empty.
+        device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels: larger
+        pictures are reduced."""
         self.check({}, model=model, above=above, question=question, device=device, batch_size=batch_size)
         self.question, self.above = question or QUESTION, above
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)

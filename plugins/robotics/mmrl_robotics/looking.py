@@ -104,8 +104,8 @@ class Progress:
         """model: a folder, a hub name, or tiny. every: calls between the two moments of a pair. says: form of the model's answer:
         number, a percentage of the task, at most 100; word, yes or no, of which the progress is the probability of yes times 2,
         minus 1. question: about two pictures, with {instruction} in it; mmrl's own when empty. camera: its name; the first when
-        empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels:
-        larger pictures are shrunk."""
+        empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once.
+        max_pixels: larger pictures are shrunk."""
         self.check(
             {}, model=model, every=every, says=says, question=question, camera=camera, device=device, batch_size=batch_size
         )
