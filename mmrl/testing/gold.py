@@ -45,11 +45,11 @@ def play_gold(task: Task, prompt: Prompt, gold: str, turns: int = TURNS) -> tupl
         return gold, {}
     try:
         outcome: Mapping[str, float] = {}
+        gold_turn = getattr(environment, "gold_turn", None)
         for turn in range(1, turns + 1):
             reply = environment.step(gold)
             outcome = reply.outcome or outcome
-            last = reply.terminated or turn == turns or not hasattr(environment, "gold_turn")
-            following = None if last else environment.gold_turn()
+            following = None if reply.terminated or turn == turns or gold_turn is None else gold_turn()
             if following is None:
                 break
             gold = following

@@ -240,7 +240,9 @@ def test_a_node_with_another_mmrl_or_without_the_folder_is_named(tmp_path):
         UserError, match=r"node \S+ has no folder .*gone \(No such file.*\): give the command in a folder that all"
     ):
         check_node(job)
-    with pytest.raises(UserError, match=rf"has mmrl {__version__}, but the terminal has 0\.0\.7: install the same version on all"):
+    with pytest.raises(
+        UserError, match=rf"has mmrl {__version__}, but the terminal has 0\.0\.7: install the same version on all"
+    ):
         check_node({**job, "versions": {"mmrl": "0.0.7"}})
 
 

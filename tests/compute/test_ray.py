@@ -147,7 +147,8 @@ def test_the_judges_of_a_learner_are_its_share_or_all():
 
 
 def cases(n=13):
-    """Of all kinds; the third is bad, the fifth's environment failed, the seventh can't be pickled where pictures are asked for."""
+    """Of all kinds; the third is bad, the fifth's environment failed, the seventh can't be pickled where pictures are asked
+    for."""
     found = [Case(completion="x" * i, answer=str(i), meta={"i": i}, media=("one.png",)) for i in range(n)]
     found[3] = replace(found[3], answer="bad")
     found[5] = replace(found[5], status=Status.ENVIRONMENT_ERROR)

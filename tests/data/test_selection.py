@@ -193,7 +193,8 @@ def test_a_stage_draws_from_the_prompts_that_are_selected(tmp_path):
 def test_prompts_of_other_options_are_refused_and_broken_ones_passed_over(tmp_path):
     path = write(tmp_path / "e.jsonl", {"train-1": [0, 1], "train-2": [0, 1], "train-40": [0, 1]})
     with pytest.raises(
-        UserError, match=r"has 1 prompts that task 'films' doesn't have, such as 'train-40': evaluate the task with its present options"
+        UserError,
+        match=r"has 1 prompts that task 'films' doesn't have, such as 'train-40': evaluate the task with its present options",
     ):
         left(SelectConfig(path=path), Films())
     path = write(tmp_path / "e.jsonl", {"train-1": [0, 1], "train-2": [0, 1]})

@@ -305,7 +305,9 @@ def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
             if "evaluate.num_prompts" in r
         ]
 
-    assert told(7, num_prompts=8) == ["evaluate.num_prompts = 8, but task 'dial/turn' has 7 prompts in split 'test': all of them are used"]
+    assert told(7, num_prompts=8) == [
+        "evaluate.num_prompts = 8, but task 'dial/turn' has 7 prompts in split 'test': all of them are used"
+    ]
     assert told(8, num_prompts=8) == told(7, num_prompts=0) == told(7) == [], "nor where nobody said how many"
 
 

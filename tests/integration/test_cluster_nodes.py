@@ -104,7 +104,9 @@ def test_another_version_of_ray_is_refused(machines, asked):
     other = [sys.executable, "-c", "import ray; ray.__version__ = '2.59.0'; from mmrl.ui.cli import main; main()", *command[3:]]
     done = machines.run(number, other, timeout=120, **options)
     said = done.stderr.splitlines()[-1]
-    assert done.returncode == 2 and re.search(r"runs other versions than this machine: .*2\.59\.0.*: install the same", said), said
+    assert done.returncode == 2 and re.search(r"runs other versions than this machine: .*2\.59\.0.*: install the same", said), (
+        said
+    )
 
 
 def test_a_machine_that_does_not_see_the_run_folder_is_named(machines, asked, tmp_path):

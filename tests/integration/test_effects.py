@@ -666,7 +666,10 @@ def of_training(kind):
             to=0.75, also=SELECTED | {S + "select": BELL}, seen=drawn({"train-3"}), why="the only one with that mean"
         ),
         "select.width": Effect(
-            to=1e9, also=SELECTED | {S + "select": BELL | {"max_prompts": 3, "width": 1e-3}}, seen=otherwise_drawn, why="all are as likely"
+            to=1e9,
+            also=SELECTED | {S + "select": BELL | {"max_prompts": 3, "width": 1e-3}},
+            seen=otherwise_drawn,
+            why="all are as likely",
         ),
         "optimizer": Effect(
             to=["adam", "sgd", "rmsprop", "adafactor", "muon"],
@@ -828,7 +831,9 @@ OF_RL = {
         seen=learns,
         why="tokens beyond the cap weigh less or nothing",
     ),
-    "importance_sampling_cap": Effect(to=1.02, also={S + "importance_sampling": "truncate"}, patch=rough, seen=learns, why="another cap"),
+    "importance_sampling_cap": Effect(
+        to=1.02, also={S + "importance_sampling": "truncate"}, patch=rough, seen=learns, why="another cap"
+    ),
     "kl_coef": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
     "kl_estimator": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
     "kl_in": Effect(
@@ -1157,12 +1162,17 @@ ENTRIES = {
     ),
     "stages.rl.rules.options": Effect(to={"bonus": 0.6}, also=CONTRASTED, why="they are paid more", seen=rewards),
     "stages.rl.length": Effect(
-        to={"min_tokens": 1, "max_tokens": 8}, also=FILM, why="right answers of that length are paid", seen=lambda a, b: long(b) > 0 == long(a)
+        to={"min_tokens": 1, "max_tokens": 8},
+        also=FILM,
+        why="right answers of that length are paid",
+        seen=lambda a, b: long(b) > 0 == long(a),
     ),
     "stages.rl.length.bonus": Effect(to=0.4, also=MEASURED, why="they are paid more", seen=rewards),
     "stages.rl.length.min_tokens": Effect(to=5, also=MEASURED, why="none is so long", seen=lambda a, b: long(a) > 0 == long(b)),
     "stages.rl.length.max_tokens": Effect(to=1, also=MEASURED, why="few are so short", seen=lambda a, b: long(a) > long(b)),
-    "stages.rl.length.correct_above": Effect(to=1.0, also=MEASURED, why="none is right enough", seen=lambda a, b: long(a) > 0 == long(b)),
+    "stages.rl.length.correct_above": Effect(
+        to=1.0, also=MEASURED, why="none is right enough", seen=lambda a, b: long(a) > 0 == long(b)
+    ),
     "stages.rl.length.verifier": Effect(
         to="extras/opposite",
         also=FILMED | {S + "length": {"min_tokens": 1, "max_tokens": 8, "correct_above": 0.75}},
@@ -1282,10 +1292,7 @@ ENTRIES = {
     ),
     "simulate.device": Effect(to="cuda:99", also=ACTS, seen=refused("cuda:99"), why="there is no such GPU anywhere"),
     "evaluate.blank_images": Effect(
-        to=True,
-        also=EVAL,
-        seen=both(lambda r: "blank" in r.figures[0]["extra"], False, True),
-        why="the figure with blank images",
+        to=True, also=EVAL, seen=both(lambda r: "blank" in r.figures[0]["extra"], False, True), why="the figure with blank images"
     ),
     "evaluate.shuffle_frames": Effect(
         to=True,

@@ -32,7 +32,9 @@ STAGES = [
 @pytest.fixture
 def guess(tmp_path, monkeypatch):
     """The guide's environment, as a plugin; makes a configuration."""
-    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text().partition("## An environment")[2].partition("## A verifier")[0], re.S)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", GUIDE.read_text().partition("## An environment")[2].partition("## A verifier")[0], re.S
+    )
     (tmp_path / "guess.py").write_text(code + SPECS)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "guess.py"))
     yield lambda name="a", **sections: runs.toy_config(

@@ -116,7 +116,7 @@ def test_a_file_in_the_place_of_the_run_folder(tmp_path):
 def test_a_link_to_a_run_is_not_overwritten(tmp_path):
     real = runs.run(runs.toy_config(tmp_path / "real"))
     (tmp_path / "toy").symlink_to(real.path)
-    with pytest.raises(UserError, match="--overwrite can't use .* as a run folder, as it is a link: remove it"):
+    with pytest.raises(UserError, match=r"--overwrite can't use .* as a run folder, as it is a link: remove it"):
         runs.run(runs.toy_config(tmp_path), overwrite=True)
     assert (real.path / "summary.json").exists()
 

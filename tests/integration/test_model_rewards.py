@@ -117,10 +117,7 @@ def test_options_of_a_verifier_come_from_the_run_file(tmp_path):
     ("verifiers", "said"),
     [
         ({"watch/nearest": {}}, "no verifier 'watch/nearest'. Did you mean 'watch/nearer'?"),
-        (
-            {"toy/exact": {}},
-            "verifiers.toy/exact has options, but no task of this run uses it: use dial/success, watch/nearer",
-        ),
+        ({"toy/exact": {}}, "verifiers.toy/exact has options, but no task of this run uses it: use dial/success, watch/nearer"),
         ({"watch/nearer": {"scales": 2.0}}, "verifier 'watch/nearer' has no option 'scales'. Did you mean 'scale'?"),
         ({"dial/success": {"strict": True}}, "verifier 'dial/success' has no option 'strict'"),
     ],
@@ -135,7 +132,7 @@ def test_options_can_be_set_from_outside(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(
         'name = "x"\npolicy = {kind = "robotics/small", model = "cnn", options = {dims = 4, size = 32}}\n'
-        'stages = [{kind = "rl", algorithm = "ppo", steps = 1, group_size = 1}]\nevaluate = {n = 0}\n'
+        'stages = [{kind = "rl", algorithm = "ppo", steps = 1, group_size = 1}]\nevaluate = {num_prompts = 0}\n'
         '[[tasks]]\nid = "robotics/pick"\noptions = {dims = 4, size = 32, reward = "none"}\n'
         'verifiers = {"robotics/success" = 0.0, "robotics/judge" = 1.0}\n'
     )

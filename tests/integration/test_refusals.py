@@ -211,10 +211,7 @@ REFUSED = {
         stage(algorithm="ppo", condition={}),
         r"stages\.0\.condition imitates .* never trains the critic of ppo: drop one",
     ),
-    "a condition and hinted prompts": (
-        stage(condition={}, hints="ghpo"),
-        r'condition and hints = "ghpo".*drop one',
-    ),
+    "a condition and hinted prompts": (stage(condition={}, hints="ghpo"), r'condition and hints = "ghpo".*drop one'),
     "a condition and rephrased prompts": (stage(condition={}, labels="co-reward"), r"condition and labels"),
     "a greedy baseline without labels": (
         stage(algorithm="remax", labels="ttrv"),
@@ -290,7 +287,10 @@ REFUSED = {
     "weights of nothing": ({"tasks": [{**t, "weight": 0.0} for t in TWO]}, r"the weights of \[\[tasks\]\] add up to 0: give"),
     "a stage's negative weight": ({"tasks": TWO, **stage(tasks={"one": -1.0})}, r"stages\.0\.tasks\.one.*greater than or equal"),
     "a stage's weights of nothing": ({"tasks": TWO, **stage(tasks={"one": 0.0})}, r"stages\.0.*weights of tasks add up to 0"),
-    "a stage's unknown task": ({"tasks": TWO, **stage(tasks={"three": 1.0})}, r"stages\.0\.tasks names 'three': choose from .*one, two"),
+    "a stage's unknown task": (
+        {"tasks": TWO, **stage(tasks={"three": 1.0})},
+        r"stages\.0\.tasks names 'three': choose from .*one, two",
+    ),
     "a task twice": ({"tasks": [{"id": "toy/colour"}] * 2}, r"task 'toy/colour' is listed twice: give each entry a name"),
     "an unknown task": ({"tasks": [{"id": "toy/color"}]}, r"toy/color.*toy/colour"),
     "an unknown option of a task": ({"tasks": [{"id": "toy/colour", "options": {"copy": 1}}]}, r"no option 'copy'.*'copies'"),

@@ -42,7 +42,9 @@ def test_it_is_told_that_fewer_are_left(tmp_path, pilot):
     many = config(tmp_path, path=str(pilot), rule="all", max_prompts=9)
     few = "stages.0.select.max_prompts = 9, but only 6 prompts of task 'toy/colour' are left: all of them are used"
     assert few in remarks(resolve(many))
-    assert not [note for note in remarks(resolve(config(tmp_path, path=str(pilot), rule="all", max_prompts=6))) if "select" in note]
+    assert not [
+        note for note in remarks(resolve(config(tmp_path, path=str(pilot), rule="all", max_prompts=6))) if "select" in note
+    ]
 
 
 def test_a_selection_that_leaves_nothing_is_refused_before_anything_is_loaded(tmp_path, pilot):

@@ -75,7 +75,9 @@ def test_overlays_of_completions_are_kept_and_drawn(config):
     assert spoke and all(row["overlays"][0] == {"kind": "point", "source": "true", "coordinates": [0.5, 0.5]} for row in rows)
     for row in spoke:
         width = round(1 / (1 + len(row["completion"])), 5)
-        assert row["overlays"][1:] == [{"kind": "box", "source": "said", "coordinates": [0.0, 0.0, width, 1.0], "label": row["completion"][:80]}]
+        assert row["overlays"][1:] == [
+            {"kind": "box", "source": "said", "coordinates": [0.0, 0.0, width, 1.0], "label": row["completion"][:80]}
+        ]
     page = write_report(folder.path).read_text()
     assert page.count("<use ") >= 1 and page.count('class="legend of-marks"') == 1
 

@@ -221,7 +221,7 @@ def test_a_checkpoint_needs_no_model_of_the_run_file(tmp_path):
     ("given", "spin"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )
 def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(given, spin):
-    code = "import os; from mmrl.ui.cli.terminal import silence_libraries; silence_libraries(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    code = "import os; from mmrl.ui.cli import terminal; terminal.silence_libraries(); print(os.environ.get('GOMP_SPINCOUNT'))"
     kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == spin

@@ -121,14 +121,16 @@ def test_what_a_call_counts_depends_on_nothing_that_was_read_before(kind, model,
     )
     trajectories = [trajectory_data(), trajectory_data("stack the ball on the box")]
     assert fresh.tokens_per_call(trajectories) == used.tokens_per_call(trajectories) == fresh.tokens_per_call(trajectories[::-1])
-    assert fresh.tokens_per_call(trajectories) == fresh.tokens_per_call(trajectories[1:]) > fresh.tokens_per_call(trajectories[:1])
+    assert (
+        fresh.tokens_per_call(trajectories) == fresh.tokens_per_call(trajectories[1:]) > fresh.tokens_per_call(trajectories[:1])
+    )
 
 
 def test_what_a_call_counts_is_what_is_computed():
     """The ids behind each other, padding left out: of the model's own inputs for the same call."""
     policy = made("vla", QWEN, dims=3, decoding="parallel")
-    ids = policy._inputs(Observation(images={"front": trajectory_data().images["front"][:1]}, state=None, instructions=["push it"]),
-                         policy.slot_ids[None])[0]  # fmt: skip
+    images = {"front": trajectory_data().images["front"][:1]}
+    ids = policy._inputs(Observation(images=images, state=None, instructions=["push it"]), policy.slot_ids[None])[0]
     assert policy.tokens_per_call([trajectory_data()]) == ids.shape[1]
     assert policy.tokens_per_call([trajectory_data(side=200)]) > policy.tokens_per_call([trajectory_data()])
     pi0 = made("pi0", PI0, dims=3, chunk=2, steps=4)

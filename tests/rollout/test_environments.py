@@ -1,4 +1,5 @@
-"""Episodes with an environment that answers, in text and pictures: what is sampled is what is trained, and every end is told apart."""
+"""Episodes with an environment that answers, in text and pictures: what is sampled is what is trained, and every end is told
+apart."""
 
 import functools
 import threading

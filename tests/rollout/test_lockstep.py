@@ -308,7 +308,7 @@ def test_what_does_not_fit_is_refused():
     other = Small(PolicyConfig(model="cnn", kind="robotics/small"), dims=2, size=36, camera="wrist")
     with pytest.raises(UserError, match=r"camera = 'wrist' is not a camera of the simulator: choose one of front"):
         collected(SimulatorCollector(other, {"dial/turn": task}, SimulateConfig(num_envs=2)), prompts(1))
-    with pytest.raises(UserError, match=r"has no part 'nearer' that a stage could pay for: it has success, near"):
+    with pytest.raises(UserError, match=r"has no part 'nearer' for the task's stages: it has success, near"):
         collected(collector(stages={"nearer": 1.0}), prompts(1))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'colour'"):
         lockstep.make_lane(replace(task.simulation, options={"colour": 1}), 2, "cpu")

@@ -208,7 +208,9 @@ def test_a_picture_in_a_later_turn_that_nobody_kept_is_refused():
     first, second = found[0].turns
     for bad in ((300, image), (vlm.model.config.vision_start_token_id,)):
         found[0] = replace(found[0], turns=(first, replace(second, observed_ids=bad)))
-        with pytest.raises(ValueError, match="a rollout of prompt 'p1' observed an image in a later turn but has no final_inputs"):
+        with pytest.raises(
+            ValueError, match="a rollout of prompt 'p1' observed an image in a later turn but has no final_inputs"
+        ):
             packed(vlm, found, True, 10_000)
     found[0] = replace(found[0], turns=(first, replace(second, token_ids=(110, image))))
     with pytest.raises(ValueError, match="vision id"):

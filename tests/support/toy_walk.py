@@ -1,5 +1,5 @@
-"""An environment for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a square, and
-drawn."""
+"""An environment for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a
+square, and drawn."""
 
 import os
 import signal

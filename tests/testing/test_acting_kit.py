@@ -80,7 +80,7 @@ def test_a_planted_fault_is_found(check):
 
 def test_parts_that_the_simulator_does_not_have():
     found = report(simulated(stages={"near & closer": 1.0}))["simulator_is_there"]
-    assert not found.ok and "'dial/dial' has no part 'closer' that a stage could pay for: it has success, near" in found.message
+    assert not found.ok and "'dial/dial' has no part 'closer' for the task's stages: it has success, near" in found.message
     found = report(turn(simulation="dial/dial", __init__=lambda self, n: setattr(self, "n", n)))["simulator_is_there"]
     assert not found.ok and "set it to a mmrl.api.simulators.types.Simulation" in found.message
 

@@ -135,11 +135,7 @@ TASK_FAULTS = {
         rows(change(meta=lambda r, s, i: {"lucky": np.random.rand()})),
         "draw from random.Random(seed)",
     ),
-    "a counter": (
-        "same_seed_gives_same_rows",
-        rows(change(answer=lambda r, s, i: f"{r.answer}{next(calls)}")),
-        "differs from",
-    ),
+    "a counter": ("same_seed_gives_same_rows", rows(change(answer=lambda r, s, i: f"{r.answer}{next(calls)}")), "differs from"),
     "other pixels": (
         "same_seed_gives_same_rows",
         rows(change(messages=lambda r, s, i: [user_message("?", Image.new("RGB", (12, 12), (next(calls) % 251, i, len(s))))])),
@@ -223,7 +219,9 @@ TASK_FAULTS = {
     ),
     "a truth that depends on what is said": (
         "overlays_can_be_drawn",
-        task(overlays=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(len(completion) / 9, 0), source="true")]),
+        task(
+            overlays=lambda self, prompt, completion: [Overlay(kind="point", coordinates=(len(completion) / 9, 0), source="true")]
+        ),
         'overlays with source="true" depend on the completion',
     ),
     "a broken row": (
@@ -358,7 +356,9 @@ def test_broken_rows_are_counted_and_five_are_told() -> None:
     assert message.startswith("12 of the 16 sampled rows can't be used: line 1 of train; ")
     assert message.count(" of train") == 5 and message.endswith(" ... and 7 more")
     none = failed(check_task(SPEC, rows(lambda row, split, i: breaking(f"line {i}"))))
-    assert none == {"every_split_has_rows": "none of the 8 sampled rows of split 'train' can be used: correct them; the first: line 0"}
+    assert none == {
+        "every_split_has_rows": "none of the 8 sampled rows of split 'train' can be used: correct them; the first: line 0"
+    }
 
     def first_broken(self: Task, split: str, seed: int) -> Any:
         yield Count().prompts(split, seed)[0]
@@ -620,7 +620,11 @@ VERIFIER_FAULTS = {
     ),
     "a crash on gold": ("gold_scores_highest", lambda case: case.completion.index("x"), "raised ValueError"),
     "too slow": ("gold_scores_highest", lambda case: time.sleep(9), "took longer than timeout_s=0.5"),
-    "below the floor": ("empty_scores_low", lambda case: exact(case) or -1.0, "an empty completion scores -1, outside of the spec's low=0"),
+    "below the floor": (
+        "empty_scores_low",
+        lambda case: exact(case) or -1.0,
+        "an empty completion scores -1, outside of the spec's low=0",
+    ),
     "empty is in everything": (
         "empty_scores_low",
         accepting(lambda c, a: c.strip() in a),

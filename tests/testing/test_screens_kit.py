@@ -111,7 +111,11 @@ FAULTS: dict[str, tuple[str, type, str]] = {
         r"has a screenshot of RGB \(9, 9\)",
     ),
     "over": ("a_start_shows_a_page", shown(lambda self, one: replace(one, terminated=True)), "is over before the first action"),
-    "pay": ("a_start_shows_a_page", shown(lambda self, one: replace(one, reward=2.0)), "has reward = 2.0: give a number from -1 to 1"),
+    "pay": (
+        "a_start_shows_a_page",
+        shown(lambda self, one: replace(one, reward=2.0)),
+        "has reward = 2.0: give a number from -1 to 1",
+    ),
     "won": ("a_start_shows_a_page", shown(lambda self, one: replace(one, success=True)), "succeeded, and the episode isn't over"),
     "box": ("a_start_shows_a_page", shown(element((0, 0, 999, 10))), "boxes must be on the screen of 160 x 80"),
     "spot": ("a_start_shows_a_page", shown(element((0, 0, 9, 9), click_point=(20, 5))), "it must be in its box"),

@@ -397,7 +397,11 @@ FAULTS = {
         with_(known=lambda self, variant: {}[variant] if variant else None),
         "raised KeyError",
     ),
-    "a strong expert": ("expert_is_in_range", with_(expert=lambda self: torch.full((self.n, 2), 3.0)), "numbers outside of [-1, 1]"),
+    "a strong expert": (
+        "expert_is_in_range",
+        with_(expert=lambda self: torch.full((self.n, 2), 3.0)),
+        "numbers outside of [-1, 1]",
+    ),
     "an expert of another arm": (
         "expert_is_in_range",
         with_(expert=lambda self: torch.zeros(self.n, 7)),

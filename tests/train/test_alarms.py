@@ -56,7 +56,9 @@ def test_a_share_is_compared_as_the_mean_of_five_steps(alarm: str, key: str) -> 
 
 def test_clipping_and_collapse_say_what_where_and_what_to_do() -> None:
     ((_, clipped),) = feed(AlarmMonitor(only("clip_share", warn=0.5)), "clip_share", *[0.75] * 5)
-    assert clipped.startswith("the loss clips the probability ratio of 75% of the tokens, which then have no gradient: lower learning_rate")
+    assert clipped.startswith(
+        "the loss clips the probability ratio of 75% of the tokens, which then have no gradient: lower learning_rate"
+    )
     assert clipped.endswith("(limits.clip_share.warn = 0.5)")
     ((_, same),) = feed(AlarmMonitor(only("answer_collapse", warn=0.9)), "answers/most_common_share", *[0.95] * 5)
     assert same.startswith("95% of the prompts get the same completion although their answers differ: ")

@@ -46,7 +46,10 @@ SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
 def rollouts():
     return [
         Trajectory(
-            prompt=Prompt(messages=[]), group=n // 2, status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED, data=trajectory_data(*s)
+            prompt=Prompt(messages=[]),
+            group=n // 2,
+            status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED,
+            data=trajectory_data(*s),
         )
         for n, s in enumerate(SHAPES)
     ]

@@ -337,7 +337,9 @@ def test_a_step_that_is_left_with_nothing_is_idle():
 
 
 def test_an_environment_that_pays_differently_gives_spread_too():
-    step = Step(script("0 0:3", "0 0"), environment={"0:3": 0.75}, dynamic_sampling=0, min_success_rate=0.5, success_threshold=0.75)
+    step = Step(
+        script("0 0:3", "0 0"), environment={"0:3": 0.75}, dynamic_sampling=0, min_success_rate=0.5, success_threshold=0.75
+    )
     found = step()
     assert names(found.groups) == ["p0"] and found.groups[0].rewards == [0.0, 0.75]
     assert found.groups[0].spread == 0.375 and found.sampled[1].spread == 0.0

@@ -1,4 +1,4 @@
-"""Gymnasium environments that render, a process for each."""
+"""Gymnasium environments with rendering, one process per environment."""
 
 from mmrl import SimulatorSpec, hookimpl
 from mmrl.api.simulators.types import ActionSpec
@@ -31,11 +31,11 @@ def mmrl_simulators() -> list[SimulatorSpec]:
                 "success_key": "success",
                 "frame": "end-effector-delta",
                 "gripper": 3,
-                "units": (0.01, 0.01, 0.01, 1.0),  # its action_scale, metres
+                "units": (0.01, 0.01, 0.01, 1.0),  # its action_scale, in metres
                 "flip": True,
                 "environment": {"MUJOCO_GL": "osmesa"},
             },
-            summary="Meta-World's arm, 50 tasks by make.env_name; it wants numpy below 2, so give `python`",
+            summary="Meta-World's arm, 50 tasks by make.env_name; needs numpy below 2, so set the option python",
             cameras=("camera",),
             action=ActionSpec(dims=4, control_mode="end-effector-delta", gripper=3, units=(0.01, 0.01, 0.01, 1.0)),
             control_hz=80.0,

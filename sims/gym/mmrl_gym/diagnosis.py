@@ -1,4 +1,4 @@
-"""What `mmrl doctor` says of Gymnasium, and of what Meta-World draws with."""
+"""`mmrl doctor`'s checks of Gymnasium and of the library that Meta-World renders with."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def findings() -> dict[str, dict[str, str]]:
 
 
 def gymnasium(have: Mapping[str, str]) -> dict[str, str]:
-    """have: distribution -> version, of those that are installed."""
+    """have: installed distribution -> version."""
     if "gymnasium" not in have:
         return {"state": "missing", "detail": "would add gym/env", "cure": 'pip install "multimodal-rl[gym]"'}
     if "pygame" not in have:
-        detail = f"{have['gymnasium']}; without pygame its classic environments don't draw"
+        detail = f"{have['gymnasium']}; without pygame its classic environments don't render"
         return {"state": "note", "detail": detail, "cure": 'pip install "multimodal-rl[gym]"'}
     return {"state": "ok", "detail": f"{have['gymnasium']}, pygame {have['pygame']}"}
 
 
 def metaworld(have: Mapping[str, str], library: str | None, sound: bool) -> dict[str, str]:
-    """library: OSMesa's, with which MuJoCo draws without a screen, or None. sound: it can be loaded."""
+    """library: OSMesa's library, with which MuJoCo renders without a display, or None. sound: whether it can be loaded."""
     packages = (
         f"{have['metaworld']}, MuJoCo {have['mujoco']}"
         if "metaworld" in have and "mujoco" in have
@@ -41,15 +41,15 @@ def metaworld(have: Mapping[str, str], library: str | None, sound: bool) -> dict
     )
     if library is None or not sound:
         what = "libOSMesa is missing" if library is None else f"{library} doesn't load"
-        return {"state": "missing", "detail": f"{packages}; can't draw: {what}", "cure": "apt-get install libosmesa6"}
+        return {"state": "missing", "detail": f"{packages}; can't render: {what}", "cure": "apt-get install libosmesa6"}
     if "metaworld" not in have:
         cure = 'python -m venv metaworld && metaworld/bin/pip install metaworld "numpy<2" packaging'
-        return {"state": "missing", "detail": f"{packages}; it can draw: {library}", "cure": cure}
-    return {"state": "ok", "detail": f"{packages}; draws with {library}"}
+        return {"state": "missing", "detail": f"{packages}; it can render: {library}", "cure": cure}
+    return {"state": "ok", "detail": f"{packages}; renders with {library}"}
 
 
 def loads(library: str) -> bool:
-    """Whether the linker finds all that it needs."""
+    """Whether the linker finds the library and all its dependencies."""
     try:
         ctypes.CDLL(library)
     except OSError:

@@ -1,5 +1,5 @@
-"""One Gymnasium environment in a worker process, see `mmrl.api.simulators.processes`. It imports nothing of mmrl, and runs
-with numpy 1 and 2."""
+"""One Gymnasium environment in a worker process, see `mmrl.api.simulators.processes`. Imports nothing of mmrl; works with numpy 1
+and 2."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from typing import Any
 
 SEEDS = 2**31
-"""Gymnasium's and numpy's generators take seeds below this."""
+"""Seeds of Gymnasium's and numpy's generators are below this."""
 
 
 class Refused(Exception):
-    """Something a person can mend, in one line."""
+    """An error that the user can fix; the message is one line."""
 
     plain = True
 
 
 class Environment:
-    """An environment, its rows, and how it came to its state."""
+    """An environment, its observations, and the seed and actions that led to its state."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Environment:
         self.numpy = numpy
         with drawing(env_id):
             self.env, limit = made(env_id, make, modules)
-            if pictures:  # what draws is only looked for when it is needed
+            if pictures:  # the renderer is only loaded when it is needed
                 self.env.reset(seed=0)
                 self.env.render()
         self.size, self.pictures, self.state, self.flip = size, pictures, state, flip
@@ -61,13 +61,13 @@ class Environment:
             self.facts |= {"dims": int(space.n), "choices": int(space.n)}
         else:
             raise Refused(
-                f"{env_id}: its actions are {space}; mmrl drives a Box of one dimension with finite bounds, or a Discrete"
+                f"{env_id}: its action space is {space}; mmrl supports a Box of one dimension with finite bounds, or a Discrete"
             )
         self.seed, self.actions, self.total = 0, list[Any](), 0.0
 
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions, self.total = seed, [], 0.0
-        random.seed(seed % SEEDS)  # for what an environment may draw from the global generators of its process
+        random.seed(seed % SEEDS)  # an environment may use the global generators of its process
         self.numpy.random.seed(seed % SEEDS)
         from gymnasium.utils import seeding
 
@@ -80,23 +80,24 @@ class Environment:
         return self._rows(*self._step(action))
 
     def snapshot(self) -> dict[str, Any]:
-        """How the state was reached, and a digest of what it shows, by which `restore` proves that it was again."""
+        """The seed and actions that led to the state, and a digest of its observation, with which `restore` checks the restored
+        state."""
         return {"env": self.env_id, "seed": self.seed, "actions": list(self.actions), "digest": self._digest()}
 
     def restore(self, state: dict[str, Any]) -> dict[str, Any]:
         if state["env"] != self.env_id:
-            raise Refused(f"the state is one of {state['env']}, and this is {self.env_id}")
+            raise Refused(f"the snapshot is of {state['env']}, but this environment is {self.env_id}")
         rows = self.reset(state["seed"], None)
         for action in state["actions"]:
             self._step(self.numpy.frombuffer(action, self.numpy.float32))
         if state["actions"]:
             rows = self._rows(0.0, False, False)
         if self._digest() != state["digest"]:
-            raise Refused(f"{self.env_id}: its seed and actions led to another state than the snapshot's: it isn't deterministic")
+            raise Refused(f"{self.env_id} is not deterministic: the snapshot's seed and actions led to another state")
         return rows
 
     def render(self) -> tuple[int, int, bytes]:
-        """Height, width and the bytes of a picture for people."""
+        """Height, width and bytes of a picture for human viewers."""
         picture = self._picture(None)
         return picture.shape[0], picture.shape[1], picture.tobytes()
 
@@ -129,17 +130,17 @@ class Environment:
     def _success(self, info: dict[str, Any]) -> bool:
         if self.success_return is not None:
             return self.total >= self.success_return
-        if self.success_key is None or not self.actions:  # a reset says nothing of it
+        if self.success_key is None or not self.actions:  # the info of a reset doesn't have it
             return False
         if self.success_key not in info:
             known = ", ".join(sorted(info)) or "nothing"
-            raise Refused(f"{self.env_id}: info has no {self.success_key!r} after a step, it has {known}: set success_key")
+            raise Refused(f"{self.env_id}: info has no {self.success_key!r} after a step, only {known}: set success_key")
         return bool(info[self.success_key])
 
     def _picture(self, size: int | None) -> Any:
         picture = self.env.render()
         if not hasattr(picture, "ndim") or picture.ndim != 3 or picture.shape[2] != 3:
-            raise Refused(f'{self.env_id} gave no picture: it must render in mode "rgb_array"')
+            raise Refused(f'{self.env_id} returned no picture: it must support render_mode "rgb_array"')
         if self.flip:
             picture = picture[::-1, ::-1]
         return self.numpy.ascontiguousarray(picture if size is None else resized(picture, size, self.numpy), dtype="uint8")
@@ -150,7 +151,7 @@ class Environment:
 
 @contextlib.contextmanager
 def drawing(env_id: str) -> Iterator[None]:
-    """What MuJoCo's way to draw raises says little: a missing library is an AttributeError of None."""
+    """Explains errors of MuJoCo's rendering: a missing library raises only an AttributeError of None."""
     try:
         yield
     except Exception as error:
@@ -159,26 +160,26 @@ def drawing(env_id: str) -> Iterator[None]:
             raise
         cure = "apt-get install libosmesa6" if way == "osmesa" else 'set environment = { MUJOCO_GL = "osmesa" }'
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
-        raise Refused(f"{env_id} can't draw with MUJOCO_GL = {way!r}, or is broken besides ({why}): {cure}") from error
+        raise Refused(f"{env_id} can't render with MUJOCO_GL = {way!r}, or has another error ({why}): {cure}") from error
 
 
 def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[Any, int | None]:
-    """The environment without a time limit, and that limit. Raises Refused for what there isn't."""
+    """The environment without a time limit, and that limit. Raises Refused for an unknown module or environment."""
     for module in ("gymnasium", *modules):
         if importlib.util.find_spec(module) is None:
             cure = (
                 'pip install "multimodal-rl[gym]"'
                 if module == "gymnasium"
-                else f"pip install {module}, or give another interpreter as python"
+                else f"pip install {module}, or set the option python to an interpreter that has it"
             )
             raise Refused(f"no module named {module!r}: {cure}")
-        importlib.import_module(module)  # what registers environments
+        importlib.import_module(module)  # registers environments
     import gymnasium
 
     if env_id not in gymnasium.registry:
         near = difflib.get_close_matches(env_id, list(gymnasium.registry), 1)
         raise Refused(
-            f"gymnasium {gymnasium.__version__} has no environment {env_id!r} (the option modules names what registers some)"
+            f"gymnasium {gymnasium.__version__} has no environment {env_id!r}: the option modules names those that register some"
             + (f"; did you mean {near[0]!r}?" if near else "")
         )
     try:
@@ -187,7 +188,7 @@ def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[A
         raise Refused(f"{env_id} lacks a package: {' '.join(str(error).split())}") from error
     limit = env.spec.max_episode_steps if env.spec else None
     outer: Any = env
-    while hasattr(outer, "env"):  # the time limit is the engine's
+    while hasattr(outer, "env"):  # the engine applies the time limit
         if type(outer).__name__ == "TimeLimit":
             limit = limit or outer._max_episode_steps
             outer._max_episode_steps = 2**31
@@ -196,7 +197,7 @@ def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[A
 
 
 def flat(obs: Any, numpy: Any) -> Any:
-    """Every number of an observation, float32 [S], dictionaries by their keys' order."""
+    """All numbers of an observation, float32 [S], dictionaries in the order of their keys."""
     if isinstance(obs, dict):
         return numpy.concatenate([flat(obs[key], numpy) for key in sorted(obs)])
     if isinstance(obs, (tuple, list)):
@@ -205,7 +206,7 @@ def flat(obs: Any, numpy: Any) -> Any:
 
 
 def resized(picture: Any, size: int, numpy: Any) -> Any:
-    """uint8 [size, size, 3]: the mean over the area of each new pixel."""
+    """uint8 [size, size, 3]: each new pixel is the mean over its area."""
     for axis in (0, 1):
         picture = _shrunk(numpy.moveaxis(picture, axis, 0), size, numpy)
         picture = numpy.moveaxis(picture, 0, axis)
@@ -213,7 +214,7 @@ def resized(picture: Any, size: int, numpy: Any) -> Any:
 
 
 def _shrunk(rows: Any, size: int, numpy: Any) -> Any:
-    """Means of the rows, weighted by how much of each lies in a new one; larger sizes repeat them. float64 [size, ...]."""
+    """Means of the rows, weighted by their overlap with the new row; rows are repeated for larger sizes. float64 [size, ...]."""
     edges = numpy.arange(size + 1) * (len(rows) / size)
     sums = numpy.concatenate([numpy.zeros((1, *rows.shape[1:])), numpy.cumsum(rows, 0, dtype=numpy.float64)])
     whole = numpy.minimum(edges.astype(int), len(rows) - 1)

@@ -1,4 +1,4 @@
-"""`gym/env`: N Gymnasium environments, a process each."""
+"""`gym/env`: N Gymnasium environments, one process each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mmrl.api.simulators.types import ActionSpec
 
 
 class Gym(ProcessSimulator):
-    """A Gymnasium environment. An action's numbers are spread over the bounds of a Box; for a Discrete, the largest one chooses.
+    """A Gymnasium environment. For a Box, -1 to 1 of an action is scaled to its bounds; for a Discrete, the largest number is
+    chosen.
 
     Example::
 
@@ -47,23 +48,25 @@ class Gym(ProcessSimulator):
         environment: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        """env_id, make: of `gymnasium.make`, whose further arguments (a camera, say) `make` holds. modules: those that register
-        environments, imported before. size: pixels of a side that pictures are brought to, or None for those rendered. pictures,
-        state: whether these are shown. flip: turn pictures upside down and left to right. success_key: what in `info` says that
-        the task is solved. success_return: or the sum of rewards from which it is. frame, gripper, units: see `ActionSpec`.
-        max_steps: of an episode, by default the environment's. python: another interpreter for the processes, that has numpy and
-        gymnasium. environment: variables for them. timeout_s: seconds after which a process that doesn't answer is killed.
+        """env_id: of Gymnasium's registry. instruction: the task, in words. make: further arguments of `gymnasium.make`, such as
+        a camera. modules: modules to import first, which register environments. size: side of the pictures in pixels, to which
+        they are resized; None keeps the rendered size. pictures: show pictures. state: show the state. flip: rotate pictures by
+        180 degrees. success_key: key of `info` that says whether the task is solved. success_return: alternatively, the sum of
+        rewards from which it is solved. frame: control mode of the actions, see `ActionSpec.control_mode`. gripper: index of the
+        gripper in an action. units: see `ActionSpec.units`. max_steps: maximum steps of an episode, by default the environment's.
+        python: another interpreter for the processes, with numpy and gymnasium. environment: environment variables of the
+        processes. timeout_s: seconds after which a process that doesn't answer is killed.
         """
         what = f"gym ({env_id})"
         check_count(what, num_envs)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 2048):
             raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 2048, or None")
         if not pictures and not state:
-            raise UserError(f"{what}: pictures and state are both off: nothing would be seen")
+            raise UserError(f"{what}: pictures and state are both off, so there is no observation: set one to true")
         if success_key is not None and success_return is not None:
-            raise UserError(f"{what}: success_key and success_return both say what success is: give one")
+            raise UserError(f"{what}: success_key and success_return both define success: set one of them")
         if success_return is not None and not success_return > 0:
-            raise UserError(f"{what}: success_return = {success_return!r} must be above 0, where the sum of rewards starts")
+            raise UserError(f"{what}: success_return = {success_return!r} must be above 0, the return at the start of an episode")
         if python is None and importlib.util.find_spec("gymnasium") is None:
             raise UserError(f"{what}: no module named 'gymnasium': pip install \"multimodal-rl[gym]\"")
         workers = EnvironmentProcesses(

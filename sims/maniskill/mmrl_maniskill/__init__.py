@@ -1,6 +1,6 @@
-"""ManiSkill 3's robot tasks, a process for each environment, rendered by a GPU or by software.
+"""ManiSkill 3's robot tasks, one process per environment, rendered on a GPU or in software.
 
-The same tasks in thousands at once on a GPU (`physx_cuda`) are `maniskill/batch`.
+`maniskill/batch` simulates thousands of environments of the same tasks at once on a GPU (`physx_cuda`).
 """
 
 from mmrl import SimulatorSpec, hookimpl
@@ -10,9 +10,9 @@ from mmrl_maniskill.tasks import CAMERAS, ENVIRONMENTS
 MMRL_CONTRACT = 2
 
 POSE = (0.1, 0.1, 0.1, -0.1, -0.1, -0.1)
-"""Metres and radians of `pd_ee_delta_pose`; ManiSkill multiplies turns by the lower of their limits, which is below 0."""
+"""Metres and radians of `pd_ee_delta_pose`; ManiSkill multiplies rotations by their lower limit, which is negative."""
 PANDA = ActionSpec(dims=7, control_mode="end-effector-delta", gripper=6, units=(*POSE, 1.0))
-"""That of an arm with a gripper. An instance reads its own from its controllers."""
+"""Actions of an arm with a gripper. An instance reads its own from its controllers."""
 ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-gpu", "render-cpu"))
 
 
@@ -50,7 +50,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
         SimulatorSpec(
             id="maniskill/batch",
             target="mmrl_maniskill.batch:Batch",
-            summary="any ManiSkill task, thousands at once on a GPU: options env_id, instruction",
+            summary="any ManiSkill task, thousands of environments on a GPU: options env_id, instruction",
             cameras=CAMERAS,
             action=PANDA,
             control_hz=20.0,

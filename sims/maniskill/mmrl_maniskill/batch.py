@@ -1,7 +1,7 @@
-"""`maniskill/batch`: one ManiSkill environment with N sub-scenes on a GPU (`physx_cuda`), in the engine's own process.
+"""`maniskill/batch`: one ManiSkill environment with N sub-scenes on a GPU (`physx_cuda`), in the engine's process.
 
-An environment starts from its own seed here too, drawn for it alone. What follows repeats only to within what PhysX rounds on a
-GPU, where equal states in two sub-scenes part (ManiSkill issue 787); so it claims no seeds for each environment.
+The start of each environment depends on its seed alone. The later steps are not exactly reproducible: rounding of PhysX on a GPU
+makes equal states in two sub-scenes diverge (ManiSkill issue 787). So the spec doesn't list `per-env-seed`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mmrl_maniskill.rendering import choose
 
 
 class Batch:
-    """N sub-scenes in lock-step. Environments that aren't active are put back by ManiSkill's state dictionary after a step.
+    """N sub-scenes in lock-step. After a step, inactive environments are restored from ManiSkill's state dictionary.
 
     Example::
 
@@ -48,13 +48,13 @@ class Batch:
         rendering: Literal["auto", "gpu", "software", "none"] = "auto",
         backend: Literal["physx_cuda", "physx_cpu"] = "physx_cuda",
     ) -> None:
-        """backend: `physx_cpu` takes one environment, for trials without a GPU. The rest: see `ManiSkill`."""
+        """backend: physx_cuda, or physx_cpu for one environment, for trials without a GPU. Other options: see `ManiSkill`."""
         self.what = f"maniskill/batch ({env_id})"
         check_options(self.what, num_envs, size, cameras, obs)
         if backend == "physx_cpu" and num_envs > 1:
-            raise UserError(f"{self.what}: physx_cpu takes one environment, and not {num_envs}: take maniskill/env")
+            raise UserError(f"{self.what}: physx_cpu supports one environment, not {num_envs}: use maniskill/env")
         if "target" in control_mode:
-            raise UserError(f"{self.what}: ManiSkill doesn't restore the targets of {control_mode!r}: take maniskill/env")
+            raise UserError(f"{self.what}: ManiSkill doesn't restore the targets of {control_mode!r}: use maniskill/env")
         if importlib.util.find_spec("mani_skill") is None:
             raise UserError(f"{self.what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
         self.device = torch.device(device)
@@ -63,7 +63,7 @@ class Batch:
         rung = choose("gpu" if rendering == "auto" and backend == "physx_cuda" and obs == "rgb" else rendering, obs == "rgb")
         import os
 
-        os.environ.update(rung.environment)  # sapien reads them when it is imported
+        os.environ.update(rung.environment)  # sapien reads them at import
         with self._refusing(), _generators_kept():
             self._env, self.max_steps = environment.made(
                 env_id, num_envs, backend, obs=obs, size=size, control_mode=control_mode, reward=reward, rendering=rung.rendering
@@ -77,7 +77,7 @@ class Batch:
         self.action = ActionSpec(dims=facts["dims"], control_mode=facts["frame"], gripper=facts["gripper"], units=facts["units"])
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
-        """See `mmrl.Simulator.reset`. Each environment is reset alone: drawn for several at once, a start would depend on N."""
+        """See `mmrl.Simulator.reset`. Each environment is reset alone: in a joint reset, the starts would depend on N."""
         ids_n = self._ids(env_ids_n)
         check_variant(self.what, variant, ())
         seeds = checked_seeds(seeds_n, len(ids_n), "cpu")
@@ -92,10 +92,10 @@ class Batch:
         env = self._opened()
         actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, self.action.dims, self.device)
         if self.action.gripper is not None:
-            actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens above 0
+            actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens the gripper above 0
         idle_n = (~active_N).nonzero()[:, 0]
         before = self.snapshot(idle_n)
-        with environment.unseen(env), _generators_kept():  # it is looked at below, when the idle ones are back
+        with environment.unseen(env), _generators_kept():  # observed below, when the inactive ones are restored
             _, reward_N, *_ = env.step(actions_NA)
         reward_N = reward_N.float().clone()
         if len(idle_n):
@@ -110,7 +110,7 @@ class Batch:
         )
 
     def snapshot(self, env_ids_n: torch.Tensor) -> dict[str, Any]:
-        """ManiSkill's state dictionary, rows of these environments, and their steps so far."""
+        """These environments' rows of ManiSkill's state dictionary, and their numbers of steps."""
         ids_n, env = self._ids(env_ids_n), self._opened()
         return {
             "state": _mapped(env.get_state_dict(), lambda value: value[ids_n].clone()),
@@ -125,9 +125,9 @@ class Batch:
         return self._observe()[0].rows(ids_n)
 
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
-        """Pictures for people, uint8 [n, H, W, 3]."""
+        """Pictures for human viewers, uint8 [n, H, W, 3]."""
         if self._opened().backend.render_device is None:
-            raise UserError(f"{self.what} can't render pictures: no device for it was found, or rendering was set to none")
+            raise UserError(f"{self.what} can't render pictures: no device that renders was found, or rendering is set to none")
         return self._env.render_rgb_array()[self._ids(env_ids_n)].to(self.device)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Batch:
         self._env = None
 
     def _put(self, ids_n: torch.Tensor, state: Any) -> None:
-        env, order_n = self._opened(), ids_n.argsort()  # ManiSkill writes rows to a mask's places, in their order
+        env, order_n = self._opened(), ids_n.argsort()  # ManiSkill writes rows to the environments of a mask, in ascending order
         env.set_state_dict(_mapped(state["state"], lambda value: value.to(env.device)[order_n]), ids_n[order_n])
         env._elapsed_steps[ids_n] = state["steps"].to(env.device)
 
@@ -154,13 +154,15 @@ class Batch:
 
     def _opened(self) -> Any:
         if self._env is None:
-            raise UserError(f"{self.what} was closed: make another one")
+            raise UserError(f"{self.what} is closed: make a new one")
         return self._env
 
     def _check_gpu(self) -> None:
-        """Raises UserError where there is no GPU, or PhysX's library for it, which sapien would download without asking."""
+        """Raises UserError without a GPU, or without PhysX's GPU library, which sapien would download without asking."""
         if not torch.cuda.is_available() or self.device.type != "cuda":
-            raise UserError(f"{self.what} needs a CUDA device, and this is {self.device}: take maniskill/env, a process for each")
+            raise UserError(
+                f"{self.what} needs a CUDA device, not {self.device}: use maniskill/env, which has one process per environment"
+            )
         with _generators_kept():
             from sapien import physx
         folder = Path.home() / ".sapien" / "physx" / physx.version()
@@ -170,7 +172,7 @@ class Batch:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """What the environment refuses is a UserError here."""
+        """Turns the environment's Refused into a UserError."""
         try:
             yield
         except environment.Refused as error:
@@ -179,7 +181,7 @@ class Batch:
 
 @contextlib.contextmanager
 def _generators_kept() -> Iterator[None]:
-    """The global generators are left as they were: ManiSkill seeds and draws from them."""
+    """Restores the states of the global generators, which ManiSkill seeds and uses."""
     import numpy
 
     before, others = random.getstate(), numpy.random.get_state()

@@ -1,4 +1,5 @@
-"""What a worker process does to sapien before it renders, or does without: see `environment.py`. It imports nothing of mmrl."""
+"""Changes that a worker process makes to sapien before it renders, or to run without rendering: see `environment.py`. Imports
+nothing of mmrl."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 TABLE = "uniform sampler2D samplerBRDFLUT;"
-"""Where sapien's shaders declare a table of reflections; sapien computes it when one of them does."""
+"""Declaration of a table of reflections in sapien's shaders; sapien computes the table if a shader declares it."""
 LOOKUP = "vec2 envBRDF = texture(samplerBRDFLUT, vec2(roughness, dotNV)).xy;"
 FORMULA = """vec4 fit = roughness * vec4(-1.0, -0.0275, -0.572, 0.022) + vec4(1.0, 0.0425, 1.04, -0.04);
   vec2 envBRDF = vec2(-1.04, 1.04) * (min(fit.x * fit.x, exp2(-9.28 * dotNV)) * fit.x + fit.y) + fit.zw;"""
-"""What that table holds, nearly: B. Karis, Physically Based Shading on Mobile (2014). It is multiplied by the surroundings that a
-scene reflects, which are black unless a task brings some."""
+"""An approximation of that table: B. Karis, Physically Based Shading on Mobile (2014). It is multiplied by the environment map
+that a scene reflects, which is black unless a task has one."""
 
 
 class Probe:
-    """A picture of an empty scene: proves that a device renders, in a process that may hang or die of it."""
+    """Renders an empty scene, to check a device in a process that may hang or crash."""
 
     def __init__(self, rendering: str) -> None:
         import sapien
@@ -28,7 +29,7 @@ class Probe:
         busy: Any = None
         if rendering == "software":
             spare_the_table()
-            sapien.render.set_camera_shader_dir("minimal")  # ManiSkill's choice, too
+            sapien.render.set_camera_shader_dir("minimal")  # as in ManiSkill
         else:
             import torch
 
@@ -37,7 +38,7 @@ class Probe:
         camera = scene.add_camera("probe", 16, 16, 1.0, 0.01, 10.0)
         scene.set_ambient_light([1.0, 1.0, 1.0])
         for _ in range(3):
-            for _ in range(50 if busy is not None else 0):  # some drivers hang only when both are at work
+            for _ in range(50 if busy is not None else 0):  # some drivers hang only when CUDA is busy too
                 busy = busy @ busy / 1024
             scene.update_render()
             camera.take_picture()
@@ -49,14 +50,14 @@ class Probe:
 
 
 def device(rendering: str) -> Any:
-    """The sapien device of `gpu` or `software`."""
+    """The sapien device for `gpu` or `software`."""
     import sapien
 
     return sapien.Device("cuda" if rendering == "gpu" else "pci:0")  # with a software driver, Vulkan has one device
 
 
 def spare_the_table() -> None:
-    """Spares a software driver the table of reflections: 16 s of CPU in every process, before the first picture."""
+    """Avoids the table of reflections with a software driver: it takes 16 s of CPU in every process, before the first picture."""
     import sapien
 
     real, lighter = sapien.render.set_camera_shader_dir, _lighter_shaders(Path(sapien.__file__).parent / "vulkan_shader")
@@ -65,7 +66,7 @@ def spare_the_table() -> None:
 
 
 def do_without_materials() -> None:
-    """Lets tasks be built where no Vulkan device is: what they say of looks goes nowhere."""
+    """Lets tasks be built without a Vulkan device: their materials are ignored."""
     import sapien
 
     class Material:
@@ -77,18 +78,18 @@ def do_without_materials() -> None:
                 return lambda *arguments, **options: None
             raise AttributeError(name)
 
-    import mani_skill.envs  # noqa: F401  its modules hold the class by name, too
+    import mani_skill.envs  # noqa: F401  its modules also refer to the class by name
 
     real = sapien.render.RenderMaterial
     for module in list(sys.modules.values()):
         if getattr(module, "RenderMaterial", None) is real:
-            module.RenderMaterial = Material  # type: ignore[attr-defined]  # it has one, as was just seen
+            module.RenderMaterial = Material  # type: ignore[attr-defined]  # checked above
 
 
 def _lighter_shaders(theirs: Path) -> Path | None:
-    """A folder with sapien's shaders `minimal`, the formula in place of the table, kept for the next process.
+    """A folder with sapien's shaders `minimal`, with the formula instead of the table, kept for later processes.
 
-    None where they are others than those that this was written for, or where nothing can be kept: then it just takes longer.
+    None if the shaders differ from those that this code expects, or if no folder can be written: then the start takes longer.
     """
     files = [file for pack in ("minimal", "common") for file in theirs.glob(f"{pack}/*") if file.is_file()]
     texts = {f"{file.parent.name}/{file.name}": file.read_text() for file in files}
@@ -102,7 +103,7 @@ def _lighter_shaders(theirs: Path) -> Path | None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmrl"
     kept = cache / f"sapien-shaders-{digest}"
     if not kept.is_dir():
-        with contextlib.suppress(OSError):  # nothing can be written there, or another process was first
+        with contextlib.suppress(OSError):  # the folder is not writable, or another process was first
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 for name, text in texts.items():

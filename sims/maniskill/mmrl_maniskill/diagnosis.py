@@ -1,4 +1,4 @@
-"""What `mmrl doctor` says of ManiSkill: its packages, and what renders."""
+"""`mmrl doctor`'s checks of ManiSkill: its packages, and the device that renders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmrl_maniskill import rendering, vulkan
 
 NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2,<3"))
 PATIENCE_S = 30.0
-"""Seconds for each device that is tried: the doctor has little time."""
+"""Timeout in seconds for each device that is tried, short because the user waits."""
 
 
 def findings() -> dict[str, dict[str, str]]:
@@ -31,7 +31,7 @@ def findings() -> dict[str, dict[str, str]]:
 
 
 def packages_found(have: Mapping[str, str]) -> dict[str, str]:
-    """have: distribution -> version, of those in `NEEDS` that are installed."""
+    """have: distribution -> version, of the installed ones in `NEEDS`."""
     detail = ", ".join(f"{name} {version}" for name, version in have.items())
     if "mani-skill" not in have:
         return {
@@ -50,16 +50,16 @@ def packages_found(have: Mapping[str, str]) -> dict[str, str]:
 
 
 def what_renders() -> dict[str, str]:
-    """The device that `rendering = "auto"` takes, and why it passes over others."""
+    """The device that `rendering = "auto"` chooses, and why it skips others."""
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rung = rendering.choose("auto", True, seconds=PATIENCE_S)
     except UserError as error:
         why = str(error).removeprefix("maniskill can't render: ").partition(f": {rendering.CURE}")[0]
-        return {"state": "missing", "detail": f'none, states alone (obs = "state"): {why}', "cure": rendering.CURE}
+        return {"state": "missing", "detail": f'none, only states (obs = "state"): {why}', "cure": rendering.CURE}
     by = "a GPU" if rung.rendering == "gpu" else f"a software driver, {rung.driver}"
-    passed = "; ".join(str(each.message).partition(": ")[2] for each in told)
+    passed = "; ".join(str(each.message).partition(": ")[2] for each in caught)
     if passed:
-        return {"state": "note", "detail": f"rendered by {by}; passed over: {passed}"}
+        return {"state": "note", "detail": f"rendered by {by}; skipped: {passed}"}
     return {"state": "ok", "detail": f"rendered by {by}"}

@@ -1,7 +1,7 @@
-"""One ManiSkill environment in a worker process, see `mmrl.api.simulators.processes`. It imports nothing of mmrl.
+"""One ManiSkill environment in a worker process, see `mmrl.api.simulators.processes`. Imports nothing of mmrl.
 
-The device that renders is chosen by the parent (`mmrl_maniskill.rendering`), which also sets Vulkan's variables: they must be
-there before sapien is imported.
+The parent chooses the device that renders (`mmrl_maniskill.rendering`) and sets Vulkan's environment variables, which must be set
+before sapien is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def _beside(name: str) -> Any:
-    """A module of this folder, whose package an interpreter of its own may not have."""
+    """Imports a module of this folder by its path, as another interpreter may not have the package."""
     spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec and spec.loader
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -28,9 +28,9 @@ def _beside(name: str) -> Any:
 
 devices = _beside("devices")
 PEOPLE = 256
-"""Pixels of a side of the pictures for people."""
+"""Side in pixels of the pictures for human viewers."""
 SEEDS = 2**32
-"""numpy's generators take seeds below this."""
+"""Seeds of numpy's generators are below this."""
 CONTROL_MODES = {
     "pd_ee_delta_pose": "end-effector-delta",
     "pd_ee_delta_pos": "end-effector-delta",
@@ -43,13 +43,13 @@ CONTROL_MODES = {
 
 
 class Refused(Exception):
-    """Something a person can mend, in one line."""
+    """An error that the user can fix; the message is one line."""
 
     plain = True
 
 
 class Environment:
-    """A task, its rows, and how it came to its state."""
+    """A task, its observations, and the seed and actions that led to its state."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Environment:
         parts: tuple[str, ...],
         rendering: str,
     ) -> None:
-        """rendering: `gpu`, `software`, or `none`: then only states can be had."""
+        """rendering: `gpu`, `software`, or `none` for states only."""
         import torch
 
         torch.set_num_threads(1)
@@ -79,27 +79,28 @@ class Environment:
         self.seed, self.actions = 0, list[Any]()
         check_names(self.env, self.cameras, self.parts)
         gc.collect()
-        gc.freeze()  # ManiSkill collects garbage for each new scene: 0.14 s among all that was imported, and nothing without it
+        gc.freeze()  # ManiSkill collects garbage for each new scene: 0.14 s with the imported objects, 0 when they are frozen
 
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions = seed, []
-        self.torch.manual_seed(seed % SEEDS)  # for what a task may draw outside of the generators that ManiSkill seeds
+        self.torch.manual_seed(seed % SEEDS)  # a task may use generators that ManiSkill doesn't seed
         with self.torch.inference_mode():
-            # A scene that was played in before has another future, in its last bits, from the first contact on: PhysX orders
-            # contacts by their history.
+            # A reused scene differs from a new one in the last bits after the first contact: PhysX orders contacts by their
+            # history.
             obs, _ = self.env.reset(seed=seed % SEEDS, options={"reconfigure": True})
             return self._rows(obs, self.env.get_info(), 0.0)
 
     def step(self, action: Any) -> dict[str, Any]:
         self.actions.append(action.tobytes())
-        with self.torch.inference_mode():  # a tenth faster, bit for bit the same
+        with self.torch.inference_mode():  # 10 % faster, with bit-identical results
             obs, reward, _, _, info = self._step(action)
             return self._rows(obs, info, float(reward[0]))
 
     def snapshot(self) -> dict[str, Any]:
-        """How the state was reached, and a digest of ManiSkill's state dictionary, by which `restore` proves that it was again.
+        """The seed and actions that led to the state, and a digest of ManiSkill's state dictionary, with which `restore` checks
+        the restored state.
 
-        The dictionary alone leaves out contacts and what the solver starts from: put back, its future differs.
+        The dictionary alone lacks contacts and the solver's start values: after restoring it, later steps would differ.
         """
         return {"env": self.facts["env_id"], "seed": self.seed, "actions": list(self.actions), "digest": self._digest()}
 
@@ -107,7 +108,7 @@ class Environment:
         import numpy
 
         if state["env"] != self.facts["env_id"]:
-            raise Refused(f"the state is one of {state['env']}, and this is {self.facts['env_id']}")
+            raise Refused(f"the snapshot is of {state['env']}, but this environment is {self.facts['env_id']}")
         rows = self.reset(state["seed"], None)
         if state["actions"]:
             with self.torch.inference_mode():
@@ -119,26 +120,26 @@ class Environment:
                 rows = self._rows(self.env.get_obs(info), info, 0.0)
         if self._digest() != state["digest"]:
             raise Refused(
-                f"{self.facts['env_id']}: the {len(self.actions)} actions of a snapshot led to another state than its own: was "
-                "it taken with other options, or another version of sapien?"
+                f"{self.facts['env_id']}: the {len(self.actions)} actions of a snapshot led to another state: restore it with "
+                "the options and the version of sapien that it was taken with"
             )
         return rows
 
     def render(self) -> tuple[int, int, bytes]:
-        """Height, width and the bytes of a picture for people."""
+        """Height, width and bytes of a picture for human viewers."""
         if self.rendering == "none":
-            raise Refused("pictures can't be rendered: no Vulkan device was found, or rendering was set to none")
+            raise Refused("pictures can't be rendered: no Vulkan device was found, or rendering is set to none")
         with self.torch.inference_mode():
             picture = self.env.render_rgb_array()
         if picture is None:
-            raise Refused(f"{self.facts['env_id']} has no camera for people")
+            raise Refused(f"{self.facts['env_id']} has no camera for human viewers")
         picture = picture[0].cpu().numpy()
         return picture.shape[0], picture.shape[1], picture.tobytes()
 
     def _step(self, action: Any) -> Any:
         action = self.torch.from_numpy(action.copy())[None]
         if self.gripper is not None:
-            action[:, self.gripper] *= -1  # ManiSkill opens above 0
+            action[:, self.gripper] *= -1  # ManiSkill opens the gripper above 0
         return self.env.step(action)
 
     def _rows(self, obs: Any, info: dict[str, Any], reward: float) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class Environment:
         return {**found, "reward": self.torch.tensor(reward).numpy()}
 
     def _digest(self) -> str:
-        """Of every number in the state dictionary."""
+        """Digest of all numbers in the state dictionary."""
         found = hashlib.sha256()
 
         def add(value: Any) -> None:
@@ -164,7 +165,7 @@ class Environment:
 
 @contextlib.contextmanager
 def unseen(env: Any) -> Any:
-    """Steps and resets render nothing."""
+    """Turns rendering off in steps and resets."""
     before = env._obs_mode
     env._obs_mode = "state_dict"
     try:
@@ -176,9 +177,9 @@ def unseen(env: Any) -> Any:
 def made(
     env_id: str, num_envs: int, backend: str, *, obs: str, size: int, control_mode: str, reward: str, rendering: str
 ) -> tuple[Any, int]:
-    """The bare environment, without wrappers that cut it off, and the registry's limit of steps.
+    """The environment without wrappers that truncate it, and the registry's maximum of steps.
 
-    backend: `physx_cpu` or `physx_cuda`. Raises Refused for what there isn't.
+    backend: `physx_cpu` or `physx_cuda`. Raises Refused for a missing package, an unknown task or impossible options.
     """
     if importlib.util.find_spec("mani_skill") is None:
         raise Refused("no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
@@ -200,7 +201,7 @@ def made(
     parse = sapien_env.parse_sim_and_render_backend
 
     def parsed(sim: str, render: str) -> Any:
-        """ManiSkill takes no name for a device that renders by software."""
+        """ManiSkill has no name for a device that renders in software."""
         return dataclasses.replace(
             parse(sim, "none"), render_device=devices.device(rendering), render_backend="sapien_" + rendering
         )
@@ -231,14 +232,16 @@ def made(
 
 
 def facts(env: Any, control_mode: str) -> dict[str, Any]:
-    """What the parent must know of an environment."""
+    """The properties of an environment that the parent needs."""
     space = env.single_action_space
     if not hasattr(space, "shape") or space.shape is None or len(space.shape) != 1:
-        raise Refused(f"{env.spec.id}: its actions are no list of numbers ({type(space).__name__}): it has several robots")
+        raise Refused(
+            f"{env.spec.id} has several robots (its action space is a {type(space).__name__}), which mmrl doesn't support"
+        )
     if (space.low != -1).any() or (space.high != 1).any():
         raise Refused(
-            f"{env.spec.id}: actions of control_mode = {control_mode!r} are not within -1 and 1: "
-            f"take one of {', '.join(CONTROL_MODES)}"
+            f"{env.spec.id}: actions of control_mode = {control_mode!r} are not between -1 and 1: "
+            f"choose one of {', '.join(CONTROL_MODES)}"
         )
     parts = list(getattr(env.agent.controller, "controllers", ()))
     return {
@@ -252,8 +255,8 @@ def facts(env: Any, control_mode: str) -> dict[str, Any]:
 
 
 def units(controller: Any) -> tuple[float, ...]:
-    """What 1 of each number is, in metres or radians; empty where a number isn't that times something, as that of a target with
-    another middle than 0. A gripper's says nothing."""
+    """Metres or radians for a value of 1 of each number of an action; empty if a number isn't proportional to its motion, such as
+    a target whose range isn't centred at 0. A gripper's has no meaning."""
     found: list[float] = []
     for name, part in getattr(controller, "controllers", {"arm": controller}).items():
         config, count = part.config, int(part.single_action_space.shape[0])
@@ -264,17 +267,17 @@ def units(controller: Any) -> tuple[float, ...]:
         for each in names:
             low, high = (getattr(config, f"{each}_{end}" if each else end, None) for end in ("lower", "upper"))
             if low is None and each == "rot":
-                continue  # it moves without turning
+                continue  # it moves without rotating
             if not isinstance(low, int | float) or not isinstance(high, int | float) or high <= 0 or low != -high:
                 return ()
-            # `PDEEPoseController` multiplies turns by `rot_lower`, whatever its sign; all else goes from lower to upper
+            # `PDEEPoseController` multiplies rotations by `rot_lower`, whatever its sign; all else goes from lower to upper
             scale = float(low if each == "rot" else high) if config.normalize_action else 1.0
             found += [scale] * (3 if each else count)
     return tuple(found) if len(found) == controller.single_action_space.shape[0] else ()
 
 
 def check_names(env: Any, cameras: tuple[str, ...], parts: tuple[str, ...]) -> None:
-    """Raises Refused for a camera or a part that an environment doesn't have. It is reset by this."""
+    """Raises Refused for a camera or a part that an environment doesn't have. Resets the environment."""
     env.reset(seed=0)
     for kind, wanted, known in (("camera", cameras, set(env._sensors)), ("part", parts, set(env.get_info()))):
         if missing := [name for name in wanted if name not in known]:
@@ -282,7 +285,8 @@ def check_names(env: Any, cameras: tuple[str, ...], parts: tuple[str, ...]) -> N
 
 
 def show_goals(env: Any) -> None:
-    """Draws what ManiSkill hides from the robot's cameras, such as the ball at PickCube's goal: nothing else shows the goal."""
+    """Shows objects that ManiSkill hides from the robot's cameras, such as the ball at PickCube's goal: nothing else shows the
+    goal."""
     sensed = env._get_obs_sensor_data
 
     def shown(*arguments: Any, **options: Any) -> Any:
@@ -295,7 +299,7 @@ def show_goals(env: Any) -> None:
 
 
 def tensors(obs: Any, info: dict[str, Any], cameras: tuple[str, ...], parts: tuple[str, ...], torch: Any) -> dict[str, Any]:
-    """What N environments show, but for the reward: name -> [N, ...]."""
+    """The observations and infos of N environments, without the reward: name -> [N, ...]."""
     from mani_skill.utils import common
 
     if isinstance(obs, dict):
@@ -319,12 +323,12 @@ def said(error: BaseException) -> str:
 
 
 def _check_assets(env_id: str, needed: list[str]) -> None:
-    """ManiSkill would ask at the terminal, and exit."""
+    """Checks for missing files: ManiSkill would ask at the terminal, and exit."""
     from mani_skill.utils import assets
 
     for name in needed:
         sources = assets.expand_data_group_into_individual_data_source_ids(name) if name in assets.DATA_GROUPS else [name]
         if missing := [source for source in sources if not assets.is_data_source_downloaded(source)]:
             raise Refused(
-                f"{env_id} needs files from elsewhere ({missing[0]!r}): python -m mani_skill.utils.download_asset {name}"
+                f"{env_id} needs files that must be downloaded ({missing[0]!r}): python -m mani_skill.utils.download_asset {name}"
             )

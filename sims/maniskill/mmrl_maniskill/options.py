@@ -1,4 +1,4 @@
-"""The options that both ways to play a task have, checked."""
+"""Checks of the options that `maniskill/env` and `maniskill/batch` share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl.api.simulators.checks import check_count
 
 
 def check_options(what: str, num_envs: int, size: int, cameras: Sequence[str], obs: str) -> None:
-    """Refuse, in one line that begins with `what`, what no ManiSkill environment can be made with."""
+    """Raises UserError for values that no ManiSkill environment supports; the message begins with `what`."""
     check_count(what, num_envs)
     if isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 1024:
         raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 1024")

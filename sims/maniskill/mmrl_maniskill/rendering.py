@@ -1,4 +1,4 @@
-"""Which device renders: a GPU, else a software driver for Vulkan, else none. What is tried is tried in a process of its own."""
+"""Chooses the device that renders: a GPU, else a software driver for Vulkan, else none. Each is tried in a separate process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mmrl import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
 
 PROBE_S = 120.0
-"""Seconds that a device may take for its first pictures; drivers that hang do so for ever."""
+"""Timeout in seconds for the first pictures of a device, as some drivers hang forever."""
 DRIVERS = (
     "/usr/share/vulkan/icd.d/lvp_icd*.json",
     "/etc/vulkan/icd.d/lvp_icd*.json",
     "/usr/lib*/chromium/vk_swiftshader_icd.json",
 )
-"""Where software drivers lie: lavapipe of Mesa, SwiftShader of Chromium."""
+"""Paths of software drivers: Mesa's lavapipe, Chromium's SwiftShader."""
 VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
-CURE = "apt-get install libvulkan1 chromium, whose SwiftShader renders by software; or mesa-vulkan-drivers, version 25 or later"
+CURE = "apt-get install libvulkan1 chromium, whose SwiftShader renders in software; or mesa-vulkan-drivers, version 25 or later"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,38 +30,38 @@ class Rung:
     rendering: str
     """`gpu`, `software` or `none`."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables that processes need before they import sapien."""
+    """Environment variables that processes need before they import sapien."""
     driver: str = ""
-    """The driver's file, or what was found of the others."""
+    """The driver's file, or why the others were skipped."""
 
 
 def choose(wanted: str, pictures: bool, python: str | None = None, seconds: float = PROBE_S) -> Rung:
-    """The first rung that works. wanted: `auto`, `gpu`, `software` or `none`. pictures: they are needed, not only states.
-    seconds: that each device may take.
+    """The first rung that works. wanted: `auto`, `gpu`, `software` or `none`. pictures: whether pictures are needed, not only
+    states. seconds: timeout for each device.
 
-    Raises UserError where what is wanted can't be had. A warning says when `auto` passes over what doesn't work.
+    Raises UserError if the wanted device doesn't work. Warns if `auto` skips a device that doesn't work.
     """
     if wanted == "none":
         if pictures:
-            raise UserError('rendering = "none" gives no pictures: take obs = "state", or rendering = "auto"')
+            raise UserError('rendering = "none" gives no pictures: set obs = "state", or rendering = "auto"')
         return Rung(rendering="none")
     tried: list[str] = []
     for rung in _rungs(wanted):
         why = _probe(rung.rendering, tuple(sorted(rung.environment.items())), python, seconds)
         if why is None:
             if tried:
-                warnings.warn(f"maniskill renders by {rung.driver}: {'; '.join(tried)}", stacklevel=2)
+                warnings.warn(f"maniskill renders with {rung.driver}: {'; '.join(tried)}", stacklevel=2)
             return rung
         tried.append(f"{rung.driver} doesn't work ({why})")
     found = "; ".join(tried) or "no GPU and no software driver for Vulkan was found"
     if pictures or wanted != "auto":
-        raise UserError(f"maniskill can't render: {found}: {CURE}" + ('; or take obs = "state"' if pictures else ""))
-    warnings.warn(f"maniskill gives states alone: {found}: {CURE}", stacklevel=2)
+        raise UserError(f"maniskill can't render: {found}: {CURE}" + ('; or set obs = "state"' if pictures else ""))
+    warnings.warn(f"maniskill gives states but no pictures: {found}: {CURE}", stacklevel=2)
     return Rung(rendering="none", driver=found)
 
 
 def _rungs(wanted: str) -> list[Rung]:
-    """What there is to try, the fastest first."""
+    """The rungs to try, the fastest first."""
     named = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), None)
     rungs = []
     if wanted in ("auto", "gpu") and (wanted == "gpu" or any(Path("/dev").glob("nvidia[0-9]*"))):

@@ -1,4 +1,4 @@
-"""`maniskill/env` and the tasks by name: N ManiSkill environments on the CPU, a process each."""
+"""`maniskill/env` and the named tasks: N ManiSkill environments on the CPU, one process each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mmrl_maniskill.options import check_options
 from mmrl_maniskill.rendering import choose
 
 START_S = 180.0
-"""Seconds that a process may take for its first pictures; with a software driver that is a matter of its CPU."""
+"""Timeout in seconds for the first pictures of a process; with a software driver they depend on the CPU."""
 
 
 class ManiSkill(ProcessSimulator):
-    """A ManiSkill task; PhysX on the CPU takes one environment a process.
+    """A ManiSkill task; PhysX on the CPU supports one environment per process.
 
     Example::
 
@@ -46,11 +46,12 @@ class ManiSkill(ProcessSimulator):
         timeout_s: float = 60.0,
         python: str | None = None,
     ) -> None:
-        """env_id: of ManiSkill's registry. obs: `rgb`, pictures beside what the robot knows of itself; `state`, everything that
-        is known, and no pictures. size: pixels of a side. cameras: of the task's. control_mode: what an action is. reward:
-        the simulator's own. goals: draw the marks of goals that ManiSkill hides from the robot's cameras. parts: what of the
-        task's `evaluate` is given as `Transition.parts`. rendering: `auto` takes a GPU, else a software driver, else (for
-        `state`) none. timeout_s: seconds after which a process that doesn't answer is killed. python: another interpreter.
+        """env_id: of ManiSkill's registry. instruction: the task, in words. obs: rgb, pictures and the robot's proprioception; or
+        state, the full state without pictures. size: side of the pictures in pixels. cameras: names of the task's cameras.
+        control_mode: ManiSkill's control mode of the actions. reward: ManiSkill's reward mode. goals: draw the markers of goals
+        that ManiSkill hides from the robot's cameras. parts: entries of the task's `evaluate` that are given as
+        `Transition.parts`. rendering: auto, gpu, software or none; auto is a GPU, else a software driver, else (for state) none.
+        timeout_s: seconds after which a process that doesn't answer is killed. python: another interpreter for the processes.
         """
         what = f"maniskill ({env_id})"
         check_options(what, num_envs, size, cameras, obs)
@@ -86,4 +87,4 @@ class ManiSkill(ProcessSimulator):
             device=device,
         )
         self.rendering = rung
-        """What renders."""
+        """The device that renders."""

@@ -1,11 +1,11 @@
-"""The tasks of ManiSkill 3.0 that need no files from elsewhere, with what is asked for and what can be said of a state."""
+"""The tasks of ManiSkill 3.0 that need no downloads, with their instructions and the parts of their success."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 CAMERAS = ("base_camera", "hand_camera")
-"""The second is on the wrist, where the robot is a `panda_wristcam`."""
+"""The second is on the wrist, if the robot is a `panda_wristcam`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,17 +13,17 @@ class Task:
     """One task."""
 
     env_id: str
-    """Its name in ManiSkill's registry."""
+    """Name in ManiSkill's registry."""
     instruction: str
-    """What is to be done, for the policy: ManiSkill has no words for it."""
+    """The task in words, for the policy: ManiSkill has no instructions."""
     parts: tuple[str, ...] = ()
-    """What the task's `evaluate` says of a state besides `success`, true or false, by its names there."""
+    """Boolean entries of the task's `evaluate` besides `success`."""
     max_steps: int = 50
-    """The registry's limit of an episode."""
+    """The registry's maximum of steps of an episode."""
     reward: str = "normalized_dense"
-    """The richest of ManiSkill's rewards that the task has."""
+    """The densest of ManiSkill's reward modes that the task has."""
     stick: bool = False
-    """The arm has no gripper."""
+    """Whether the arm has no gripper."""
 
 
 ENVIRONMENTS = {
