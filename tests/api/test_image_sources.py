@@ -132,6 +132,6 @@ def test_pieces_of_photographs():
         source.open("train", 2).tobytes() == PhotographCrops(32, {"train": 9}, 0, ("china", "coffee")).open("train", 2).tobytes()
     )
     for wrong in (["cat"], "china", 5, True, None, {}, [5], [["china"]], ["x" * 9000]):
-        with pytest.raises(UserError, match=r"photographs = .* must be a list of names of astronaut") as caught:
+        with pytest.raises(UserError, match=r"photographs = .* must be a list of names out of astronaut") as caught:
             PhotographCrops(32, {"train": 1}, 0, wrong)
         assert len(str(caught.value)) < 500

@@ -84,7 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ttrv": rl(labels="ttrv", also={"generate": {"max_tokens": 1}}),
     "co-reward": rl(["picture", "text"], labels="co-reward", also={"generate": {"max_tokens": 1}}),
     "remax": rl(algorithm="remax", overlong="mask"),
-    "stages": case({**SFT, "steps": 3}, {**RL, "steps": 4, "ema": 0.5}, {**DISTILL, "steps": 3}),
+    "stages": case({**SFT, "steps": 3}, {**RL, "steps": 4, "ema_decay": 0.5}, {**DISTILL, "steps": 3}),
     "reverse": case(DISTILL | {"divergence": "reverse"}, tasks=["picture", "text"]),
     "hard": case(DISTILL | {"divergence": "hard"}),
     "ema": rl(ema_decay=0.6),
@@ -110,7 +110,7 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
     "muon, sharded": case(SFT | {"optimizer": "muon"}),
-    "ahead": rl(importance_sampling="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
+    "stale": rl(importance_sampling="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
     "asked otherwise": rl(
         ["clip", "text", "picture"],
         steps=2,

@@ -186,7 +186,7 @@ class PhotographCrops:
     def __post_init__(self) -> None:
         listed = isinstance(self.names, list | tuple)
         if not listed or any(not isinstance(name, str) or name not in PHOTOGRAPHS for name in self.names):
-            raise UserError(f"photographs = {self.names!r:.200} must be a list of names of {', '.join(PHOTOGRAPHS)}")
+            raise UserError(f"photographs = {self.names!r:.200} must be a list of names out of {', '.join(PHOTOGRAPHS)}")
         self.ids = {split: [f"{split}-{i:05d}" for i in range(count)] for split, count in self.counts.items()}
 
     def name(self, split: str, index: int) -> str:

@@ -335,7 +335,7 @@ def test_another_process_makes_the_same_of_a_folder(folder):
         (Full, {"train": 0}, "train = 0 must be a whole number from 1"),
         (Full, {"seed": 1.5}, "seed = 1.5 must be a whole number"),
         (Full, {"each": 0}, "each = 0 must be"),
-        (Full, {"photographs": ["cat"]}, r"photographs = \['cat'\] must be a list of some of astronaut, "),
+        (Full, {"photographs": ["cat"]}, r"photographs = \['cat'\] must be a list of names out of astronaut, "),
         *((Full, {"photographs": wrong}, "photographs = .* must be a list") for wrong in (5, True, None, {}, [5])),
         (Full, {"path": True}, "path = True must be a text"),
         (Full, {"path": "x" * 3000}, r"folder \.\.\.x* can't be read: File name too long"),

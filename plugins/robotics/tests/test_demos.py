@@ -251,16 +251,19 @@ def test_people_are_shown_what_is_demonstrated_and_what_is_played(made, played):
         ({"folder": 3}, r"folder = 3 must be a text"),
         (
             {"folder": "/nowhere"},
-            r"/nowhere/meta/info.json does not exist: folder must contain a data set in LeRobot's format \(RLDS",
+            r"/nowhere/meta/info.json does not exist: folder must contain a data set in LeRobot's format \(convert RLDS first",
         ),
         ({"cameras": "front"}, r"cameras = 'front' must be a table, such as \{ front = "),
         (
             {"cameras": {"front": "observation.images.top"}},
-            r"cameras.front = .* is no key .* it has observation.images.front, obs",
+            r"cameras.front = .* is not a key of the data set .* it has observation.images.front, obs",
         ),
         ({"cameras": {"front": "action"}}, r"cameras.front = 'action' is not a key"),
-        ({"state": "observation.pose"}, r"state = 'observation.pose' is no key .*: it has observation.state, action"),
-        ({"action": "task_index"}, r"action = 'task_index' is no key .*: it has observation.state, action"),
+        (
+            {"state": "observation.pose"},
+            r"state = 'observation.pose' is not a key of the data set .*: it has observation.state, action",
+        ),
+        ({"action": "task_index"}, r"action = 'task_index' is not a key of the data set .*: it has observation.state, action"),
         ({"units": "metres"}, r"units = 'metres' is unknown: choose one of simulator, physical"),
         ({"cache_mb": -1}, r"cache_mb = -1 must be a whole number from 0"),
         ({"cameras": {}, "state": ""}, r"observations would be empty: set a camera or a state"),
@@ -384,11 +387,7 @@ def test_a_broken_episode_is_named_and_the_others_can_be_used(made, tmp_path, ki
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: '{"episode_index": 0}'), r"has no episode_index or no length"),
         ("png", lambda f: meta(f, "episodes.jsonl", lambda t: t + "{"), r"episodes.jsonl line 6 is no JSON"),
         ("png-v3", lambda f: shutil.rmtree(f / "meta" / "episodes"), r"meta/episodes has no table: download the whole data set"),
-        (
-            "png-v3",
-            info(data_path="data/{where}.parquet"),
-            r"episode 0 doesn't say 'where', which its path in meta/info.json needs",
-        ),
+        ("png-v3", info(data_path="data/{where}.parquet"), r"episode 0 has no 'where', which its path in meta/info.json needs"),
     ],
 )
 def test_a_data_set_without_its_outline_is_refused_at_once(made, tmp_path, kind, damage, message):

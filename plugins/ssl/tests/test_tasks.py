@@ -264,7 +264,7 @@ def test_a_folder_is_split_by_name_and_broken_pictures_are_named(cls, folder):
         (Rotation, {"size": 20}, "size = 20 must be a whole number from 28"),
         (Rotation, {"size": 56.0}, "size = 56.0 must be"),
         (Rotation, {"train": True}, "train = True must be"),
-        (Rotation, {"photographs": ["cat"]}, r"photographs = \['cat'\] must be a list of some of"),
+        (Rotation, {"photographs": ["cat"]}, r"photographs = \['cat'\] must be a list of names out of"),
         *(
             (Rotation, {"photographs": wrong}, "photographs = .* must be a list")
             for wrong in (5, True, None, {}, [5], [["china"]])

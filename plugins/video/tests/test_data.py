@@ -136,7 +136,7 @@ def test_parts_of_the_clip_and_several_spans(filmed, table):
     (prompt,) = every(TemporalData(path=path, videos=str(filmed), shares=ALL))
     assert prompt.answer == [[1, 2], [4, 5.5]] and prompt.meta["asks"] == "spans"
     assert TemporalData(path=path, videos=str(filmed), shares=ALL).gold(prompt) == "1 to 2, 4 to 5.5"
-    with pytest.raises(UserError, match=r"two\.json item 0: it has 2 spans, and time-r1 knows one"):
+    with pytest.raises(UserError, match=r"two\.json item 0: it has 2 spans, and time-r1 needs one"):
         every(TemporalData(path=path, videos=str(filmed), shares=ALL, style="time-r1"))
 
 

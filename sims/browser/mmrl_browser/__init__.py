@@ -1,4 +1,5 @@
-"""Web pages in a real browser: MiniWoB++, folders of HTML, pages made on the spot; no network but what is served here."""
+"""Web pages in a real browser: MiniWoB++, folders of HTML files, HTML texts; without network, except for the pages served
+here."""
 
 from mmrl import SimulatorSpec, hookimpl
 
@@ -22,6 +23,6 @@ def mmrl_simulators() -> list[SimulatorSpec]:
 
     return [
         screens("miniwob", "miniwob:MiniWoB", "MiniWoB++'s 125 pages, with its seeds and rewards"),
-        screens("folder", "folder:Folder", "a folder of your own pages, and what is to be done on them"),
-        screens("html", "html:Html", "pages that are given as HTML"),
+        screens("folder", "folder:Folder", "a folder of your own HTML pages, with instructions and success conditions"),
+        screens("html", "html:Html", "pages given as HTML text"),
     ]

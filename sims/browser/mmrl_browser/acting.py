@@ -1,4 +1,4 @@
-"""Actions done to a page, as a person's mouse and keyboard would do them."""
+"""Actions on a page, with mouse and keyboard events as from a person."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mmrl_browser.page import CLOCK, Page
 
 ACTIONS = frozenset(("click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "open"))
 TYPED, INSERTED = 200, 10_000
-"""Characters that are typed key by key, and put in at once; more are refused."""
+"""Maximum characters typed key by key, and inserted at once; longer texts are refused."""
 LONG_PRESS_MS = 700
 STEPS = 4
-"""Moves of the mouse between the ends of a drag."""
+"""Mouse moves of a drag."""
 KEYS = frozenset(
     (
         *("Enter", "Tab", "Escape", "Backspace", "Delete", "Space", "Home", "End", "PageUp", "PageDown", "Insert"),
@@ -35,11 +35,12 @@ WHEEL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
 class Refused(Exception):
-    """An action that makes no sense here; the message says why."""
+    """An action that isn't possible here; the message says why."""
 
 
 async def perform(page: Page, action: Action) -> None:
-    """Does it, without waiting for what follows. Raises Refused; EnvironmentFailed where the page hangs."""
+    """Performs an action, without waiting for its effects. Raises Refused for an impossible action, EnvironmentFailed if the page
+    hangs."""
     mouse, keyboard = page.page.mouse, page.page.keyboard
     kind = action.kind
     if kind in ("click", "double-click", "long-press"):
@@ -72,7 +73,7 @@ async def perform(page: Page, action: Action) -> None:
 
 
 def on_screen(page: Page, at: Point | None) -> Point:
-    """The place, or Refused where there is none on the screen."""
+    """The action's place. Raises Refused without a place, or for one off the screen."""
     if at is None:
         raise Refused("the action needs a place")
     x, y = at
@@ -83,7 +84,7 @@ def on_screen(page: Page, at: Point | None) -> Point:
 
 
 def key_of(text: str) -> str:
-    """A key as Playwright names it, such as `Control+A`. Raises Refused for what is no key."""
+    """A key by Playwright's name, such as `Control+A`. Raises Refused for an unknown key."""
     if len(text) > 40:
         raise Refused(f"{text[:20]!a}... is no key")
     *before, last = re.split(r"\s*[+-]\s*", text.strip()) if len(text.strip()) > 1 else [text.strip() or " "]
@@ -113,7 +114,7 @@ async def _drag(page: Page, start: Point, end: Point) -> None:
 
 
 async def _scroll(page: Page, x: float, y: float, direction: str) -> None:
-    """By three quarters of the screen, of whatever can be scrolled there."""
+    """Scrolls by three quarters of the scrollable area at this place."""
     right, down = WHEEL[direction]
     await page.page.mouse.move(x, y)
     await page.page.mouse.wheel(0.75 * page.size[0] * right, 0.75 * page.size[1] * down)

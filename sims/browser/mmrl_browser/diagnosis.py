@@ -1,4 +1,4 @@
-"""What `mmrl doctor` says of the browser and of what drives it."""
+"""`mmrl doctor`'s checks of the browser and of Playwright."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def findings() -> dict[str, dict[str, str]]:
 
 
 def package(name: str, adds: str) -> dict[str, str]:
-    """adds: what is missing without it."""
+    """adds: what the package adds."""
     try:
         return {"state": "ok", "detail": metadata.version(name)}
     except metadata.PackageNotFoundError:
@@ -36,5 +36,5 @@ def chromium() -> dict[str, str]:
     except UserError as error:
         return {"state": "missing", "detail": str(error).partition(":")[0], "cure": CURE}
     except (subprocess.SubprocessError, OSError) as error:
-        return {"state": "broken", "detail": f"{path} doesn't answer: {error}", "cure": CURE}
+        return {"state": "broken", "detail": f"{path} doesn't start: {error}", "cure": CURE}
     return {"state": "ok", "detail": f"{said.strip()} ({path})"}

@@ -1,7 +1,7 @@
-"""One Chromium for a process, driven by Playwright in a thread of its own, and a pool of pages in it, each in its own context.
+"""One Chromium per process, controlled by Playwright in a separate thread, with a pool of pages, each in its own context.
 
-The thread's event loop serves all pages side by side; what other threads ask is handed to it. A page that crashes or hangs is
-thrown away with its context, and a browser that dies is started again.
+The thread's event loop serves all pages concurrently; other threads submit their calls to it. A page that crashes or hangs is
+discarded with its context, and a browser that dies is restarted.
 """
 
 from __future__ import annotations
@@ -22,41 +22,39 @@ from mmrl_browser.site import Site
 
 T = TypeVar("T")
 After = Literal["nothing", "prepare", "keep"]
-"""What becomes of a page that an episode is done with."""
+"""What happens to a page after an episode, see `Driver.give_back`."""
 PATIENCE_S = 60.0
-"""For the browser to start, and for a new page."""
+"""Timeout for the browser's start, and for a new page."""
 KEPT = 8
-"""Pages that stay as they were prepared, in case that is wanted, before one of them is shown something else."""
+"""Maximum of pages that stay prepared; above it, one of them is reused for other content."""
 SPARE = 2
-"""Pages that are being prepared before others wait for them instead of opening new ones."""
+"""Number of pages in preparation from which a request waits for one instead of opening a new page."""
 GONE = "Failed to find context"
-"""What the browser says of a context that is closed already, as after a crash: there is nothing left to close."""
+"""The browser's error for a context that is already closed, as after a crash."""
 AT_ONCE = 2
-"""Pages that do something at the same time, for each core."""
+"""Pages that work at the same time, per core."""
 
 
 class Driver:
-    """See the module. Made by `driver()`, one for each process."""
+    """See the module. Made by `driver()`, one per process."""
 
     def __init__(self) -> None:
-        """Raises UserError where Playwright or Chromium are missing or don't start."""
+        """Raises UserError if Playwright or Chromium is missing or doesn't start."""
         try:
             from playwright.async_api import async_playwright
         except ModuleNotFoundError:
-            raise UserError(
-                'a browser is driven by playwright, which is not installed: pip install "multimodal-rl[browser]"'
-            ) from None
+            raise UserError('a browser needs playwright, which is not installed: pip install "multimodal-rl[browser]"') from None
         self.path = executable()
         self.site = Site()
         self.lost = 0
-        """Pages that crashed or hung, so far."""
+        """Number of pages that crashed or hung."""
         self._idle: dict[Shape, list[Page]] = {}
         self._preparing: dict[Shape, int] = {}
         self._prepared = asyncio.Condition()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="browser", daemon=True).start()
         self.turn = asyncio.Semaphore(AT_ONCE * (os.cpu_count() or 1))
-        """Whatever is asked of a page takes one: more at once would be slower, and seem to hang."""
+        """Every operation on a page takes a slot: more at once would be slower, and seem to hang."""
         self._starting = asyncio.Lock()
         self._play: Any = None
         self._browser: Any = None
@@ -69,7 +67,8 @@ class Driver:
             raise
 
     def run(self, work: Coroutine[Any, Any, T], patience_s: float | None = None) -> T:
-        """What this comes to, awaited by the browser's thread. Raises EnvironmentFailed where it takes more than `patience_s`."""
+        """The result of a coroutine, run in the browser's thread. Raises EnvironmentFailed if it takes longer than `patience_s`
+        seconds."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(patience_s)
@@ -80,8 +79,8 @@ class Driver:
     # -- pages ------------------------------------------------------------------------------------------------------------
 
     async def page(self, shape: Shape, wanted: tuple[str, int]) -> Page:
-        """A page that nobody else has, best one that shows what is wanted already. Raises EnvironmentFailed where none can be
-        made."""
+        """A page for exclusive use, preferably one that already shows the `wanted` address and seed. Raises EnvironmentFailed if
+        none can be opened."""
         async with self._prepared:
             idle = self._idle.setdefault(shape, [])
             while not idle and self._preparing.get(shape, 0) > SPARE:
@@ -102,8 +101,8 @@ class Driver:
             raise EnvironmentFailed(f"no page could be opened: {first_line(error)}") from error
 
     def give_back(self, page: Page, then: After = "nothing") -> None:
-        """From the browser's thread. A page that is broken or worn is closed. then: `prepare` shows again what it showed, for the
-        next episode, while nobody waits; `keep` leaves it as it is for that."""
+        """Returns a page to the pool; call it in the browser's thread. Closes a broken or worn page. then: `prepare` reloads its
+        content in the background for the next episode; `keep` leaves it as it is for the next episode."""
         if page.broken:
             self.lost += 1
         if not page.usable:
@@ -119,7 +118,7 @@ class Driver:
             self._aside(self._again(page, page.leave))
 
     async def _again(self, page: Page, ready: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Makes a page ready for another episode."""
+        """Makes a page ready for the next episode."""
         try:
             async with self.turn:
                 await ready()
@@ -136,27 +135,28 @@ class Driver:
         self._aside(self._closed(page))
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Done while nobody waits for it."""
+        """Runs a coroutine in the background."""
         task = self._loop.create_task(work)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
     async def _closed(self, page: Page) -> None:
-        """A context that can't be closed holds a renderer that doesn't stop: then the browser is started anew."""
+        """Closes the page's context. A context that can't be closed has a renderer that doesn't stop: then the browser is
+        restarted."""
         browser = page.browser
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await page.context.close()
         except TimeoutError:
-            warnings.warn("the browser doesn't close a page that hangs: it is started anew", stacklevel=1)
-            with contextlib.suppress(Exception):  # it is being given up: whether it says good-bye doesn't matter
+            warnings.warn("the browser can't close a page that hangs, so the browser is restarted", stacklevel=1)
+            with contextlib.suppress(Exception):  # the browser is discarded: errors don't matter
                 await asyncio.wait_for(browser.close(), DEADLINE_S)
         except Exception as error:  # noqa: BLE001
             if browser.is_connected() and GONE not in str(error):
                 warnings.warn(f"a page of the browser could not be closed: {first_line(error)}", stacklevel=1)
 
     async def _launched(self) -> Any:
-        """The browser, started where it isn't running."""
+        """The browser, started if it isn't running."""
         async with self._starting:
             if self._browser is not None and self._browser.is_connected():
                 return self._browser
@@ -178,11 +178,11 @@ class Driver:
                         raise UserError(
                             f"{self.path} doesn't start: {first_line(error)}; try `{self.path} --headless --version`"
                         ) from error
-                    self._play = None  # what drives it may have died with it: once more with another
+                    self._play = None  # Playwright may have died with it: try once more with a new one
             return self._browser
 
     async def processes(self) -> dict[str, list[int]]:
-        """The ids of the browser's processes, by what they are: browser, renderer, GPU, utility."""
+        """The ids of the browser's processes by type: browser, renderer, GPU, utility."""
         session = await (await self._launched()).new_browser_cdp_session()
         found: dict[str, list[int]] = {}
         for process in (await session.send("SystemInfo.getProcessInfo"))["processInfo"]:
@@ -193,7 +193,7 @@ class Driver:
     # -- the end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the browser and its thread."""
+        """Closes the browser and ends its thread."""
         if self._loop.is_closed():
             return
         with contextlib.suppress(EnvironmentFailed):
@@ -203,7 +203,7 @@ class Driver:
 
     async def _ended(self) -> None:
         if self._browser is not None:
-            with contextlib.suppress(Exception):  # it may be gone already
+            with contextlib.suppress(Exception):  # it may be closed already
                 await self._browser.close()
         if self._play is not None:
             await self._play.stop()
@@ -211,7 +211,8 @@ class Driver:
 
 @contextlib.contextmanager
 def _in_a_session_of_their_own(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Processes that are started by this loop meanwhile: Ctrl-C in a terminal is for the run, which ends the browser itself."""
+    """Starts this loop's processes in a separate session, so that Ctrl-C in a terminal reaches only the run, which closes the
+    browser."""
     plain = asyncio.create_subprocess_exec
 
     async def started(*command: Any, **options: Any) -> Any:
@@ -234,7 +235,7 @@ _making = threading.Lock()
 
 
 def driver() -> Driver:
-    """This process's browser, started when it is first asked for and closed when the process ends."""
+    """This process's browser, started at the first call and closed at the process's exit."""
     with _making:
         pid = os.getpid()  # a forked child has none of its parent's threads
         if pid not in _made:
@@ -245,7 +246,7 @@ def driver() -> Driver:
 
 
 def close() -> None:
-    """Ends this process's browser, if there is one; the next `driver()` starts another."""
+    """Closes this process's browser, if there is one; the next `driver()` starts a new one."""
     found = _made.pop(os.getpid(), None)
     if found is not None:
         found.close()

@@ -1,7 +1,6 @@
-"""What a person who reads the instruction would do next, on some of MiniWoB++'s pages; from the page's own elements, not its
-source.
+"""Experts for some of MiniWoB++'s pages: the next action by the instruction and the visible elements, not the page's source.
 
-For demonstrations. Each page's expert is a function of the instruction, of the elements and of what was done so far.
+Used for demonstrations. A page's expert is a function of the instruction, the elements and the actions so far.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 def click(element: Element) -> Action:
-    """On its middle, or where it isn't covered."""
+    """A click on the element's centre, or on a place where it isn't covered."""
     return Action(kind="click", at=element.click_point)
 
 
 def named(elements: Sequence[Element], text: str, *roles: str) -> Element | None:
-    """The element with this text, among those of some roles."""
+    """The element with this text, among those with one of the roles."""
     wanted = text.strip().lower()
     return next((e for e in elements if e.text.strip().lower() == wanted and (not roles or e.role in roles)), None)
 
@@ -52,7 +51,7 @@ def _in_turn(says: str, elements: Sequence[Element], done: Sequence[Action]) -> 
 
 
 def _close(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
-    """`Close the dialog box by clicking the "x".`, or its button of a name."""
+    """`Close the dialog box by clicking the "x".`, or a named button."""
     quoted = _QUOTED.search(says)
     if quoted and (found := named(elements, quoted[1], "button")):
         return click(found)
@@ -89,7 +88,7 @@ def _typed(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Ac
 
 
 def _chosen(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
-    """`Select Ab, Cd and click Submit.`: every box or button of these labels, and then Submit."""
+    """`Select Ab, Cd and click Submit.`: every box or button with these labels, then Submit."""
     listed = re.match(r"Select (.*?) and click", says)
     wanted = [] if not listed or listed[1] == "nothing" else [name.strip() for name in listed[1].split(",")]
     for name in wanted:
@@ -100,7 +99,7 @@ def _chosen(says: str, elements: Sequence[Element], done: Sequence[Action]) -> A
 
 
 def _point(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
-    """`Click on the grid coordinate (-2,1).`, on the only picture: five by five points, thirty pixels apart."""
+    """`Click on the grid coordinate (-2,1).`, on the only picture: 5 by 5 points, 30 pixels apart."""
     place = re.search(r"\((-?\d),(-?\d)\)", says)
     pictures = of_role(elements, "image")
     if place is None or not pictures:
@@ -132,4 +131,4 @@ EXPERTS: Mapping[str, Expert] = {
     "grid-coordinate": _point,
     "click-collapsible-nodelay": _unfolded,
 }
-"""MiniWoB++'s name of a page -> its expert."""
+"""MiniWoB++'s page name -> its expert."""

@@ -1,9 +1,9 @@
-"""A folder of your own pages, and what is to be done on them.
+"""A folder of your own HTML pages, with instructions and success conditions.
 
-`tasks.json` in the folder is a list of {"name", "page", "instruction", "success"}: the page's file; what is to be done; and an
-expression of JavaScript that is true once it is done, such as `document.title === 'Sent'`, evaluated in the page after every
-action. {"failure"} is one that ends the episode without success. What pages draw with `Math.random` is drawn from the episode's
-seed. Without the file, every `.html` is a page on which nothing is to be done.
+`tasks.json` in the folder is a list of {"name", "page", "instruction", "success"}: page is a file, and success a JavaScript
+expression that is true when the task is done, such as `document.title === 'Sent'`. It is evaluated in the page after every
+action. The optional "failure" is an expression that ends the episode without success. The pages' `Math.random` uses the episode's
+seed. Without the file, every `.html` is a page without a task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmrl_browser.site import folder as files_of
 
 TASKS = "tasks.json"
 MOST = 10_000
-"""Pages in a folder."""
+"""Maximum number of pages in a folder."""
 KEYS = frozenset(("name", "page", "instruction", "success", "failure"))
 EVALUATED = """async source => {
   try { return [!!(await (0, eval)(source)), ""]; } catch (error) { return [false, `${error}` || "error"]; }
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 
 class Goal(NamedTuple):
-    """What is to be done on a page."""
+    """The task of a page."""
 
     page: str
     instruction: str = ""
@@ -43,13 +43,14 @@ class Goal(NamedTuple):
 
 
 class Folder(Browser):
-    """Screens of a folder. The action `open` leads to any file in it."""
+    """Screens of a folder's pages. The action `open` opens any file of the folder."""
 
     def __init__(self, folder: str, *, size: Sequence[int] = (640, 480), step_ms: int = 500) -> None:
-        """folder: with HTML files. size: [width, height] of the window in pixels. step_ms: of the page's time for each action."""
+        """folder: a folder with HTML files. size: [width, height] of the window in pixels. step_ms: milliseconds of the page's
+        time per action."""
         root = Path(folder)
         if not root.is_dir():
-            raise UserError(f"folder = {folder!r:.200} is no folder: name one with HTML files")
+            raise UserError(f"folder = {folder!r:.200} is not a folder: set it to one with HTML files")
         goals = _goals(root)
         super().__init__(lambda driver: Files(driver, root, goals), size, step_ms)
 
@@ -72,7 +73,7 @@ class Files:
         return self._url + quote(self.goals[page].page)
 
     def expert(self, page: str) -> None:
-        """Nobody knows."""
+        """None: there is no expert."""
 
     def opened(self, text: str) -> str | None:
         path = text.strip().lstrip("/").partition("#")[0].partition("?")[0]
@@ -84,56 +85,56 @@ class Files:
         return self._url + quote(path) if there else None
 
     async def begin(self, page: Page, name: str, seed: int) -> State:
-        """UserError for an expression that can't be evaluated, or holds already: it is the person's, not the page's."""
+        """Raises UserError if an expression can't be evaluated or is already true: then `tasks.json` is wrong, not the page."""
         goal = page.episode = self.goals[name]
         for expression in filter(None, (goal.success, goal.failure)):
             holds, error = await self._is(page, expression)
             if error or holds:
-                why = f"can't be evaluated in {goal.page}: {error}" if error else f"holds in {goal.page} before anything is done"
+                why = (
+                    f"can't be evaluated in {goal.page}: {error}" if error else f"is true in {goal.page} before the first action"
+                )
                 raise UserError(f"{self.root / TASKS}: {expression[:80]!r} {why}")
         return State(instruction=goal.instruction)
 
     async def state(self, page: Page) -> State:
         goal: Goal = page.episode
-        done, _ = await self._is(page, goal.success)  # an error now is false: the page may be another one
+        done, _ = await self._is(page, goal.success)  # an error counts as false here: the page may be another one now
         failed = not done and (await self._is(page, goal.failure))[0]
         reward = float(done) - float(failed)
         return State(instruction=goal.instruction, reward=reward, raw_reward=reward, terminated=done or failed, success=done)
 
     async def _is(self, page: Page, expression: str) -> tuple[bool, str]:
-        """(Whether it is true in the page, why it can't be evaluated); a promise is waited for."""
+        """(Whether the expression is true in the page, why it can't be evaluated); a promise is awaited."""
         if not expression:
             return False, ""
         found = await page.script(EVALUATED, expression)
         match found:
             case [bool(holds), str(error)]:
                 return holds, error[:120]
-        raise EnvironmentFailed(
-            f"the page answers {found!r:.60} where true or false is expected: it has replaced eval or its like"
-        )
+        raise EnvironmentFailed(f"the page returned {found!r:.60} instead of true or false: its script may have replaced eval")
 
 
 def _goals(root: Path) -> dict[str, Goal]:
-    """Page's name -> what is to be done there. Raises UserError for a file that can't be used."""
+    """Page name -> its task. Raises UserError for an invalid `tasks.json`."""
     file = root / TASKS
     if not file.is_file():
         pages = sorted(str(path.relative_to(root)) for path in itertools.islice(root.rglob("*.html"), MOST))
         if not pages:
-            raise UserError(f"{str(root)!r} holds no .html file")
+            raise UserError(f"{str(root)!r} has no .html file")
         return {page: Goal(page) for page in pages}
     try:
         rows: Any = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{file} is no JSON: {error}") from None
+        raise UserError(f"{file} is not valid JSON: {error}") from None
     if not isinstance(rows, list) or not rows:
-        raise UserError(f"{file} must be a list of tables with name, page, instruction and success")
+        raise UserError(f"{file} must be a list of objects with name, page, instruction and success")
     goals: dict[str, Goal] = {}
     for number, row in enumerate(rows):
         where = f"{file}: task {number}"
         if not isinstance(row, dict) or not isinstance(row.get("page"), str):
-            raise UserError(f"{where} must be a table with a page")
+            raise UserError(f"{where} must be an object with a page")
         if unknown := sorted(set(row) - KEYS):
-            raise UserError(f"{where} has {unknown[0]!r}, which is unknown.{did_you_mean(unknown[0], KEYS)}")
+            raise UserError(f"{where} has the unknown key {unknown[0]!r}.{did_you_mean(unknown[0], KEYS)}")
         for key in KEYS:
             if not isinstance(row.get(key, ""), str):
                 raise UserError(f"{where}: {key} must be a text, not {row[key]!r:.40}")

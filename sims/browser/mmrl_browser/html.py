@@ -1,4 +1,4 @@
-"""Pages that are given as HTML, for tasks that draw their own: the name of a page is its text."""
+"""Pages given as HTML text, for tasks that generate pages: the name of a page is its HTML."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mmrl_browser.screens import Browser, State
 from mmrl_browser.site import Page as Given
 
 KEPT = 64
-"""Texts at once: as many episodes of one maker may be under way."""
+"""Maximum number of stored texts, and so of concurrent episodes of one simulator."""
 LONGEST = 2**20
 _numbers = itertools.count()
 
 
 class Html(Browser):
-    """Screens that show whatever HTML they are started with. Nothing is to be done on them: they never end, and pay nothing."""
+    """Screens that show the HTML that they are started with. There is no task: episodes never end, and the reward is 0."""
 
     def __init__(self, *, size: Sequence[int] = (640, 480), step_ms: int = 500) -> None:
-        """size: [width, height] of the window in pixels. step_ms: of the page's time for each action."""
+        """size: [width, height] of the window in pixels. step_ms: milliseconds of the page's time per action."""
         super().__init__(Texts, size, step_ms)
 
 
@@ -41,7 +41,7 @@ class Texts:
 
     def address(self, page: str) -> str:
         if len(page) > LONGEST:
-            raise UserError(f"a page of {len(page):,} characters is too long: at most {LONGEST:,}")
+            raise UserError(f"the HTML has {len(page):,} characters; the maximum is {LONGEST:,}")
         name = f"{next(self._numbers)}.html"
         self._texts[name] = page.encode("utf-8", errors="replace")
         while len(self._texts) > KEPT:
@@ -53,7 +53,7 @@ class Texts:
         return None if body is None else Given(body, "text/html; charset=utf-8", lasting=False)
 
     def expert(self, page: str) -> None:
-        """Nobody knows."""
+        """None: there is no expert."""
 
     def opened(self, text: str) -> str | None:
         return None

@@ -1,5 +1,5 @@
 """MiniWoB++'s pages (Liu et al., Reinforcement Learning on Web Interfaces using Workflow-Guided Exploration; the package
-`miniwob`), with its seeds, its utterances and its rewards.
+`miniwob`), with its seeds, instructions and rewards.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mmrl_browser.screens import Browser, State
 from mmrl_browser.site import folder
 
 SIZE = (160, 210)
-"""Of its screens, in pixels."""
+"""Size of the screens in pixels."""
 WINDOW = (500, 320)
-"""Of the browser, as its own environment has it: beside the screen stand the rewards."""
+"""Size of the browser's window, as in the package's environment: the rewards are shown beside the screen."""
 HOST = "miniwob"
 READY_TRIES = 100
 BEGIN = """([seed, mode]) => {
@@ -41,13 +41,13 @@ STATE = "() => [WOB_DONE_GLOBAL, WOB_REWARD_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 
 
 class MiniWoB(Browser):
-    """Screens of 160 x 210 pixels. A page's seed is MiniWoB++'s; its time is that of its actions, `step_ms` each, so that the
-    reward which falls with time falls with the number of actions, and the ten seconds that most pages give are twenty of them."""
+    """Screens of 160 x 210 pixels. A page's seed is MiniWoB++'s. A page's time advances by `step_ms` per action, so its reward,
+    which falls with time, falls with the number of actions; the 10 seconds of most pages are 20 actions."""
 
     def __init__(self, *, step_ms: int = 500, mode: str = "train", fresh: bool = True) -> None:
-        """mode: its data mode, `train` or `test`, where a page has two. fresh: a page is loaded anew for each episode, so that it
-        depends on its seed alone; false begins the next episode in the page as it is, as the package's own environment does,
-        which is faster, and some pages keep things."""
+        """step_ms: milliseconds of the page's time per action. mode: MiniWoB++'s data mode, train or test, for pages that have
+        both. fresh: load the page anew for each episode, so that the episode depends on its seed alone; false starts the next
+        episode in the same page, like the package's environment: faster, but some pages keep state."""
         if mode not in ("train", "test"):
             raise UserError(f"mode = {mode!r:.40} is unknown: choose train or test")
         super().__init__(lambda driver: Tasks(driver, mode, "prepare" if fresh else "keep"), SIZE, step_ms, WINDOW)
@@ -78,25 +78,25 @@ class Tasks:
         await page.script(BEGIN, [seed, self.mode])
         for _ in range(READY_TRIES):
             if (said := await page.script(SAYS)) is not None:
-                await page.wait(0)  # for pictures that the episode shows
+                await page.wait(0)  # loads the episode's pictures
                 page.episode = str(said)
                 return State(instruction=page.episode)
             await page.wait(LOADING_MS)
-        raise EnvironmentFailed(f"MiniWoB++'s page {name!r} doesn't get ready")
+        raise EnvironmentFailed(f"MiniWoB++'s page {name!r} doesn't become ready")
 
     async def state(self, page: Page) -> State:
         try:
             done, reward, raw = await page.script(STATE)
             reward, raw = float(reward), float(raw)
-        except (TypeError, ValueError) as error:  # the page has replaced what the episode counts on
-            raise EnvironmentFailed(f"the page doesn't say how its episode stands: {error}") from error
+        except (TypeError, ValueError) as error:  # the page has replaced MiniWoB++'s variables
+            raise EnvironmentFailed(f"the page doesn't report the state of its episode: {error}") from error
         if not done:
             return State(instruction=page.episode)
         return State(instruction=page.episode, reward=reward, raw_reward=raw, terminated=True, success=raw == 1.0)
 
 
 def home() -> Path:
-    """Where the package keeps its pages. Raises UserError where it isn't installed."""
+    """The package's folder of pages. Raises UserError if the package isn't installed."""
     spec = importlib.util.find_spec("miniwob")  # its __init__ imports selenium, which isn't needed here
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
@@ -107,7 +107,7 @@ def home() -> Path:
 
 @functools.cache
 def pages() -> Sequence[str]:
-    """The names of its pages, sorted."""
+    """The names of MiniWoB++'s pages, sorted."""
     return tuple(sorted(file.stem for file in (home() / "miniwob").glob("*.html")))
 
 

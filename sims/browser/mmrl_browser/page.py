@@ -1,7 +1,7 @@
-"""A page of the browser in a context of its own: shown, looked at, and its clock.
+"""A page of the browser in its own context: navigation, screenshots and the page's clock.
 
-Time stands still in a page but for what an action is given, so that what follows an action is the same on a slow machine and a
-fast one, and thinking costs nothing: its timers, its frames and its dates are ours (`clock.js`), and its transitions are over at
+A page's time advances only by a fixed amount per action, so the effects of an action are the same on slow and fast machines, and
+a policy's computing time doesn't count: `clock.js` replaces the page's timers, animation frames and dates, and transitions end at
 once.
 """
 
@@ -22,58 +22,58 @@ from mmrl import EnvironmentFailed
 from mmrl_browser.site import Site
 
 DEADLINE_S = 10.0
-"""For anything that a page is asked; one that takes longer hangs."""
+"""Timeout of every operation on a page; a page that takes longer counts as hanging."""
 LOADING_MS = 20
-"""Of the page's time that pass before it is first looked at."""
+"""Milliseconds of the page's time before the first observation."""
 EPOCH_MS = 1_767_225_600_000
-"""The time in a page when it is shown: the beginning of 2026."""
+"""The time in a page when it is loaded: the beginning of 2026."""
 FETCHING_S = 2.0
-"""Real time for which what a page asks for is waited for."""
+"""Real seconds to wait for a page's requests."""
 FRAME_S = 1.0
-"""Real time for which a frame within a page is waited for."""
+"""Real seconds to wait for a frame in a page."""
 CLOCK = "__mmrl"
-"""What the clock is called in a page."""
+"""Name of the clock in a page."""
 AT_ONCE = 1000.0
-"""How much faster transitions are."""
+"""Speed-up of transitions."""
 WORN = 200
 """Episodes after which a page is replaced by a new one in a new context."""
 NOTES = 5
-"""That are told after an action; of more, how many."""
+"""Maximum of notes after an action; for the rest, only their number is given."""
 STORED = "cookies,local_storage,indexeddb,cache_storage,service_workers"
 
 
 class Shape(NamedTuple):
-    """What of a window is looked at, in pixels."""
+    """The observed part of a window, in pixels."""
 
     size: tuple[int, int]
-    """(width, height) of pictures, from the top left corner."""
+    """(width, height) of the pictures, from the top left corner."""
     window: tuple[int, int]
 
 
 class Page:
-    """See the module. All methods belong to the browser's thread."""
+    """See the module. Call all methods in the browser's thread."""
 
     def __init__(self, browser: Any, context: Any, page: Any, session: Any, shape: Shape, site: Site) -> None:
         self.browser, self.context, self.page, self.session, self.shape, self.site = browser, context, page, session, shape, site
         self.size = shape.size
         self.broken = False
         self.notes: list[str] = []
-        """What happened since they were last taken."""
+        """Events since the last `taken_notes`."""
         self.episode: Any = None
-        """What the site keeps of the episode."""
+        """The site's data of the episode."""
         self.before: tuple[str, int] | None = None
-        """The address and the seed that were shown last."""
+        """The address and the seed that were loaded last."""
         self.prepared: tuple[str, int] | None = None
-        """Those that are shown already, untouched."""
+        """The address and the seed that are loaded for the next episode."""
         self._kept = False
-        """Those were shown to an episode before."""
+        """Whether an earlier episode used the prepared page."""
         self.leaving = False
-        """It is on its way to another page."""
+        """Whether it is loading another page."""
         self._went = False
-        """It did something about going elsewhere since it was shown."""
+        """Whether it started a navigation since it was loaded."""
         self._stopped = asyncio.Event()
         self._pending: set[Any] = set()
-        """Requests that are under way."""
+        """Open requests."""
         self._changed = asyncio.Event()
         self._clock: str | None = None
         self._frame = ""
@@ -81,7 +81,7 @@ class Page:
 
     @classmethod
     async def opened(cls, browser: Any, shape: Shape, site: Site) -> Page:
-        """A new one, blank."""
+        """A new blank page."""
         context = await browser.new_context(
             viewport={"width": shape.window[0], "height": shape.window[1]},
             **{"accept_downloads": False, "service_workers": "block", "locale": "en-GB", "timezone_id": "UTC"},
@@ -112,7 +112,8 @@ class Page:
         return not self.broken and self._episodes < WORN and self.browser.is_connected()
 
     async def within(self, what: str, work: Any) -> Any:
-        """What this comes to; one that fails or takes too long breaks the page: EnvironmentFailed."""
+        """The result of an operation. If it fails or takes too long, the page counts as broken and EnvironmentFailed is
+        raised."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 return await work
@@ -121,7 +122,7 @@ class Page:
             raise EnvironmentFailed(f"the page hangs: {what} took more than {DEADLINE_S:g} s") from None
         except EnvironmentFailed:
             raise
-        except Exception as error:  # whatever Playwright raises
+        except Exception as error:  # Playwright raises many types
             self.broken = True
             line = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
             raise EnvironmentFailed(f"the page broke: {what}: {line}") from error
@@ -129,28 +130,28 @@ class Page:
     # -- what is shown ----------------------------------------------------------------------------------------------------
 
     async def show(self, url: str, seed: int) -> None:
-        """This page anew, without anything that the last one stored; what it draws at random is drawn from the seed, and its time
-        stands still at `EPOCH_S`."""
+        """Loads an address, without stored data of the last page. Its random numbers depend on the seed, and its time stops at
+        `EPOCH_MS`."""
         self._episodes += 1
         if self.prepared != (url, seed):
             await self.within("going to its address", self._shown(url, seed))
         elif self._kept:
             x, y = self.shape.window
-            await self.within("the mouse", self.page.mouse.move(x - 1, y - 1))  # it may lie on something that shows it
+            await self.within("the mouse", self.page.mouse.move(x - 1, y - 1))  # it may be over an element that reacts
         self.notes.clear()
         self.prepared, self.before = None, (url, seed)
 
     def keep(self) -> None:
-        """What is shown serves the next episode as it is, if that wants the same page."""
+        """Keeps the loaded page for the next episode, if that uses the same page."""
         self.prepared, self._kept = None if self._went else self.before, True
 
     async def leave(self) -> None:
-        """Nothing is shown, so that what a page does when it is left is done before somebody waits."""
+        """Leaves the page for a blank one, so that its unload handlers run before the page is needed again."""
         await self.within("leaving it", self.page.goto("about:blank"))
         self.prepared = None
 
     async def prepare(self) -> None:
-        """Shows what was shown before, for an episode to come."""
+        """Loads the last address and seed again, for a later episode."""
         if self.before is not None:
             await self.within("going to its address", self._shown(*self.before))
             self.prepared, self._kept = self.before, False
@@ -172,24 +173,24 @@ class Page:
         self._went = False
 
     async def script(self, code: str, argument: Any = None) -> Any:
-        """What a function of JavaScript gives, called with this argument."""
+        """The result of a JavaScript function, called with this argument."""
         return await self.within("its script", self.page.evaluate(code, argument))
 
     async def picture(self) -> Image.Image:
-        """The page as it is now, RGB."""
+        """A screenshot of the page, RGB."""
         options = {"format": "png", "optimizeForSpeed": True}
         data = (await self.within("its picture", self.session.send("Page.captureScreenshot", options)))["data"]
         with Image.open(io.BytesIO(base64.b64decode(data))) as shown:
             return shown.crop((0, 0, *self.size)).convert("RGB")
 
     async def wait(self, ms: int) -> None:
-        """So much of the page's time passes; and where it goes elsewhere, it is waited for."""
+        """Advances the page's time by `ms`, then waits for a navigation, if one started."""
         await self.within("waiting", self._waited(ms))
 
     async def _waited(self, ms: int) -> None:
         for frame in self.page.frames:
             running = frame.evaluate(f"ms => window.{CLOCK} && window.{CLOCK}.run(ms)", ms)
-            if frame is not self.page.main_frame:  # one that isn't loaded, or may not run scripts, never answers
+            if frame is not self.page.main_frame:  # a frame that isn't loaded, or may not run scripts, never answers
                 with contextlib.suppress(Exception):
                     async with asyncio.timeout(FRAME_S):
                         await running
@@ -206,7 +207,7 @@ class Page:
             await self._quiet()
 
     async def _quiet(self) -> None:
-        """What was asked for is there, such as a picture, and drawn; one that takes too long is not waited for."""
+        """Waits until requested resources, such as pictures, are loaded and rendered, at most `FETCHING_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FETCHING_S):
                 while self._pending:
@@ -216,7 +217,7 @@ class Page:
         await self.page.evaluate(f"() => window.{CLOCK} && window.{CLOCK}.drawn()")
 
     async def _arrived(self) -> None:
-        """The page that it goes to is there, or it stays where it is."""
+        """Waits for a navigation to finish or be cancelled."""
         while self.leaving:
             self._stopped.clear()
             await self._stopped.wait()
@@ -241,8 +242,8 @@ class Page:
         self.broken = True
 
     async def _dialog(self, dialog: Any) -> None:
-        """Nobody answers: it is closed. Leaving a page is never held up."""
-        with contextlib.suppress(Exception):  # the page may be gone by now
+        """Closes a dialog. Never blocks leaving a page."""
+        with contextlib.suppress(Exception):  # the page may be closed by now
             if dialog.type == "beforeunload":
                 await dialog.accept()
                 return
@@ -270,8 +271,8 @@ class Page:
         self._changed.set()
 
     async def _led_away(self, event: Any) -> None:
-        """To a place that the proxy couldn't refuse without the page being gone."""
-        with contextlib.suppress(Exception):  # it has gone elsewhere meanwhile
+        """Handles a navigation that the proxy couldn't refuse without the page being lost."""
+        with contextlib.suppress(Exception):  # it has navigated again meanwhile
             await self.session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
 
 

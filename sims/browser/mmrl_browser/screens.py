@@ -1,4 +1,4 @@
-"""The browser's screens: a page is started from a seed, looked at, acted on. What a page is, a site says."""
+"""The browser's screens: a page starts from a seed, is observed and acted on. A site provides the pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmrl_browser.page import Page, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a page says of its episode."""
+    """A page's state of its episode."""
 
     instruction: str = ""
     reward: float = 0.0
@@ -29,44 +29,44 @@ class State:
 
 
 class Pages(Protocol):
-    """Pages of one kind, and how an episode goes on them."""
+    """Pages of one kind, and their episodes."""
 
     pages: Sequence[str]
     actions: frozenset[str]
     aside: str
-    """A selector of what is no part of a page, when its elements are listed."""
+    """CSS selector of nodes that are left out of the page's elements."""
     after: After
-    """`prepare` and `keep` where a page draws nothing before `begin` gives it its seed: it can be there before that is known."""
+    """`prepare` or `keep` if a page uses no random numbers before `begin` sets the seed: then it can be loaded in advance."""
 
     def address(self, page: str) -> str:
-        """Of a page; UserError where there is no such page."""
+        """The address of a page. Raises UserError for an unknown page."""
         ...
 
     def opened(self, text: str) -> str | None:
-        """The address that the action `open` leads to; None where it leads nowhere."""
+        """The address for the action `open`; None if there is none."""
         ...
 
     async def begin(self, page: Page, name: str, seed: int) -> State:
-        """Begins an episode on the page that was just shown."""
+        """Begins an episode on the page, which was just loaded."""
         ...
 
     async def state(self, page: Page) -> State:
-        """After an action."""
+        """The episode's state after an action."""
         ...
 
     def expert(self, page: str) -> Expert | None:
-        """Who knows what to do on a page."""
+        """A page's expert, or None."""
         ...
 
 
 class Browser:
-    """Implements `mmrl.api.simulators.gui.Screens`; a plugin's target makes one with its pages."""
+    """Implements `mmrl.api.simulators.gui.Screens`; simulators derive from it and provide their pages."""
 
     def __init__(
         self, make: Callable[[Driver], Pages], size: Sequence[int], step_ms: int, window: tuple[int, int] | None = None
     ) -> None:
-        """size: [width, height] of pictures in pixels. step_ms: of the page's time that pass with each action. window: (width,
-        height) of the browser's, by default the same as the pictures'."""
+        """size: [width, height] of the pictures in pixels. step_ms: milliseconds of the page's time per action. window: (width,
+        height) of the browser's window, by default the size of the pictures."""
         if isinstance(size, str) or not isinstance(size, Sequence) or len(size) != 2:
             raise UserError(f"size = {size!r:.60} must be [width, height], such as [640, 480]")
         for value in size:
@@ -105,7 +105,7 @@ class BrowserScreen:
 
     def act(self, action: Action) -> ScreenObservation:
         if self._page is None or self._page.broken or self._last.terminated:
-            raise EnvironmentFailed("the episode is over, or its page broke: start() another")
+            raise EnvironmentFailed("the episode is over, or its page failed: call start()")
         return self._driver.run(self._in_turn(self._act(action)))
 
     def expert_action(self) -> Action | None:
@@ -132,7 +132,7 @@ class BrowserScreen:
         if self._page is not None and not self._page.usable:
             await self._given_back(self._page)
             self._page = None
-        wanted = (address, {"nothing": seed, "prepare": 0, "keep": -1}[self.site.after])  # what was kept is nobody else's
+        wanted = (address, {"nothing": seed, "prepare": 0, "keep": -1}[self.site.after])  # -1 tells kept pages from prepared ones
         if self._page is None:
             self._page = await self._driver.page(self.browser.shape, wanted)
         self._name, self._done = name, []
@@ -183,7 +183,7 @@ class BrowserScreen:
             elements = [
                 Element(**{**each, "box": tuple(each["box"]), "click_point": tuple(each["click_point"])}) for each in found
             ]
-        except (TypeError, KeyError, AttributeError) as error:  # the page has replaced what lists them
+        except (TypeError, KeyError, AttributeError) as error:  # the page has replaced functions that list them
             raise EnvironmentFailed(f"the page's elements can't be listed: {error}") from error
         return tuple(sorted(elements, key=lambda e: (round(e.box[1]), e.box[0])))
 

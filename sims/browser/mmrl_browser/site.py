@@ -1,4 +1,4 @@
-"""What a browser may see: pages under made-up host names, given by a proxy on loopback. Whatever else is asked for is refused."""
+"""A proxy on loopback that serves pages under made-up host names to the browser, and refuses all other requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 SUFFIX = ".mmrl.test"
-"""Of host names; `.test` belongs to nobody (RFC 2606)."""
+"""Suffix of host names; the domain `.test` is reserved for tests (RFC 2606)."""
 MAX_BYTES = 64 * 2**20
-"""Of one file."""
+"""Maximum size of one file."""
 
 
 class Page(NamedTuple):
@@ -24,20 +24,20 @@ class Page(NamedTuple):
     kind: str
     """Its media type."""
     lasting: bool
-    """It may be kept by the browser."""
+    """Whether the browser may cache it."""
 
 
 Give = Callable[[str], Page | None]
-"""A path, without its leading stroke and decoded -> what is there."""
+"""Decoded path without its leading slash -> the page, or None."""
 
 
 class Site:
-    """The proxy. `host` lends a name to what gives pages; only those are answered."""
+    """The proxy. `host` assigns a host name to a source of pages; only those names are served."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, Give] = {}
         self.refused: deque[str] = deque(maxlen=1000)
-        """What was asked for and refused, newest last."""
+        """Refused requests, newest last."""
         handler = type("Handler", (_Handler,), {"site": self})
         self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -48,7 +48,7 @@ class Site:
         return int(self._server.server_port)
 
     def host(self, name: str, give: Give) -> str:
-        """`http://NAME.mmrl.test/`, where this gives pages from now on."""
+        """Serves pages of `give` under the returned address `http://NAME.mmrl.test/`."""
         self._hosts[name + SUFFIX] = give
         return f"http://{name}{SUFFIX}/"
 
@@ -70,7 +70,7 @@ class Site:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silent: a browser that dies breaks its connections off."""
+        """Does nothing: a browser that dies breaks its connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(page.body)))
             self.send_header("Cache-Control", "max-age=86400, immutable" if page.lasting else "no-store")
             self.end_headers()
-            with contextlib.suppress(ConnectionError):  # the page went elsewhere meanwhile
+            with contextlib.suppress(ConnectionError):  # the page navigated away meanwhile
                 self.wfile.write(page.body)
         elif self.site.is_ours(self.path):
             self._empty(404)
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse()
 
     def do_POST(self) -> None:
-        """Forms lead nowhere here: what is sent is thrown away, and the browser stays where it is (204)."""
+        """Discards a form's data; the browser stays on its page (status 204)."""
         self.close_connection = True
         self._refuse()
 
@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = do_POST
 
     def _refuse(self) -> None:
-        """With 204 a browser that was led away stays where it is."""
+        """Refuses a request. With status 204, the browser stays on its page."""
         self.site.refused.append(self.path)
         self._empty(204)
 
@@ -117,11 +117,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Silent: a console belongs to the run."""
+        """Does nothing: the console is for the run's output."""
 
 
 def folder(root: Path) -> Give:
-    """The files under a folder; nothing that a link or `..` leads out to."""
+    """Serves the files under a folder; links and `..` can't lead out of it."""
     root = root.resolve()
 
     @functools.lru_cache(maxsize=256)

@@ -134,7 +134,7 @@ class Environment:
             return False
         if self.success_key not in info:
             known = ", ".join(sorted(info)) or "nothing"
-            raise Refused(f"{self.env_id}: info has no {self.success_key!r} after a step, only {known}: set success_key")
+            raise Refused(f"{self.env_id}: info has no {self.success_key!r} after a step (it has {known}): set success_key")
         return bool(info[self.success_key])
 
     def _picture(self, size: int | None) -> Any:

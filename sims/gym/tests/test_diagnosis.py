@@ -28,7 +28,7 @@ def test_gymnasium(absent, state, words, cure):
         (HAVE, None, False, "missing", "3.1.1, MuJoCo 3.3.0; can't draw: libOSMesa is missing", "apt-get install libosmesa6"),
         (HAVE, "libOSMesa.so.8", False, "missing", "can't draw: libOSMesa.so.8 doesn't load", "apt-get install libosmesa6"),
         ({}, None, False, "missing", "not installed here", "apt-get install libosmesa6"),
-        ({}, "libOSMesa.so.8", True, "missing", "it can draw: libOSMesa.so.8", "python -m venv"),
+        ({}, "libOSMesa.so.8", True, "missing", "it can render: libOSMesa.so.8", "python -m venv"),
     ],
 )
 def test_metaworld(have, library, sound, state, words, cure):

@@ -93,12 +93,12 @@ def test_resizing_gives_the_mean_over_each_new_pixel(before, after):
         ({"env_id": "Pendulun-v1"}, "has no environment 'Pendulun-v1'.*did you mean 'Pendulum-v1'"),
         ({"modules": ("no_such_module",)}, "no module named 'no_such_module'"),
         ({"size": 3}, "size = 3 must be"),
-        ({"pictures": False, "state": False}, "nothing would be seen"),
+        ({"pictures": False, "state": False}, "so there is no observation"),
         ({"success_key": "success", "success_return": 1.0}, "give one"),
-        ({"success_return": -100.0}, "success_return = -100.0 must be above 0, where the sum of rewards starts"),
+        ({"success_return": -100.0}, "success_return = -100.0 must be above 0, the return at the start"),
         ({"gripper": 4}, "gripper = 4 must be an index of the 1 dims"),
         ({"python": "/no/such"}, "is no program"),
-        ({"make": {"render_mode": None}}, "gave no picture: it must render"),
+        ({"make": {"render_mode": None}}, "returned no picture: it must support"),
     ],
 )
 def test_what_can_not_be_is_refused_in_one_line(made, options, why):
@@ -110,14 +110,14 @@ def test_what_can_not_be_is_refused_in_one_line(made, options, why):
 def test_a_success_key_that_is_never_said_is_told(made):
     simulator = made(1, **PENDULUM, success_key="won")
     simulator.reset(torch.tensor([1]))
-    with pytest.raises(UserError, match="info has no 'won' after a step, it has nothing: set success_key"):
+    with pytest.raises(UserError, match="info has no 'won' after a step .it has nothing.: set success_key"):
         simulator.step(torch.zeros(1, 1), torch.tensor([True]))
 
 
 def test_a_state_of_another_environment_is_refused(made):
     simulator = made(1, **PENDULUM)
     other = made(1, env_id="CartPole-v1", instruction="balance", size=16)
-    with pytest.raises(UserError, match=r"the state is one of CartPole-v1, and this is Pendulum-v1"):
+    with pytest.raises(UserError, match=r"the snapshot is of CartPole-v1, but this environment is Pendulum-v1"):
         simulator.restore(torch.tensor([0]), other.snapshot(torch.tensor([0])))
     assert simulator.workers.lost == 0
 

@@ -71,14 +71,14 @@ def test_pictures_show_the_arm_move(made):
     [
         ({"env_id": "Meta-World/MT2"}, "has no environment 'Meta-World/MT2'"),
         ({"success_key": "won"}, None),
-        ({"modules": ()}, "has no environment 'Meta-World/MT1' .the option modules names what registers some"),
+        ({"modules": ()}, "has no environment 'Meta-World/MT1': the option modules names those that register some"),
     ],
 )
 def test_what_can_not_be_is_refused_in_one_line(made, options, why):
     if why is None:
         simulator = made(1, **BLIND, **options)
         simulator.reset(torch.tensor([1]))
-        with pytest.raises(UserError, match=r"info has no 'won' after a step, it has .*success.*: set success_key") as error:
+        with pytest.raises(UserError, match=r"info has no 'won' after a step .it has .*success.*: set success_key") as error:
             simulator.step(torch.zeros(1, 4), torch.tensor([True]))
     else:
         with pytest.raises(UserError, match=why) as error:
@@ -91,6 +91,6 @@ def test_without_what_draws_it_is_said_what_is_missing(made, tmp_path, way, cure
     """The library is planted: a file without code, before the real one."""
     for end in ("", ".6", ".8"):
         (tmp_path / f"libOSMesa.so{end}").touch()
-    with pytest.raises(UserError, match=rf"Meta-World/MT1 can't draw with MUJOCO_GL = '{way}', .*: .*{cure}") as error:
+    with pytest.raises(UserError, match=rf"Meta-World/MT1 can't render with MUJOCO_GL = '{way}', .*: .*{cure}") as error:
         made(1, size=16, environment={"MUJOCO_GL": way, "LD_LIBRARY_PATH": str(tmp_path)})
     assert "\n" not in str(error.value)

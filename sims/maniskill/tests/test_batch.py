@@ -38,7 +38,7 @@ def test_elsewhere(python):
 @pytest.mark.skipif(not HERE, reason="ManiSkill is not installed here: test_elsewhere runs this")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_is_refused():
-    with pytest.raises(UserError, match="needs a CUDA device, and this is cpu: take maniskill/env"):
+    with pytest.raises(UserError, match="needs a CUDA device, not cpu: use maniskill/env"):
         Batch(num_envs=2, device="cpu", **PICK)
 
 
@@ -75,7 +75,7 @@ def test_one_environment_does_what_that_of_a_process_does(made):
 
 def test_modes_whose_targets_are_not_restored_are_refused():
     """The arm of a restored start would move on from the target of the episode before."""
-    with pytest.raises(UserError, match="doesn't restore the targets of 'pd_ee_target_delta_pose': take maniskill/env"):
+    with pytest.raises(UserError, match="doesn't restore the targets of 'pd_ee_target_delta_pose': use maniskill/env"):
         Batch(num_envs=1, device="cpu", backend="physx_cpu", control_mode="pd_ee_target_delta_pose", **PICK)
 
 

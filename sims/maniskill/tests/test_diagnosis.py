@@ -54,7 +54,7 @@ def test_what_renders(monkeypatch: pytest.MonkeyPatch) -> None:
     planted = "first"
     assert diagnosis.what_renders() == {"state": "ok", "detail": "rendered by a software driver, /b.json"}
     planted = "second"
-    detail = "rendered by a software driver, /b.json; passed over: the GPU doesn't work (it hung)"
+    detail = "rendered by a software driver, /b.json; skipped: the GPU doesn't work (it hung)"
     assert diagnosis.what_renders() == {"state": "note", "detail": detail}
     planted = "nothing"
     found = diagnosis.what_renders()
@@ -80,7 +80,7 @@ def test_vulkan(tmp_path: Path) -> None:
     assert vulkan.judged([], {"loader": True, "devices": 0}, nowhere)["state"] == "missing"
     by_chromium = vulkan.judged([], {"loader": True, "devices": 0}, icd)
     assert (by_chromium["state"], by_chromium["cure"].split(",")[0]) == ("note", f"export VK_ICD_FILENAMES={icd}")
-    assert vulkan.judged([icd], {"loader": True, "devices": 0})["detail"] == f"no device answers: {icd}"
+    assert vulkan.judged([icd], {"loader": True, "devices": 0})["detail"] == f"the drivers find no device: {icd}"
     assert vulkan.judged([icd], {"error": "crashed with SIGSEGV"})["state"] == "broken"
     gone = vulkan.judged([tmp_path / "gone.json"], {"loader": True, "devices": 0})
     assert gone["state"] == "broken"

@@ -20,7 +20,9 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_any_device_states_are_given_and_it_is_said() -> None:
-    with pytest.warns(UserWarning, match="maniskill gives states alone: no GPU and no software driver.*apt-get install"):
+    with pytest.warns(
+        UserWarning, match="maniskill gives states but no pictures: no GPU and no software driver.*apt-get install"
+    ):
         assert rendering.choose("auto", False).rendering == "none"
 
 
@@ -41,7 +43,7 @@ def test_a_driver_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("VK_ICD_FILENAMES", str(driver))
     with pytest.raises(UserError, match=rf"{driver} doesn't work \(.*\)"):
         rendering.choose("auto", True, python)
-    with pytest.warns(UserWarning, match=f"states alone: {driver}"):
+    with pytest.warns(UserWarning, match=f"states but no pictures: {driver}"):
         assert rendering.choose("auto", False, python).rendering == "none"
 
 

@@ -29,7 +29,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
         SimulatorSpec(
             id="tabletop/table",
             target="mmrl_tabletop.table:Table",
-            summary="a gripper over a table: reach, push, pick, put-on, stack",
+            summary="a gripper and objects on a table: tasks reach, push, pick, put-on, stack",
             cameras=("front", "wrist", "top"),
             action=ActionSpec(dims=7, control_mode="end-effector-delta", gripper=6, units=(0.1, 0.1, 0.1, 0.3, 0.3, 0.3, 1.0)),
             control_hz=5.0,

@@ -1,4 +1,5 @@
-"""Where the cameras are. A ray goes through the middle of a square pixel and is not normalised: depth is along the axis."""
+"""Camera poses. A ray goes through the middle of a square pixel and is not normalised: depth is measured along the camera's
+axis."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ class View:
     """The camera of n environments, or one for all (n = 1)."""
 
     at: torch.Tensor
-    """float32 [3, n]: x, y, z."""
+    """float32 [3, n]: position x, y, z."""
     frame: torch.Tensor
-    """float32 [3, 3, n]: its axis, its right and its up, and x, y, z of each."""
+    """float32 [3, 3, n]: the camera's axis, right and up directions; x, y, z of each."""
     tangent: float
-    """Of half the field of view."""
+    """Tangent of half the field of view."""
 
 
 FIXED = {"front": ((0.0, -1.45, 1.95), (0.0, 0.075, 0.07), 21.4), "top": ((0.0, 0.0, 1.45), (0.0, 0.0, 0.0), 38.0)}
-"""Camera -> (where it is, what it looks at, field of view in degrees)."""
+"""Camera -> (its position, the point it looks at, field of view in degrees)."""
 WRIST_BACK, WRIST_HIGH, WRIST_TILT, WRIST_VIEW = 0.11, 0.16, 0.42, 75.0
-"""How far behind and above the gripper's point its camera is, by how many radians it looks forward, and how wide, in degrees."""
+"""The wrist camera: metres behind and above the gripper's point, forward tilt in radians, field of view in degrees."""
 
 
 def fixed(camera: str, device: torch.device) -> View:
@@ -46,7 +47,7 @@ def fixed(camera: str, device: torch.device) -> View:
 
 
 def wrist(scene: Scene) -> View:
-    """The camera on the gripper: it turns with it and looks down between the fingers."""
+    """The camera on the gripper, which rotates with it and looks down between the fingers."""
     x, y, z = scene.gripper[:, :3].unbind(1)
     sin, cos = sin_cos(scene.gripper[:, 5])
     s, c = math.sin(WRIST_TILT), math.cos(WRIST_TILT)

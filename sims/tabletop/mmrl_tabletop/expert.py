@@ -1,4 +1,4 @@
-"""A scripted expert: what to do is a function of the state of now, so that it can label any state that a policy gets into.
+"""A scripted expert: its action is a function of the current state, so it can label any state that a policy reaches.
 
 All tensors are [N]: positions in metres, or bool.
 """
@@ -17,22 +17,22 @@ from mmrl_tabletop.tasks import Judgement
 from mmrl_tabletop.trigonometry import wrapped
 
 SLOP = 71
-"""What the numbers of a seed are used for here."""
+"""Stream of random numbers of a seed."""
 CLEAR = 0.03
-"""Metres between what moves and what it moves over."""
+"""Metres between a moving gripper or object and the objects below it."""
 ALIGNED = 0.012
-"""Metres beside a target at which the gripper goes down on it."""
+"""Greatest horizontal distance in metres at which the gripper goes down on a target."""
 CLOSE_ON = 0.025
-"""The jaw closes when the gripper will be within this of the target's middle."""
+"""The jaw closes when the gripper will be within this many metres of the target's centre."""
 LET_GO = {"put-on": 0.03, "stack": 0.02}
-"""Metres beside the goal at which the target is put down."""
+"""Greatest horizontal distance from the goal, in metres, at which the target is put down."""
 BEHIND = 0.022
-"""Metres between the gripper and what it is about to push."""
+"""Metres between the gripper and the object before a push."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Where the gripper should be, however far that is, and whether it should be closed."""
+    """The gripper's target position, at any distance, and whether it should be closed."""
 
     x: torch.Tensor
     y: torch.Tensor
@@ -40,13 +40,13 @@ class Wish:
     close: torch.Tensor
 
     def where(self, yes: torch.Tensor, other: Wish) -> Wish:
-        """This where yes, another elsewhere."""
+        """This wish where `yes`, the other elsewhere."""
         mine, theirs = (self.x, self.y, self.z, self.close), (other.x, other.y, other.z, other.close)
         return Wish(*(torch.where(yes, a, b) for a, b in zip(mine, theirs, strict=True)))
 
 
 def act(scene: Scene, judgement: Judgement, settings: Settings, contact: Contact) -> torch.Tensor:
-    """float32 [N, A] in [-1, 1]. With slop it closes from too far away and its hand shakes."""
+    """float32 [N, A] in [-1, 1]. With slop, the gripper closes too early and its motion is noisy."""
     x, y, z = scene.gripper[:, :3].unbind(1)
     never = torch.zeros_like(scene.closed)
     away = Wish(x, y, z + settings.step, never)
@@ -60,7 +60,7 @@ def act(scene: Scene, judgement: Judgement, settings: Settings, contact: Contact
         case _:
             wish = _deliver(scene, settings, contact).where(scene.held == 0, _fetch(scene, settings, contact))
             wish = away.where(judgement.success_N, wish)
-    wish = away.where(scene.held > 0, wish)  # it has the wrong thing
+    wish = away.where(scene.held > 0, wish)  # it holds the wrong object
     moves = torch.stack([wish.x - x, wish.y - y, wish.z - z], 1) / settings.step
     turns = -wrapped(scene.gripper[:, 3:]) / TURN
     if settings.expert_slop:
@@ -71,7 +71,7 @@ def act(scene: Scene, judgement: Judgement, settings: Settings, contact: Contact
 
 
 def _over(scene: Scene, settings: Settings, contact: Contact) -> Wish:
-    """Above the target; down on it, between the fingers, when straight above."""
+    """Above the target; down on it, with the target between the fingers, when straight above."""
     x, y, z = scene.gripper[:, :3].unbind(1)
     tx, ty, tz, _ = scene.objects[:, 0].unbind(1)
     half = contact.body(scene).half[:, 0]
@@ -82,7 +82,7 @@ def _over(scene: Scene, settings: Settings, contact: Contact) -> Wish:
         down, clear = (tz - 0.1 * half).clamp(min=TIP), tz + half + TIP + 0.012
     aligned = beside < ALIGNED * (1 + 3 * settings.expert_slop)
     safe = torch.where(beside < 0.2, _tallest(scene, contact) + TIP + 0.01, clear)
-    low = (z < safe - CLEAR) & ~aligned  # beside it: up first
+    low = (z < safe - CLEAR) & ~aligned  # low and beside the target: up first
     travel = torch.where(low, safe, torch.maximum(clear, torch.minimum(z, safe)))
     return Wish(
         torch.where(low, x, tx), torch.where(low, y, ty), torch.where(aligned, down, travel), torch.zeros_like(scene.closed)
@@ -90,7 +90,7 @@ def _over(scene: Scene, settings: Settings, contact: Contact) -> Wish:
 
 
 def _fetch(scene: Scene, settings: Settings, contact: Contact) -> Wish:
-    """Over the target and down, and close when there."""
+    """Over the target, down, then close."""
     wish, slop, step = _over(scene, settings, contact), settings.expert_slop, settings.step
     tx, ty, tz, _ = scene.objects[:, 0].unbind(1)
     ends = zip(scene.gripper[:, :3].unbind(1), (wish.x, wish.y, wish.z), strict=True)
@@ -101,7 +101,7 @@ def _fetch(scene: Scene, settings: Settings, contact: Contact) -> Wish:
 
 
 def _deliver(scene: Scene, settings: Settings, contact: Contact) -> Wish:
-    """Up, over the goal, down, and let go."""
+    """Up, over the goal, down, then release."""
     size, step, near = contact.body(scene), settings.step, LET_GO[settings.task]
     x, y, z = scene.gripper[:, :3].unbind(1)
     tx, ty, tz, _ = scene.objects[:, 0].unbind(1)
@@ -122,7 +122,7 @@ def _deliver(scene: Scene, settings: Settings, contact: Contact) -> Wish:
 
 
 def _push(scene: Scene, settings: Settings, contact: Contact) -> Wish:
-    """Behind the target, as seen from the mark, with a closed gripper: up, over that place, down; and then push."""
+    """With a closed gripper: up, over the place behind the target (as seen from the mark), down; then push."""
     size, step = contact.body(scene), settings.step
     x, y, z = scene.gripper[:, :3].unbind(1)
     tx, ty, tz, _ = scene.objects[:, 0].unbind(1)
@@ -135,7 +135,7 @@ def _push(scene: Scene, settings: Settings, contact: Contact) -> Wish:
     along, across = (x - tx) * ux + (y - ty) * uy, (y - ty) * ux - (x - tx) * uy
     pushing = (along < 0.03 - touch) & (across.abs() < 0.02) & (z < tz + 0.5 * size.half[:, 0])
     way_x, way_y = gx - ux * touch - x, gy - uy * touch - y
-    share = step / torch.maximum(way_x.abs(), way_y.abs()).clamp(min=step)  # straight on, though each axis has its limit
+    share = step / torch.maximum(way_x.abs(), way_y.abs()).clamp(min=step)  # in a straight line, with a limit per axis
     there, high = _length(back_x - x, back_y - y) < 0.015, z > safe - 0.02
     closed = scene.held < 0
     go = Wish(torch.where(high, back_x, x), torch.where(high, back_y, y), safe, closed)
@@ -145,7 +145,7 @@ def _push(scene: Scene, settings: Settings, contact: Contact) -> Wish:
 
 
 def _tallest(scene: Scene, contact: Contact, but: int = -1) -> torch.Tensor:
-    """The height of the highest top, but that of one place."""
+    """The height of the highest object, except the one at place `but`."""
     other = torch.arange(scene.shape.shape[1], device=scene.shape.device) != but
     return torch.where(scene.present & other, scene.objects[..., 2] + contact.body(scene).half, 0.0).amax(1)
 
@@ -155,5 +155,5 @@ def _length(dx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
 
 
 def _after(now: torch.Tensor, to: torch.Tensor, step: float) -> torch.Tensor:
-    """Where a coordinate is after a step."""
+    """A coordinate after a step."""
     return now + (to - now).clamp(-step, step)

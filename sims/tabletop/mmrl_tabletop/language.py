@@ -1,4 +1,4 @@
-"""Instructions: some wordings for training, others that only `semantic.instruction` uses."""
+"""Templates of instructions, for training and (held out) for the variant `semantic.instruction`."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ TEMPLATES = {
         ),
     ),
 }
-"""Task -> (for training, held out). {a} is the target, {b} what it is stacked on, {g} the receptacle."""
+"""Task -> (for training, held out). {a} is the target, {b} the object to stack it on, {g} the receptacle."""
 TRAINED, HELD_OUT = 6, 4
 
 
 def instructions(scene: Scene, task: str) -> list[str]:
-    """What is to be done in each environment."""
+    """The instruction of each environment."""
     template = [*TEMPLATES[task][0], *TEMPLATES[task][1]]
     second = 1 if task == "stack" else 0
     columns = (

@@ -12,16 +12,16 @@ from mmrl_tabletop.things import BALL, BOX, CYLINDER, NAMES, PLATE_HALF, PLATE_K
 from mmrl_tabletop.trigonometry import sin_cos
 
 SHOULDER = (0.0, 0.80, 0.34)
-"""Where the arm comes from."""
+"""Position of the arm's base."""
 SHADELESS = 3
-"""The last parts of the robot: wrist, joint and arm throw no shadow."""
+"""The robot's last parts cast no shadow: wrist, joint and arm."""
 TRAY_WIDTH = 0.88
-"""A square or a hexagon looks as large as a disc when its sides are so much nearer."""
+"""A square or a hexagon looks as large as a disc if the distance of its sides is this share of the disc's radius."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solids:
-    """What there is to draw."""
+    """The solids to render."""
 
     kind: torch.Tensor
     """int64 [N, M]."""
@@ -32,13 +32,13 @@ class Solids:
     centre: torch.Tensor
     """float32 [3, N, M]."""
     axes: torch.Tensor
-    """float32 [3, 3, N, M]: the solid's three directions, and x, y, z of each."""
+    """float32 [3, 3, N, M]: the solid's three axes; x, y, z of each."""
     half: torch.Tensor
-    """float32 [3, N, M]: half its size along them; of round ones the first two are the radius."""
+    """float32 [3, N, M]: half the size along the axes; for round solids the first two are the radius."""
 
 
 class Model:
-    """What the solids of any scene have in common."""
+    """Makes the solids of a scene."""
 
     def __init__(self, contact: Contact, device: torch.device) -> None:
         self._contact = contact
@@ -66,7 +66,7 @@ class Model:
         self._shoulder_3 = tensor(SHOULDER)[:, None]
 
     def __call__(self, scene: Scene) -> Solids:
-        """All that can be seen besides the table."""
+        """All visible solids except the table."""
         n, K = scene.shape.shape
         P, G = scene.plates.shape[1], len(self._kind_G)
         turned = _rotation(scene.gripper[:, 3:])
@@ -121,7 +121,7 @@ def _rotation(angles_N3: torch.Tensor) -> torch.Tensor:
 
 
 def _in_world(axes: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """[V, 3, N, M]: vectors in the frame of these axes, as the world has them."""
+    """[V, 3, N, M]: vectors given along these axes, in world coordinates."""
     return axes[0] * vectors[:, 0:1] + axes[1] * vectors[:, 1:2] + axes[2] * vectors[:, 2:3]
 
 

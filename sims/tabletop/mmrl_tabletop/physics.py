@@ -1,7 +1,7 @@
-"""Quasi-static contact: nothing has momentum; what overlaps is moved apart, what nothing holds falls.
+"""Quasi-static contact: no momentum; overlapping objects are moved apart, unsupported objects fall.
 
-An object is an upright disc for everything that pushes it. N environments, K objects, P receptacles, B bodies that push: two
-fingers, the palm, what is held. Sums run over few terms, one after the other, so that their last bit doesn't depend on N.
+Pushes treat an object as an upright disc. N environments, K objects, P receptacles, B pushing bodies: two fingers, the palm, the
+held object. Sums have few terms, added one after the other, so that their last bit doesn't depend on N.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 Places = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 SUBSTEP = 0.02
-"""Metres that the gripper moves at most between two looks at contact."""
+"""Greatest motion of the gripper between two contact checks, in metres."""
 TURN = 0.3
-"""Radians of a full turn action."""
+"""Radians of a rotation action of 1."""
 TILT = 0.4
-"""Greatest roll and pitch."""
+"""Greatest roll and pitch, in radians."""
 SLACK = 0.004
-"""Metres by which heights may be off and still count as touching."""
+"""Tolerance of heights in metres for touching."""
 MARGIN = 0.02
-"""A finger or a held thing that comes down on less than this of an object's edge slips off; on more, it stops."""
+"""Metres. A finger or a held object that comes down on less than this of an object's edge slips off; on more, it stops."""
 FINGER = 0.012
 """Radius of a finger."""
 STEADY = 0.75
-"""What stands on an object has its centre within this share of its radius."""
+"""An object stays on another if its centre is within this share of the other's radius."""
 GRASP_ALONG, GRASP_BELOW, GRASP_ABOVE = 0.6, 0.7, 0.85
-"""In radii of an object: how far beside, below and above its centre the gripper can close on it."""
+"""In radii of an object: how far beside, below and above the object's centre the gripper can grasp it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Sizes of the objects of a scene and of the gripper, metres, float32 [N, K]."""
+    """Sizes of the objects of a scene, metres, float32 [N, K]."""
 
     half: torch.Tensor
     """Half the height."""
     contact: torch.Tensor
     """Radius of the disc."""
     width: torch.Tensor
-    """Half of what the jaw closes on."""
+    """Half the width between the fingers."""
     flat: torch.Tensor
-    """bool."""
+    """bool: another object can stand on it."""
     fold: torch.Tensor
     """int64: see `Shape.fold`."""
 
 
 class Contact:
-    """The constants of shapes on a device, and what a step does."""
+    """The constants of shapes on a device, and the physics of a step."""
 
     def __init__(self, radius: float, step: float, device: torch.device) -> None:
-        """radius: of the objects; step: how far the gripper goes at most along an axis, metres."""
+        """radius: of the objects, metres. step: greatest motion of the gripper along an axis, metres."""
 
         def column(values: list[float]) -> torch.Tensor:
             return torch.tensor(values, device=device)
@@ -66,7 +66,7 @@ class Contact:
         self.open = radius + 0.03
         """Distance of an open finger from the gripper's point."""
         self.palm = 1.7 * radius
-        """How far the palm is above the gripper's point."""
+        """Height of the palm above the gripper's point."""
         self._half_S = column([s.half[2] * radius for s in SHAPES])
         self._contact_S = column([s.contact * radius for s in SHAPES])
         self._width_S = column([s.half[0] * radius for s in SHAPES])
@@ -80,7 +80,7 @@ class Contact:
         return Body(self._half_S[shape], self._contact_S[shape], self._width_S[shape], self._flat_S[shape], self._fold_S[shape])
 
     def plate_tops(self, scene: Scene) -> torch.Tensor:
-        """[N, P]: how high the receptacles are, metres."""
+        """[N, P]: heights of the receptacles, metres."""
         return self._plate_top_R[scene.plate_kind]
 
     def gap(self, scene: Scene) -> torch.Tensor:
@@ -90,7 +90,7 @@ class Contact:
         return torch.where(scene.closed, closed_N, closed_N * 0 + self.open)
 
     def move(self, scene: Scene, move_N3: torch.Tensor, turn_N3: torch.Tensor, close_N: torch.Tensor) -> Scene:
-        """The next state: the gripper moves (metres) and turns (radians of roll, pitch, yaw), and then closes or opens."""
+        """The next state: the gripper moves (metres) and rotates (radians of roll, pitch, yaw), then closes or opens."""
         size = self.body(scene)
         tops_NP = self.plate_tops(scene)
         angles_N3 = scene.gripper[:, 3:] + turn_N3
@@ -112,7 +112,7 @@ class Contact:
         )
 
     def _push(self, scene: Scene, size: Body, tops_NP: torch.Tensor, move_N3: torch.Tensor, axis: Pair) -> Places:
-        """The gripper moves, stops on what it comes down on and moves aside what it meets. The scene's gripper is replaced.
+        """The gripper moves, stops on objects below it and pushes objects aside. The scene's gripper is replaced.
 
         Returns x and y [2, N, K], z and yaw [N, K] of the objects.
         """
@@ -158,7 +158,7 @@ class Contact:
             lowest, highest = (height[:, None] + low)[:, :, None], (height[:, None] + high)[:, :, None]
             meets = (lowest < top - SLACK) & (highest > bottom + SLACK) & free
             shift = _sum(away * (overlap.clamp(min=0) * meets / distance.clamp(min=1e-6)), 2)
-            carried = shift.gather(2, below) * rests  # what stands on something goes with it, if nothing moves it further
+            carried = shift.gather(2, below) * rests  # an object moves with its support, unless pushed further
             shift = torch.where(_length(carried) > _length(shift), carried, shift)
             xy = torch.where(held_NK, bodies[:, :, 3:], xy + shift)
             z = torch.where(held_NK, (height + above)[:, None], z)
@@ -180,7 +180,7 @@ class Contact:
         turned: torch.Tensor,
         close_N: torch.Tensor,
     ) -> Scene:
-        """The jaw closes on what is between the fingers, or lets go."""
+        """The jaw closes on an object between the fingers, or releases it."""
         (sin, cos), (x, y, height) = axis, scene.gripper[:, :3].unbind(1)
         away_x, away_y, up = xy[0] - x[:, None], xy[1] - y[:, None], z - height[:, None]
         across = away_x * cos[:, None] + away_y * sin[:, None]
@@ -205,8 +205,8 @@ class Contact:
 
 
 def _settled(scene: Scene, size: Body, tops_NP: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(x and y, z, what it stands on): what nothing holds falls onto the table, a receptacle or an object, and what then overlaps
-    moves apart."""
+    """(x and y, z, supporting object): objects that aren't held fall onto the table, a receptacle or an object, then overlapping
+    ones move apart."""
     xy, z, _ = _places(scene)
     held_NK = _is_held(scene)
     z, _ = _fallen(scene, size, tops_NP, xy, z, held_NK)
@@ -220,7 +220,7 @@ def _settled(scene: Scene, size: Body, tops_NP: torch.Tensor) -> tuple[torch.Ten
 def _fallen(
     scene: Scene, size: Body, tops_NP: torch.Tensor, xy: torch.Tensor, z: torch.Tensor, held_NK: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(height, what it stands on) of every object. [N, K, K]: of the first on the second."""
+    """(height, supporting object) of every object. [N, K, K]: the first object on the second."""
     top = z + size.half
     can = (size.flat & scene.present & ~held_NK)[:, None]
     near = _length(xy[..., None] - xy[:, :, None]) < STEADY * size.contact[:, None]
@@ -234,8 +234,8 @@ def _fallen(
 
 
 def _pairs(scene: Scene, size: Body, held_NK: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What `_apart` needs of each pair of objects, [N, K, K]: least distance, least difference of heights, the first's share of
-    the way."""
+    """Inputs of `_apart` for each pair of objects, [N, K, K]: least distance, least difference of heights, the first's share of
+    the motion."""
     there = scene.present[:, :, None] & scene.present[:, None] & ~_itself(held_NK)
     share = torch.where(held_NK[:, :, None], 0.0, torch.where(held_NK[:, None], 1.0, 0.5))
     distance = size.contact[:, :, None] + size.contact[:, None]
@@ -243,10 +243,10 @@ def _pairs(scene: Scene, size: Body, held_NK: torch.Tensor) -> tuple[torch.Tenso
 
 
 def _apart(xy: torch.Tensor, z: torch.Tensor, pairs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Objects that overlap move apart, each by half, or the one alone where the other is held."""
+    """Moves overlapping objects apart, each by half, or one alone if the other is held."""
     least, heights, share = pairs
     number = torch.arange(z.shape[1], device=z.device)
-    away = xy[..., None] - xy[:, :, None] + 1e-5 * (number[:, None] - number)  # out of the very same place there is a way, too
+    away = xy[..., None] - xy[:, :, None] + 1e-5 * (number[:, None] - number)  # a direction for objects at the same place, too
     distance = _length(away)
     level = (z[:, :, None] - z[:, None]).abs() < heights
     unit = (least - distance).clamp(min=0) * level * share / distance.clamp(min=1e-6)
@@ -268,13 +268,13 @@ def _itself(values_NK: torch.Tensor) -> torch.Tensor:
 
 
 def _length(v: torch.Tensor) -> torch.Tensor:
-    """Of vectors whose x and y are the first dim."""
+    """Lengths of vectors with x and y in the first dim."""
     square = v * v
     return (square[0] + square[1]).sqrt()
 
 
 def _sum(values: torch.Tensor, dim: int) -> torch.Tensor:
-    """From the first to the last."""
+    """The sum from first to last."""
     total, *rest = values.unbind(dim)
     for value in rest:
         total = total + value

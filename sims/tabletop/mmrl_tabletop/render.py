@@ -1,8 +1,8 @@
-"""Pictures: each solid, and its shadow, is asked only for the pixels of a window around it.
+"""Rendering: each solid and its shadow is computed only in a window of pixels around it.
 
-Solids of one kind whose windows are about as large go through the formulas together, whichever environment they belong to. What a
-pixel shows is the smallest key that reached it, so the result depends neither on the order nor on who else is drawn.
-N environments, M solids, P solids of one group, windows of H x W pixels, a picture of S x S.
+Solids of one kind with windows of similar size are computed together, for all environments. A pixel shows its smallest key, so
+the result depends neither on the order nor on other environments. N environments, M solids, P solids of one group, windows of H x
+W pixels, a picture of S x S.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from mmrl_tabletop.things import COLOURS
 LIGHT = (-0.34, -0.30, 0.8913)
 """Direction to the light, length 1."""
 SHADE = 0.55
-"""How bright what lies in shadow is."""
+"""Brightness in shadow."""
 DROP = 44
-"""Levels that a receptacle loses in shadow."""
+"""Brightness levels that a receptacle loses in shadow."""
 SHARES = (1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 1.0)
-"""Sides of windows, of the picture's."""
+"""Sides of windows, as shares of the picture's side."""
 KINDS = 5
 TURNS = SHADOWS, PLATES, THINGS = range(3)
-"""What is drawn in turn: shadows, receptacles (which look whether they lie in one), all else."""
+"""Order of rendering: shadows, receptacles (which read the shadows), all else."""
 CHUNK = {"cpu": 2**19, "cuda": 2**25}
-"""Pixels that are drawn at once: few enough for a CPU's cache, and for a GPU's memory."""
+"""Pixels that are computed at once: limited by a CPU's cache and a GPU's memory."""
 TILE = 256
-"""Side of a table's picture for the camera that moves."""
+"""Side in pixels of a table's picture for the moving camera."""
 NOISE = 81
-"""What the numbers of a seed are used for here, and with the next ones for the other cameras."""
+"""Stream of random numbers of a seed for the first camera; the next ones are for the other cameras."""
 THICK = 0.03
-"""Metres of the table's board."""
+"""Thickness of the table's board, metres."""
 FLOOR, SIDE = (0.235, 0.25, 0.275), 0.62
-"""Colour of the floor; how bright the table's edge is."""
+"""Colour of the floor; brightness of the table's edge."""
 
 
 class Renderer:
-    """Cameras of one size."""
+    """Renders all cameras at one size."""
 
     def __init__(
         self, names: tuple[str, ...], size: int, contact: Contact, noise: float, samples: int, device: torch.device
     ) -> None:
-        """size: pixels of a side. noise: standard deviation, in 255ths. samples: rays along each side of a pixel."""
+        """size: side of the pictures in pixels. noise: standard deviation in 255ths. samples: rays along each side of a pixel."""
         self.names, self.size, self.samples, self.noise, self.device = names, size, samples, noise, device
         self._model = Model(contact, device)
         self._light = torch.tensor(LIGHT, device=device)[:, None, None]
@@ -102,7 +102,7 @@ class Renderer:
         return self._changed(image, keys_Q, scene, self.names.index(name))
 
     def _changed(self, image: torch.Tensor, keys_Q: torch.Tensor, scene: Scene, camera: int) -> torch.Tensor:
-        """Brightness, textures blended in, noise; whatever of these there is."""
+        """Applies brightness, blended textures and noise, if there are any."""
         n, size = len(scene.seed), self.size
         blended, dimmed = bool((scene.overlay >= 0).any()), bool((scene.light != 1).any())
         if not (blended or dimmed or self.noise):
@@ -122,14 +122,14 @@ class Renderer:
         return values.round().clamp(0, 255).to(torch.uint8)
 
     def _draw(self, keys_Q: torch.Tensor, view: View, scene: Scene, things: Solids) -> None:
-        """The keys of everything but the table."""
+        """Writes the keys of everything except the table."""
         n, M = things.kind.shape
         K, P = scene.shape.shape[1], scene.plates.shape[1]
         at, frame = view.at[..., None], view.frame[..., None]
         away = things.centre - at
         seen = _sum(things.axes * frame[:, None], 2)
         place = _sum(away * frame, 1)
-        # A shadow is the solid itself, flattened along the light: what is so high moves so far along it.
+        # A shadow is the solid itself, projected along the light onto the table.
         down = _sum(self._light * frame, 1) / LIGHT[2]
         flat = torch.stack([seen, seen - things.axes[:, 2] * down[:, None]])
         places = torch.stack([place, place - things.centre[2] * down])
@@ -192,7 +192,7 @@ class Renderer:
         d = f[0] + X * r[0] + Y * u[0], f[1] + X * r[1] + Y * u[1], f[2] + X * r[2] + Y * u[2]
         code = code_P[:, None, None]
         if turn == SHADOWS:
-            t = -high / (fz + X * rz + Y * uz).clamp(max=-1e-3)  # where the ray meets the table
+            t = -high / (fz + X * rz + Y * uz).clamp(max=-1e-3)  # where the ray hits the table
             point = o[0] + t * d[0], o[1] + t * d[1], o[2] + t * d[2]
             met = keys(kind, Rays(point, light, half, light, code, shaded=False))
             key = BACKGROUND + (((met - MISSED) >> 31) & (SHADOW - BACKGROUND))
@@ -204,7 +204,7 @@ class Renderer:
         return pixels.view(-1), key.reshape(-1)
 
     def _below(self, view: View, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
-        """The table under cameras that move, in light and in shadow: packed int32 [N * S * S]."""
+        """The table as moving cameras see it, lit and in shadow: packed int32 [N * S * S]."""
         X, Y = self._pixel_S[None, None] * view.tangent, -self._pixel_S[None, :, None] * view.tangent
         f, r, u = view.frame[..., None, None]
         d = [f[i] + X * r[i] + Y * u[i] for i in range(3)]
@@ -219,9 +219,9 @@ class Renderer:
 
 @functools.lru_cache(maxsize=8)
 def _pictures(camera: str, side: int, fine: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tables as a fixed camera sees them, in light and in shadow: packed int32 [textures, side * side].
+    """The tables as a fixed camera sees them, lit and in shadow: packed int32 [textures, side * side].
 
-    fine: points along each side of a pixel, of which it is the mean.
+    fine: points along each side of a pixel; the pixel is their mean.
     """
     view = cameras.fixed(camera, device)
     S = side * fine
@@ -250,12 +250,12 @@ def _pictures(camera: str, side: int, fine: int, device: torch.device) -> tuple[
 
 
 def _windows(places: torch.Tensor, seen: torch.Tensor, half: torch.Tensor, tangent: float, S: int) -> tuple[torch.Tensor, ...]:
-    """(top, left, side) of a square of pixels around each solid and each shadow, int64 [2, N, M]; side 0 where it isn't in the
+    """(top, left, side) of a square of pixels around each solid and each shadow, int64 [2, N, M]; side 0 if it isn't in the
     picture.
 
-    places: [2, 3, N, M], of the centre along the camera's axis, right and up. seen: [2, 3, 3, N, M], the same of the solid's
-    directions. The projections of a box's corners bound that of what is in it, as long as all are before the camera; otherwise
-    the window is all of the picture.
+    places: [2, 3, N, M], the centre along the camera's axis, right and up. seen: [2, 3, 3, N, M], the same for the solid's axes.
+    The projected corners of the solid's box bound the window if all are in front of the camera; otherwise the window is the whole
+    picture.
     """
     spans = seen * half
     first, second, third = (spans[:, :, i] for i in range(3))
@@ -276,14 +276,14 @@ def _windows(places: torch.Tensor, seen: torch.Tensor, half: torch.Tensor, tange
 
 @functools.lru_cache(maxsize=8)
 def _overlays(size: int, device: torch.device) -> torch.Tensor:
-    """The textures that are blended in: float32 [OVERLAYS, size, size, 3]."""
+    """The textures to blend in: float32 [OVERLAYS, size, size, 3]."""
     grid = (torch.arange(size, device=device) + 0.5) / size
     u, v = grid.expand(size, size), grid[:, None].expand(size, size)
     return torch.stack([textures.overlay(i, u, v) for i in range(OVERLAYS)])
 
 
 def _paint(device: torch.device) -> torch.Tensor:
-    """Code -> packed colour, int32: every colour in every brightness; the brightest have a highlight."""
+    """Code -> packed colour, int32: every colour at every brightness; the brightest have a highlight."""
     level = torch.linspace(0, 1, LEVELS, device=device)[:, None]
     shine = ((level - 0.93) / 0.07).clamp(0, 1) ** 2 * 0.55
     tones = []
@@ -296,7 +296,7 @@ def _paint(device: torch.device) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=2)
 def _tiles(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tables from above, in light and in shadow, and last the floor: packed int32 [textures, TILE * TILE + 1]."""
+    """The tables from above, lit and in shadow, the floor last: packed int32 [textures, TILE * TILE + 1]."""
     grid = (torch.arange(TILE, device=device) + 0.5) / TILE
     u, v = grid.expand(TILE, TILE), grid[:, None].expand(TILE, TILE)
     floor = _packed(torch.tensor([FLOOR], device=device))
@@ -306,7 +306,7 @@ def _tiles(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _packed(colour: torch.Tensor) -> torch.Tensor:
-    """Red, green and blue of 0 to 1 as bytes of an int32, the lowest first."""
+    """Red, green and blue of 0 to 1 as bytes of an int32, red lowest."""
     red, green, blue = (colour * 255 + 0.5).int().unbind(-1)
     return red | (green << 8) | (blue << 16)
 
@@ -318,6 +318,6 @@ def _shrunk(image: torch.Tensor, by: int) -> torch.Tensor:
 
 
 def _sum(values: torch.Tensor, dim: int) -> torch.Tensor:
-    """Of three, always in the same order."""
+    """The sum of three numbers, always in the same order."""
     x, y, z = values.unbind(dim)
     return x + y + z

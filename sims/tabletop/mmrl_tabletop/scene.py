@@ -1,4 +1,4 @@
-"""The state of N environments: tensors that are copied whole, so that a snapshot forgets nothing.
+"""The state of N environments as tensors. A snapshot copies all of them, so it is complete.
 
 N environments, K places for objects, P places for receptacles. Metres and radians; the table is the square of +-0.4 at z = 0, x
 to the right of the front camera, y away from it.
@@ -14,21 +14,21 @@ import torch
 TABLE = 0.4
 """Half the table's side."""
 REACH = 0.44
-"""How far the gripper goes from the middle, along x and y."""
+"""Greatest distance of the gripper from the middle along x and y, metres."""
 CEILING = 0.5
-"""How high it goes."""
+"""Greatest height of the gripper, metres."""
 TIP = 0.018
-"""How far the fingers reach below the gripper's point."""
+"""Length of the fingers below the gripper's point, metres."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """Every field has a row for each environment. A row is never changed in place: new tensors replace old ones."""
+    """Every field has a row for each environment. Rows are never changed in place: new tensors replace old ones."""
 
     seed: torch.Tensor
     """int64 [N]."""
     steps: torch.Tensor
-    """int64 [N]: of the environment's own episode."""
+    """int64 [N]: steps of the environment's episode."""
     moves_at: torch.Tensor
     """int64 [N]: the step after which the target is moved; -1 for never."""
     gripper: torch.Tensor
@@ -38,19 +38,19 @@ class Scene:
     held: torch.Tensor
     """int64 [N]: the place of the object in the gripper, or -1."""
     grasp: torch.Tensor
-    """float32 [N, 3]: where the held object is from the gripper: along its y, along z, and by how much it is turned."""
+    """float32 [N, 3]: the held object relative to the gripper: offset along the gripper's y, along z, and rotation."""
     held_steps: torch.Tensor
     """int64 [N]: steps in a row in which the target was held."""
     objects: torch.Tensor
-    """float32 [N, K, 4]: x, y, z, yaw; the target comes first, then what it is stacked on."""
+    """float32 [N, K, 4]: x, y, z, yaw; the target comes first, then the object to stack it on."""
     shape: torch.Tensor
     """int64 [N, K], of `SHAPES`."""
     colour: torch.Tensor
     """int64 [N, K], of `COLOURS`."""
     present: torch.Tensor
-    """bool [N, K]: not where nothing was put, nor for what fell off the table."""
+    """bool [N, K]: false for empty places and for objects that fell off the table."""
     support: torch.Tensor
-    """int64 [N, K]: the object that it stands on, or -1."""
+    """int64 [N, K]: the supporting object, or -1."""
     plates: torch.Tensor
     """float32 [N, P, 2]: x, y of receptacles; the goal comes first."""
     plate_kind: torch.Tensor
@@ -60,32 +60,32 @@ class Scene:
     plate_present: torch.Tensor
     """bool [N, P]."""
     template: torch.Tensor
-    """int64 [N]: the words of the instruction."""
+    """int64 [N]: the template of the instruction."""
     texture: torch.Tensor
     """int64 [N]: the table's picture."""
     light: torch.Tensor
-    """float32 [N]: how bright it is, 1 for the usual."""
+    """float32 [N]: brightness, 1 by default."""
     overlay: torch.Tensor
-    """int64 [N]: a texture that is blended in, or -1."""
+    """int64 [N]: a texture to blend in, or -1."""
     overlay_share: torch.Tensor
-    """float32 [N]: by how much."""
+    """float32 [N]: weight of the texture."""
     overlay_whole: torch.Tensor
-    """bool [N]: over the whole picture, and not only over the arm and the things."""
+    """bool [N]: over the whole picture, not only over the arm and the objects."""
     potential: torch.Tensor
-    """float32 [N]: what the state was worth, for the simulator's own reward."""
+    """float32 [N]: potential of the state, for the simulator's shaped reward."""
 
     def rows(self, ids_n: torch.Tensor) -> Scene:
         """A copy of some environments."""
         return Scene(**{name: value.index_select(0, ids_n) for name, value in self.as_mapping().items()})
 
     def put(self, ids_n: torch.Tensor, other: Scene) -> None:
-        """Environments become the rows of another scene."""
+        """Replaces these environments by the rows of another scene."""
         theirs = other.as_mapping()
         for name, value in self.as_mapping().items():
             setattr(self, name, value.index_copy(0, ids_n, theirs[name]))
 
     def merged(self, active_N: torch.Tensor, later: Scene) -> Scene:
-        """`later` where active, this elsewhere."""
+        """`later` where active, this scene elsewhere."""
         theirs = later.as_mapping()
         return Scene(
             **{

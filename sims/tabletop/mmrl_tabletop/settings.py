@@ -11,14 +11,14 @@ from mmrl_tabletop.things import SEEN_COLOURS, SEEN_SHAPES, SHAPES
 
 CAMERAS = ("front", "wrist", "top")
 HORIZONS = {"reach": 12, "push": 28, "pick": 16, "put-on": 20, "stack": 20}
-"""Task -> steps in which it should be done: about twice what the expert needs."""
+"""Task -> maximum steps of an episode, about twice what the expert needs."""
 TASKS = tuple(HORIZONS)
 FLAT_SHAPES = tuple(s.name for s in SHAPES if s.flat and s.name in SEEN_SHAPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What `Table` was asked for."""
+    """The options of `Table`."""
 
     task: str
     size: int
@@ -40,7 +40,7 @@ class Settings:
 
     @property
     def objects(self) -> int:
-        """Places for objects: what the task is about, distractors, and one more for a variant."""
+        """Places for objects: the task's, the distractors, and one more for a variant."""
         return self.named + self.distractors + 1
 
     @property
@@ -55,12 +55,12 @@ class Settings:
 
     @property
     def has_goal(self) -> int:
-        """1 where the first receptacle is where the object is to go."""
+        """1 if the first receptacle is the object's goal."""
         return int(self.task in ("put-on", "push"))
 
 
 def checked(**options: Any) -> Settings:
-    """The options as they will be used. Raises UserError for what can't be."""
+    """The options with defaults filled in. Raises UserError for invalid options."""
     for name in ("cameras", "shapes", "colours"):
         options[name] = _names(name, options[name])
     _one_of("task", options["task"], TASKS)
@@ -83,18 +83,18 @@ def checked(**options: Any) -> Settings:
     settings = Settings(**options)
     if len(settings.colours) * len(settings.shapes) < settings.objects:
         raise UserError(
-            f"{settings.objects} objects need as many pairs of a colour and a shape, and there are "
-            f"{len(settings.colours)} colours and {len(settings.shapes)} shapes: name more, or fewer distractors"
+            f"{settings.objects} objects need as many pairs of a colour and a shape, but there are only "
+            f"{len(settings.colours)} colours and {len(settings.shapes)} shapes: add some, or set fewer distractors"
         )
     if settings.task == "stack" and not set(settings.shapes) & set(FLAT_SHAPES):
-        raise UserError(f"task = 'stack' needs a shape to stand on among shapes: {', '.join(FLAT_SHAPES)}")
+        raise UserError(f"task = 'stack' needs a flat shape in the option shapes: one of {', '.join(FLAT_SHAPES)}")
     return settings
 
 
 def _names(option: str, value: Any) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str) else value
     if not isinstance(given, Sequence) or not given or len(set(map(str, given))) < len(given):
-        raise UserError(f"{option} = {value!r} must be one or more different names")
+        raise UserError(f"{option} = {value!r} must be a list of one or more different names")
     return tuple(given)
 
 

@@ -1,8 +1,9 @@
-"""Where rays meet solids. P solids, each with a window of H x W pixels; whatever is the same for a row or a column is kept small.
+"""Intersections of rays with solids. P solids, each with a window of H x W pixels; values that are equal along a row or a column
+are broadcast.
 
-A solid is asked in its own frame: a ray is o + t d. The answer is a key, int32: its upper bits are the depth t, its lower twelve
-the colour and how bright it is, so that the smallest key of a pixel is what is seen there. Conditions are written as sums and
-limits and not as `torch.where`, which is many times slower on a CPU.
+A ray is o + t d in the solid's coordinates. The result is a key, int32: its upper bits are the depth t, its lower twelve the
+colour and brightness, so the smallest key of a pixel is the visible one. Conditions are written as sums and clamps, not as
+`torch.where`, which is many times slower on a CPU.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import torch
 from mmrl_tabletop.things import BALL, BOX, CONE, CYLINDER, PRISM
 
 LEVELS = 128
-"""How many brightnesses a colour has."""
+"""Number of brightness levels of a colour."""
 CODE_BITS = 12
 DEPTH = 2**17
-"""Depths per metre: they end at 4 metres."""
+"""Depth levels per metre, up to 4 metres."""
 FAR = 2**19 - 1
-"""The depth of a ray that meets nothing."""
+"""The depth of a ray that hits nothing."""
 BACKGROUND = ((FAR - 1) << CODE_BITS) | 4095
 SHADOW = ((FAR - 1) << CODE_BITS) | 4094
 MISSED = FAR << CODE_BITS
-"""Keys of the table, of the table in shadow; what misses has this or more."""
+"""Keys of the table and of the table in shadow; a ray that misses has at least MISSED."""
 NEAR = 0.02
 AMBIENT = 0.38
 COSINE, SINE = 0.5, 0.8660254
@@ -36,7 +37,7 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Rays:
-    """P bundles in the frames of their solids."""
+    """P bundles of rays, in the coordinates of their solids."""
 
     o: Three
     """float32, broadcasting to [P, H, W]."""
@@ -48,9 +49,9 @@ class Rays:
     code: torch.Tensor
     """int32 [P, 1, 1]: its colour times LEVELS."""
     shaded: bool = True
-    """Faces differ in brightness; for shadows only the hit counts."""
+    """Whether faces differ in brightness; for shadows only the hit matters."""
     rim: bool = False
-    """It is a receptacle, with a rim that is brighter."""
+    """Whether it is a receptacle, which has a brighter rim."""
 
 
 def keys(kind: int, rays: Rays) -> torch.Tensor:
@@ -59,7 +60,7 @@ def keys(kind: int, rays: Rays) -> torch.Tensor:
 
 
 def brightness(cosine: torch.Tensor) -> torch.Tensor:
-    """Level of 0 to 127, int32, of a face whose normal has this cosine with the light; some light comes from everywhere."""
+    """Level of 0 to 127, int32, of a face whose normal has this cosine with the light; includes ambient light."""
     return ((AMBIENT + (1 - AMBIENT) * cosine.clamp(0, 1)) * (LEVELS - 1)).int()
 
 
@@ -80,11 +81,11 @@ def _prism(r: Rays) -> torch.Tensor:
 
 
 def _slabs(slabs: Sequence[tuple[torch.Tensor, ...]], r: Rays) -> torch.Tensor:
-    """What is inside of all slabs |o + t d| < half; the face is that of the slab that is entered last."""
+    """The intersection of all slabs |o + t d| < half; the visible face is that of the slab entered last."""
     entered, left = [], []
     for o, d, half, light in slabs:
         first, last = _between(o, d, half)
-        face = r.code  # of a slab only the side towards the eye is seen
+        face = r.code  # only the slab's side towards the camera is visible
         if r.shaded:
             face = face + brightness(light * torch.where(o > 0, 1.0, -1.0))
         entered.append(_key(first, face))
@@ -128,11 +129,11 @@ def _cylinder(r: Rays) -> torch.Tensor:
 
 
 def _cone(r: Rays) -> torch.Tensor:
-    """Its point is up. The nearest of: both places where the side is met, and the base."""
+    """A cone with its tip up: the nearest of both hits of the side, and the base."""
     (ox, oy, oz), (dx, dy, dz) = r.o, r.d
     high = 2 * r.half[2]
     slope = r.half[0] / high
-    below = r.half[2] - oz  # how far under the point the ray starts
+    below = r.half[2] - oz  # how far below the tip the ray starts
     a = dx * dx + dy * dy - slope * slope * dz * dz
     b = ox * dx + oy * dy + slope * slope * below * dz
     c = ox * ox + oy * oy - slope * slope * below * below
@@ -157,7 +158,7 @@ def _cone(r: Rays) -> torch.Tensor:
 
 
 def _between(o: torch.Tensor, d: torch.Tensor, half: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where a ray enters and leaves a slab."""
+    """Values of t where a ray enters and leaves a slab."""
     inverse = _inverse(d)
     one, two = (-half - o) * inverse, (half - o) * inverse
     return torch.minimum(one, two), torch.maximum(one, two)
@@ -180,6 +181,6 @@ def _key(t: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
 
 
 def _unless_left(key: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
-    """MISSED or more where a ray leaves before it enters."""
+    """The key, or at least MISSED where a ray leaves before it enters."""
     gone = (_depth(leave, 0.0) - (key >> CODE_BITS)) >> 31  # -1 where it does
     return key | (gone & MISSED)

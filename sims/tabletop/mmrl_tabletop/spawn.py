@@ -1,6 +1,6 @@
-"""How an episode starts: everything is drawn from its seed, in the world as it is trained on or in a variant of it.
+"""The start of an episode, sampled from its seed, in the training distribution or in a variant of it.
 
-The variants are those of the RL4VLA suite (Liu et al., What Can RL Bring to VLA Generalization?, 2025), put to a table of ours.
+The variants are those of the RL4VLA suite (Liu et al., What Can RL Bring to VLA Generalization?, 2025), applied to this table.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from mmrl_tabletop.things import (
 Spread = Callable[[torch.Tensor], torch.Tensor]
 
 PLACES, YAWS, PAIRS, FIRST_SHAPES, UNSEEN, PLATES, POSE, WORDS, LOOKS, OVERLAY, MOVED = range(1, 12)
-"""What the numbers of a seed are used for."""
+"""Streams of random numbers of a seed."""
 INNER = 0.23
-"""Training puts everything within this of the middle, along x and y."""
+"""Training places everything within this distance of the middle along x and y, metres."""
 GOAL_INNER = 0.17
-"""Things are pushed to within this of the middle, so that the gripper can get behind them."""
+"""Goals of pushes are within this distance of the middle, so that the gripper can get behind the object."""
 WIDE = 0.27
-"""A second receptacle or distractor, which finds the table full, comes within this."""
+"""Distance for a second receptacle or distractor, as the table is already full."""
 OUTER = (0.25, 0.31)
-"""`execution.position` puts what the task is about into this ring."""
+"""`execution.position` places the task's objects in this ring."""
 WAY = 3
-"""Places that stay free between a target and where it is pushed to."""
+"""Number of places that stay free between a target and its goal."""
 GAP = 0.05
-"""Least room between two things that are put down."""
+"""Least gap between two placed objects, metres."""
 CANDIDATES = 64
-"""Positions that are drawn for a thing; the first one with room is taken, or else the one with most."""
+"""Positions sampled for an object; the first with enough room is chosen, else the one with the most."""
 MOVE_AT = 3
-"""`execution.moved` moves the target after so many steps of the episode."""
+"""Step of the episode after which `execution.moved` moves the target."""
 TRAINING_TEXTURES, UNSEEN_TEXTURES, OVERLAYS = 6, 5, 6
-"""How many pictures of a table there are, and of textures to blend in."""
+"""Numbers of table pictures (training, unseen) and of textures to blend in."""
 
 
 def spawn(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> Scene:
@@ -138,7 +138,7 @@ def elsewhere(scene: Scene, settings: Settings) -> torch.Tensor:
     there = [scene.present[:, k] for k in range(1, settings.objects)] + [
         scene.plate_present[:, p] for p in range(settings.receptacles)
     ]
-    found = [scene.objects[:, 0, :2]]  # not where it is
+    found = [scene.objects[:, 0, :2]]  # not its current place
     found += [torch.where(t[:, None], xy, 9.0 + i) for i, (t, xy) in enumerate(zip(there, others, strict=True))]
     R = settings.radius
     sizes = [R] * settings.objects + [PLATE_RADIUS] * settings.receptacles + [R]
@@ -146,7 +146,7 @@ def elsewhere(scene: Scene, settings: Settings) -> torch.Tensor:
 
 
 def _order(settings: Settings) -> tuple[list[tuple[bool, int]], list[float]]:
-    """(is it a receptacle, its place) in the order in which things are put down, what a task needs first; and their radii."""
+    """(whether it is a receptacle, its place) in the order of placement, the task's objects first; and their radii."""
     goal = [(True, 0)] if settings.has_goal else []
     rest = [(False, k) for k in range(settings.objects)] + [(True, settings.receptacles - 1)]
     order = goal + rest
@@ -157,7 +157,7 @@ def _order(settings: Settings) -> tuple[list[tuple[bool, int]], list[float]]:
 
 
 def _way(goal_n2: torch.Tensor, target_n2: torch.Tensor) -> list[torch.Tensor]:
-    """Places that stay free when something is to be pushed: behind it, where the gripper goes down, and on its way."""
+    """Places that stay free for a push: behind the target, where the gripper goes down, and between target and goal."""
     dx, dy = (goal_n2 - target_n2).unbind(1)
     away = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
     ahead_n2 = torch.stack([dx / away, dy / away], 1)
@@ -165,26 +165,26 @@ def _way(goal_n2: torch.Tensor, target_n2: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _free(seed_n: torch.Tensor, turn: int, found: list[torch.Tensor], sizes: list[float], spread: Spread) -> torch.Tensor:
-    """[n, 2]: the first candidate that keeps clear of what was put down before.
+    """[n, 2]: the first candidate with enough distance from earlier placed objects.
 
-    spread: from numbers of 0 to 1, [n, CANDIDATES, 2], to places. sizes: of `found` and then of this one.
+    spread: maps numbers of 0 to 1, [n, CANDIDATES, 2], to places. sizes: radii of `found`, then of this object.
     """
     candidates = spread(uniform(seed_n, PLACES, turn, shape=(CANDIDATES, 2)))
     room = torch.full(candidates.shape[:2], GAP, device=seed_n.device)
     for other_n2, size in zip(found, sizes, strict=False):
         dx, dy = (candidates - other_n2[:, None]).unbind(-1)
         room = torch.minimum(room, (dx * dx + dy * dy).sqrt() - size - sizes[len(found)])
-    best_n = room.argmax(1)  # the first of several
+    best_n = room.argmax(1)  # the first of equals
     return candidates.gather(1, best_n[:, None, None].expand(-1, 1, 2))[:, 0]
 
 
 def _square(half: float) -> Spread:
-    """Evenly over a square around the middle."""
+    """Uniform over a square around the middle."""
     return lambda u: (2 * u - 1) * half
 
 
 def _outer(u: torch.Tensor) -> torch.Tensor:
-    """Into the ring between two squares: one of its four sides, and along it."""
+    """Maps to the ring between two squares: one of its four sides, and a place along it."""
     low, high = OUTER
     side = (u[..., 0] * 4).floor()
     deep = low + (high - low) * (u[..., 0] * 4 - side)
@@ -195,7 +195,7 @@ def _outer(u: torch.Tensor) -> torch.Tensor:
 
 
 def _kinds(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """(shape, colour) of every object, int64 [n, K]: no two are alike in both."""
+    """(shape, colour) of every object, int64 [n, K]: no two objects share both."""
     device, K = seed_n.device, settings.objects
     shapes = torch.tensor(shape_ids(settings.shapes), device=device)
     colours = torch.tensor(colour_ids(settings.colours), device=device)
@@ -211,7 +211,7 @@ def _kinds(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> tup
         first = _choice(uniform(seed_n, FIRST_SHAPES, shape=(min(K, C),)), S)
         which_shape = (first[:, number % C] + number // C) % S
     shape_nK, colour_nK = shapes[which_shape], colours[which_colour]
-    if settings.task == "stack":  # something can stand on the second; a pair that is taken already is another's no more
+    if settings.task == "stack":  # the second object is flat; its pair of shape and colour is not used again
         base = flat[_choice(uniform(seed_n, FIRST_SHAPES, 1), len(flat))]
         swap = (shape_nK == base[:, None]) & (colour_nK == colour_nK[:, 1:2])
         shape_nK = torch.where(swap, shape_nK[:, 1:2], shape_nK)
@@ -226,9 +226,9 @@ def _kinds(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> tup
 
 
 def _receptacles(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> tuple[torch.Tensor, ...]:
-    """(kind, colour, whether it is there) of every receptacle, [n, P].
+    """(kind, colour, whether it is present) of every receptacle, [n, P].
 
-    Where a task has no receptacle, the variants of receptacles put one beside the objects.
+    For a task without a receptacle, the variants of receptacles place one beside the objects.
     """
     n, device = len(seed_n), seed_n.device
     P, goal = settings.receptacles, settings.has_goal
@@ -259,5 +259,5 @@ def _receptacles(settings: Settings, seed_n: torch.Tensor, variant: str | None) 
 
 
 def _choice(u: torch.Tensor, count: int) -> torch.Tensor:
-    """One of `count` numbers, int64, from one between 0 and 1."""
+    """Maps a number between 0 and 1 to one of `count` integers, int64."""
     return (u * count).long().clamp(max=count - 1)

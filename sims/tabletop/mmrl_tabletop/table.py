@@ -19,7 +19,7 @@ from mmrl_tabletop.spawn import elsewhere, spawn
 from mmrl_tabletop.tasks import judge
 
 PEOPLE = 256
-"""Pixels of a side of the pictures for people."""
+"""Side in pixels of the pictures for human viewers."""
 
 
 class Table:
@@ -55,12 +55,14 @@ class Table:
         samples: int = 1,
         expert_slop: float = 0.0,
     ) -> None:
-        """task: reach, push, pick, put-on or stack. size: pixels of a side. cameras: of front, wrist, top.
-        dims: 7, or 4 (x, y, z, gripper). distractors: objects that are not named. alike: they may share the target's colour or
-        shape, so that both words count. templates: wordings in training. textures: pictures of the table in training.
-        horizon: steps of an episode, by default as many as fit the task. step: metres that an action of 1 moves. radius: of the
-        objects, metres. light: how much the brightness varies, 0 to 0.8. noise: of the pixels, standard deviation in 255ths.
-        samples: rays along each side of a pixel. expert_slop: 0 to 1, how clumsy `expert` is on purpose.
+        """task: reach, push, pick, put-on or stack. size: side of the pictures in pixels. cameras: list of front, wrist, top.
+        dims: 7 numbers of an action, or 4 (x, y, z, gripper). distractors: number of objects that the instruction doesn't name.
+        shapes: of the objects in training. colours: of the objects in training. alike: distractors may share the target's colour
+        or shape, so that both words matter. templates: number of instruction templates in training. textures: number of table
+        pictures in training. horizon: maximum steps of an episode, by default by task. step: metres for an action of 1.
+        radius: of the objects in metres. light: greatest relative change of the brightness, 0 to 0.8. noise: standard deviation
+        of pixel noise in 255ths. samples: rays along each side of a pixel. expert_slop: deliberate clumsiness of `expert`, 0 to
+        1.
         """
         check_count("tabletop/table", num_envs)
         self.device = torch.device(device)
@@ -88,9 +90,9 @@ class Table:
         self.action = ActionSpec(
             dims=dims, control_mode="end-effector-delta", gripper=dims - 1, units=(*(step,) * 3, *turns, 1.0)
         )
-        """What an action of this instance is."""
+        """The action space of this instance."""
         self.max_steps = self.settings.horizon
-        """Steps after which an episode of this task should be cut off."""
+        """Steps after which an episode of this task should be truncated."""
         self._contact = Contact(radius, step, self.device)
         self._renderer: Renderer | None = Renderer(self.settings.cameras, size, self._contact, noise, samples, self.device)
         self._people: Renderer | None = None
@@ -99,13 +101,14 @@ class Table:
         self._texts = language.instructions(self._scene, task)
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
-        """See `mmrl.Simulator.reset`. variant: of `mmrl_tabletop.VARIANTS`."""
+        """See `mmrl.Simulator.reset`. variant: one of `mmrl_tabletop.VARIANTS`."""
         ids_n = self._ids(env_ids_n)
         check_variant("tabletop/table", variant, VARIANTS)
         return self._put(ids_n, spawn(self.settings, checked_seeds(seeds_n, len(ids_n), self.device), variant))
 
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
-        """See `mmrl.Simulator.step`. x, y, z; with 7 dims roll, pitch, yaw; the gripper, which closes above 0, after the move."""
+        """See `mmrl.Simulator.step`. An action is x, y, z, with 7 dims roll, pitch, yaw, and the gripper, which closes above 0
+        after the move."""
         settings, before = self.settings, self._scene
         actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, settings.dims, self.device)
         turn_N3 = actions_NA[:, 3:6] * TURN if settings.dims == 7 else torch.zeros_like(before.gripper[:, 3:])
@@ -134,7 +137,7 @@ class Table:
         return self._scene.rows(self._ids(env_ids_n)).as_mapping()
 
     def restore(self, env_ids_n: torch.Tensor, state: Mapping[str, torch.Tensor]) -> Observation:
-        """See `mmrl.Simulator.restore`. Raises UserError for a state of a table with other options."""
+        """See `mmrl.Simulator.restore`. Raises UserError if the state is from a table with other options."""
         ids_n = self._ids(env_ids_n)
         mine = self._scene.as_mapping()
         if set(state) != set(mine) or any(
@@ -142,8 +145,8 @@ class Table:
             for name, value in mine.items()
         ):
             raise UserError(
-                f"the state doesn't fit {len(ids_n)} environments of this table: was it taken from one with another task, "
-                "or with other distractors?"
+                f"the state doesn't fit {len(ids_n)} environments of this table: restore it with the task and the distractors "
+                "that it was taken with"
             )
         return self._put(ids_n, Scene.from_mapping({name: value.to(self.device) for name, value in state.items()}))
 
@@ -163,7 +166,7 @@ class Table:
         return self._observe(ids_n, torch.ones_like(ids_n, dtype=torch.bool))
 
     def _moved(self, scene: Scene) -> Scene:
-        """`execution.moved`: the target is elsewhere, and in nobody's hand."""
+        """`execution.moved`: moves the target to another place, and out of the gripper."""
         if not (scene.moves_at >= 0).any():
             return scene
         now_N = scene.steps == scene.moves_at
@@ -181,9 +184,9 @@ class Table:
         )
 
     def _observe(self, ids_n: torch.Tensor, drawn_n: torch.Tensor) -> Observation:
-        """What these environments show; pictures of those that are not drawn are black."""
+        """The observations of these environments; pictures that are not rendered are black."""
         if self._renderer is None:
-            raise UserError("this table was closed: make another one")
+            raise UserError("this table is closed: make a new one")
         scene = self._scene.rows(ids_n)
         if drawn_n.all():
             images = self._renderer(scene)

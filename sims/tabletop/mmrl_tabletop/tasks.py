@@ -1,4 +1,4 @@
-"""What is asked for, and how much of it holds in a state."""
+"""Success and parts of a task in a state."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from mmrl_tabletop.settings import Settings
 from mmrl_tabletop.things import ON_PLATE, PLATE_RADIUS
 
 REACHED = 0.06
-"""Metres from the target's axis; and the gripper's point is at most so much above its top."""
+"""Greatest distance of the gripper's point from the target's axis, and above its top, metres."""
 LIFTED, PICKED = 0.04, 0.1
-"""How high the target is above where it would stand on the table: `lifted`, and enough for `pick`."""
+"""Height of the target above its place on the table, metres: for `lifted`, and for success in `pick`."""
 HELD = 5
 """Steps in a row (RL4VLA's consecutive grasp)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Of N states."""
+    """Judgement of N states."""
 
     parts: dict[str, torch.Tensor]
     """Name -> float32 [N], 0 or 1."""
     success_N: torch.Tensor
     """bool."""
     lost_N: torch.Tensor
-    """bool: something that the instruction names fell off the table."""
+    """bool: an object that the instruction names fell off the table."""
     potential_N: torch.Tensor
-    """float32: 0.1 for a grasp, 0.1 for `held`, 1 for success, as RL4VLA's reward."""
+    """float32: 0.1 for a grasp, 0.1 for `held`, 1 for success, as in RL4VLA's reward."""
 
 
 def judge(scene: Scene, settings: Settings, contact: Contact) -> Judgement:
-    """How much of the task holds."""
+    """The judgement of each state."""
     size = contact.body(scene)
     target = scene.objects[:, 0]
     dx, dy = scene.gripper[:, 0] - target[:, 0], scene.gripper[:, 1] - target[:, 1]

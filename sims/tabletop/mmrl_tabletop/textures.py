@@ -1,6 +1,6 @@
-"""Pictures of tables and textures to blend in, by formulas; no files.
+"""Pictures of tables and textures to blend in, computed by formulas, without files.
 
-Each is a function of a place on the table (u and v, 0 to 1 from edge to edge) and gives red, green and blue.
+Each is a function of a place on the table (u and v, 0 to 1 from edge to edge) and returns red, green and blue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Colour = tuple[float, float, float]
 
 
 def table(number: int, u: torch.Tensor, v: torch.Tensor) -> Texture:
-    """Picture `number` of `TRAINING_TEXTURES` and then `UNSEEN_TEXTURES`: float32 [..., 3]."""
+    """Picture `number`; the `TRAINING_TEXTURES` come first, then the `UNSEEN_TEXTURES`: float32 [..., 3]."""
     return _TABLES[number](u, v, number)
 
 
@@ -28,7 +28,7 @@ def overlay(number: int, u: torch.Tensor, v: torch.Tensor) -> Texture:
 
 
 def lattice(seed: int, u: torch.Tensor, v: torch.Tensor, columns: int, rows: int) -> torch.Tensor:
-    """Smooth noise of 0 to 1 with about so many bumps along u and v."""
+    """Smooth noise of 0 to 1 with about `columns` and `rows` bumps along u and v."""
     device = u.device
     grid = uniform(torch.tensor([seed], device=device), 7, shape=(rows + 1, columns + 1))[0].flatten()
     x, y = (u.clamp(0, 1) * columns).clamp(max=columns - 1e-3), (v.clamp(0, 1) * rows).clamp(max=rows - 1e-3)

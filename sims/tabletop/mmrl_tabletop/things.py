@@ -1,4 +1,5 @@
-"""What can lie on the table: colours, shapes, receptacles, and their sizes. What training never shows stands apart."""
+"""Colours, shapes and receptacles of objects on the table, and their sizes. Those held out from training are listed
+separately."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ class Shape:
     name: str
     kind: int
     half: tuple[float, float, float]
-    """Half its width, depth and height; for round ones the radius twice."""
+    """Half the width, depth and height; round shapes have the radius twice."""
     contact: float
-    """Radius of the disc that it is when something pushes it."""
+    """Radius of the disc that stands for it in pushes."""
     flat: bool
-    """Something can stand on it."""
+    """Whether another object can stand on it."""
     fold: int
-    """It looks the same after a turn by a circle's fold-th part; 0 for round ones."""
+    """Rotational symmetry: it looks the same after a rotation by 360 / fold degrees; 0 for round shapes."""
 
 
 SHAPES = (
@@ -62,22 +63,22 @@ SEEN_SHAPES = ("cube", "ball", "cylinder")
 UNSEEN_SHAPES = ("cone", "prism")
 
 RECEPTACLES = ("plate", "tray", "mat", "mark")
-"""A tray and a mat are never seen in training; a mark is where things are pushed to."""
+"""Trays and mats are held out from training; a mark is the goal of a push."""
 PLATE, TRAY, MAT, MARK = range(4)
 PLATE_KINDS = (CYLINDER, BOX, PRISM, CYLINDER)
 PLATE_RADIUS = 0.115
-"""Metres; what stands on a receptacle has its centre within this times `ON_PLATE`."""
+"""Metres; an object is on a receptacle if its centre is within this times `ON_PLATE`."""
 PLATE_HALF = (0.007, 0.007, 0.004, 0.0008)
 """Half the height of each, metres."""
 ON_PLATE = 0.75
 
 
 def shape_ids(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Their places in `SHAPES`."""
+    """Indices in `SHAPES`."""
     every = [s.name for s in SHAPES]
     return tuple(every.index(name) for name in names)
 
 
 def colour_ids(names: tuple[str, ...]) -> tuple[int, ...]:
-    """Their places in `COLOURS`."""
+    """Indices in `COLOURS`."""
     return tuple(NAMES.index(name) for name in names)

@@ -1,6 +1,6 @@
-"""Sine and cosine by products and sums alone.
+"""Sine and cosine computed with products and sums only.
 
-The library's own differ in the last bit between the middle and the end of a vector, and between devices; a state must not.
+torch's sine and cosine differ in the last bit between the middle and the end of a vector, and between devices; states must not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 
 def sin_cos(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of angles in radians; off by less than 1e-5."""
+    """Sine and cosine of angles in radians, with an error below 1e-5."""
     angle = wrapped(angle)
     size = angle.abs()
     folded = torch.where(size > math.pi / 2, torch.where(angle > 0, math.pi - angle, -math.pi - angle), angle)

@@ -159,11 +159,11 @@ def test_no_two_objects_are_alike(table: Callable[..., Table], alike: bool) -> N
 BAD = {
     "task": ("lift", "task: 'lift' is not one of reach"),
     "size": (8, "size = 8 must be a whole number of 16 to 1024"),
-    "cameras": ((), "cameras = () must be one or more different names"),
+    "cameras": ((), "cameras = () must be a list of one or more different names"),
     "dims": (6, "dims: 6 is not one of 4, 7"),
     "distractors": (9, "distractors = 9 must be"),
     "shapes": (("cone",), "shapes: 'cone' is not one of cube, ball, cylinder"),
-    "colours": (("red", "red"), "must be one or more different names"),
+    "colours": (("red", "red"), "must be a list of one or more different names"),
     "templates": (0, "templates = 0 must be"),
     "textures": (7, "textures = 7 must be"),
     "step": (1, "step = 1 must be a number of 0.01 to 0.2"),
@@ -187,10 +187,10 @@ def test_bad_options_are_one_line(table: Callable[..., Table], option: str) -> N
 
 def test_options_that_do_not_fit_together(table: Callable[..., Table]) -> None:
     with pytest.raises(
-        UserError, match="3 objects need as many pairs of a colour and a shape, and there are 1 colours and 2 shapes"
+        UserError, match="3 objects need as many pairs of a colour and a shape, but there are only 1 colours and 2 shapes"
     ):
         table(1, colours=("red",), shapes=("cube", "ball"))
-    with pytest.raises(UserError, match="task = 'stack' needs a shape to stand on"):
+    with pytest.raises(UserError, match="task = 'stack' needs a flat shape"):
         table(1, task="stack", shapes=("ball",))
     with pytest.raises(UserError, match="num_envs = 0 must be"):
         table(0)
@@ -216,5 +216,5 @@ def test_wrong_calls_are_refused(table: Callable[..., Table]) -> None:
         one.restore(torch.arange(3), table(3, task="stack").snapshot(torch.arange(3)))
     one.close()
     one.close()
-    with pytest.raises(UserError, match="this table was closed"):
+    with pytest.raises(UserError, match="this table is closed"):
         one.reset(torch.arange(3))
