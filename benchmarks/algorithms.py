@@ -1,11 +1,10 @@
-"""Every algorithm on the digits, from the same warm start: held-out accuracy over seeds, and seconds a step.
+"""Every algorithm on the digits from the same warm start: held-out accuracy over seeds, and seconds per step.
 
     python benchmarks/algorithms.py [--algorithms grpo ppo ...] [--seeds 0 1 2] [--steps 100] [--side-by-side 2] [--write-docs]
 
-Each run is `mmrl train` in a process of its own, with one thread; so many go on side by side, which makes their steps slower than
-alone, alike for all. Nothing but the algorithm's id differs, so what it has by default (KL, sampling rules, a critic) comes with
-it; the learning rate was chosen for none of them in particular. `--write-docs` puts the table into docs/algorithms.md. Prints one
-JSON object.
+Each run is `mmrl train` in a separate process with one thread. `--side-by-side` runs are concurrent, which slows the steps of all
+algorithms equally. Only the algorithm's id differs, so each has its own defaults (KL, sampling rules, a critic); the learning
+rate was not tuned for any of them. `--write-docs` writes the table into docs/algorithms.md. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def train(runs: Path, name: str, seed: int, model: str, stage: str) -> dict[str,
 
 
 def figures(id: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One algorithm's accuracies over its seeds, with Student's 95% interval of their mean."""
+    """One algorithm's accuracies over its seeds, with Student's 95% interval of the mean."""
     from mmrl.api.statistics import mean_interval
 
     values = [run["last"][TASK]["value"] for run in runs]
@@ -74,7 +73,7 @@ def figures(id: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The results as they stand in the docs."""
+    """The results as text for the docs."""
     warm = found["warm_start"]
     lines = [
         f"All start from one checkpoint of accuracy {warm['value']:.3f} ({warm['low']:.3f} to {warm['high']:.3f}) on {warm['n']} "

@@ -1,10 +1,9 @@
-"""Sampling beside learning: throughput against the synchronous run where both take equally long, and the curve on digits.
+"""Asynchronous sampling: throughput against the synchronous run, with sampling and update equally long, and the curve on digits.
 
     python benchmarks/asynchronous.py [--delay 1.0] [--steps 12] [--seeds 0 1 2] [--curve-steps 200] [--no-curve]
 
-Throughput: sampling and the update are made to take `--delay` seconds more each, by sleeping, so that they don't take each
-other's cores; runs of `staleness` 0 and 1 in turn. The curve: the digits run, 0 against 1, held-out accuracy of each seed. Prints
-one JSON object.
+Throughput: sampling and update each sleep for `--delay` more seconds, so that they don't compete for cores; runs with `staleness`
+0 and 1 alternate. Curve: the digits run with staleness 0 and 1, held-out accuracy per seed. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DIGITS = Path(__file__).parents[1] / "configs" / "demo" / "digits.toml"
 
 
 class Watcher:
-    """Notes when each step ended."""
+    """Records the end time of each step."""
 
     def __init__(self) -> None:
         self.ended: list[float] = []
@@ -55,7 +54,7 @@ def slower(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 
 
 def throughput(runs: Path, staleness: int, steps: int) -> float:
-    """Steps a second, from the second step on."""
+    """Steps per second, from the second step on."""
     data = {
         "name": f"delays-{staleness}-{time.time_ns()}",
         "runs_dir": str(runs),
@@ -74,7 +73,7 @@ def throughput(runs: Path, staleness: int, steps: int) -> float:
 
 
 def curve(runs: Path, staleness: int, seed: int, steps: int) -> dict[str, Any]:
-    """The digits run with so many reinforced steps: held-out accuracy, and how far the sampler's weights were behind."""
+    """The digits run with `steps` steps of RL: held-out accuracy, and the lag of the sampler's weights."""
     data = tomllib.loads(DIGITS.read_text())
     data |= {"name": f"digits-{staleness}-{seed}", "runs_dir": str(runs), "seed": seed, "compute": {"staleness": staleness}}
     data["stages"][1]["steps"] = steps

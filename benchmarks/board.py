@@ -1,9 +1,9 @@
-"""How quickly the board opens a long run, how quickly it shows what is new, what it takes, and what it costs the run.
+"""The board on a long run: seconds to open it, delay of new values, memory, and the slowdown of a run.
 
     python benchmarks/board.py [--steps 100000 --rollouts 1000000 --folder DIR] [--no-training | --only-training]
 
-Prints one JSON object. Needs Chromium (`make system`). The folder is kept where one is named, so that a second call needn't make
-it. Seconds to open are from the request of a page to the first curve, or the first group of rollouts, on the screen.
+Prints one JSON object. Needs Chromium (`make system`). A folder given with `--folder` is kept and reused by a later call. Seconds
+to open count from the request of a page to the first curve, or the first group of rollouts, on the screen.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def opened(page: Any, address: str, ready: str) -> float:
 
 
 def memory_mb(running: Running) -> float:
-    """Of the server and the process that indexes, together."""
+    """Memory of the server and the indexing process together."""
     server = psutil.Process(running.process.pid)
     return sum(one.memory_info().rss for one in (server, *server.children(recursive=True))) / 2**20
 
 
 def indexed(running: Running, steps: int) -> tuple[float, float]:
-    """(seconds until all rollouts are in the index, most memory meanwhile)."""
+    """(seconds until all rollouts are indexed, peak memory in MB)."""
     began, most = time.monotonic(), 0.0
     while f"of {steps:,} steps." not in running.get("/part/groups", run="long").text:
         most = max(most, memory_mb(running))
@@ -83,9 +83,9 @@ def shown_after(page: Any, run: Path, steps: int, times: int = 7) -> list[float]
 
 
 def slowdown(folder: Path, turns: int = 120, seconds: float = 1.0) -> dict[str, float]:
-    """Seconds of a run's step while a board follows it, over those while none does: one run, that is followed every other few
-    seconds. The mean over turns of their median step against the two turns beside them, with its 95% interval, the wildest tenth
-    left out; and the share of one core that the board takes meanwhile."""
+    """Ratio of a run's step time with and without a board that follows it: one run, which is followed in every other turn of a
+    few seconds. Mean over turns of the ratio of their median step to that of the two neighbouring turns, with its 95% interval,
+    without the most extreme tenth; and the board's share of one core."""
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]]; import runs; from pathlib import Path\n"
         "stages = [{'kind': 'rl', 'steps': 100_000, 'prompts_per_step': 4, 'group_size': 4, 'learning_rate': 1e-3}]\n"
@@ -102,7 +102,7 @@ def slowdown(folder: Path, turns: int = 120, seconds: float = 1.0) -> dict[str, 
             query = f"http://127.0.0.1:{running.port}/api/live?run=followed"
             for turn in range(turns):
                 follower = subprocess.Popen(["curl", "-sN", query], stdout=subprocess.DEVNULL) if turn % 2 else None
-                time.sleep(0.5)  # what begins or ends is not measured
+                time.sleep(0.5)  # starts and ends are not measured
                 first, before = metrics.read_bytes().count(b"\n"), cpu_seconds(running)
                 time.sleep(seconds)
                 used += cpu_seconds(running) - before if follower else 0.0
@@ -126,7 +126,7 @@ def slowdown(folder: Path, turns: int = 120, seconds: float = 1.0) -> dict[str, 
 
 
 def cpu_seconds(running: Running) -> float:
-    """Of the board's processes so far."""
+    """CPU seconds of the board's processes so far."""
     process = psutil.Process(running.process.pid)
     return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
 
@@ -157,7 +157,7 @@ def main() -> None:
         chrome = {"executable_path": "/usr/bin/chromium", "args": ["--no-sandbox"]}
         with sync_playwright() as p, board(folder, Path(temporary) / "caches") as running:
             page = p.chromium.launch(**chrome).new_page(viewport={"width": 1280, "height": 900})
-            page.goto(running.address + "/static/page.css")  # the browser itself is up
+            page.goto(running.address + "/static/page.css")  # the browser is started
             curves, rollouts = (f"{running.address}/{name}?run=long" for name in ("curves", "rollouts"))
             found["list_s"] = round(opened(page, running.address, "() => document.querySelector('#runs td')"), 2)
             found["curves_without_index_s"] = round(opened(page, curves, DRAWN), 2)

@@ -1,12 +1,11 @@
-"""Episodes a second of MiniWoB++'s one-click pages in our browser, against the package's own environment, in one run.
+"""Episodes per second of MiniWoB++'s one-click pages in mmrl's browser, against the package's own environment, in one run.
 
     python benchmarks/browser.py [--pages 1 2 4] [--seconds 8] [--rounds 3]
 
-Both play the same pages with the same seeds and the same click, and take a picture of each screen that is to be answered. The
-package's environment is driven by selenium, as it comes, one page; ours by one thread for each page of the pool. `fresh` loads
-the page anew for each episode, as ours does unless it is told otherwise; `kept` goes on in the old one, as theirs does. Rounds
-alternate, so that a busy machine slows all. Prints one JSON object; `times` is ours over theirs, the median of the rounds, for
-each size of the pool.
+Both play the same pages with the same seeds and the same click, and take a screenshot before each action. The package's
+environment is unchanged, with selenium and one page; mmrl's has one thread per page of the pool. `fresh` loads the page anew for
+each episode, which is mmrl's default; `kept` reuses the page, as the package does. Rounds alternate, so that a busy machine slows
+all. Prints one JSON object; `times` is mmrl's rate over the package's, the median of the rounds, for each size of the pool.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def main() -> None:
     ways |= {f"{n} {how}": ours(n, how == "fresh") for how in ("kept", "fresh") for n in args.pages}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
-        way(1.0)  # pages are opened
+        way(1.0)  # opens the pages
     for _ in range(args.rounds):
         for name, way in ways.items():
             rates[name].append(way(args.seconds))
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def ours(pages: int, fresh: bool) -> Callable[[float], float]:
-    """Plays for so many seconds in a pool of this size -> episodes a second."""
+    """A function that plays for given seconds in a pool of this size and returns the episodes per second."""
     from mmrl_browser.miniwob import MiniWoB
 
     from mmrl.api.simulators.gui import Action
@@ -89,7 +88,7 @@ def ours(pages: int, fresh: bool) -> Callable[[float], float]:
 
 
 def package() -> tuple[Callable[[float], float], Callable[[], None]]:
-    """(the same with the package's own environments, one for each page and one page at a time; what closes them)."""
+    """(the same with the package's environments, one for each page, one page at a time; a function that closes them)."""
     driver, chrome = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
     if driver is None or chrome is None:
         raise SystemExit("chromedriver or Chromium is not installed: make system")

@@ -1,11 +1,11 @@
-"""Thousands of episodes while pages are killed: none may vanish without being counted, and memory must stay flat.
+"""Thousands of episodes while pages are killed: every episode must be counted, and memory must stay flat.
 
     python benchmarks/browser_soak.py [--episodes 2000] [--kill-every 50] [--pages 4]
 
-Plays MiniWoB++'s click-test-2 in a pool of pages; every so many episodes the process behind one page is killed in the middle of
-its episode. Prints one JSON object: episodes that were played and lost (`played` + `lost` must be `episodes`), the resident
-memory of the browser's processes in MB over five fifths of the run, `flat` (the last fifth over the second), and what processes
-are left behind when the browser is closed.
+Plays MiniWoB++'s click-test-2 in a pool of pages; after every `--kill-every` episodes the process of one page is killed during
+its episode. Prints one JSON object: numbers of played and lost episodes (`played` + `lost` must be `episodes`), the resident
+memory of the browser's processes in MB in each fifth of the run, `flat` (the last fifth over the second), and the processes that
+remain after the browser is closed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
                 memory.append((seed, resident(me)))
 
     def kill() -> None:
-        """One of the browser's renderers, whoever's it is."""
+        """Kills one of the browser's renderers, of any page."""
         renderers = driver().run(driver().processes(), 30).get("renderer", [])
         if renderers:
             os.kill(renderers[-1], signal.SIGKILL)
@@ -95,12 +95,12 @@ def main() -> None:
 
 
 def resident(me: psutil.Process) -> float:
-    """MB of the browser's processes, shared pages counted once for each (so an upper bound), and of this one."""
+    """MB of the browser's processes and of this one; shared memory counts for each process, so this is an upper bound."""
     total = 0
     for process in [me, *me.children(recursive=True)]:
         try:
             total += process.memory_info().rss
-        except psutil.Error:  # it ended meanwhile
+        except psutil.Error:  # it has ended
             continue
     return total / 2**20
 

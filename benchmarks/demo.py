@@ -1,8 +1,8 @@
-"""The demo for several seeds: held-out accuracy before and after with its interval, and seconds.
+"""The demo with several seeds: held-out accuracy before and after training with its interval, and seconds.
 
     python benchmarks/demo.py [--seeds 0 1 2] [--threads 2]
 
-Each seed is a run of configs/demo/digits.toml through the command line, start-up and report included. Prints one JSON object.
+Each seed is a run of configs/demo/digits.toml with `mmrl train`, including start-up and report. Prints one JSON object.
 """
 
 from __future__ import annotations

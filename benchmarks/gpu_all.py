@@ -1,12 +1,11 @@
-"""The three benchmarks of a GPU, one after the other within half an hour, a JSON file each.
+"""The three GPU benchmarks, one after the other within half an hour, each with a JSON file.
 
     python benchmarks/gpu_all.py [--out benchmarks-gpu] [--only step trl packing] [--size 3b --device cuda]
 
 `step.json` and `step-kept.json`: whole steps at 3B, with gradient checkpointing and with activations kept (`step_gpu.py`).
 `trl.json`: the digits and grounding runs at tiny size against TRL (`vs_trl.py`, needs `pip install trl==1.16.0`).
-`packing.json`: shared prompts against one sequence per completion at 3B and 7B (`packing_gpu.py`). Each has ten minutes; what
-fails leaves a file that says why, and the next begins. `--size tiny --device cpu` runs all of it anywhere. Prints one JSON
-object.
+`packing.json`: shared prompts against one sequence per completion at 3B and 7B (`packing_gpu.py`). Each has ten minutes; if one
+fails, its file says why, and the next begins. `--size tiny --device cpu` runs all of it anywhere. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ALL_S, EACH_S = 1740, 590
 
 
 def commands(size: str, device: str) -> dict[str, list[str]]:
-    """File -> what writes it."""
+    """File -> the command that writes it."""
     where = ["--device", device]
     step = ["step_gpu.py", "--size", size, *where]
     packed = ["tiny"] if size == "tiny" else ["3b", "7b"]
@@ -39,7 +38,7 @@ def commands(size: str, device: str) -> dict[str, list[str]]:
 
 
 def run(command: list[str], file: Path, limit: float) -> dict[str, Any]:
-    """Write what a benchmark prints, or why it printed nothing. -> Its seconds, and its fault if there was one."""
+    """Runs a benchmark and writes its output to the file, or its error. Returns its seconds, and the `fault` if it failed."""
     started, fault = time.perf_counter(), ""
     try:
         done = subprocess.run([sys.executable, HERE / command[0], *command[1:]], capture_output=True, text=True, timeout=limit)

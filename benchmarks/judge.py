@@ -1,4 +1,4 @@
-"""Cases a second that the judge scores with a verifier that costs nothing: what processes and deadlines cost.
+"""Cases per second that the judge scores with a trivial verifier: the cost of processes and deadlines.
 
     python benchmarks/judge.py [--processes 1] [--cases 50000] [--cores 1]
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--cases", type=int, default=50_000)
-    parser.add_argument("--cores", type=int, default=1, help="how many cores engine and workers share; 0 for all")
+    parser.add_argument("--cores", type=int, default=1, help="cores that engine and workers share; 0 for all")
     args = parser.parse_args()
     if args.cores and sys.platform == "linux":
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])

@@ -1,13 +1,13 @@
-"""Where is the thing? The box of an object on composed scenes, from a warm start: held-out mean IoU before and after, over seeds.
+"""Grounding of an object on composed scenes, from a warm start: held-out mean IoU before and after GRPO, over seeds.
 
     python benchmarks/learn_grounding.py [--seeds 0 1 2] [--warm 165] [--steps 300] [--side-by-side 2] [--curve FILE.svg]
 
-The model is a `tiny:qwen3_vl` of random weights with a tokenizer that has one token for each coordinate, for each word that the
-questions use, and for the sentence that says how to answer: a question is seven tokens, an answer four. Linear and convolution
-weights are drawn with the standard deviation 1 / sqrt(fan-in), position embeddings with 1. It first imitates right answers for
-`--warm` steps, stopped early so that there is room; from that checkpoint GRPO goes on with the IoU as the reward, once for each
-seed. Pictures are 96 pixels a side, nine visual tokens, with one object on a photograph, at one of 441 boxes; no held-out picture
-shares a pixel of a photograph with one that is learned from. Each run is `mmrl train` in a process of its own, with one thread.
+The model is a `tiny:qwen3_vl` with random weights, and a tokenizer with one token for each coordinate, for each word of the
+questions, and for the sentence about the answer's format: a question has seven tokens, an answer four. Linear and convolution
+weights have the standard deviation 1 / sqrt(fan-in), position embeddings 1. Supervised fine-tuning on right answers stops after
+`--warm` steps, early enough to leave room for improvement; GRPO starts from that checkpoint with the IoU as the reward, once for
+each seed. Pictures have 96 x 96 pixels, nine visual tokens, and show one object on a photograph, at one of 441 boxes; held-out
+pictures and training pictures share no pixel of a photograph. Each run is `mmrl train` in a separate process with one thread.
 Prints one JSON object.
 """
 
@@ -44,7 +44,7 @@ HOW = "Answer with its box: x1 y1 x2 y2, in thousandths of its width and height.
 
 
 def write_start(folder: Path) -> int:
-    """The random checkpoint that the warm start begins with. -> Its number of weights."""
+    """Writes the random checkpoint from which the warm start begins. Returns its number of weights."""
     from mmrl_grounding.scenes import COLOURS, SHAPES, TILES
 
     coordinates = [round(1000 * n / SIZE) for n in range(0, SIZE + 1, GRID)]
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=165)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
+    parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out values")
     args = parser.parse_args()
     started, runs = time.perf_counter(), Path(tempfile.mkdtemp())
     weights = write_start(runs / "start")

@@ -1,15 +1,13 @@
-"""Clicking where one is told to, in a real browser: MiniWoB++'s pages, from a warm start, held-out success before and after GRPO,
-over seeds.
+"""MiniWoB++'s pages in a real browser, from a warm start: held-out success before and after GRPO, over seeds.
 
     python benchmarks/learn_gui.py --page PAGE [--seeds 0 1 2] [--side-by-side 1] [--curve FILE.svg]
 
-The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
-that the page gives, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid, four tokens. It first
-imitates episodes that were recorded in the browser (`mmrl record screens`): a random walk's that happened to do what was to
-be done, or an expert's. It is stopped while it begins to see what the picture tells, so that there is room; from that checkpoint
-GRPO goes on in the browser, once for each seed, with the page's own verdict as the reward. Held-out episodes have seeds of their
-own. Each run is `mmrl train` in a process of its own, with one thread for the model; the browser takes what is left. Prints one
-JSON object.
+The model is a `tiny:qwen3_vl` with random weights, made as in `learn_grounding.py`, with one token for each instruction of the
+page, for `click`, and for each number: an answer is `click COLUMN ROW`, a cell of a grid, four tokens. Supervised fine-tuning
+uses episodes recorded in the browser (`mmrl record screens`): successful episodes of a random walk, or an expert's. It stops
+early, to leave room for improvement; GRPO starts from that checkpoint in the browser, once for each seed, with the page's success
+as the reward. Held-out episodes have other seeds. Each run is `mmrl train` in a separate process with one thread for the model;
+the browser uses the other cores. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -51,28 +49,28 @@ EXPERT = ("--policy", "expert")
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs between the pages."""
+    """The settings of a page."""
 
     says: Sequence[str]
-    """Their instructions."""
+    """The page's instructions."""
     record: Sequence[str]
-    """How the episodes that are imitated come about."""
+    """Options of `mmrl record` for the demonstrations."""
     episodes: int
-    """That are played for them; of a walk those are kept that did what was to be done."""
+    """Number of recorded episodes; of a random walk, only the successful ones are kept."""
     warm: int
-    """Steps of imitation."""
+    """Steps of supervised fine-tuning."""
     steps: int
-    """Of GRPO."""
+    """Steps of GRPO."""
     grid: tuple[int, int] = (10, 13)
     turns: int = 1
-    """Of an episode, at most."""
+    """Maximum turns of an episode."""
     learning_rate: float = 1e-3
     temperature: float = 1.0
-    """Of what is sampled: above 1 where imitation leaves a policy surer than it is right, below where it is unsure of what is.
-    Held-out answers are greedy."""
+    """Sampling temperature: above 1 if the policy is overconfident after fine-tuning, below 1 if it is underconfident. Held-out
+    answers are greedy."""
 
 
-SETTINGS = {  # the name of a page -> its setting
+SETTINGS = {  # page -> its settings
     "click-tab": Setting([f"Click on Tab #{n}." for n in (1, 2, 3)], EXPERT, 800, 12, 30, temperature=0.5),
     "grid-coordinate": Setting(
         [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)],
@@ -96,12 +94,12 @@ SETTINGS = {  # the name of a page -> its setting
 
 
 def write_start(folder: Path, setting: Setting) -> int:
-    """The random checkpoint that the warm start begins with. -> Its number of weights."""
+    """Writes the random checkpoint from which the warm start begins. Returns its number of weights."""
     return learning.write_start(folder, [*setting.says, "click", *(f" {n}" for n in range(max(setting.grid)))])
 
 
 def record(folder: Path, page: str, setting: Setting) -> None:
-    """Episodes of a page, in a folder."""
+    """Records episodes of a page into a folder."""
     screens = ["browser/miniwob", str(folder), "--set", "fresh=false", "--pages", page]
     command = [sys.executable, "-m", "mmrl", "record", "screens", *screens, *setting.record, "-n", str(setting.episodes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -113,13 +111,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", choices=SETTINGS, required=True)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--warm", type=int, default=None, help="steps of imitation")
+    parser.add_argument("--warm", type=int, default=None, help="steps of supervised fine-tuning")
     parser.add_argument("--steps", type=int, default=None, help="steps of GRPO")
     parser.add_argument("--test", type=int, default=200, help="held-out episodes")
     parser.add_argument("--every", type=int, default=20, help="steps between evaluations")
     parser.add_argument("--side-by-side", type=int, default=1)
-    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs; a recording that is there is used")
-    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out success over the steps")
+    parser.add_argument("--runs", type=Path, default=None, help="folder for the runs; an existing recording in it is used")
+    parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out success")
     args = parser.parse_args()
     page, setting = args.page, SETTINGS[args.page]
     started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())

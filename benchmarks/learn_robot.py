@@ -3,10 +3,10 @@
     python benchmarks/learn_robot.py [--algorithm ppo|trajectory-grpo] [--seeds 0 1 2] [--steps N] [--side-by-side 2]
         [--curve FILE.svg]
 
-The run file is `configs/demo/robot.toml`, which `make demo-robot` runs, with the number of steps, the seed and the algorithm
-changed. The warm start is the model in `assets/models/tabletop-pick`, made by `assets/make_robot.py`: it imitated clean
-demonstrations and then clumsy ones. Starts that are evaluated are never trained on. Each run is `mmrl train` in a process of its
-own, with one thread. Prints one JSON object.
+The run file is `configs/demo/robot.toml`, as in `make demo-robot`, with other values for steps, seed and algorithm. The warm
+start is the model in `assets/models/tabletop-pick`, made by `assets/make_robot.py`: it was fine-tuned on clean demonstrations and
+then on clumsy ones. Held-out starts are never used in training. Each run is `mmrl train` in a separate process with one thread.
+Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=("ppo", "trajectory-grpo"), default="ppo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=None, help="by default those of the run file")
+    parser.add_argument("--steps", type=int, default=None, help="steps of RL, by default the run file's")
     parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
+    parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out values")
     args = parser.parse_args()
     started, runs = time.perf_counter(), Path(tempfile.mkdtemp())
 

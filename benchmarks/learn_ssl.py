@@ -2,12 +2,12 @@
 
     python benchmarks/learn_ssl.py --task rotation|jigsaw-2x1|jigsaw-2x2 [--seeds 0 1 2] [--side-by-side 2] [--curve FILE.svg]
 
-scikit-learn's 1,797 digits are written to a folder, 56 x 56 pixels each; 30% of them are held out by a hash of their names, and
-each gives 4 questions. A tiny model of random weights first imitates right answers; from that one checkpoint GRPO goes on, once
-for each seed. The questions are those of `ssl/rotation` and `jigsaw/full`, said in ten words: this model's tokenizer spells most
-others letter by letter. Each run is `mmrl train` in a process of its own, with one thread. Digits that look alike when they are
-turned (0, 8, 1, 6 and 9) keep even a perfect model below 1. The jigsaws also report 3x1, which they never train on. Prints one
-JSON object.
+scikit-learn's 1,797 digits are written to a folder as 56 x 56 pixels; 30% are held out by a hash of their names, and each has 4
+questions. A tiny model with random weights is fine-tuned on right answers; GRPO starts from that checkpoint, once for each seed.
+The questions are those of `ssl/rotation` and `jigsaw/full` in few words, as this model's tokenizer splits most other words into
+letters. Each run is `mmrl train` in a separate process with one thread. Digits that look the same after a rotation (0, 8, 1, 6
+and 9) keep even a perfect model below 1. The jigsaws are also evaluated on 3x1, which they never train on. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mmrl import TaskSpec, hookimpl
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    """This file is also the plugin that its runs load."""
+    """This file is also the plugin that the runs load."""
     placement = {"jigsaw/placement": 1.0}
     return [
         TaskSpec(id="learn_ssl/rotation", target="learn_ssl:ShortRotation", verifiers={"ssl/exact": 1.0}),
@@ -56,7 +56,7 @@ class ShortFull(Full):
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs between the tasks."""
+    """The settings of a task."""
 
     id: str
     options: str
@@ -102,7 +102,7 @@ RL = (
 
 
 def write_digits(folder: Path) -> None:
-    """Each as `0123.png`."""
+    """Writes the digits as files such as `0123.png`."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -113,7 +113,7 @@ def write_digits(folder: Path) -> None:
 
 
 def run_file(runs: Path, task: str, name: str, seed: int, model: str, stage: str) -> str:
-    """After the warm start jigsaws also answer 3x1 puzzles, which they never train on."""
+    """The text of a run file. After the warm start, jigsaws are also evaluated on 3x1 puzzles, without training on them."""
     setting, digits = SETTINGS[task], runs / "digits"
     tasks = [TASK.format(id=setting.id, name=task, weight=1, digits=digits, options=setting.options)]
     if task.startswith("jigsaw") and name != "warm":
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--task", choices=list(SETTINGS), required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
+    parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out values")
     args = parser.parse_args()
     started, runs = time.perf_counter(), Path(tempfile.mkdtemp())
     write_digits(runs / "digits")

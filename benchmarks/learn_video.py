@@ -1,15 +1,14 @@
-"""When does it happen, and in which order do the parts belong? Drawn clips, from a warm start: held-out figures before and after
-GRPO, over seeds, and what is left of them when the frames of each clip are shuffled.
+"""Temporal grounding and temporal jigsaws of drawn clips, from a warm start: held-out metrics before and after GRPO, over seeds,
+and the same metrics with shuffled frames.
 
     python benchmarks/learn_video.py --task temporal|jigsaw [--seeds 0 1 2] [--side-by-side 2] [--curve FILE.svg]
 
-The model is a `tiny:qwen2_5_vl` of random weights, with one token for each word of the questions and answers. It first
-imitates right answers, stopped while it begins to see what happens, so that there is room; from that checkpoint GRPO goes on,
-once for each seed, with the verifier's score as the reward. Clips are files of 64 x 64 pixels and 8 seconds; no held-out clip
-is one that is learned from. In `temporal` one thing is gone for some seconds, and the question is when: the score is the IoU
-of the intervals. In `jigsaw` a thing crosses the picture, the clip is cut into three, and the answer is their order: the
-figure is the share of clips that are put in order, while the reward also pays for pairs of parts. Each run is `mmrl train` in
-a process of its own, with one thread. Prints one JSON object.
+The model is a `tiny:qwen2_5_vl` with random weights, with one token for each word of the questions and answers. It is fine-tuned
+on right answers, and stopped early, to leave room for improvement; GRPO starts from that checkpoint, once for each seed, with the
+verifier's score as the reward. Clips have 64 x 64 pixels and 8 seconds; held-out clips are never trained on. In `temporal` an
+object disappears for some seconds, and the question is when: the score is the IoU of the intervals. In `jigsaw` an object crosses
+the picture, the clip is cut into three parts, and the answer is their order: the metric is the share of clips in the right order,
+and the reward also counts pairs of parts. Each run is `mmrl train` in a separate process with one thread. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ STAGE = 'objects = 1, backgrounds = ["plain"], seconds = [8, 8]'
 
 @dataclass(frozen=True)
 class Setting:
-    """What differs between the tasks."""
+    """The settings of a task."""
 
     options: str
     warm: int
-    """Steps of imitation."""
+    """Steps of supervised fine-tuning."""
     steps: int
-    """Of GRPO."""
+    """Steps of GRPO."""
     learning_rate: float
     entropy: float
     figure: str
-    """Of the evaluation's."""
+    """The reported metric of the evaluation."""
 
 
-SETTINGS = {  # the name of a task, video/NAME -> its setting
+SETTINGS = {  # NAME of the task video/NAME -> its settings
     "temporal": Setting(f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, 1e-3, 0.01, "mIoU"),
     "jigsaw": Setting(f'{STAGE}, ways = ["right"], frames = 12', 72, 150, 5e-4, 0.02, "exact"),
 }
 
 
 def write_start(folder: Path) -> int:
-    """The random checkpoint that the warm start begins with. -> Its number of weights."""
+    """Writes the random checkpoint from which the warm start begins. Returns its number of weights."""
     from mmrl_video.drawn.shapes import COLOURS, SHAPES
 
     order = (
@@ -81,12 +80,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=SETTINGS, required=True)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--warm", type=int, default=None, help="steps of imitation")
+    parser.add_argument("--warm", type=int, default=None, help="steps of supervised fine-tuning")
     parser.add_argument("--steps", type=int, default=None, help="steps of GRPO")
     parser.add_argument("--test", type=int, default=400, help="held-out clips")
     parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs")
-    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
+    parser.add_argument("--runs", type=Path, default=None, help="folder for the runs")
+    parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out values")
     args = parser.parse_args()
     task, setting = args.task, SETTINGS[args.task]
     started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())

@@ -1,6 +1,6 @@
-"""What the benchmarks of learning share: runs of `mmrl train` in processes of their own, their held-out figures, and the curve.
+"""Shared code of the benchmarks of learning: runs of `mmrl train` in separate processes, their held-out metrics, and the curve.
 
-Not a benchmark itself. A run has one thread, so that as many runs as there are cores go side by side.
+Not a benchmark itself. A run has one thread, so as many runs as there are cores can run at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STYLE = "svg { font: 11px system-ui, sans-serif; background: #fff } text { fill:
 
 @dataclass(frozen=True)
 class Run:
-    """What one `mmrl train` left: its evaluations in order of their steps, and its seconds."""
+    """The result of one `mmrl train`: its evaluations by step, and its seconds."""
 
     evaluations: list[dict[str, Any]]
     """Each `{"step", "task", "value", "low", "high", "n"}`."""
@@ -44,7 +44,7 @@ class Run:
 
 
 def train(runs: Path, name: str, text: str, **env: str) -> Run:
-    """Trains from the run file `text`, whose name must be `name`; ends the program with the run's own words if it fails."""
+    """Trains from the run file `text`, whose name must be `name`; exits with the run's error output if it fails."""
     started, path = time.perf_counter(), runs / f"{name}.toml"
     path.write_text(text)
     command = [sys.executable, "-m", "mmrl", "train", str(path)]
@@ -57,8 +57,8 @@ def train(runs: Path, name: str, text: str, **env: str) -> Run:
 
 
 def write_start(folder: Path, words: Sequence[str], family: str = "qwen3_vl") -> int:
-    """A random tiny model to begin with, with a token for each of these texts: linear and convolution weights have the
-    standard deviation 1 / sqrt(fan-in), position embeddings 1. -> Its number of weights."""
+    """Writes a random tiny model with a token for each of these texts: linear and convolution weights have the standard deviation
+    1 / sqrt(fan-in), position embeddings 1. Returns its number of weights."""
     import torch
 
     from mmrl.policies.vlm import tiny
@@ -67,7 +67,7 @@ def write_start(folder: Path, words: Sequence[str], family: str = "qwen3_vl") ->
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear | torch.nn.Conv3d) and name != "lm_head":  # that one is the embedding
+            if isinstance(module, torch.nn.Linear | torch.nn.Conv3d) and name != "lm_head":  # it is tied to the embedding
                 module.weight.normal_(0, 1 / math.sqrt(module.weight[0].numel()), generator=generator)
             elif name.endswith("pos_embed"):
                 module.weight.normal_(0, 1, generator=generator)
@@ -77,7 +77,7 @@ def write_start(folder: Path, words: Sequence[str], family: str = "qwen3_vl") ->
 
 
 def checkpoint(runs: Path, name: str) -> Path:
-    """The one checkpoint of a run."""
+    """The only checkpoint of a run."""
     (found,) = (runs / name / "checkpoints").glob("step-*/policy")
     return found
 
@@ -102,7 +102,7 @@ def figures(task: str, warm: Run, after: Sequence[Run]) -> dict[str, Any]:
 
 
 def draw(path: Path, task: str, after: Sequence[Run]) -> None:
-    """The held-out value over the steps of RL, a line with its 95% interval for each run, as an SVG file."""
+    """Draws an SVG file: the held-out value over the steps of RL, a line with its 95% interval for each run."""
     from mmrl.ui.report.svg import Series
 
     series = []
@@ -114,11 +114,11 @@ def draw(path: Path, task: str, after: Sequence[Run]) -> None:
 
 
 def save(path: Path, series: Sequence[Series]) -> None:
-    """A line chart as an SVG file of its own."""
+    """Writes a line chart as a separate SVG file."""
     from mmrl.ui.report.svg import WIDTH, line_chart
 
     height = 200
-    _, _, inside = line_chart(series, height=height).partition(">")  # on a page of its own the chart has neither style nor margin
+    _, _, inside = line_chart(series, height=height).partition(">")  # a separate file has neither the page's style nor its margin
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-6 0 {WIDTH + 18} {height}">'
     path.write_text(f"{head}<style>{STYLE}</style>{inside}")

@@ -1,4 +1,4 @@
-"""What a figure was measured on; goes into every benchmark's JSON."""
+"""Description of the machine and packages, for every benchmark's JSON."""
 
 from __future__ import annotations
 

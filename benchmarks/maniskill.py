@@ -1,12 +1,12 @@
-"""Frames a second of the `maniskill` plugin's processes against as many bare ManiSkill processes, in one run.
+"""Frames per second of the `maniskill` plugin's processes against as many bare ManiSkill processes, in one run.
 
     python benchmarks/maniskill.py [--envs 2] [--seconds 5] [--rounds 5] [--cases state rgb-64 rgb-128]
 
-For an interpreter that has ManiSkill, such as the one of `make simulators`: .simulators/maniskill/bin/python. Both step
-`PickCube-v1` with the same actions and read what is seen; the bare ones each on their own, with nothing between them but the
-start of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's frames
-over the bare ones', the median of the rounds. `cpu_ms` is what a frame costs in CPU time, the engine's process included, which
-a busy machine changes little.
+Needs an interpreter with ManiSkill, such as the one of `make simulators`: .simulators/maniskill/bin/python. Both step
+`PickCube-v1` with the same actions and read the observations; the bare processes are independent and synchronised only at the
+start of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's frames over
+the bare processes' frames, the median of the rounds. `cpu_ms` is the CPU time of a frame, including the engine's process, which
+hardly depends on the load of the machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--cases", nargs="+", default=["state", "rgb-64", "rgb-128"], help="state, or rgb- and the pixels of a side"
+        "--cases", nargs="+", default=["state", "rgb-64", "rgb-128"], help="state, or rgb-SIZE with the picture's side in pixels"
     )
     args = parser.parse_args()
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def measured(case: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Frames a second of both, and their share, of one way to see."""
+    """Frames per second of both, and their share, for one kind of observation."""
     import mmrl_maniskill
     from mmrl_maniskill.simulator import ManiSkill
 
@@ -120,7 +120,7 @@ def measured(case: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def plugin(simulator: Any, actions_TA: torch.Tensor, seconds: float) -> tuple[float, float]:
-    """Frames a second of all environments, in lock-step, and seconds of CPU time a frame."""
+    """Frames per second of all environments in lock-step, and CPU seconds per frame."""
     pids = [os.getpid(), *(simulator.workers.pid(env) for env in range(simulator.num_envs))]
     simulator.reset(torch.ones(simulator.num_envs, dtype=torch.int64))
     active_N = torch.ones(simulator.num_envs, dtype=torch.bool)
@@ -132,7 +132,7 @@ def plugin(simulator: Any, actions_TA: torch.Tensor, seconds: float) -> tuple[fl
 
 
 def alone(bare: list[subprocess.Popen[str]], seconds: float) -> tuple[float, float]:
-    """Frames a second of all processes, each on its own, and seconds of CPU time a frame."""
+    """Frames per second of all processes, independently, and CPU seconds per frame."""
     for process in bare:
         assert process.stdin
         process.stdin.write(f"{seconds}\n")
@@ -143,7 +143,7 @@ def alone(bare: list[subprocess.Popen[str]], seconds: float) -> tuple[float, flo
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has had so far, of all its threads."""
+    """CPU seconds of a process so far, of all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

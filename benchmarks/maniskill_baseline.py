@@ -1,12 +1,12 @@
-"""ManiSkill's own `examples/baselines/ppo/ppo.py`, unchanged, on processes of PhysX's CPU side instead of a GPU.
+"""ManiSkill's `examples/baselines/ppo/ppo.py`, unchanged, on CPU processes of PhysX instead of a GPU.
 
     python benchmarks/maniskill_baseline.py PPO.PY SCALARS.jsonl FIRST HELD_OUT ARGUMENTS...
 
-Used by `maniskill_ppo.py`. Runs the file with ARGUMENTS in an interpreter that has ManiSkill, and writes what it reports, a JSON
-object a figure. What the file asks for and a CPU doesn't have is put in its place: `gym.make` and `ManiSkillVectorEnv` give a
-process for each environment, made of ManiSkill's own wrappers (`TimeLimitWrapper`, `CPUGymWrapper`) and gymnasium's
-`AsyncVectorEnv`, that begins its next episode in the step that ends one. Environments for evaluation play the HELD_OUT starts
-whose seeds count from FIRST, those of mmrl's test split, the same ones each time, and build no new scene for each episode.
+Used by `maniskill_ppo.py`. Runs the file with ARGUMENTS in an interpreter with ManiSkill, and writes its metrics to
+SCALARS.jsonl, one JSON object per value. Replaces what needs a GPU: `gym.make` and `ManiSkillVectorEnv` return one process per
+environment, with ManiSkill's wrappers (`TimeLimitWrapper`, `CPUGymWrapper`) and gymnasium's `AsyncVectorEnv`, which resets in the
+step that ends an episode. Environments for evaluation play the HELD_OUT starts with seeds from FIRST, those of mmrl's test split,
+in every evaluation, without building a new scene for each episode.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAKE = gym.make
 
 
 class Starts(gym.Wrapper):
-    """Plays given starts in turn, from the first one again after `rewind`."""
+    """Plays given starts in turn, and begins with the first again after `rewind`."""
 
     def __init__(self, env: gym.Env, seeds: Sequence[int]) -> None:
         super().__init__(env)
@@ -43,10 +43,11 @@ class Starts(gym.Wrapper):
 
 
 def environment(env_id: str, control_mode: str, endless: bool, seeds: Sequence[int]) -> gym.Env:
-    """One environment, in its own process. endless: success doesn't end an episode. seeds: its starts, its own choice if none."""
+    """One environment, in its own process. endless: success doesn't end an episode. seeds: its starts; the environment's own if
+    empty."""
     torch.set_num_threads(1)
     sys.path[:0] = [str(PACKAGE)]
-    gym.make = MAKE  # gymnasium also makes one in this process, to learn of its spaces
+    gym.make = MAKE  # gymnasium also makes one in this process, to read its spaces
     from environment import made
     from mani_skill.utils.registration import TimeLimitWrapper
     from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
@@ -59,22 +60,22 @@ def environment(env_id: str, control_mode: str, endless: bool, seeds: Sequence[i
 
 
 class Asked:
-    """What `gym.make` was asked for."""
+    """The arguments of `gym.make`."""
 
     action_space = gym.spaces.Box(-1.0, 1.0, (1,))
-    """No dictionary: that is all that `ppo.py` looks at."""
+    """A placeholder: `ppo.py` only checks that it isn't a dictionary."""
 
     def __init__(self, env_id: str, *, num_envs: int, control_mode: str, reconfiguration_freq: int | None, **_: Any) -> None:
         self.env_id, self.control_mode = env_id, control_mode
-        self.evaluates = reconfiguration_freq is not None  # `ppo.py` sets it for evaluation alone
+        self.evaluates = reconfiguration_freq is not None  # `ppo.py` sets it only for evaluation
 
 
 class Vector:
-    """N environments as ManiSkill's vector environment shows them: tensors, and the end of an episode in `infos`."""
+    """N environments with the interface of ManiSkill's vector environment: tensors, and the end of an episode in `infos`."""
 
     def __init__(self, asked: Asked, num_envs: int, *, ignore_terminations: bool, record_metrics: bool, held_out: range) -> None:
         if len(held_out) % num_envs:
-            raise SystemExit(f"{len(held_out)} held-out starts can't be dealt to {num_envs} environments: take a multiple")
+            raise SystemExit(f"{len(held_out)} held-out starts must be a multiple of {num_envs} environments")
         starts = [held_out[i::num_envs] if asked.evaluates else () for i in range(num_envs)]
         makers: list[Callable[[], gym.Env]] = [
             partial(environment, asked.env_id, asked.control_mode, ignore_terminations, seeds) for seeds in starts
@@ -116,7 +117,7 @@ class Vector:
 
 
 class Scalars:
-    """In the place of TensorBoard's writer: figures as lines of JSON."""
+    """Replaces TensorBoard's writer: writes values as lines of JSON."""
 
     def __init__(self, path: Path, folder: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)  # `ppo.py` saves its models there
@@ -146,7 +147,7 @@ def main() -> None:
     gym.make = Asked  # type: ignore[assignment]
     vectors.ManiSkillVectorEnv = partial(Vector, held_out=range(first, first + count))
     gym_utils.find_max_episode_steps_value = lambda env: None  # only reported
-    # in this module, so that processes begin from it and not from `ppo.py`
+    # in this module, so that processes import it and not `ppo.py`
     code = compile(path.read_text(), str(path), "exec", dont_inherit=True)
     exec(code, globals() | {"__name__": "__main__", "__file__": str(path)})
 

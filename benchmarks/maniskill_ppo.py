@@ -1,14 +1,14 @@
-"""PPO from states on a ManiSkill task, against ManiSkill's own PPO baseline at equal numbers of environment steps.
+"""PPO from states on a ManiSkill task, against ManiSkill's PPO baseline at equal numbers of environment steps.
 
     python benchmarks/maniskill_ppo.py --task push-cube --python PYTHON [--baseline PATH/ppo.py] [--updates 48] [--every 8]
         [--seeds 1 2] [--environments 8] [--held-out 64] [--curve FILE.svg]
 
-PYTHON is an interpreter with ManiSkill 3.0.1, and for the baseline tyro; PATH/ppo.py is ManiSkill's
-`examples/baselines/ppo/ppo.py`, which is run unchanged (`maniskill_baseline.py`). Settings are its own: perceptrons of three
-times 256 for policy and critic, gamma 0.8, lambda 0.9, rate 3e-4, clip 0.2, gradients of at most 0.5, ManiSkill's reward, actions
-that move joints. An update is 64 episodes of 50 steps, 8 epochs of 8 mini-batches of 400, as `ppo_cpu.py` beside it says for
-processes (16 environments x 200 steps). Success ends no episode (`--no-partial-reset`). Both act greedily from the same held-out
-starts after the same numbers of steps. Seeds alternate: ours, theirs, theirs, ours. Prints one JSON object.
+PYTHON is an interpreter with ManiSkill 3.0.1, and tyro for the baseline; PATH/ppo.py is ManiSkill's
+`examples/baselines/ppo/ppo.py`, which runs unchanged (`maniskill_baseline.py`). The settings are the baseline's: MLPs with three
+layers of 256 for policy and critic, gamma 0.8, lambda 0.9, learning rate 3e-4, clip 0.2, gradient norm at most 0.5, ManiSkill's
+reward, joint control. An update has 64 episodes of 50 steps, 8 epochs of 8 mini-batches of 400, as in ManiSkill's `ppo_cpu.py`
+(16 environments x 200 steps). Success doesn't end an episode (`--no-partial-reset`). Both are evaluated greedily from the same
+held-out starts after the same numbers of steps. Runs alternate: ours, theirs, theirs, ours. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import learning
 from machine import machine
 
 EPISODES, LENGTH = 64, 50
-"""Of an update."""
+"""Episodes of an update, and steps of an episode."""
 TASKS = {"push-cube": ("PushCube-v1", 35), "pick-cube": ("PickCube-v1", 42)}
-"""Name -> (ManiSkill's name, numbers of its state)."""
+"""Name -> (ManiSkill's name, size of its state)."""
 FIGURES = {"success": "success_once", "success_at_end": "success_at_end", "return": "return"}
 """Ours -> ManiSkill's name."""
 
@@ -47,7 +47,7 @@ class Curve:
     rows: list[dict[str, float]]
     """Each `{"steps", "success", "success_at_end", "return"}`; steps of the environment."""
     sampled: dict[str, float]
-    """The same figures, of the episodes that were trained on: means over all of them."""
+    """The same metrics for the training episodes: means over all of them."""
     wall_s: float
 
 
@@ -99,7 +99,7 @@ def theirs(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
         f"--env-id {TASKS[args.task][0]} --seed {seed} --exp-name {folder}/theirs-{seed} --num-envs {args.environments}"
         f" --num-steps {update // args.environments} --num-minibatches 8 --update-epochs 8"
         f" --num-eval-envs {args.environments} --num-eval-steps {args.held_out // args.environments * LENGTH}"
-        # it evaluates before updates alone: one more, so that there is something to evaluate before
+        # it evaluates only before an update: one more update, so that the last evaluation runs
         f" --eval-freq {args.every} --total-timesteps {(args.updates + 1) * update}"
         " --no-partial-reset --no-capture-video --no-save-model --no-cuda"
     )
@@ -123,8 +123,8 @@ def theirs(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
 
 
 def compared(mine: Sequence[Curve], other: Sequence[Curve]) -> dict[str, Any]:
-    """Ours less theirs, with Student's 95% interval over the seeds: at the end, on average over the evaluations after the first,
-    and of all episodes that were trained on."""
+    """Ours minus theirs, with Student's 95% interval over the seeds: at the end, on average over the evaluations after the first,
+    and for all training episodes."""
     from mmrl.api.statistics import mean_interval
 
     found: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def compared(mine: Sequence[Curve], other: Sequence[Curve]) -> dict[str, Any]:
 
 
 def draw(path: Path, figure: str, curves: dict[str, list[Curve]]) -> None:
-    """The mean over seeds of each side, and the band from the lowest to the highest seed."""
+    """Draws the mean over seeds of each side, with a band from the lowest to the highest seed."""
     from mmrl.ui.report.svg import Series
 
     series = []
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--environments", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=64, help="starts; a multiple of --environments")
-    parser.add_argument("--figure", choices=tuple(FIGURES), default="success", help="what --curve shows")
+    parser.add_argument("--figure", choices=tuple(FIGURES), default="success", help="metric of --curve")
     parser.add_argument("--curve", type=Path, default=None)
     args = parser.parse_args()
     if args.every < 2 or args.updates % args.every or args.held_out % args.environments or EPISODES % args.environments:

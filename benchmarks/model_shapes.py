@@ -1,4 +1,4 @@
-"""The shapes of published Qwen2.5-VL models: how many weights, bytes and floating-point operations they come to."""
+"""The shapes of published Qwen2.5-VL models: their weights, bytes and floating-point operations."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from mmrl.train.plan.published import PUBLISHED
 
 CONFIGS = {size: PUBLISHED[f"Qwen/Qwen2.5-VL-{size.upper()}"] for size in ("3b", "7b", "72b")}
-"""Their config.json, as `mmrl plan` knows them."""
+"""Their config.json, as in `mmrl plan`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What arithmetic needs of a model."""
+    """The sizes of a model that the formulas need."""
 
     layers: int
     hidden: int
     matrices: int
-    """Weights of the text model's layers that each token is multiplied with."""
+    """Weights of the text model's layers, which each token is multiplied with."""
     output: int
-    """Weights of the output layer, which only tokens whose successor is asked for go through."""
+    """Weights of the output layer, which only tokens with a predicted successor go through."""
     embedding: int
-    """Weights of the embedding that are not the output layer's too."""
+    """Weights of the embedding, if it isn't tied to the output layer."""
     vision: int
-    """Weights of the vision tower that each patch is multiplied with."""
+    """Weights of the vision tower, which each patch is multiplied with."""
     merger: int
-    """Weights of its projector, which makes one token of four patches."""
+    """Weights of the projector, which turns four patches into one token."""
     kv: int
-    """Numbers that one token leaves in the cache: keys and values of all layers."""
+    """Numbers in the cache per token: keys and values of all layers."""
     vision_depth: int
     vision_hidden: int
 
@@ -41,25 +41,27 @@ class Shape:
         return 2 * self.weights
 
     def text_flops(self, tokens: float, context: float, scored: float) -> float:
-        """Of a forward pass over tokens that see `context` others each, on average: 2 for each weight, and 4 * hidden a layer for
-        each (token, seen token): scores, and their sum over values. scored: tokens that go through the output layer. A backward
-        pass takes twice as many."""
+        """Operations of a forward pass over tokens that attend to `context` tokens on average: 2 per weight, and 4 * hidden per
+        layer and pair of tokens, for scores and the sum over values. scored: tokens that go through the output layer. A backward
+        pass needs twice as many."""
         layers = tokens * (2 * self.matrices + 4 * self.layers * self.hidden * context)
         return layers + scored * 2 * self.output
 
     def vision_flops(self, patches: float, window: float = 64.0) -> float:
-        """Of a forward pass of the tower. window: patches that a patch sees, nearly always those of its window (8 x 8)."""
+        """Operations of a forward pass of the vision tower. window: patches that a patch attends to, nearly always those of its
+        window (8 x 8)."""
         return patches * (2 * self.vision + self.merger / 2 + 4 * self.vision_depth * self.vision_hidden * window)
 
 
 def shape(size: str) -> Shape:
-    """Of a published size."""
+    """The shape of a published size."""
     config = CONFIGS[size]
     return shape_of(config["text_config"], config["vision_config"], tied=config["tie_word_embeddings"])
 
 
 def shape_of(text: dict, vision: dict, tied: bool) -> Shape:
-    """Of a Qwen2.5-VL's `text_config` and `vision_config`. Biases and norms are left out: under 0.1% of the weights."""
+    """The shape for a Qwen2.5-VL's `text_config` and `vision_config`. Biases and norms are left out: under 0.1% of the
+    weights."""
     H, F, L = text["hidden_size"], text["intermediate_size"], text["num_hidden_layers"]
     width = text.get("head_dim") or H // text["num_attention_heads"]
     query, keys = text["num_attention_heads"] * width, text["num_key_value_heads"] * width

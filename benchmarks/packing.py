@@ -1,9 +1,9 @@
-"""Shared-prefix packing against one sequence per completion: the same update, timed in turn, and how far apart the results are.
+"""Shared-prefix packing against one sequence per completion: the same update, timed in turn, and the difference of the results.
 
     python benchmarks/packing.py [--pixels 448] [--group 8] [--tokens 32] [--runs 3] [--device cuda --dtype bfloat16]
 
-For each family: forward and backward of one group's GRPO update, both ways; the greatest difference of logprobs and the relative
-difference of gradients. Prints one JSON object.
+For each family: forward and backward of one group's GRPO update with both layouts; the greatest difference of logprobs and the
+relative difference of gradients. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def group_of(policy: VLM, pixels: int, group: int, tokens: int, images: int) -> 
 
 
 def update(policy: VLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """(logprobs ordered by rollout and place, gradient, seconds) of one forward and backward."""
+    """(logprobs ordered by rollout and position, gradient, seconds) of one forward and backward."""
     policy.model.zero_grad()
     synchronise(policy)
     started = time.perf_counter()

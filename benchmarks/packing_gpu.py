@@ -2,11 +2,11 @@
 
     python benchmarks/packing_gpu.py [--size 3b 7b] [--groups 4] [--runs 3] [--budget 16384]
 
-Forward and backward of a GRPO update of Qwen2.5-VL shapes with random weights, both ways, with gradient checkpointing: groups of
-5 with 1,000 prompt and 200 completion tokens at 512 px, and of 8 with 256 at 448 px and as short a prompt as there can be. The
-ratio of their times stands beside the ratio of tokens that go through the model, the greatest and mean difference of
-log-probabilities, the relative difference of gradients (in bfloat16, which has 3 digits), and peak memory. `--size tiny --device
-cpu` runs the same code anywhere. Prints one JSON object.
+Forward and backward of a GRPO update of Qwen2.5-VL shapes with random weights, with both layouts and gradient checkpointing:
+groups of 5 with 1,000 prompt and 200 completion tokens at 512 px, and groups of 8 with 256 completion tokens and the shortest
+possible prompt at 448 px. Reports the ratio of times, the ratio of tokens through the model, the greatest and mean difference of
+log-probabilities, the relative difference of gradients (in bfloat16, with 3 digits), and peak memory. `--size tiny --device cpu`
+runs the same code anywhere. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def rollouts_of(policy: VLM, groups: int, pixels: int, prompt_tokens: int, token
 
 
 def update(policy: VLM, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(log-probabilities by rollout and place, gradients) of one forward and backward."""
-    policy.model.zero_grad()  # the gradients of the call before stay with whoever holds them
+    """(log-probabilities by rollout and position, gradients) of one forward and backward."""
+    policy.model.zero_grad()  # not in place: the caller may hold the last call's gradients
     found = []
     with gradient_checkpointing(policy.model):
         for micro in batch.micro:
@@ -70,7 +70,7 @@ def update(policy: VLM, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]
 
 
 def relative(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """The norm of the difference over the norm of `theirs`, without a copy of all of them in float32."""
+    """The norm of the difference over the norm of `theirs`, without copying all gradients to float32."""
     pairs = list(zip(ours, theirs, strict=True))
     gap = sum(float((a.float() - b.float()).square().sum()) for a, b in pairs)
     return (gap / sum(float(b.float().square().sum()) for _, b in pairs)) ** 0.5
@@ -97,7 +97,7 @@ def compare(policy: VLM, case: dict[str, int], args: argparse.Namespace) -> dict
                 seconds[way].append(taken)
             if run < args.runs:
                 results[way] = (results[way][0], [])
-        if run == args.runs:  # only then are both gradients held
+        if run == args.runs:  # only the last run holds both gradients
             (ours, gradients), (theirs, others) = results["shared"], results["alone"]
             gap = (ours - theirs).abs()
             difference = {"logprob_difference": gap.max().item(), "logprob_mean": gap.mean().item()}

@@ -1,17 +1,17 @@
-"""From one GPU to 1,024: a simulated training pipeline, what it does a second, and what limits it.
+"""A simulated training pipeline on 1 to 1,024 GPUs: its throughput, and what limits it.
 
     python benchmarks/pipeline.py [--model 3b|7b|72b] [--scaling weak|strong] [--plot FILE.png]
     python benchmarks/pipeline.py --validate RUN_DIR ... [--calibrate OTHER_RUN_DIR ...]
     python benchmarks/pipeline.py --times FILE.json
 
-Events happen in `pipeline_model.py`. Stage times are arithmetic on data sheets and shapes (`pipeline_costs.py` says what was
-published, what is assumed and what was measured on a CPU), or with `--times` those that `step_gpu.py` measured on one GPU, or
-with `--calibrate` those of run folders. `--validate` compares simulated steps of one process with those of runs of one setting:
-their second halves with costs of their first, or all with those of the runs calibrated on. Prints one JSON object.
+`pipeline_model.py` simulates the events. Stage times are computed from data sheets and shapes (`pipeline_costs.py` lists what is
+published, assumed, and measured on a CPU), or taken from `step_gpu.py`'s measurement on one GPU (`--times`) or from run folders
+(`--calibrate`). `--validate` compares simulated steps of one process with those of runs with one setting: the second half of each
+run with costs fitted to its first half, or all steps with costs fitted to the calibration runs. Prints one JSON object.
 
-Weak scaling gives each GPU `--prompts` prompts, strong scaling shares `--prompts` x 64 among all. For each number of GPUs,
-placement and staleness: tokens a second (prompt and completion of every rollout), efficiency against the smallest number of GPUs
-that the model fits on, colocated, and by how much the throughput would rise without each part (`losses`).
+Weak scaling gives each GPU `--prompts` prompts, strong scaling divides `--prompts` x 64 among all. For each number of GPUs,
+placement and staleness: tokens per second (prompt and completion of every rollout), efficiency relative to the smallest number of
+GPUs that the model fits on (colocated), and the gain of throughput without each part (`losses`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import pipeline_costs as sources
 from pipeline_model import Costs, Faults, Job, Plan, best_interval, colocated, endure, hybrid, losses, separate, simulate
 
 STEPS, SKIP = 8, 3
-"""Simulated, and of them left out while the pipeline fills."""
+"""Simulated steps, and the first of them that are left out while the pipeline fills."""
 COLOURS = {"colocated": "#0072B2", "separate": "#D55E00", "hybrid": "#009E73"}
 
 
 def plans(placement: str, units: int, least: int = 1) -> list[Plan]:
-    """What a placement could be on so many units; the fastest is taken. least: units that learn."""
+    """The plans of a placement on `units` units; the fastest is used. least: least number of learning units."""
     if placement == "colocated":
         return [colocated(units)]
     splits = sorted({max(1, round(units * x)) for x in (0.25, 0.375, 0.5, 0.625, 0.75)} & set(range(1, units - least + 1)))
@@ -45,7 +45,7 @@ def plans(placement: str, units: int, least: int = 1) -> list[Plan]:
 def point(
     job: Job, costs: Costs, placement: str, gpus: int, staleness: int, explain: bool, smallest: int = 1
 ) -> dict[str, Any] | None:
-    """The figures of one setting; None where the placement needs more GPUs. smallest: GPUs that have to learn together."""
+    """The results of one setting; None if the placement needs more GPUs. smallest: least number of GPUs for learning."""
     speed = lambda plan, steps, skip: simulate(job, costs, plan, staleness, steps).tokens_per_second(skip)  # noqa: E731
     candidates = plans(placement, gpus // costs.tensor_parallel, max(1, smallest // costs.tensor_parallel))
     if not candidates:
@@ -88,7 +88,7 @@ def sweep(args: argparse.Namespace, job: Job, costs: Costs, smallest: int) -> li
 
 
 def lasting(rows: list[dict[str, Any]], faults: Faults) -> list[dict[str, Any]]:
-    """What faults leave of the time, colocated and synchronous."""
+    """The share of useful time with faults, colocated and synchronous."""
     found = []
     for row in rows:
         if row["placement"] == "colocated" and row["staleness"] == 0:
@@ -99,7 +99,7 @@ def lasting(rows: list[dict[str, Any]], faults: Faults) -> list[dict[str, Any]]:
 
 
 def validated(folders: list[Path], others: list[Path]) -> dict[str, Any]:
-    """Simulated steps against those of runs of one setting: the medians, as other programs make some steps slow."""
+    """Simulated steps against those of runs with one setting, by medians, as other programs slow some steps down."""
     if others:
         known, asked = [sources.read_run(other) for other in others], [sources.read_run(folder) for folder in folders]
     else:
@@ -124,7 +124,7 @@ def validated(folders: list[Path], others: list[Path]) -> dict[str, Any]:
 
 
 def with_length(job: Job) -> Job:
-    """The same job with a length before the limit cuts such that after it the mean is `job.length`."""
+    """The same job, with the mean length before truncation chosen so that the mean after truncation is `job.length`."""
     low, high = job.length, 20 * job.length
     for _ in range(30):
         middle = (low + high) / 2
@@ -134,7 +134,7 @@ def with_length(job: Job) -> Job:
 
 
 def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
-    """Tokens a second by GPUs, and efficiency, with a line for each placement and staleness."""
+    """Plots tokens per second and efficiency over GPUs, with a line for each placement and staleness."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -174,9 +174,9 @@ def main() -> None:
     for name, default in dict(prompts=64, group=5, prompt_tokens=1000, length=500, limit=2048).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--spread", type=float, default=0.8, help="standard deviation of completion lengths over their mean")
-    parser.add_argument("--set", action="append", default=[], metavar="COST=VALUE", help="another value of a cost, in its units")
-    parser.add_argument("--quick", action="store_true", help="without saying what limits each")
-    parser.add_argument("--times", type=Path, help="what step_gpu.py printed")
+    parser.add_argument("--set", action="append", default=[], metavar="COST=VALUE", help="change a cost, in its units")
+    parser.add_argument("--quick", action="store_true", help="don't compute what limits each setting")
+    parser.add_argument("--times", type=Path, help="output of step_gpu.py")
     parser.add_argument("--calibrate", type=Path, nargs="+", default=[], metavar="RUN_DIR")
     parser.add_argument("--validate", type=Path, nargs="+", default=[], metavar="RUN_DIR")
     parser.add_argument("--plot", metavar="FILE.png")

@@ -1,4 +1,4 @@
-"""What the parts of a step cost: by arithmetic on published shapes and data sheets, from a measured step, or from run folders."""
+"""Costs of the parts of a step: computed from published shapes and data sheets, from a measured step, or from run folders."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ H200 = {
         "card_bytes_s": 50e9,  # InfiniBand NDR, 400 Gbit/s for each GPU
     },
     "assumed": {
-        "update_share": 0.35,  # of the published operations, recomputed ones among them
+        "update_share": 0.35,  # of the published operations, including recomputed ones
         "prefill_share": 0.5,
         "memory_share": 0.6,  # of the published bandwidth, when decoding
         "network_share": 0.8,
-        "decode_overhead_s": 0.003,  # a token: scheduling and sampling beside what CUDA graphs run
+        "decode_overhead_s": 0.003,  # per token: scheduling and sampling outside CUDA graphs
         "hop_s": 2e-6,
         "hop_between_s": 8e-6,
         "objects_bytes_s": 2e9,
-        "cores": 8,  # of a machine's, for each GPU, that work on pictures
+        "cores": 8,  # CPU cores per GPU for pictures
         "judges": 4,
         "judge_s": 0.002,
         "judge_spread": 1.0,
         "load_s": 0.5,
-        "told_bytes": 4.5,  # characters of a token, each a byte
+        "told_bytes": 4.5,  # characters per token, each one byte
     },
     "measured_on_a_cpu": {
         "picture_s": 0.0163,  # 512 x 512: decoding a JPEG 0.003, resizing, normalising and cutting into patches 0.0133
         "patches": 1296,
-        "told_completion_bytes": 165,  # beside its text, pickled as other ranks are told it, with its score: telling.py
-        "told_read_s": 3.7e-5,  # of 256 ranks; 1.9e-5 of 64, 1.1e-5 of 8
+        "told_completion_bytes": 165,  # without its text, pickled for other ranks, with its score: telling.py
+        "told_read_s": 3.7e-5,  # from 256 ranks; 1.9e-5 from 64, 1.1e-5 from 8
     },
 }
-"""No figure of it was measured on a GPU: stage times made of it are arithmetic."""
+"""None of these was measured on a GPU: stage times derived from them are calculations."""
 BYTES_A_WEIGHT = 18
-"""In training: bfloat16 weight, float32 master, gradient and two moments."""
+"""Bytes per weight in training: bfloat16 weight, float32 master, gradient and two moments."""
 
 
 def arithmetic(size: str, job: Job, sheet: Mapping[str, Mapping[str, float]] = H200) -> Costs:
-    """Of Qwen2.5-VL `3b`, `7b` or `72b` on H200s, one picture of 512 x 512 a prompt."""
+    """Costs of Qwen2.5-VL `3b`, `7b` or `72b` on H200s, with one picture of 512 x 512 per prompt."""
     model = shape(size)
     v = {name: value for part in sheet.values() for name, value in part.items()}
     seen = job.prompt_tokens / 2
@@ -69,7 +69,7 @@ def arithmetic(size: str, job: Job, sheet: Mapping[str, Mapping[str, float]] = H
         judge=v["judge_s"],
         judge_spread=v["judge_spread"],
         judges=int(v["judges"]),
-        update_prompt=4 * forward / update,  # a backward pass is two forward ones, and checkpointing repeats the forward
+        update_prompt=4 * forward / update,  # backward costs two forward passes, and checkpointing repeats forward
         update_token=4 * one / update,
         micro_tokens=16384,
         optimizer=30 * model.weights / memory,  # bytes that Adam reads and writes
@@ -92,13 +92,13 @@ def arithmetic(size: str, job: Job, sheet: Mapping[str, Mapping[str, float]] = H
 
 
 def smallest(size: str) -> int:
-    """GPUs without which weights, gradients and optimiser don't fit into 0.9 of their memory."""
+    """Least number of GPUs whose memory holds weights, gradients and optimiser in 90% of it."""
     need, each = shape(size).weights * BYTES_A_WEIGHT, 0.9 * H200["published"]["memory_bytes"]
     return 2 ** int(np.ceil(np.log2(max(1.0, need / each))))
 
 
 def from_step(measured: Mapping[str, Any], base: Costs) -> tuple[Job, Costs]:
-    """Of what `step_gpu.py` printed; the network and the judge stay those of `base`, as one GPU says nothing of them."""
+    """Job and costs from the output of `step_gpu.py`; network and judge are those of `base`, as one GPU doesn't measure them."""
     seconds, prompts, group, tokens = measured["median_s"], measured["prompts"], measured["group"], measured["tokens"]
     job = Job(prompts=prompts, group=group, prompt_tokens=measured["prompt_tokens"], length=tokens, spread=0.0, limit=tokens)
     trained = prompts * (measured["prompt_tokens"] + group * tokens)
@@ -111,7 +111,7 @@ def from_step(measured: Mapping[str, Any], base: Costs) -> tuple[Job, Costs]:
         decode_row=0.0,
         update_prompt=seconds["update"] * measured["prompt_tokens"] / trained,
         update_token=seconds["update"] / trained,
-        optimizer=0.0,  # in the update
+        optimizer=0.0,  # included in the update
     )
 
 
@@ -120,26 +120,26 @@ def from_step(measured: Mapping[str, Any], base: Costs) -> tuple[Job, Costs]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The steps of a run that was made in one process. Arrays are [S]."""
+    """The steps of a run in one process. Arrays are [S]."""
 
     job: Job
     seconds: dict[str, np.ndarray]
     """`process`, `generate`, `judge`, `update`, `other`, `step`."""
     lengths: np.ndarray
-    """Mean tokens of a completion."""
+    """Mean tokens per completion."""
     longest: np.ndarray
     trained: np.ndarray
-    """Share of the groups that had spread."""
+    """Share of the groups whose rewards differ."""
 
 
 def read_run(folder: Path, first: int = 0, last: int | None = None, skip: int = 2) -> Measured:
-    """The `rl` steps of a run folder. skip: steps at the start that warm up; first, last: of those that are left."""
+    """The `rl` steps of a run folder. skip: warm-up steps at the start; first, last: range of the remaining steps."""
     config = tomllib.loads((folder / "config.toml").read_text())
     stage = next(s for s in config["stages"] if s["kind"] == "rl")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [r["metrics"] for r in rows if r.get("stage") == "rl" and "metrics" in r][skip:][first:last]
     if not steps:
-        raise SystemExit(f"{folder}: no steps of a stage of kind rl in metrics.jsonl")
+        raise SystemExit(f"{folder}: metrics.jsonl has no steps of an rl stage")
     seconds = {k: np.array([s[f"time/{k}"] for s in steps]) for k in ("process", "generate", "judge", "update", "other", "step")}
     lengths, longest = (np.array([s[f"length/{k}"] for s in steps]) for k in ("mean", "max"))
     count = stage["prompts_per_step"] * stage["group_size"]
@@ -157,9 +157,9 @@ def read_run(folder: Path, first: int = 0, last: int | None = None, skip: int = 
 
 
 def calibrated(runs: Sequence[Measured]) -> Costs:
-    """Costs of one process, by least absolute deviations over the steps of all runs, as other programs make some steps slow; none
-    below 0. A part that didn't vary between the steps can't be told from another that is proportional to it, so runs of different
-    sizes say more."""
+    """Costs of one process, fitted by least absolute deviations over the steps of all runs, as other programs slow some steps
+    down; none below 0. Parts that don't vary independently between the steps can't be separated, so use runs of different
+    sizes."""
     from scipy.optimize import nnls
 
     def fit(part: str, *columns: str) -> list[float]:
@@ -179,7 +179,7 @@ def calibrated(runs: Sequence[Measured]) -> Costs:
             seen.append(run.seconds[part])
         x, y = np.concatenate(features).astype(float), np.concatenate(seen)
         scale, weight = np.abs(x).max(0), np.ones(len(y))
-        for _ in range(30):  # least squares, with steps that are far off counting less each time
+        for _ in range(30):  # iteratively reweighted least squares, with lower weights for outliers
             found = nnls(x / scale * weight[:, None], y * weight)[0]
             weight = 1 / np.sqrt(np.maximum(np.abs(x / scale @ found - y), 1e-3 * np.median(y) + 1e-12))
         return [float(v) for v in found / scale]

@@ -1,13 +1,13 @@
-"""A discrete-event model of training by reinforcement: what samples, what learns, and who waits for whom.
+"""A discrete-event model of RL training: sampling and learning units, and their waiting times.
 
-A unit is the GPUs that sample together (one, or as many as a model is spread over). Each sampling unit goes through a step's
-prompts: process pictures (CPU), wait for its GPUs, generate, judge (CPU processes). The learning units wait until all of the step
-was sampled, tell each other the rollouts, update together, and send the weights. `staleness` steps may be sampled ahead. Events
-are simpy's.
+A unit is a set of GPUs that sample together (one, or as many as the model is sharded over). For its prompts of a step, a sampling
+unit processes pictures (CPU), waits for its GPUs, generates, and judges (CPU processes). The learning units wait until the whole
+step is sampled, exchange the rollouts, update together, and send the weights. Up to `staleness` steps are sampled ahead. The
+events are simpy's.
 
     colocated   all units sample and learn
     separate    some units sample, the others learn
-    hybrid      some units sample all the time, the others sample a smaller share and learn
+    hybrid      some units only sample, the others sample a smaller share and learn
 
 Shapes in names: S steps, U units, P prompts, G completions of a prompt.
 """
@@ -27,23 +27,23 @@ import simpy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a step has to do."""
+    """The work of a step."""
 
     prompts: int
     group: int
     prompt_tokens: int
-    """Of each prompt, those of its pictures included."""
+    """Tokens of each prompt, including those of its pictures."""
     length: float
-    """Tokens of a completion on average, before the limit cuts: a log-normal distribution."""
+    """Mean tokens of a completion before truncation, log-normally distributed."""
     spread: float
-    """Its standard deviation over its mean."""
+    """Standard deviation of the length over its mean."""
     limit: int
-    """Tokens at which a completion is cut off."""
+    """Tokens at which a completion is truncated."""
     trained: float = 1.0
-    """Share of the groups that the update sees; those without spread are left out of it."""
+    """Share of the groups in the update; groups without a spread of rewards are left out."""
 
     def lengths(self, step: int, seed: int = 0) -> np.ndarray:
-        """[P, G] whole tokens from 1 to the limit. A part of the spread is the prompt's: hard questions get long answers."""
+        """int [P, G]: tokens from 1 to the limit. A part of the spread belongs to the prompt: hard questions get long answers."""
         rng = np.random.default_rng((seed, step))
         sigma = math.sqrt(math.log1p(self.spread**2))
         normal = math.sqrt(0.5) * (rng.standard_normal((self.prompts, 1)) + rng.standard_normal((self.prompts, self.group)))
@@ -53,23 +53,23 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How ranks are connected; bandwidths in bytes a second, one direction, of one GPU."""
+    """The connections of ranks; bandwidths in bytes per second, one direction, per GPU."""
 
     node: int = 8
-    """GPUs of a machine."""
+    """GPUs per machine."""
     inside: float = math.inf
     between: float = math.inf
-    """Of the network card that each GPU has."""
+    """Bandwidth of each GPU's network card."""
     hop: float = 0.0
     """Seconds from one rank to the next inside a machine."""
     hop_between: float = 0.0
     """Seconds from one machine to the next."""
     objects: float = math.inf
-    """Bytes a second at which a rank receives pickled objects, over TCP."""
+    """Bytes per second at which a rank receives pickled objects over TCP."""
 
     def gather(self, size: float, ranks: int) -> float:
-        """Seconds until each of the ranks has all of `size` bytes, of which each held its share (a ring; reduce-scatter takes the
-        same). Data enters a machine once, through the cards of all its GPUs."""
+        """Seconds until each rank has all `size` bytes, of which each held its share (a ring; reduce-scatter takes the same).
+        Data enters a machine once, through the cards of all its GPUs."""
         if ranks < 2:
             return 0.0
         machines = math.ceil(ranks / self.node)
@@ -77,7 +77,7 @@ class Network:
         return size * (ranks - 1) / ranks / bandwidth + (ranks - machines) * self.hop + (machines - 1) * self.hop_between
 
     def send(self, size: float, ranks: int) -> float:
-        """Seconds until `ranks` others have `size` bytes that one holds (pipelined: each passes on what it gets)."""
+        """Seconds until `ranks` others have the `size` bytes of one rank (pipelined: each rank forwards the data)."""
         if not ranks:
             return 0.0
         far = ranks >= self.node
@@ -90,59 +90,59 @@ class Costs:
     """Seconds of one GPU and of its share of a machine's CPU cores."""
 
     process: float = 0.0
-    """A core's, for the pictures of one prompt."""
+    """Seconds of a core for the pictures of one prompt."""
     cores: float = 1.0
-    """That a GPU has for pictures."""
+    """Cores per GPU for pictures."""
     prefill: float = 0.0
-    """A prompt."""
+    """Seconds per prompt."""
     decode_step: float = 0.0
-    """A token of however many completions: what reading the weights and launching kernels takes."""
+    """Seconds per decoding step, for any number of completions: reading the weights and launching kernels."""
     decode_row: float = 0.0
-    """A token of one completion beside others."""
+    """Additional seconds per decoding step and completion."""
     at_once: int = 10**9
-    """Completions that a GPU decodes at once; when one ends the next begins."""
+    """Completions that a GPU decodes at once; when one ends, the next begins."""
     judge: float = 0.0
-    """A completion."""
+    """Seconds per completion."""
     judge_spread: float = 0.0
-    """Standard deviation over mean, log-normal."""
+    """Standard deviation over mean of these seconds, log-normal."""
     judges: int = 1
-    """Processes that judge, for each GPU."""
+    """Judge processes per GPU."""
     update_prompt: float = 0.0
-    """Forward and backward of a prompt, which its group shares."""
+    """Seconds of forward and backward of a prompt, which its group shares."""
     update_token: float = 0.0
-    """Forward and backward of a completion's token."""
+    """Seconds of forward and backward of a completion's token."""
     micro_tokens: float = math.inf
-    """Of a micro-batch."""
+    """Tokens of a micro-batch."""
     optimizer: float = 0.0
-    """The optimiser's step over all weights; shards take their part of it."""
+    """Seconds of the optimiser's step over all weights; a shard takes its share of it."""
     other: float = 0.0
-    """A step: records, metrics."""
+    """Seconds per step for records and metrics."""
     layers: int = 1
-    """Between which weights are gathered and gradients scattered."""
+    """Layers; weights are gathered and gradients scattered for each."""
     weights: float = 0.0
-    """Bytes of all weights as they are sent."""
+    """Bytes of all weights when they are sent."""
     sharded: bool = True
-    """Ranks hold shards of the weights (FSDP); otherwise all of them, and add up gradients once a step."""
+    """Whether ranks hold shards of the weights (FSDP); otherwise each holds all, and gradients are summed once per step."""
     told_bytes: float = 0.0
-    """Bytes of a completion's token as told to all ranks: its text, pickled."""
+    """Bytes per token of a completion's text, as sent to all ranks (pickled)."""
     told_completion_bytes: float = 0.0
-    """Bytes of a completion beside its text, its score among them."""
+    """Bytes of a completion without its text, including its score, as sent to all ranks."""
     told_read: float = 0.0
-    """Seconds to unpickle a completion, however long: ten times the text takes a quarter more."""
+    """Seconds to unpickle a completion, nearly independent of its length: ten times the text takes a quarter more."""
     load: float = 0.0
-    """Seconds to put new weights into a sampler, beside sending them."""
+    """Seconds to load new weights into a sampler, after sending them."""
     tensor_parallel: int = 1
-    """GPUs of a unit: they sample together, at so many times the speed of one."""
+    """GPUs per unit, which sample together, at that many times the speed of one."""
     network: Network = Network()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Which units sample how much, and which learn."""
+    """The sampling shares of the units, and the units that learn."""
 
     name: str
     shares: tuple[float, ...]
-    """Of the prompts, by unit; 0 for one that only learns."""
+    """Share of the prompts by unit; 0 for one that only learns."""
     learns: tuple[bool, ...]
 
     @property
@@ -154,7 +154,7 @@ class Plan:
         return [u for u, learns in enumerate(self.learns) if learns]
 
     def dealt(self, prompts: int) -> list[slice]:
-        """Which prompts each unit samples: whole ones, as near to its share as that goes."""
+        """The prompts that each unit samples: whole prompts, as close to its share as possible."""
         ends = np.rint(np.cumsum(self.shares) / sum(self.shares) * prompts).astype(int)
         return [slice(int(a), int(b)) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -164,22 +164,22 @@ def colocated(units: int) -> Plan:
 
 
 def separate(units: int, sampling: int) -> Plan:
-    """sampling: how many units sample."""
+    """sampling: number of units that sample."""
     learning = units - sampling
     return Plan(name="separate", shares=(1.0,) * sampling + (0.0,) * learning, learns=(False,) * sampling + (True,) * learning)
 
 
 def hybrid(units: int, sampling: int, share: float) -> Plan:
-    """sampling: units that only sample. share: what a learning unit samples, against 1 of theirs."""
+    """sampling: number of units that only sample. share: a learning unit's share of prompts, relative to 1 of a sampling unit."""
     learning = units - sampling
     return Plan(name="hybrid", shares=(1.0,) * sampling + (share,) * learning, learns=(False,) * sampling + (True,) * learning)
 
 
-# -- how long each thing takes --------------------------------------------------------------------------------------------
+# -- times of the parts ---------------------------------------------------------------------------------------------------
 
 
 def makespan(seconds: Sequence[float], servers: int) -> float:
-    """When the last of these is done, if whichever of the servers is free takes the next."""
+    """Seconds until all jobs are done, if each free server takes the next job."""
     if len(seconds) <= servers:
         return float(max(seconds, default=0.0))
     free = [0.0] * servers
@@ -189,7 +189,7 @@ def makespan(seconds: Sequence[float], servers: int) -> float:
 
 
 def generating(lengths: np.ndarray, costs: Costs, even: bool = False) -> float:
-    """Seconds of a unit for the completions of its prompts [p, G]. even: all as long as their mean, so that none straggles."""
+    """Seconds of a unit for the completions of its prompts [p, G]. even: all have the mean length, so there are no stragglers."""
     if not lengths.size:
         return 0.0
     flat = np.full(lengths.size, lengths.mean()) if even else lengths.ravel()
@@ -199,9 +199,9 @@ def generating(lengths: np.ndarray, costs: Costs, even: bool = False) -> float:
 
 
 def updating(lengths: Sequence[np.ndarray], job: Job, costs: Costs, even: bool = False) -> tuple[float, float]:
-    """(seconds, those of them that only move bytes) of an update; lengths: [p, G] of each learning unit. Ranks of a unit share
-    its prompts. Shards go through their micro-batches in step, as a layer's weights are gathered from all. even: tokens are the
-    same on all."""
+    """(seconds, of which communication) of an update. lengths: [p, G] of each learning unit. The ranks of a unit share its
+    prompts. Sharded ranks process their micro-batches in lock-step, as a layer's weights are gathered from all. even: all ranks
+    have the same number of tokens."""
     ranks, share = len(lengths) * costs.tensor_parallel, job.trained / costs.tensor_parallel
     tokens = share * np.array([len(x) * job.prompt_tokens + x.sum() for x in lengths])
     own = share * np.array([len(x) * costs.update_prompt + x.sum() * costs.update_token for x in lengths])
@@ -217,14 +217,14 @@ def updating(lengths: Sequence[np.ndarray], job: Job, costs: Costs, even: bool =
     for m in range(int(micro.max())):
         compute = float(np.where(m < micro, own / micro, 0.0).max()) / costs.layers
         forward, backward = compute / 3, compute * 2 / 3
-        # a layer's weights come while the one before computes; its gradients leave while the next one does
+        # a layer's weights arrive during the previous layer's computation; its gradients are sent during the next layer's
         seconds += costs.layers * (max(forward, gather) + max(backward, 2 * gather)) + 3 * gather
         alone += costs.layers * compute
     return seconds + costs.optimizer / ranks, seconds - alone
 
 
 PARTS = ("process", "generate", "stragglers", "judge", "update", "imbalance", "communication", "sync", "telling", "other")
-"""What can be taken away to see what it costs: see `without`."""
+"""Parts whose time can be set to 0, to see their cost: see `without`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,16 +239,16 @@ class Timed:
     sync: float
     other: float
     communication_S: np.ndarray
-    """Of the update."""
+    """Communication of the update."""
     tokens_S: np.ndarray
-    """Of all rollouts, each with its prompt."""
+    """Tokens of all rollouts, each with its prompt."""
 
 
 def timed(job: Job, costs: Costs, plan: Plan, steps: int, seed: int = 0, without: str = "") -> Timed:
-    """without: one of `PARTS`, which then takes no time."""
+    """without: one of `PARTS`, whose time is then 0."""
     c, dealt, learners = costs, plan.dealt(job.prompts), plan.learners
     everyone = Plan(name="", shares=(1.0,) * len(learners), learns=(True,) * len(learners)).dealt(job.prompts)
-    trained = [dealt[u] for u in learners] if plan.name == "colocated" else everyone  # a rank trains what it sampled
+    trained = [dealt[u] for u in learners] if plan.name == "colocated" else everyone  # a rank trains on its own samples
     ranks = len(learners) * c.tensor_parallel
     rows: dict[str, list[Any]] = {name: [] for name in ("process", "generate", "judge", "update", "telling", "moved", "tokens")}
     for step in range(steps):
@@ -265,7 +265,7 @@ def timed(job: Job, costs: Costs, plan: Plan, steps: int, seed: int = 0, without
     found = {name: np.array(values, dtype=float) for name, values in rows.items()}
     for name in ("process", "generate", "judge", "telling"):
         found[name] *= without != name
-    senders = c.network.gather(c.weights, ranks) if c.sharded else 0.0  # the shards are put together first
+    senders = c.network.gather(c.weights, ranks) if c.sharded else 0.0  # the shards are gathered first
     others = len(plan.samplers) * c.tensor_parallel if plan.name == "separate" else plan.learns.count(False) * c.tensor_parallel
     sync = senders + c.network.send(c.weights, others) + c.load
     return Timed(
@@ -282,7 +282,8 @@ def timed(job: Job, costs: Costs, plan: Plan, steps: int, seed: int = 0, without
 
 
 def _judging(job: Job, c: Costs, dealt: Sequence[slice], step: int, seed: int) -> list[float]:
-    """Seconds that each unit waits for the verifiers: latencies differ between completions, processes take them in turn."""
+    """Seconds that each unit waits for the verifiers: latencies differ between completions, and each free process takes the
+    next."""
     counts, servers = [(d.stop - d.start) * job.group for d in dealt], c.judges * c.tensor_parallel
     if not c.judge_spread or not c.judge:
         return [math.ceil(n / servers) * c.judge for n in counts]
@@ -291,23 +292,23 @@ def _judging(job: Job, c: Costs, dealt: Sequence[slice], step: int, seed: int) -
     return [makespan(drawn[d.start * job.group : d.stop * job.group].tolist(), servers) for d in dealt]
 
 
-# -- who waits for whom ---------------------------------------------------------------------------------------------------
+# -- simulation -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A run that was simulated."""
+    """A simulated run."""
 
     finished_S: np.ndarray
-    """When the weights of each step were at the samplers."""
+    """Seconds at which the weights of each step reached the samplers."""
     lag_SU: np.ndarray
-    """Steps that the weights of the samplers were behind."""
+    """Lag of the samplers' weights in steps."""
     tokens_S: np.ndarray
     busy: float
     """Share of the units' time in which they generated or updated."""
 
     def step_seconds(self, skip: int = 0) -> float:
-        """Mean time from one step's end to the next one's. skip: first steps that are left out, while the pipeline fills."""
+        """Mean seconds between the ends of two steps. skip: number of first steps to leave out, while the pipeline fills."""
         ends = np.concatenate([[0.0], self.finished_S])
         return float((ends[-1] - ends[skip]) / (len(ends) - 1 - skip))
 
@@ -316,12 +317,12 @@ class Played:
 
 
 def play(times: Timed, plan: Plan, staleness: int) -> Played:
-    """Let the events happen."""
+    """Simulates the events."""
     env = simpy.Environment()
     steps, units = times.generate_SU.shape
     gpu = [simpy.Resource(env) for _ in range(units)]
     fresh = [env.event() for _ in range(steps + 1)]
-    """fresh[v]: the weights of v updates are at the samplers."""
+    """fresh[v]: the samplers have the weights after v updates."""
     sampled = [env.event() for _ in range(steps)]
     left = [len(plan.samplers)] * steps
     lag, finished, version, busy = np.zeros((steps, units)), np.zeros(steps), [0], [0.0]
@@ -365,7 +366,7 @@ def simulate(job: Job, costs: Costs, plan: Plan, staleness: int, steps: int = 10
 
 
 def losses(job: Job, costs: Costs, plan: Plan, staleness: int, steps: int = 8, skip: int = 2) -> dict[str, float]:
-    """Part -> by how much the throughput would rise if it took no time; what limits a step comes first."""
+    """Part -> relative gain of throughput if the part took no time; the largest first."""
     base = simulate(job, costs, plan, staleness, steps).tokens_per_second(skip)
     found = {p: simulate(job, costs, plan, staleness, steps, without=p).tokens_per_second(skip) / base - 1 for p in PARTS}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -376,24 +377,25 @@ def losses(job: Job, costs: Costs, plan: Plan, staleness: int, steps: int = 8, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How often GPUs fail and what that costs."""
+    """Rate and costs of GPU failures."""
 
     mean_hours: float = 50_000.0
-    """Of one GPU between two faults that end a run: 419 in 54 days on 16,384 (The Llama 3 Herd of Models, section 3.3.4)."""
+    """Mean hours of one GPU between two faults that end a run: 419 in 54 days on 16,384 (The Llama 3 Herd of Models, section
+    3.3.4)."""
     checkpoint_s: float = 30.0
-    """The run stands still meanwhile."""
+    """Seconds to write a checkpoint, while the run stops."""
     restart_s: float = 300.0
-    """Until it goes on from the last checkpoint."""
+    """Seconds until the run continues from the last checkpoint."""
 
 
 def best_interval(faults: Faults, gpus: int) -> float:
-    """Seconds between checkpoints that lose least: sqrt(2 * seconds of one * mean time between faults) (Young 1974)."""
+    """Optimal seconds between checkpoints: sqrt(2 * seconds of one * mean time between faults) (Young 1974)."""
     return math.sqrt(2 * faults.checkpoint_s * faults.mean_hours * 3600 / gpus)
 
 
 def endure(step_s: float, gpus: int, every: int, faults: Faults, steps: int = 20_000, seed: int = 0) -> dict[str, float]:
-    """A long run with faults. every: steps between checkpoints. Returns `kept`, the share of the time that went into steps that
-    count, the number of `restarts`, and `redone` steps."""
+    """Simulates a long run with faults. every: steps between checkpoints. Returns `kept`, the share of time spent on steps that
+    weren't lost, the number of `restarts`, and of `redone` steps."""
     env, rng = simpy.Environment(), np.random.default_rng(seed)
     done = saved = redone = restarts = 0
 
@@ -410,7 +412,7 @@ def endure(step_s: float, gpus: int, every: int, faults: Faults, steps: int = 20
                 if done % every == 0:
                     yield env.timeout(faults.checkpoint_s)
                     saved = done
-            except simpy.Interrupt:  # what was done since the checkpoint is lost, a checkpoint under way too
+            except simpy.Interrupt:  # steps since the last checkpoint are lost, an unfinished checkpoint too
                 restarts, redone, done, down = restarts + 1, redone + done - saved, saved, True
 
     def strike() -> Iterator[simpy.Event]:
@@ -427,7 +429,7 @@ def endure(step_s: float, gpus: int, every: int, faults: Faults, steps: int = 20
 
 @functools.cache
 def spread_for(ratio: float, count: int) -> float:
-    """The spread of a log-normal of which the greatest of `count` is `ratio` times the mean, on average."""
+    """The spread of a log-normal distribution whose greatest of `count` samples is `ratio` times the mean, on average."""
     rng = np.random.default_rng(0)
     normal = rng.standard_normal((200, count)).max(1)
     best, closest = 0.0, math.inf

@@ -1,10 +1,10 @@
-"""What two lanes of simulators give: environment steps a second with one lane and with two, simulator and policy of stated times.
+"""Two lanes of simulators: environment steps per second with one lane and with two, for given times of simulator and policy.
 
     python benchmarks/pipelining.py [--episodes 64] [--tabletop]
 
-The delays are sleeps, as of a simulator and a policy on devices of their own: one lane takes their sum, two lanes the larger of
-them. With `--tabletop` the simulator is the embedded table and the policy a tiny vision-language model, which share the cores of
-this machine. Prints one JSON object.
+The delays are sleeps, as if simulator and policy had separate devices: one lane takes their sum, two lanes the larger of them.
+With `--tabletop`, the simulator is the embedded table and the policy a tiny vision-language model, which share this machine's
+cores. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mmrl.rollout.simulators.lane import Lane
 from mmrl.rollout.simulators.lockstep import SimulatorCollector, make_lane
 
 STEPS, TOTAL_MS = 20, 4.0
-"""Steps of an episode, and the milliseconds that simulator and policy take together for all environments."""
+"""Steps of an episode, and milliseconds of simulator plus policy for all environments."""
 SPEC = SimulatorSpec(id="slow/slow", target="-:-", max_steps=STEPS, capabilities=frozenset({"partial-reset", "per-env-seed"}))
 
 
 class Slow:
-    """A simulator whose step takes time in proportion to its environments."""
+    """A simulator whose step takes time proportional to its number of environments."""
 
     action = ActionSpec(dims=1)
 
@@ -59,7 +59,7 @@ class Slow:
 
 
 class SlowPolicy:
-    """A policy whose call takes time in proportion to what it is shown."""
+    """A policy whose call takes time proportional to the number of observations."""
 
     device, chunk, dims = torch.device("cpu"), 1, 1
 
@@ -73,7 +73,7 @@ class SlowPolicy:
 
 
 def delayed(lanes: int, environments: int, episodes: int, simulator: float, policy: float) -> float:
-    """Environment steps a second. simulator, policy: their shares of `TOTAL_MS`."""
+    """Environment steps per second. simulator, policy: their shares of `TOTAL_MS`."""
     acting: Any = SlowPolicy(policy * TOTAL_MS / 1000 / environments)
     collector = SimulatorCollector(acting, {}, SimulateConfig(num_envs=environments, lanes=lanes))
     size = environments // lanes
@@ -90,7 +90,7 @@ def speed(collector: SimulatorCollector, prompts: list[Prompt]) -> float:
 
 
 def table(lanes: int, episodes: int) -> float:
-    """The embedded table with a tiny model, after a first round that is not counted."""
+    """Environment steps per second of the embedded table with a tiny model, after one warm-up round."""
     policy = VLA(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64,layers=2", kind="vla"), dims=4, bins=32)
     simulation = Simulation(simulator="tabletop/table", options={"dims": 4, "size": 56, "templates": 1})
     collector = SimulatorCollector(policy, {}, SimulateConfig(num_envs=64, lanes=lanes))

@@ -2,10 +2,10 @@
 
     python benchmarks/plan.py [--size tiny|3b|7b] [--device cpu|cuda] [--prompts 4] [--group 8] [--tokens 32] [--pixels 224]
 
-On a CPU with a small model, in seconds of the processor if there is one thread, so that other programs don't count. On a GPU,
-`--size 3b --device cuda --prompts 8 --group 5 --tokens 200 --pixels 512`, with random weights of the published shape. Completions
-are made to be as long as they may be, as the plan supposes. A ratio is predicted over measured: above 1 the plan supposes too
-much. Prints one JSON object.
+On a CPU with a small model, in CPU seconds if there is one thread, so that other programs don't count. On a GPU, use `--size 3b
+--device cuda --prompts 8 --group 5 --tokens 200 --pixels 512`, with random weights of the published shape. All completions have
+the maximum length, as the plan assumes. A ratio is predicted over measured: above 1 the plan overestimates. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     name = checkpoint(args.size) if args.size != "tiny" else f"tiny:{args.family}:hidden={args.hidden},layers={args.layers}"
     config = run_file(args, name)
-    found, _ = current_machine(args.device)  # before anything else is in memory
+    found, _ = current_machine(args.device)  # before anything else uses memory
     policy = VLM(config.policy, device=args.device)
-    policy.eos = frozenset()  # nothing ends before its time
+    policy.eos = frozenset()  # no completion ends before its limit
     prompts = made(args)
     inputs = [policy.encode(prompt) for prompt in prompts]
     width, height = inputs[0].model_sizes[0]
@@ -102,7 +102,7 @@ def made(args: argparse.Namespace) -> list[Prompt]:
 
 
 def now(policy: VLM) -> float:
-    """Seconds by the clock that suits."""
+    """Seconds of the clock for this device."""
     if policy.device.type == "cuda":
         torch.cuda.synchronize()
     elif torch.get_num_threads() == 1:
@@ -123,7 +123,7 @@ def both(predicted: float, found: float) -> dict[str, float]:
 def measured(
     config: RunConfig, policy: VLM, prompts: list[Prompt], args: argparse.Namespace
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """(Bytes, seconds) of the parts of a step: the first step is left out, seconds are medians of the others."""
+    """(Bytes, seconds) of the parts of a step: without the first step; seconds are medians of the others."""
     stage = config.stages[0]
     assert isinstance(stage, RlStage)
     collector = ConversationCollector(policy, LocalGenerator(policy, config.generate.batch_size))
@@ -149,7 +149,7 @@ def measured(
     fixed = held(policy, learner)
     if args.device == "cpu":
         memory = with_pressure(config, policy, prompts, batch, learner, collector, args, sum(fixed.values()))
-    if not args.checkpointing:  # then a layer is among them that is made in the backward pass
+    if not args.checkpointing:  # otherwise a layer that the backward pass recomputes is included
         memory["activations"] = kept(policy, batch.micro)
     return memory | fixed, {key: statistics.median(values[1:]) for key, values in times.items()}
 
@@ -187,7 +187,7 @@ def kept(policy: VLM, micro: Any) -> float:
 
 @contextmanager
 def peak(policy: VLM) -> Iterator[list[float]]:
-    """Bytes that a GPU's allocator held at most, inside; nothing on a CPU."""
+    """Yields the peak bytes of a GPU's allocator inside the block; an empty list on a CPU."""
     found = [0.0]
     if policy.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -199,7 +199,7 @@ def peak(policy: VLM) -> Iterator[list[float]]:
 def with_pressure(
     config: RunConfig, policy: VLM, prompts: list[Prompt], batch: Any, learner: Learner, collector: Any, args: Any, base: float
 ) -> dict[str, float]:
-    """On a CPU: bytes that torch had allocated at most, from its profiler, with what was there before."""
+    """On a CPU: peak bytes allocated by torch, from its profiler, plus the bytes from before."""
     inputs = collector.encode(prompts)
     sampling = SamplingParams(max_tokens=args.tokens, temperature=1.0, seed=0)
     works: dict[str, Callable[[], Any]] = {
@@ -221,7 +221,7 @@ def with_pressure(
 
 @contextmanager
 def parts_of(policy: VLM, learner: Learner) -> Iterator[dict[str, float]]:
-    """Seconds of an update's forward passes and of its optimiser."""
+    """Yields the seconds of an update's forward passes and of its optimiser."""
     took = {"forward": 0.0, "optimiser": 0.0}
     outputs, step, gather = policy.outputs, learner.optimizer.step, learner.optimizer.gather
 

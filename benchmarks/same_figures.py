@@ -1,21 +1,21 @@
-"""Whether two states of the code give the same figures: what a refactoring has to show.
+"""Checks that two versions of the code give the same numbers, for refactorings.
 
     cd ONE_CHECKOUT && .venv/bin/python benchmarks/same_figures.py record before.json [--only SUBSTRING] [--full-demos]
     cd ANOTHER_CHECKOUT && .venv/bin/python benchmarks/same_figures.py record after.json
     python benchmarks/same_figures.py compare before.json after.json [--only SUBSTRING] [--renamed renamed.json]
 
-`record` trains every run file below configs/ of the folder that it is started in, with the interpreter that it is started with,
-one after the other, each by `mmrl train FILE --smoke` with one thread and a runs folder of its own. `--full-demos` trains the
-demos of the digits and of the robot as they stand. It writes {run file: rows}: the rows of metrics.jsonl, then those of
-evaluations/, each of these as {"evaluation": row}. A run that can't be had here (its simulator isn't installed, say) has the
-reason instead of rows. It prints one JSON object with the seconds of each run, and exits with 1 if a run failed otherwise.
+`record` trains every run file below configs/ of the current folder with the current interpreter, one after the other, each by
+`mmrl train FILE --smoke` with one thread and a separate runs folder. `--full-demos` trains the demos of the digits and of the
+robot without `--smoke`. It writes {run file: rows}: the rows of metrics.jsonl, then those of evaluations/, each as {"evaluation":
+row}. A run that isn't possible here (for example, its simulator isn't installed) has the reason instead of rows. It prints one
+JSON object with the seconds of each run, and exits with 1 if a run failed for another reason.
 
-`compare` looks for any difference, however small: in numbers, in texts such as completions, and in what is there at all. It
-leaves out what depends on the clock or on the memory (`CLOCK`), and knows the metrics that were renamed since mmrl 0.1
-(`RENAMED`), so that a recording of 0.1 can be compared with one of today. renamed.json is an object of what else has another
-name in the second file, {"old": "new"}, or is no longer there, {"old": null}. A name is a key wherever it stands ("loss"), a
-key in one place ("metrics.loss", "eval.extra.failed", "evaluation.value"), or a run file. It prints one JSON object and exits
-with 1 if there is a difference; a run that only one of the files has is one.
+`compare` reports any difference, however small: in numbers, in texts such as completions, and in missing values. It ignores keys
+that depend on the clock or on memory (`CLOCK`), and maps metrics that were renamed since mmrl 0.1 (`RENAMED`), so a recording of
+0.1 can be compared with a current one. renamed.json maps further old names to names in the second file, {"old": "new"}, or to
+null if they were removed, {"old": null}. A name is a key in any place ("loss"), a key in one place ("metrics.loss",
+"eval.extra.failed", "evaluation.value"), or a run file. It prints one JSON object, and exits with 1 if there is a difference; a
+run in only one of the files is a difference.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CLOCK = (
     *("time", "time/*", "async/*", "ranks/wait_s", "*seconds", "*_per_s", "*_per_second"),
     *("simulator/busy_share", "policy/idle_share", "memory", "memory/*", "peak_*memory_mb"),
 )
-"""Keys that no two runs agree on."""
+"""Keys whose values differ between any two runs."""
 CLOCK_0_1 = ("ahead/*", "ranks/waiting")
-"""What mmrl 0.1 called some of them."""
+"""Some of their names in mmrl 0.1."""
 RENAMED = {
     "zero_spread_share": "zero_std_share",
     "reward/world": "reward/environment",
@@ -51,11 +51,11 @@ RENAMED = {
     "value_clip": "value_clip_share",
     "importance/cut_share": "importance/capped_share",
 }
-"""A metric of mmrl 0.1, or the end of one such as `task/boxes/zero_spread_share` -> its name now."""
+"""A metric of mmrl 0.1, or the end of one such as `task/boxes/zero_spread_share` -> its current name."""
 BAD_INPUT = 2
-"""What mmrl exits with where a person can mend it, such as by installing what is missing."""
+"""mmrl's exit status for an error that the user can fix, such as a missing package."""
 FEW = 10
-"""Differences that are printed."""
+"""Maximum number of printed differences."""
 ABSENT = "absent"
 
 
@@ -64,13 +64,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """What a run folder says of its training and its evaluations."""
+    """The rows of a run folder's metrics and evaluations."""
     items = [{"evaluation": row} for file in sorted((run / "evaluations").glob("*.jsonl")) for row in lines(file)]
     return lines(run / "metrics.jsonl") + items
 
 
 def trained(run_file: str, full: bool) -> tuple[list[dict[str, Any]] | str, int]:
-    """Its rows, or why there are none, and what mmrl exited with."""
+    """The rows of a run, or the reason why there are none, and mmrl's exit status."""
     environment = {k: v for k, v in os.environ.items() if k != "MMRL_PLUGIN_FILES"} | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as runs:
         folder = "runs_dir" if Path("mmrl/config/renamed.py").exists() else "runs"  # 0.1 calls it that
@@ -97,7 +97,7 @@ def record(out: Path, only: str, full_demos: bool) -> int:
             failed.append(run_file)
         told = f"no rows: {found[run_file]}" if code else f"{len(found[run_file])} rows"
         print(f"{run_file}  {seconds[run_file]} s  {told}", file=sys.stderr, flush=True)
-        out.write_text(json.dumps(found))  # each time, so that what was trained stays if this is stopped
+        out.write_text(json.dumps(found))  # after each run, so that finished runs are kept if this is stopped
     done = [rows for rows in found.values() if isinstance(rows, list)]
     skipped = {name: why for name, why in found.items() if isinstance(why, str) and name not in failed}
     figures: dict[str, Any] = {"benchmark": "same_figures", "runs": len(done), "rows": sum(map(len, done)), "skipped": skipped}
@@ -107,7 +107,7 @@ def record(out: Path, only: str, full_demos: bool) -> int:
 
 @dataclass
 class Comparison:
-    """Of two recordings."""
+    """Comparison of two recordings."""
 
     renamed: dict[str, str | None]
     runs: int = 0
@@ -126,7 +126,7 @@ class Comparison:
 
     def run(self, name: str, old: Any, new: Any) -> None:
         place: dict[str, Any] = {"run": name}
-        if isinstance(old, str) and (isinstance(new, str) and new != ABSENT):  # both say why there are no rows
+        if isinstance(old, str) and (isinstance(new, str) and new != ABSENT):  # both have a reason instead of rows
             self.skipped.append(f"{name}: {old}" if old == new else f"{name}: {old}; then: {new}")
         elif isinstance(old, str) or isinstance(new, str):
             self.differ(place, old, new)
@@ -138,7 +138,7 @@ class Comparison:
                 self.values(place | {"row": number}, "", one, other)
 
     def values(self, place: dict[str, Any], path: str, old: Any, new: Any) -> None:
-        """path: the keys that lead here, with dots between them; members of a list have their list's."""
+        """path: the keys that lead here, joined by dots; members of a list have their list's path."""
         if isinstance(old, dict) and isinstance(new, dict):
             names = {key: self.name(f"{path}.{key}".lstrip("."), key, new) for key in old}
             for key, other in names.items():
@@ -151,11 +151,11 @@ class Comparison:
                 self.values(place, path, one, other)
         else:
             self.numbers += is_number(old) and is_number(new)
-            if old != new and not (old != old and new != new):  # NaN is what differs from itself
+            if old != new and not (old != old and new != new):  # NaN differs from itself
                 self.differ(place | {"key": path}, old, new)
 
     def name(self, path: str, key: str, new: dict[str, Any]) -> str | None:
-        """What the key is called in the second recording, where `new` stands in its place; None if it isn't there."""
+        """The key's name in the second recording, whose object at this place is `new`; None if it was removed."""
         for known in (path, key):
             if known in self.renamed:
                 return self.renamed[known]
@@ -166,7 +166,7 @@ class Comparison:
 
 
 def called_now(key: str) -> str:
-    """The name of a metric of mmrl 0.1 now; most have the same."""
+    """The current name of a metric of mmrl 0.1; most are unchanged."""
     for old, new in RENAMED.items():
         if key == old or key.endswith(f"/{old}"):
             return key.removesuffix(old) + new
@@ -183,7 +183,7 @@ def is_number(value: Any) -> bool:
 
 
 def short(value: Any) -> Any:
-    """As a difference shows it."""
+    """A value as shown in a difference."""
     if isinstance(value, list):
         return f"{len(value)} of them"
     return value if value is None or isinstance(value, int | float) else str(value)[:120]
@@ -204,12 +204,12 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     recording, comparing = commands.add_parser("record"), commands.add_parser("compare")
     for command in (recording, comparing):
-        command.add_argument("--only", default="", metavar="SUBSTRING", help="run files whose path has this in it")
+        command.add_argument("--only", default="", metavar="SUBSTRING", help="only run files whose path contains this")
     recording.add_argument("out", type=Path)
     recording.add_argument("--full-demos", action="store_true", help="train the two demos to their end")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
-    comparing.add_argument("--renamed", type=Path, help="a JSON object of what else is named otherwise in the second file")
+    comparing.add_argument("--renamed", type=Path, help="JSON object of further names that differ in the second file")
     args = parser.parse_args()
     if args.command == "record":
         return record(args.out, args.only, args.full_demos)

@@ -1,15 +1,14 @@
-"""vLLM as the sampler against mmrl's own: prompt ids, log-probabilities, the time of a sync, completions a second.
+"""vLLM as the sampler against mmrl's own: prompt ids, log-probabilities, the time of a weight sync, completions per second.
 
     python benchmarks/sampler.py [--model tiny:qwen2_5_vl:hidden=128,layers=2] [--prompts 200] [--group 4] [--tokens 32]
         [--lora language.*q_proj ...] [--tensor-parallel 2]
 
-For an interpreter that has vLLM, such as the one of `make engines`: .engines/vllm/bin/python. Prompts are text alone, one
-picture and several, of many sizes. `ids_equal` counts those whose ids are what vLLM's own processor makes of text and pictures.
-The gap is that between what vLLM says of the tokens that it sampled and what the learner says, in nats a token, before and
-after the learner's weights have moved. Both samplers serve the same prompts in turn, three rounds; the ratio is vLLM's
-completions a second over ours, median of the rounds. `sync` says how long weights take to vLLM and how many bytes they are:
-all of them, and those of the blocks that moved, which with --lora are those of the layers that have adapters. Prints one JSON
-object.
+Needs an interpreter with vLLM, such as the one of `make engines`: .engines/vllm/bin/python. Prompts have no picture, one, or
+several, of many sizes. `ids_equal` counts prompts whose ids equal those of vLLM's own processor. `gap` is the difference between
+vLLM's and the learner's log-probabilities of the sampled tokens, in nats per token, before and after a change of the learner's
+weights. Both samplers serve the same prompts in turn, three rounds; the ratio is vLLM's completions per second over mmrl's,
+median of the rounds. `sync` has the seconds and bytes of a weight sync to vLLM: of all weights, and of the changed blocks, which
+with --lora are those of the layers with adapters. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TEMPERATURE = 0.7
 
 
 def varied(count: int) -> list[Prompt]:
-    """None to three pictures, from 28 to 230 pixels a side."""
+    """Prompts with zero to three pictures, with sides from 28 to 230 pixels."""
     noise = numpy.random.default_rng(0)
     made = []
     for n in range(count):
@@ -50,7 +49,7 @@ def varied(count: int) -> list[Prompt]:
 
 
 def ids_equal(policy: VLM, generator: VllmGenerator, prompts: list[Prompt], inputs: list[PromptInputs]) -> int:
-    """How many prompts vLLM's own processor reads as they are read here."""
+    """Number of prompts with the same ids from vLLM's own processor as from mmrl."""
     from vllm.renderers.inputs.preprocess import parse_model_prompt
 
     renderer, equal = generator.engine.renderer, 0
@@ -81,7 +80,7 @@ def gap(policy: VLM, generator: Generator, prompts: list[Prompt], inputs: list[P
 
 
 def moved(policy: VLM, seed: int) -> None:
-    """The learner's weights, some of the way elsewhere."""
+    """Adds noise to the learner's weights."""
     noise = torch.Generator(policy.device).manual_seed(seed)
     with torch.no_grad():
         for _, p in policy.parameters():
@@ -90,7 +89,7 @@ def moved(policy: VLM, seed: int) -> None:
 
 
 def synced(policy: VLM, generator: VllmGenerator, everything: bool) -> dict[str, float]:
-    """Median time and bytes of a sync after the learner's weights have moved."""
+    """Median seconds and bytes of a sync after a change of the learner's weights."""
     seconds = []
     for seed in range(5):
         moved(policy, seed)
@@ -110,7 +109,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--lora", nargs="*", default=(), help="layers that get adapters of rank 16 and alone are moved")
+    parser.add_argument("--lora", nargs="*", default=(), help="layers with adapters of rank 16; only their weights change")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     args = parser.parse_args()
     lora = LoraConfig(rank=16, target_modules=args.lora) if args.lora else None

@@ -1,4 +1,4 @@
-"""How long the commands that import nothing heavy take, beside the start of a bare interpreter.
+"""Start-up times of commands without heavy imports, compared with a bare interpreter.
 
     python benchmarks/startup.py [--runs 15]
 
@@ -37,7 +37,7 @@ def main() -> None:
     args = parser.parse_args()
     found: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(args.runs):
-        for name, arguments in COMMANDS.items():  # in turn, so that the machine's drift falls on all
+        for name, arguments in COMMANDS.items():  # in turn, so that drift of the machine affects all
             found[name].append(seconds(arguments))
     medians: dict[str, Any] = {name: round(statistics.median(v), 3) for name, v in found.items()}
     print(json.dumps({"benchmark": "startup", "median_s": medians, "machine": machine()}))

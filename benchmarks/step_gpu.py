@@ -1,26 +1,25 @@
-"""Whole GRPO steps of a Qwen2.5-VL of real size with random weights on a GPU: tokens a second, by stage, memory, FLOP use.
+"""Whole GRPO steps of a full-size Qwen2.5-VL with random weights on a GPU: tokens per second, seconds by stage, memory, MFU.
 
     python benchmarks/step_gpu.py [--size 3b|7b|tiny] [--prompts 64] [--group 5] [--prompt-tokens 1000] [--tokens 200]
         [--pixels 512] [--steps 3] [--budget 16384] [--no-checkpointing] [--lora RANK]
 
-Needs no download: the shapes are those of the published configs. A step is all of it: processing the pictures, sampling with the
-embedded sampler, packing, one update. No completion ends before its limit, so that every step has as much to do. Tokens a second
-count prompt and completion of every rollout, as EasyR1 does (1,800 a GPU on an H100), though a group's prompt is computed once.
+Needs no download: the shapes are those of the published configs. A step includes processing the pictures, sampling with the
+embedded sampler, packing, and one update. No completion ends before its limit, so every step has the same work. Tokens per second
+count prompt and completion of every rollout, as in EasyR1 (1,800 per GPU on an H100), although a group's prompt is computed once.
 `--size 7b` needs `--lora`: its float32 masters and moments don't fit on one GPU.
 
-FLOP use (MFU) is the floating-point operations that the step's tokens need over those that the GPU could have done in its time:
+MFU is the floating-point operations that the step's tokens need, divided by those that the GPU could do in the step's time:
 
     forward(tokens, seen, scored) = tokens * (2 * weights of the layers + 4 * layers * hidden * seen) + scored * 2 * weights of the output layer
     prompt     = forward(T, T / 2, 0) + patches * (2 * weights of the vision tower + 4 * its depth * its hidden * 64)
     completion = forward(C, T + C / 2, C)
     step       = P * prompt + P * G * completion              sampling
-               + 3 * (P * prompt + P * G * completion)        the update, whose backward pass is two forward ones
+               + 3 * (P * prompt + P * G * completion)        update: a backward pass costs two forward passes
     mfu        = step / (seconds * --peak)
 
-Prompts count once a group, as they are computed; what checkpointing computes again doesn't count. `mfu_unshared` counts prompts
-once a completion, as systems do that compute them so. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
-object.
-"""  # noqa: E501
+Prompts count once per group, as they are computed once; operations that checkpointing repeats don't count. `mfu_unshared` counts
+prompts once per completion, for comparison with systems that compute them so. `--size tiny --device cpu` runs the same code
+anywhere. Prints one JSON object."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -54,11 +53,11 @@ from model_shapes import CONFIGS, Shape, shape_of
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)
 TINY = WORK | dict(prompts=4, prompt_tokens=80, tokens=16, pixels=112, steps=2)
 H200_PEAK = 989e12
-"""Dense bfloat16 operations a second, from NVIDIA's data sheet."""
+"""Dense bfloat16 operations per second, from NVIDIA's data sheet."""
 
 
 def config_of(size: str, small: Any) -> Any:
-    """The published shapes with the ids of a tiny model's config, so that its processor serves."""
+    """The published shapes with the ids of a tiny model's config, so that the tiny model's processor works."""
     import transformers
 
     published, tied = CONFIGS[size], CONFIGS[size]["tie_word_embeddings"]
@@ -73,7 +72,7 @@ def config_of(size: str, small: Any) -> Any:
 
 
 def checkpoint(size: str) -> str:
-    """A folder with a checkpoint of that shape, or the name of a tiny one."""
+    """A folder with a checkpoint of that size, or the name of a tiny model."""
     if size == "tiny":
         return "tiny:qwen2_5_vl"
     prepare_torchvision()
@@ -103,7 +102,7 @@ def loaded(size: str, device: str, dtype: str = "bfloat16", lora: int = 0) -> VL
 
 
 def prompts_of(policy: VLM, count: int, pixels: int, tokens: int) -> list[Prompt]:
-    """Prompts with a random picture each and as much text as makes `tokens` of them, or as little as there can be."""
+    """Prompts with a random picture each and text up to `tokens` tokens, or the shortest possible text."""
     import numpy as np
     from PIL import Image
 
@@ -138,7 +137,7 @@ def wait(policy: VLM) -> None:
 
 
 class Step:
-    """One step after another, each part timed."""
+    """Runs steps and times their parts."""
 
     def __init__(self, policy: VLM, args: argparse.Namespace) -> None:
         self.policy, self.args = policy, args
@@ -150,7 +149,7 @@ class Step:
         self.gap = 0.0
 
     def __call__(self, number: int) -> dict[str, float]:
-        """Seconds: `process`, `generate`, `pack`, `update`, `step`; and `prefill`, of a pass that is not in the step."""
+        """Seconds of `process`, `generate`, `pack`, `update`, `step`; and of `prefill`, in a separate pass outside the step."""
         args, policy = self.args, self.policy
         sampling = lambda tokens: SamplingParams(max_tokens=tokens, temperature=1.0, seed=number)  # noqa: E731
         credit = Credit(advantages=torch.randn(args.prompts * args.group, generator=torch.Generator().manual_seed(number)))
@@ -209,9 +208,9 @@ def main() -> None:
     for name, value in WORK.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{value}; {TINY[name]} with --size tiny")
     parser.add_argument("--at-once", type=int, default=0, help="completions decoded at once; 0 for all of a step")
-    parser.add_argument("--no-checkpointing", action="store_true", help="keep activations instead of computing them again")
+    parser.add_argument("--no-checkpointing", action="store_true", help="keep activations instead of recomputing them")
     parser.add_argument("--lora", type=int, default=0, help="train adapters of this rank instead of all weights")
-    parser.add_argument("--peak", type=float, default=H200_PEAK, help="operations a second that the GPU could do")
+    parser.add_argument("--peak", type=float, default=H200_PEAK, help="peak operations per second of the GPU")
     args = parser.parse_args()
     for name, value in (TINY if args.size == "tiny" else WORK).items():
         if getattr(args, name) is None:

@@ -1,9 +1,9 @@
-"""Steps a second of `tabletop/table`: the step, its pictures and the expert, by number of environments and size of picture.
+"""Steps per second of `tabletop/table`: step, rendering and expert, by number of environments and picture size.
 
     python benchmarks/tabletop.py [--threads 2] [--seconds 2] [--device cuda]
 
-Every environment does what the expert does; those that are done start again. On a CPU up to 4,096 environments at 64 pixels and
-64 at up to 224; on a GPU 4,096 at 64 and at 224. Prints one JSON object.
+The expert acts in every environment; finished environments are reset. On a CPU, up to 4,096 environments at 64 pixels and 64 at
+up to 224; on a GPU, 4,096 at 64 and at 224. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASKS = ("reach", "push", "pick", "put-on", "stack")
 
 
 def measure(envs: int, size: int, task: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of steps with their pictures, of resets, of the expert; for `--seconds`, 3 steps at least."""
+    """Seconds of steps with rendering, of resets, and of the expert; runs for `--seconds`, at least 3 steps."""
     from mmrl_tabletop.table import Table
 
     table = Table(num_envs=envs, device=args.device, task=task, size=size)
@@ -45,7 +45,7 @@ def measure(envs: int, size: int, task: str, args: argparse.Namespace) -> dict[s
 
     steps = resets = 0
     while steps < 5 or sum(spent.values()) < args.seconds:
-        if steps == 2:  # what came before warmed up
+        if steps == 2:  # the steps before were warm-up
             spent, resets = dict.fromkeys(spent, 0.0), 0
         actions = timed("expert", table.expert)
         moved = timed("step", lambda actions=actions: table.step(actions, active))

@@ -1,12 +1,12 @@
-"""What it takes to tell other ranks a completion: bytes as pickled, and seconds to read it.
+"""Cost of sending a completion to other ranks: its pickled bytes, and the seconds to read it.
 
     python benchmarks/telling.py [--tokens 50 200 500] [--ranks 256] [--characters 4.5]
 
-A rank's prompts, each with its group, as `group_stub` gives them; texts all differ. Their bytes are fitted by a number for each
-token and one for each completion, its share of the prompt among them. Reading is done as torch's `all_gather_object` does it, for
-`--ranks` such shares that are kept, in seconds of the processor, the median of `--rounds`: with Python's collector of garbage,
-which goes over what was read already again and again, and (`uncollected`) with one look at the end. `columns` are the same
-figures and texts as an array or a list for each field. Prints one JSON object, of which `pipeline_costs.py` has its figures.
+A rank's prompts with their groups, as from `group_stub`; all texts differ. The bytes are fitted as a number per token plus a
+number per completion, which includes its share of the prompt. Reading works as in torch's `all_gather_object`, for `--ranks`
+shares that stay in memory, in CPU seconds, the median of `--rounds`: with Python's garbage collector, which scans the objects
+read so far again and again, and (`uncollected`) with one collection at the end. `columns` has the same data as one array or list
+per field. Prints one JSON object, from which the numbers in `pipeline_costs.py` are taken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUESTION = "Where is the blue cup that stands behind the plate? Think about it f
 
 
 def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 0) -> dict[int, Group]:
-    """What a rank has sampled and scored, by the prompts' numbers. characters: of a token."""
+    """A rank's scored groups by prompt number. characters: per token."""
     rng, made = random.Random(seed), {}
     for number in range(prompts):
         prompt = Prompt(messages=[user_message(QUESTION)], answer=[24, 31, 190, 220], id=f"scene-{number}", task="bench/telling")
@@ -50,7 +50,7 @@ def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 
 
 
 def columns(groups: dict[int, Group]) -> dict[str, Any]:
-    """The same without an object for each completion."""
+    """The same data without an object per completion."""
     light = [group_stub(group) for group in groups.values()]
     rollouts, scores = [r for g in light for r in g.rollouts], [s for g in light for s in g.scores]
     turns = [t for r in rollouts for t in r.turns]
@@ -71,8 +71,8 @@ def columns(groups: dict[int, Group]) -> dict[str, Any]:
 
 
 def read(told: bytes, ranks: int, collecting: bool = True) -> float:
-    """Seconds of the processor for what so many ranks tell. collecting: Python looks for garbage meanwhile, as ever; otherwise
-    once at the end."""
+    """CPU seconds to read the data of `ranks` ranks. collecting: with Python's garbage collector, as by default; otherwise one
+    collection at the end."""
     kept: list[Any] = []
     gc.collect()
     started = time.process_time()
@@ -87,7 +87,7 @@ def read(told: bytes, ranks: int, collecting: bool = True) -> float:
 
 
 def measured(made: Any, completions: int, ranks: int, rounds: int) -> dict[str, float]:
-    """Of one completion."""
+    """Bytes and seconds of one completion."""
     told = pickle.dumps(made)
     found = {"bytes": len(told) / completions}
     for name, collecting in (("read_us", True), ("read_uncollected_us", False)):
@@ -98,8 +98,8 @@ def measured(made: Any, completions: int, ranks: int, rounds: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[50, 200, 500], help="of a completion")
-    parser.add_argument("--characters", type=float, default=4.5, help="of a token")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[50, 200, 500], help="tokens of a completion")
+    parser.add_argument("--characters", type=float, default=4.5, help="characters of a token")
     for name, default in dict(prompts=64, group=5, ranks=256, rounds=3).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()

@@ -1,8 +1,8 @@
-"""How many completions a second the bundled verifiers score, on one core: right answers, wrong ones and odd ones in turn.
+"""Completions per second that the bundled verifiers score on one core: right, wrong and malformed answers in turn.
 
     python benchmarks/verifiers.py [--seconds 1.0]
 
-The judge's own cost comes on top, see `judge.py`. Prints one JSON object; `aim` is what is asked of a class of verifiers.
+The judge's cost is not included, see `judge.py`. Prints one JSON object; `aim` is the required rate of a class of verifiers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parents[1] / "assets" / "samples"
 AIMS = {"iou": 20_000, "ap": 1_000, "svg": 100, "answer": None}
-"""Class of verifiers -> scorings a second, at least."""
+"""Class of verifiers -> least completions per second."""
 MEASURED = (
     *(("iou", name, "grounding/refer", {}) for name in ("grounding/iou", "grounding/giou")),
     *(("iou", name, "grounding/refer", {"style": "tags"}) for name in ("grounding/iou", "grounding/giou")),
@@ -44,7 +44,7 @@ PROMPTS = 32
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each verifier")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds per verifier")
     seconds = parser.parse_args().seconds
     rows = []
     for kind, verifier, task, options in MEASURED:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def cases_of(task: str, options: dict[str, Any]) -> list[Case]:
-    """Three of each prompt: its gold completion, that of the next prompt, and prose."""
+    """Three cases per prompt: its gold completion, that of the next prompt, and prose."""
     made = plugins.registry().make_task(task, options)
     rows = made.prompts("train", 0)
     prompts = [rows[i] for i in range(min(PROMPTS, len(rows)))]

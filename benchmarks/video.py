@@ -1,13 +1,12 @@
-"""Reading videos once for a group, against reading them for each completion; and whether memory stays flat.
+"""Reading a video once per group against once per completion; and growth of memory in training.
 
     python benchmarks/video.py [--clips 12] [--group 8] [--rounds 3] [--steps 200] [--size middle]
 
-Both ways sample the same groups of completions of a `tiny:qwen2_5_vl` to questions about clips that are drawn here (224 pixels,
-8 to 16 seconds, H.264). `once` is what mmrl does: a clip is decoded and processed when its prompt is read, and the group shares
-what the vision tower and the language model made of it. `each` decodes, processes and prefills for each completion, as a sampler
-does that is given a list of repeated prompts. Rounds alternate. Then `--steps` steps of training on clips that differ are taken:
-files that were decoded are counted (four more are looked at before the first step), and the memory of the last fifth of the steps
-is compared with that of the second. Prints one JSON object.
+Both ways sample the same groups of completions of a `tiny:qwen2_5_vl` to questions about generated clips (224 pixels, 8 to 16
+seconds, H.264). `once` is mmrl's way: a clip is decoded and processed once per prompt, and the group shares the results of the
+vision tower and the prefill. `each` decodes, processes and prefills for each completion, like a sampler that gets a list of
+repeated prompts. Rounds alternate. Then `--steps` steps train on different clips: decoded files are counted (four more are read
+before the first step), and memory in the last fifth of the steps is compared with the second fifth. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from mmrl.api.media.decoding import Count, clear_cache
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clips", type=int, default=12, help="prompts of a round")
+    parser.add_argument("--clips", type=int, default=12, help="prompts per round")
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--size", default="middle")
-    parser.add_argument("--tokens", type=int, default=8, help="of a completion, at most")
+    parser.add_argument("--tokens", type=int, default=8, help="maximum tokens of a completion")
     args = parser.parse_args()
     import torch
 
@@ -39,7 +38,7 @@ def main() -> None:
 
 
 def compared(args: argparse.Namespace) -> dict[str, object]:
-    """Completions a second of both ways, and their ratio."""
+    """Completions per second of both ways, and their ratio."""
     from mmrl.api.types import Prompt
     from mmrl.config.sections import PolicyConfig
     from mmrl.policies.vlm.vlm import VLM
@@ -85,7 +84,7 @@ def compared(args: argparse.Namespace) -> dict[str, object]:
 
 
 def memory(args: argparse.Namespace) -> dict[str, object]:
-    """The growth of resident memory over steps of training, each on clips that no other step has."""
+    """The growth of resident memory over training steps, each with different clips."""
     import tempfile
 
     from mmrl.config.load import parse_config
@@ -115,7 +114,7 @@ def memory(args: argparse.Namespace) -> dict[str, object]:
 
 
 class Watched:
-    """Told of a run's steps; keeps the memory after each."""
+    """Records the memory after each step of a run."""
 
     def __init__(self, found: list[int]) -> None:
         self.found = found

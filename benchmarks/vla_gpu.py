@@ -1,11 +1,12 @@
-"""PPO of a vision-language-action model of real size with random weights on a GPU: environment steps a second, whole and by part.
+"""PPO of a full-size vision-language-action model with random weights on a GPU: environment steps per second, and seconds by
+part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
         [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1]
 
-LoRA of rank 32 in all parts, the embedded table as the simulator, one episode of each environment a step, an update of 32
-mini-batches. Peers: about 13 environment steps a second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs
-(RLinf, from a user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
+LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
+mini-batches. For comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six
+GPUs (RLinf, from a user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from step_gpu import checkpoint
 
 
 class Episodes:
-    """What the collector asks of a task."""
+    """The parts of a task that the collector needs."""
 
     def __init__(self, **options: Any) -> None:
         self.simulation = Simulation(simulator="tabletop/table", reward="own", **options)

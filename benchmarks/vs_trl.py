@@ -3,11 +3,10 @@
     python benchmarks/vs_trl.py [--steps 3] [--threads 2] [--device cpu]      needs `pip install trl==1.16.0`
     python benchmarks/vs_trl.py --case digits --case grounding --device cuda --steps 20
 
-Each system lives in a process of its own and takes a step when it is told to, so the machine's drift falls on both. The step is
-all of it: processing the images, sampling groups of 8 (4 of them with at most 32 tokens, unless the case says otherwise),
-scoring, one update. Every completion gets its own reward, so that every group has spread and mmrl may skip nothing. The cases
-`digits` and `grounding` have the models, prompts, group sizes and lengths of `configs/demo/digits.toml` and
-`learn_grounding.py`, from random weights. Prints one JSON object.
+Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing the
+images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update. Every
+completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models, prompts, group
+sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ CASES: dict[str, dict[str, Any]] = {
     "grounding": dict(prompts=24, tokens=6, task="grounding/refer", options=dict(size=96, grid=8, objects=1)),
 }
 USUAL = ("448px", "112px")
-"""Cases that are run where none is named."""
+"""Cases that run by default."""
 SHOWN = 64
-"""Prompts that are gone through again and again."""
+"""Number of prompts, which are used again and again."""
 QUESTION = "What digit is shown?"
 
 
 def reward(completion: str) -> float:
-    """Distinct characters, scaled: cheap, and different for every completion of a random model."""
+    """Number of distinct characters, scaled: cheap, and different for every completion of a random model."""
     return min(1.0, len(set(completion)) / 100 + len(completion) / 1000)
 
 
@@ -63,13 +62,13 @@ def questions(case: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def text_of(messages: Any) -> str:
-    """What the one message of a prompt says."""
+    """The text of a prompt's only message."""
     (message,) = messages
     return "".join(part["text"] for part in message["content"] if part["type"] == "text")
 
 
 def write_checkpoint(case: dict[str, Any], folder: str) -> None:
-    """The random model of a case."""
+    """Writes the random model of a case."""
     if case["task"] == "grounding/refer":
         from learn_grounding import write_start
 
@@ -176,15 +175,15 @@ def run_mmrl(
 
 
 def worker(system: str, checkpoint: str, case: dict[str, Any], device: str, steps: int) -> None:
-    """Take a step whenever a line comes in; answer each with its seconds."""
+    """Runs a step for every input line, and answers with its seconds."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the libraries print goes to stderr
+    os.dup2(2, 1)  # output of the libraries goes to stderr
     started, left = 0.0, steps
 
     def ready() -> None:
         nonlocal started
         print("ready", file=answers, flush=True)
-        if not sys.stdin.readline():  # whoever compares is gone
+        if not sys.stdin.readline():  # the parent process has ended
             os._exit(1)
         started = time.perf_counter()
 
@@ -193,14 +192,14 @@ def worker(system: str, checkpoint: str, case: dict[str, Any], device: str, step
         left -= 1
         peak = peak_mb(device)
         print(json.dumps({"seconds": time.perf_counter() - started, "peak_mb": peak}), file=answers, flush=True)
-        if not left:  # what a system does after its last step must not fall on the other's
+        if not left:  # work after the last step must not slow the other system's steps
             sys.stdin.read()
 
     {"trl": run_trl, "mmrl": run_mmrl}[system](checkpoint, case, device, steps, ready, done)
 
 
 def peak_mb(device: str) -> float:
-    """Of this process; on a GPU, of its memory there, once what was asked of it is done."""
+    """Peak memory of this process; on a GPU, of its GPU memory, after all its work is done."""
     if device == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     import torch
@@ -217,7 +216,7 @@ def compare(name: str, steps: int, threads: int, device: str, warmup: int = 1) -
     workers = {}
     for system in ("trl", "mmrl"):
         command = [sys.executable, __file__, "--worker", system, checkpoint, json.dumps(case), device, str(steps + warmup)]
-        log = open(os.path.join(checkpoint, f"{system}.log"), "w")  # noqa: SIM115 - lives as long as the worker
+        log = open(os.path.join(checkpoint, f"{system}.log"), "w")  # noqa: SIM115 - open as long as the worker runs
         workers[system] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
         )
@@ -250,7 +249,7 @@ def compare(name: str, steps: int, threads: int, device: str, warmup: int = 1) -
 def _expect(process: subprocess.Popen[str], start: str, log: str) -> str:
     line = process.stdout.readline()
     if not line.startswith(start):
-        raise RuntimeError(f"worker said {line!r}:\n" + Path(log).read_text()[-3000:])
+        raise RuntimeError(f"the worker wrote {line!r}:\n" + Path(log).read_text()[-3000:])
     return line
 
 
@@ -260,7 +259,7 @@ def main() -> None:
         "--steps", type=int, default=3, help="counted steps of each system at 448 px; ten times as many at 112 px"
     )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--case", choices=CASES, action="append", help="only this case")
+    parser.add_argument("--case", choices=CASES, action="append", help="run only this case")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -25,7 +25,7 @@ def score(case: Case) -> float:
 
 
 class Digits(Task):
-    """Pictures of digits of a size."""
+    """Pictures of digits with `pixels` pixels per side."""
 
     def __init__(self, pixels: int = 448) -> None:
         from PIL import Image
@@ -41,7 +41,7 @@ class Digits(Task):
 
 
 class Asked(Task):
-    """The same pictures and questions as TRL's data set."""
+    """The same pictures and questions as in TRL's data set."""
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         from vs_trl import questions

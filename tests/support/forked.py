@@ -181,6 +181,7 @@ def _server() -> socket.socket:
     here, there = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, __file__, str(there.fileno())],
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},  # which the test that is first may have set for itself
         pass_fds=[there.fileno()],
         stdin=subprocess.DEVNULL,
         start_new_session=True,

@@ -89,7 +89,7 @@ def test_without_goals_every_page_is_there(play):
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ("{", "no JSON"),
+        ("{", "is not valid JSON"),
         ("{}", "must be a list"),
         ("[]", "must be a list"),
         ('["a"]', "must be an object with a page"),

@@ -24,9 +24,9 @@ def test_gymnasium(absent, state, words, cure):
 @pytest.mark.parametrize(
     ("have", "library", "sound", "state", "words", "cure"),
     [
-        (HAVE, "libOSMesa.so.8", True, "ok", "3.1.1, MuJoCo 3.3.0; draws with libOSMesa.so.8", ""),
-        (HAVE, None, False, "missing", "3.1.1, MuJoCo 3.3.0; can't draw: libOSMesa is missing", "apt-get install libosmesa6"),
-        (HAVE, "libOSMesa.so.8", False, "missing", "can't draw: libOSMesa.so.8 doesn't load", "apt-get install libosmesa6"),
+        (HAVE, "libOSMesa.so.8", True, "ok", "3.1.1, MuJoCo 3.3.0; renders with libOSMesa.so.8", ""),
+        (HAVE, None, False, "missing", "3.1.1, MuJoCo 3.3.0; can't render: libOSMesa is missing", "apt-get install libosmesa6"),
+        (HAVE, "libOSMesa.so.8", False, "missing", "can't render: libOSMesa.so.8 doesn't load", "apt-get install libosmesa6"),
         ({}, None, False, "missing", "not installed here", "apt-get install libosmesa6"),
         ({}, "libOSMesa.so.8", True, "missing", "it can render: libOSMesa.so.8", "python -m venv"),
     ],

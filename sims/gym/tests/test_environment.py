@@ -94,7 +94,7 @@ def test_resizing_gives_the_mean_over_each_new_pixel(before, after):
         ({"modules": ("no_such_module",)}, "no module named 'no_such_module'"),
         ({"size": 3}, "size = 3 must be"),
         ({"pictures": False, "state": False}, "so there is no observation"),
-        ({"success_key": "success", "success_return": 1.0}, "give one"),
+        ({"success_key": "success", "success_return": 1.0}, "set one of them"),
         ({"success_return": -100.0}, "success_return = -100.0 must be above 0, the return at the start"),
         ({"gripper": 4}, "gripper = 4 must be an index of the 1 dims"),
         ({"python": "/no/such"}, "is no program"),
@@ -110,7 +110,7 @@ def test_what_can_not_be_is_refused_in_one_line(made, options, why):
 def test_a_success_key_that_is_never_said_is_told(made):
     simulator = made(1, **PENDULUM, success_key="won")
     simulator.reset(torch.tensor([1]))
-    with pytest.raises(UserError, match="info has no 'won' after a step .it has nothing.: set success_key"):
+    with pytest.raises(UserError, match=r"info has no 'won' after a step .it has nothing.: set success_key"):
         simulator.step(torch.zeros(1, 1), torch.tensor([True]))
 
 

@@ -45,7 +45,7 @@ def test_what_renders(monkeypatch: pytest.MonkeyPatch) -> None:
         if planted == "nothing":
             raise UserError(f"maniskill can't render: /a.json doesn't work (it hung): {rendering.CURE}; or take obs = \"state\"")
         if planted == "second":
-            warnings.warn("maniskill renders by /b.json: the GPU doesn't work (it hung)", stacklevel=2)
+            warnings.warn("maniskill renders with /b.json: the GPU doesn't work (it hung)", stacklevel=2)
         return rendering.Rung(rendering="software", driver="/b.json") if planted != "gpu" else rendering.Rung(rendering="gpu")
 
     monkeypatch.setattr(rendering, "choose", choose)

@@ -211,9 +211,7 @@ def test_actions_that_can_not_be_are_refused_and_cost_nothing(made):
         slow({"env_id": "PickCub-v1"}, "has no task 'PickCub-v1': did you mean 'PickCube-v1'"),
         slow({"env_id": "TwoRobotPickCube-v1"}, "has several robots .its action space is a Dict., which mmrl doesn't support"),
         slow({"control_mode": "by_thought"}, "can't be made with control_mode = 'by_thought'"),
-        slow(
-            {"control_mode": "pd_joint_pos"}, "actions of control_mode = 'pd_joint_pos' are not between -1 and 1: choose one of"
-        ),
+        slow({"control_mode": "pd_joint_pos"}, "control_mode = 'pd_joint_pos' are not between -1 and 1: choose one of"),
         slow({"parts": ("is_happy",)}, "has no part 'is_happy': it has elapsed_steps, is_grasped"),
         ({"num_envs": 0}, "num_envs = 0 must be"),
         ({"cameras": "base_camera", "obs": "rgb"}, "cameras = 'base_camera' must be a list of names"),
@@ -231,9 +229,7 @@ def test_what_can_not_be_is_refused_in_one_line(made, options, why):
 @pytest.mark.slow
 def test_a_task_that_needs_files_is_refused_and_nothing_is_fetched(made, monkeypatch, tmp_path):
     monkeypatch.setenv("MS_ASSET_DIR", str(tmp_path))
-    with pytest.raises(
-        UserError, match=r"PickSingleYCB-v1 needs files that must be downloaded .*: python -m .*download_asset \S+$"
-    ):
+    with pytest.raises(UserError, match=r"YCB-v1 needs files that must be downloaded .*: python -m .*download_asset \S+$"):
         made(SPECS["pick-cube"], 1, **STATES, env_id="PickSingleYCB-v1")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -20,9 +20,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_any_device_states_are_given_and_it_is_said() -> None:
-    with pytest.warns(
-        UserWarning, match="maniskill gives states but no pictures: no GPU and no software driver.*apt-get install"
-    ):
+    with pytest.warns(UserWarning, match="gives states but no pictures: no GPU and no software driver.*apt-get install"):
         assert rendering.choose("auto", False).rendering == "none"
 
 
@@ -55,7 +53,7 @@ def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.
     )
     monkeypatch.setattr(rendering, "_rungs", lambda wanted: [first, second])
     monkeypatch.setattr(rendering, "_probe", lambda kind, *_: "it hung" if kind == "gpu" else None)
-    with pytest.warns(UserWarning, match=r"renders by /a/driver.json: the GPU doesn't work \(it hung\)"):
+    with pytest.warns(UserWarning, match=r"renders with /a/driver.json: the GPU doesn't work \(it hung\)"):
         assert rendering.choose("auto", True) is second
     monkeypatch.setattr(rendering, "_probe", lambda kind, *_: None)
     assert rendering.choose("auto", True) is first
