@@ -245,7 +245,7 @@ def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
     monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
     await_(lambda: ray.available_resources()["CPU"] == 6)
     with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, and 6 of 6 in the cluster are free: ask for fewer"):
-        ray_judge(config(4, processes=5), {"odd/slow": {}})
+        ray_judge(config(4, num_workers=5), {"odd/slow": {}})
 
 
 # -- simulators -----------------------------------------------------------------------------------------------------------

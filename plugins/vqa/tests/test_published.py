@@ -213,6 +213,6 @@ UNITS += ["```", "```json[", '"bbox_2d"', "\\frac{1}{", "} ]", '[ {"bbox_2d""lab
 def test_no_input_takes_long(name):
     for i, unit in enumerate(UNITS):
         for form, size in (("{}", 1_000_000 if i < 6 else 200_000), ("{}", 19_000), ("<answer>{}</answer>", 19_000)):
-            start = time.monotonic()
+            start = time.process_time()
             got = value(VERIFIERS[name], form.replace("{}", unit * (size // len(unit))), "A 7")
-            assert -1 <= got <= 1.5 and time.monotonic() - start < 4, (unit, size, form)
+            assert -1 <= got <= 1.5 and time.process_time() - start < 4, (unit, size, form)

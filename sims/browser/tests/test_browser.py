@@ -227,7 +227,7 @@ def test_a_page_that_hangs_costs_its_episode(shown, html, hasty, code):
     before = html._driver.lost
     with pytest.raises(EnvironmentFailed, match="the page hangs"):
         screen.act(click(named(page, "hang")))
-    with pytest.raises(EnvironmentFailed, match="start\\(\\) another"):
+    with pytest.raises(EnvironmentFailed, match="call start\\(\\)"):
         screen.act(Action(kind="wait"))
     assert named(screen.start(COUNT, 0), "go"), "another page takes its place"
     assert html._driver.lost == before + 1
