@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib.util
 import json
 import os
 import select
@@ -45,7 +46,7 @@ def start(
     """
     env = dict(os.environ if env is None else env)
     different = {k for k in env.keys() | os.environ.keys() if env.get(k) != os.environ.get(k)} - {"PYTHONPATH"}
-    if any(name.startswith(READ_AT_START) for name in different):
+    if any(name.startswith(READ_AT_START) for name in different) or importlib.util.find_spec("torch") is None:
         return subprocess.Popen(
             [sys.executable, "-m", "mmrl", *arguments], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
             start_new_session=True, preexec_fn=functools.partial(_own, terminal),
