@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from mmrl import __version__
 from mmrl.ui import cli
 from mmrl.ui.cli import COMMANDS, main
+from mmrl.ui.cli.options import _meanings
 from mmrl.ui.cli.terminal import status_line
 from processes import heeding_ctrl_c
 
@@ -652,3 +653,14 @@ def test_a_warning_is_one_line_without_source(tmp_path: Path) -> None:
         [sys.executable, "-m", "mmrl", "--plugin", "wary.py", "look"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "mmrl: warning: 2 of 9 images are left out\n")
+
+
+def test_a_meaning_may_begin_on_the_line_after_its_name() -> None:
+    def target(near, far):
+        """Look around.
+
+        near: where to begin. far:
+            where to end.
+        """
+
+    assert _meanings(target, ["near", "far"]) == {"near": "where to begin", "far": "where to end"}

@@ -123,9 +123,9 @@ def _meanings(target: Any, names: Iterable[str]) -> dict[str, str]:
     word = "|".join(map(re.escape, names)) or "(?!)"
     begin = r"(?:[.;]\s+|\n\s*|^)`?"
     # a meaning ends where the next option's begins, at a line such as "Returns" or "Known limits: ", or at an empty line
-    end = rf"(?:{begin}(?:{word})`?: |\n\s*(?:Returns?|Raises)\b|\n\s*[A-Z][\w ,]*: |\n\s*\n|$)"
+    end = rf"(?:{begin}(?:{word})`?:\s|\n\s*(?:Returns?|Raises)\b|\n\s*[A-Z][\w ,]*: |\n\s*\n|$)"
     for text in [target.__doc__, target.__init__.__doc__] if classes else [target.__doc__]:
-        meanings |= dict(re.findall(rf"{begin}({word})`?: (.+?)(?={end})", text or "", re.DOTALL))
+        meanings |= dict(re.findall(rf"{begin}({word})`?:\s(.+?)(?={end})", text or "", re.DOTALL))
     return {name: _flow(text) for name, text in meanings.items()}
 
 
