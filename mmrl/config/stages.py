@@ -222,10 +222,10 @@ class LengthConfig(Section):
 
     @model_validator(mode="after")
     def _some_length_is_paid(self) -> LengthConfig:
-        if self.min_tokens > self.max_tokens:
+        low, high = self.min_tokens, self.max_tokens
+        if low > high:
             raise ValueError(
-                f"length.min_tokens = {self.min_tokens} is above length.max_tokens = {self.max_tokens}, so no length has a "
-                "bonus: swap them"
+                f"length.min_tokens = {low} is above length.max_tokens = {high}, so no length has a bonus: swap them"
             )
         return self
 
@@ -333,15 +333,12 @@ class RlStage(Training):
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:
-        if self.min_success_rate > self.max_success_rate:
+        low, high = self.min_success_rate, self.max_success_rate
+        if low > high:
+            raise ValueError(f"min_success_rate = {low:g} is above max_success_rate = {high:g}, so no group is left: swap them")
+        if low == high and low in (0.0, 1.0):
             raise ValueError(
-                f"min_success_rate = {self.min_success_rate:g} is above max_success_rate = {self.max_success_rate:g}, "
-                "so no group is left: swap them"
-            )
-        if self.min_success_rate == self.max_success_rate and self.min_success_rate in (0.0, 1.0):
-            raise ValueError(
-                f"min_success_rate = max_success_rate = {self.min_success_rate:g} leaves only groups of equal success, without a "
-                "gradient: widen the range"
+                f"min_success_rate = max_success_rate = {low:g} leaves only groups of equal success, without a gradient: widen the range"
             )
         if self.hints != "none" and not self.hint_shares:
             raise ValueError(f'hints = "{self.hints}" and hint_shares = [], so there is no hint: give shares, such as [0.5]')

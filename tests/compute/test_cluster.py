@@ -151,7 +151,7 @@ class Inline:
         return (things, []) if self.over() else ([], things)
 
 
-def test_what_the_first_learner_is_told_reaches_the_terminal_in_order_and_light(monkeypatch):
+def test_what_the_first_learner_is_told_reaches_the_terminal_in_order_and_as_stubs(monkeypatch):
     monkeypatch.setattr("ray.get", lambda thing: thing)
     relay = Called(Relay())
     teller = RelayedProgress(relay)

@@ -67,10 +67,10 @@ def policy(request):
 
 def right(task, prompt):
     """The two actions that the page's expert takes."""
-    world, said = task.environment(prompt), [task.gold(prompt)]
-    world.step(said[0])
-    said.append(world.gold_turn())
-    world.close()
+    environment, said = task.environment(prompt), [task.gold(prompt)]
+    environment.step(said[0])
+    said.append(environment.gold_turn())
+    environment.close()
     return said
 
 

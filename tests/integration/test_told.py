@@ -94,7 +94,7 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
 
 
 def test_what_has_no_gold_completion_is_trained_without_one(tmp_path):
-    """Where nobody knows what is right nothing is rehearsed; supervised fine-tuning ends with what the task says."""
+    """Where nobody knows what is right no gold rewards are checked; supervised fine-tuning ends with what the task says."""
     notes, rows = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=[{"id": "toy/unknown"}], generate={"max_tokens": 1})
     assert (notes, rows) == ([], [])
     with pytest.raises(UserError, match="nobody knows the colour of train-"):

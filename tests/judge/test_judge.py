@@ -273,7 +273,7 @@ def test_scores_come_in_the_order_of_the_cases():
     assert [s.value for s in scores] == [i / 2000 for i in range(2000)]
 
 
-def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
+def test_an_episode_whose_environment_failed_has_failed_whatever_a_verifier_says():
     lost = Case(completion="right", answer="right", status=Status.ENVIRONMENT_ERROR)
     with local_judge({"faulty/equal": {}}) as judge:
         first, second, third = judge.run("faulty/equal", [GOOD, lost, GOOD])

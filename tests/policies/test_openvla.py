@@ -413,7 +413,7 @@ def test_every_trained_weight_has_a_gradient():
     assert still == [], "what nothing depends on is no parameter"
 
 
-def test_adapters_a_critic_and_a_twin(tmp_path):
+def test_adapters_a_critic_and_a_clone(tmp_path):
     policy = vla(lora=LoraConfig(rank=2, target_modules=["vision", "projector", "language"]))
     names = [name for name, _ in policy.parameters()]
     assert any("featurizer.blocks.0.attn.qkv.lora_A" in n for n in names)

@@ -286,7 +286,7 @@ def test_adapters_train_alone_and_are_saved(tmp_path):
         torch.testing.assert_close(again.act(seen(), SEEDS, CALLS, 1.0).choices, one.choices, atol=1e-4, rtol=1e-4)
 
 
-def test_a_twin_has_weights_of_its_own():
+def test_a_clone_has_weights_of_its_own():
     policy = pi0()
     other = policy.clone(frozen=True)
     before = other.act(seen(), SEEDS, CALLS, 1.0).choices

@@ -36,16 +36,16 @@ def test_the_model_sees(family):
 
 
 @pytest.mark.parametrize(
-    ("family", "size", "frame"),
+    ("family", "size", "coordinate_format"),
     [
         ("qwen2_vl", (84, 56), CoordinateFormat.THOUSANDTHS),
         ("qwen2_5_vl", (84, 56), CoordinateFormat.MODEL_PIXELS),
         ("qwen3_vl", (96, 64), CoordinateFormat.THOUSANDTHS),
     ],
 )
-def test_sizes_and_frames(family, size, frame):
+def test_sizes_and_coordinate_formats(family, size, coordinate_format):
     inputs = cases.policy(family).encode(Prompt(messages=[user_message("x", cases.picture(0, 90, 60))]))
-    assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.coordinate_format == frame
+    assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.coordinate_format == coordinate_format
     grid = inputs.media["image_grid_thw"][0].tolist()
     assert inputs.ids.tolist().count(cases.policy(family).model.config.image_token_id) == grid[1] * grid[2] // 4
 

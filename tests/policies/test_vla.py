@@ -222,7 +222,7 @@ def test_a_critic_reads_the_hidden_states_before_the_actions():
         assert found.values_nU.std() > 0
 
 
-def test_a_twin_has_weights_of_its_own():
+def test_a_clone_has_weights_of_its_own():
     policy = vla(head="normal")
     other = policy.clone(frozen=True)
     before = other.act(seen(), SEEDS, CALLS, 1.0).choices

@@ -781,7 +781,7 @@ def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable
     assert lenient.ok and any(r.note.startswith("as published: count/box@peer gives 0") for r in lenient.results)
 
 
-def test_a_task_keeps_its_eyes() -> None:
+def test_a_task_keeps_its_image_processing() -> None:
     where, box_iou = boxes()
     made = where()
     made.image_processing = ImageProcessing(CoordinateFormat.THOUSANDTHS)

@@ -183,13 +183,15 @@ def test_the_doors_of_the_guide_keep_all_rules_and_are_played(site: Callable[...
     task = plugins.registry().make_task("gui/episodes", {"simulator": "doors/hall", "style": "brief"})
     prompts = task.prompts("train", 0)
     for prompt, turns in (prompts[0], 1), (prompts[1], 2):
-        world, said = task.environment(prompt), task.gold(prompt)
-        replies = [world.step(said)]
+        environment, said = task.environment(prompt), task.gold(prompt)
+        replies = [environment.step(said)]
         while not replies[-1].terminated:
-            replies.append(world.step(world.gold_turn()))
+            replies.append(environment.step(environment.gold_turn()))
         assert len(replies) == turns and replies[-1].outcome["success"] == 1.0
-        world.close()
-    world = task.environment(prompts[0])
-    replies = [world.step(f"click {20 + 40 * n} 40") for n in range(4) if f"click {20 + 40 * n} 40" != task.gold(prompts[0])][:1]
+        environment.close()
+    environment = task.environment(prompts[0])
+    replies = [
+        environment.step(f"click {20 + 40 * n} 40") for n in range(4) if f"click {20 + 40 * n} 40" != task.gold(prompts[0])
+    ][:1]
     assert replies[0].terminated and replies[0].outcome["raw_reward"] == -1.0
-    world.close()
+    environment.close()

@@ -125,9 +125,9 @@ def test_lag_is_counted_by_tokens():
         staleness_metrics([old, new], 5, 1)
 
 
-def test_a_twin_samples_as_the_weights_were_when_it_woke():
+def test_a_snapshot_samples_as_the_weights_were_when_it_woke():
     vlm = cases.policy("qwen2_5_vl")
-    twin = SnapshotGenerator(vlm)
+    snapshot = SnapshotGenerator(vlm)
     inputs, sampling = [vlm.encode(cases.prompt(1))], SamplingParams(max_tokens=6, temperature=1.0)
     before = LocalGenerator(vlm).generate(inputs, 4, sampling)
     weight = vlm.model.get_output_embeddings().weight
@@ -136,10 +136,10 @@ def test_a_twin_samples_as_the_weights_were_when_it_woke():
         with torch.no_grad():
             weight.mul_(-3.0)
         after = LocalGenerator(vlm).generate(inputs, 4, sampling)
-        assert after != before and twin.generate(inputs, 4, sampling) == before
-        twin.wake_up()
-        assert twin.generate(inputs, 4, sampling) == after
-        assert all(not p.requires_grad for p in twin.policy.model.parameters())
+        assert after != before and snapshot.generate(inputs, 4, sampling) == before
+        snapshot.wake_up()
+        assert snapshot.generate(inputs, 4, sampling) == after
+        assert all(not p.requires_grad for p in snapshot.policy.model.parameters())
     finally:
         with torch.no_grad():
             weight.copy_(kept)

@@ -74,7 +74,7 @@ class Framed(Task):
 
 
 @pytest.mark.parametrize("lazy", [True, False])
-def test_prompts_follow_the_eyes_that_a_policy_lends(lazy: bool, tmp_path: Any) -> None:
+def test_prompts_follow_the_image_processing_of_the_policy(lazy: bool, tmp_path: Any) -> None:
     task = Framed()
     task.lazy = lazy
     setup = runs.setup(runs.toy_config(tmp_path), {"a": task})

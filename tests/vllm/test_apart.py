@@ -60,9 +60,9 @@ def _heads(worker):
     return first.num_heads
 
 
-@pytest.mark.parametrize("shelf", [2**28, 2**16])
-def test_weights_reach_both_through_shared_memory_however_little_fits(policy, generator, clip, monkeypatch, shelf):
-    monkeypatch.setattr(weights, "SHELF", shelf)
+@pytest.mark.parametrize("load_bytes", [2**28, 2**16])
+def test_weights_reach_both_through_shared_memory_however_little_fits(policy, generator, clip, monkeypatch, load_bytes):
+    monkeypatch.setattr(weights, "LOAD_BYTES", load_bytes)
     prompts, loads = varied(clip, 12), []
     fetch = generator.engine.collective_rpc
     monkeypatch.setattr(generator.engine, "collective_rpc", lambda *a, **k: loads.append(len(a)) or fetch(*a, **k))
@@ -71,7 +71,7 @@ def test_weights_reach_both_through_shared_memory_however_little_fits(policy, ge
             p.add_(0.3 * p.std() * torch.randn_like(p))
     assert sampled(policy, generator, prompts)[2].mean() < GAP
     whole = sum(4 * p.numel() for p in policy.model.state_dict().values())
-    assert generator.sent == whole and (len(loads) == 1) == (shelf == 2**28)
+    assert generator.sent == whole and (len(loads) == 1) == (load_bytes == 2**28)
     with torch.no_grad():
         policy.model.get_parameter("model.language_model.layers.1.self_attn.q_proj.weight").mul_(1.5)
     assert sampled(policy, generator, prompts)[2].mean() < GAP

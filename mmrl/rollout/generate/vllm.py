@@ -163,9 +163,9 @@ class VllmGenerator:
         if not self._apart:
             self.engine.collective_rpc("mmrl_reload", args=(weights,))
         else:
-            shelf = SharedWeights(self.policy.device)
-            for places in shelf.loads(weights):
-                handles = shelf.handles(self.settings.tensor_parallel)
+            shared = SharedWeights(self.policy.device)
+            for places in shared.loads(weights):
+                handles = shared.handles(self.settings.tensor_parallel)
                 self.engine.collective_rpc("mmrl_fetch", args=(handles, places))
         self.forget()
 

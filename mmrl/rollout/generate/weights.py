@@ -19,7 +19,7 @@ Named = tuple[str, torch.Tensor]
 Place = tuple[str, torch.dtype, tuple[int, ...], int]
 """A weight in a buffer: its name, its dtype, its shape, the byte where it begins."""
 
-SHELF = 2**28
+LOAD_BYTES = 2**28
 """Bytes that are sent at once, unless a block is larger."""
 ALIGNED = 64
 """Weights begin at multiples of this many bytes."""
@@ -62,7 +62,7 @@ class SharedWeights:
         bytes_waiting = 0
         for names in _blocks(weights):
             more = sum(_room(value) for _, value in names)
-            if waiting and bytes_waiting + more > SHELF:
+            if waiting and bytes_waiting + more > LOAD_BYTES:
                 yield self._put(waiting, bytes_waiting)
                 waiting, bytes_waiting = [], 0
             waiting, bytes_waiting = waiting + names, bytes_waiting + more

@@ -153,6 +153,8 @@ def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
         found = policy.act(shown(call), seeds_n, calls_n + call, 0.0).actions_nKA
         torch.testing.assert_close(found, wanted[:, call : call + 1], atol=1e-5, rtol=1e-5)
     assert not any(name.startswith("base") for name, _ in policy.parameters())
+    copied = policy.clone()
+    assert copied.base is policy.base and copied.model is not policy.model, "nobody changes the base: it isn't copied"
     policy.save(tmp_path / "saved")
     again = Residual(PolicyConfig(model=str(tmp_path / "saved")), base=str(tmp_path / "base"), state=STATE, hidden=[16])
     assert torch.equal(
