@@ -338,7 +338,7 @@ class RlStage(Training):
             raise ValueError(f"min_success_rate = {low:g} is above max_success_rate = {high:g}, so no group is left: swap them")
         if low == high and low in (0.0, 1.0):
             raise ValueError(
-                f"min_success_rate = max_success_rate = {low:g} leaves only groups of equal success, without a gradient: widen the range"
+                f"min_success_rate = max_success_rate = {low:g} leaves only groups of equal success, no gradient: widen the range"
             )
         if self.hints != "none" and not self.hint_shares:
             raise ValueError(f'hints = "{self.hints}" and hint_shares = [], so there is no hint: give shares, such as [0.5]')
