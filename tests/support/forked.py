@@ -108,7 +108,9 @@ class Forked:
             os.close(descriptor)
         self._said = b""
         while b"\n" not in self._said:
-            self._said += os.read(self._status, 64)
+            if not (said := os.read(self._status, 64)):
+                raise RuntimeError("the server of forks has ended: what it printed says why")
+            self._said += said
         self.pid = int(self._said.split(b"\n")[0])
 
     def poll(self) -> int | None:
