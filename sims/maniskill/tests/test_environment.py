@@ -196,7 +196,7 @@ def test_actions_that_can_not_be_are_refused_and_cost_nothing(made):
     for actions, why in (
         (torch.zeros(2, 6), r"actions must be float32 \[2, 7\], not torch.float32 \[2, 6\]"),
         (torch.zeros(1, 7), r"not torch.float32 \[1, 7\]"),
-        (torch.zeros(2, 7, dtype=torch.int64), r"and not torch.int64 \[2, 7\]"),
+        (torch.zeros(2, 7, dtype=torch.int64), r"not torch.int64 \[2, 7\]"),
         (bad, "the action of environment 1 has NaN"),
     ):
         with pytest.raises(UserError, match=why):
