@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from mmrl.api.episodes import Conversation
@@ -18,18 +19,19 @@ from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.packer import Dealt, PackOptions
 
-FLAT = {
-    "source_L": torch.long,
-    "target_L": torch.long,
-    "sampler_logprobs_L": torch.float32,
-    "advantages_L": torch.float32,
-    "rollout_L": torch.long,
-    "place_L": torch.long,
-    "off_policy_L": torch.bool,
-    "final_R": torch.long,
-    "final_rollout_R": torch.long,
+FLAT: dict[str, type[np.generic]] = {
+    "source_L": np.int64,
+    "target_L": np.int64,
+    "sampler_logprobs_L": np.float32,
+    "advantages_L": np.float32,
+    "rollout_L": np.int64,
+    "place_L": np.int64,
+    "off_policy_L": np.bool_,
+    "final_R": np.int64,
+    "final_rollout_R": np.int64,
 }
-"""Name -> dtype of the flat tensors of trained tokens in every micro-batch."""
+"""Name -> dtype of the flat arrays of trained tokens in every micro-batch. They are NumPy's until all rows are known: a tensor
+operation costs ten times as much on the few tokens of a completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +55,12 @@ def pack(
 
     Raises ValueError for a completion with a banned id, which the forward pass would take for an image.
     """
-    nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
+    advantages = _float32(credit.advantages).reshape(len(rollouts), -1)
+    nowhere, moved = np.isnan(advantages).any(1), (advantages != 0).any(1)
     trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n] and not r.is_stub]
     for n in trained:
         _check(rollouts[n], policy)
     lengths_N = torch.tensor([0 if nowhere[n] else r.length for n, r in enumerate(rollouts)], dtype=torch.long)
-    moved = (credit.advantages != 0).flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages != 0
     computed = [n for n in trained if keep_zero or moved[n]]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
     micro = tuple(_micro(_seeing(chunk, policy), rollouts, credit, policy) for chunk in _fill(rows, budget))
@@ -124,7 +126,7 @@ def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_pref
         inputs = rollouts[members[0]].inputs
         row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
         for n in members:
-            size = len(_tokens(rollouts[n])[0])
+            size = sum(len(t.token_ids) + (len(t.observed_ids) if k else 0) for k, t in enumerate(rollouts[n].turns))
             if row.members and row.length + size > budget:  # the group is too long for one row: repeat its prompt
                 yield row
                 row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
@@ -153,68 +155,70 @@ def _fit(rows: Sequence[_Row], row: _Row) -> bool:
 def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
     device = policy.device
     B, S = len(rows), max(r.length for r in rows)
-    ids = torch.zeros(B, S, dtype=torch.long)
-    segment = torch.full((B, S), -1, dtype=torch.long)
+    ids = np.zeros((B, S), np.int64)
+    segment = np.full((B, S), -1, np.int64)
     axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
-    positions = torch.zeros(axes, B, S, dtype=torch.long)
+    positions = np.zeros((axes, B, S), np.int64)
     types = {k: torch.full((B, S), policy.family.completion_type, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
-    flat = {name: [torch.empty(0, dtype=dtype)] for name, dtype in FLAT.items()}
-
-    def add(**pieces: torch.Tensor) -> None:
-        for name, piece in pieces.items():
-            flat.setdefault(name, []).append(piece)
+    spread = {"advantages_L": _float32(credit.advantages)}
+    if credit.values_NT is not None and credit.returns_NT is not None:
+        spread |= {"values_L": _float32(credit.values_NT), "returns_L": _float32(credit.returns_NT)}
+    flat = {name: [np.empty(0, FLAT.get(name, np.float32))] for name in FLAT | spread}
 
     for b, row in enumerate(rows):
-        prompt = len(row.inputs.ids)
+        start = prompt = len(row.inputs.ids)
         ids[b, :prompt], segment[b, :prompt] = row.inputs.ids, 0
         if row.inputs.positions is not None:
             positions[:, b, :prompt] = row.inputs.positions
         for key, values in row.inputs.token_types.items():
             types[key][b, :prompt] = values
-        start = prompt
         for g, n in enumerate(row.members, 1):
             rollout = rollouts[n]
-            following, sampled = map(torch.tensor, _tokens(rollout))
-            end, length = start + len(following), rollout.length
+            following, is_sampled = _tokens(rollout)
+            end, sampled, length = start + len(following), np.flatnonzero(is_sampled), rollout.length
             ids[b, start:end], segment[b, start:end] = following, g
             positions[:, b, start:end] = _positions(rollout, end - start)
-            # the last token of the prompt predicts the first of every completion
-            before = torch.cat([torch.tensor([prompt - 1]), torch.arange(start, end - 1)])
-            add(
-                source_L=b * S + before[sampled],
-                target_L=following[sampled],
-                sampler_logprobs_L=torch.tensor([p for t in rollout.turns for p in t.logprobs], dtype=torch.float32),
-                advantages_L=_spread(credit.advantages, n, length),
-                rollout_L=torch.full((length,), n),
-                place_L=torch.arange(length),
-                off_policy_L=torch.full((length,), rollout.off_policy),
-                final_R=torch.tensor([b * S + end - 1]),
-                final_rollout_R=torch.tensor([n]),
-            )
-            if credit.values_NT is not None and credit.returns_NT is not None:
-                add(values_L=_spread(credit.values_NT, n, length), returns_L=_spread(credit.returns_NT, n, length))
+            before = np.arange(start - 1, end - 1)
+            before[0] = prompt - 1  # the last token of the prompt predicts the first of every completion
+            pieces = {
+                "source_L": b * S + before[sampled],
+                "target_L": ids[b, start + sampled],
+                "sampler_logprobs_L": np.array([p for t in rollout.turns for p in t.logprobs], np.float32),
+                "rollout_L": np.full(length, n),
+                "place_L": np.arange(length),
+                "off_policy_L": np.full(length, rollout.off_policy),
+                "final_R": np.array([b * S + end - 1]),
+                "final_rollout_R": np.array([n]),
+            } | {name: np.broadcast_to(v[n], length) if v.ndim == 1 else v[n, :length] for name, v in spread.items()}
+            for name, piece in pieces.items():
+                flat[name].append(piece)
             start = end
     shown = [
         m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))
     ]  # in the order of the rows
     media = concatenate(shown, device) | {k: v.to(device) for k, v in types.items()}
     return MicroBatch(
-        ids_BS=ids.to(device),
-        segment_BS=segment.to(device),
-        positions=positions.to(device) if axes else None,
+        ids_BS=torch.from_numpy(ids).to(device),
+        segment_BS=torch.from_numpy(segment).to(device),
+        positions=torch.from_numpy(positions).to(device) if axes else None,
         media=media,
-        **{name: torch.cat(pieces).to(device) for name, pieces in flat.items()},
+        **{name: torch.from_numpy(np.concatenate(pieces)).to(device) for name, pieces in flat.items()},
     )
 
 
-def _positions(rollout: Conversation, length: int) -> torch.Tensor:
+def _positions(rollout: Conversation, length: int) -> np.ndarray:
     """Rotary positions of the tokens after the prompt, int64 [axes, length] or [length]."""
     first, later = rollout.inputs, rollout.final_inputs
     if later is None or later.positions is None:
-        return torch.arange(length) + first.next_position
-    known = later.positions[:, len(first.ids) :]
-    steps = torch.arange(length - known.shape[1]).expand(len(known), -1) + later.next_position
-    return torch.cat([known, steps], 1)
+        return np.arange(length) + first.next_position
+    known = later.positions[:, len(first.ids) :].numpy()
+    steps = np.arange(length - known.shape[1]) + later.next_position
+    return np.concatenate([known, np.broadcast_to(steps, (len(known), len(steps)))], 1)
+
+
+def _float32(values: torch.Tensor) -> np.ndarray:
+    """Values of each rollout [N] or of its trained tokens [N, T]."""
+    return values.detach().float().cpu().numpy()
 
 
 def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
@@ -223,11 +227,6 @@ def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
         return {}
     own = rollout.inputs.media
     return {k: v[len(own[k]) if k in own else 0 :] for k, v in rollout.final_inputs.media.items()}
-
-
-def _spread(values: torch.Tensor, n: int, length: int) -> torch.Tensor:
-    """The values of a rollout's trained tokens, [length]. values: [N] or [N, T]."""
-    return values[n].float().cpu().expand(length) if values.ndim == 1 else values[n, :length].float().cpu()
 
 
 class ConversationPacker:

@@ -55,9 +55,10 @@ def anomaly(case: Case) -> Score:
 
 def true_spans(answer: Any) -> list[Span]:
     """The true spans of an answer. Raises ValueError without any, and for a reversed, empty or negative one."""
+    spans = answer
     if isinstance(answer, Mapping):
-        answer = next((answer[key] for key in reading.LISTS if key in answer), None)
-    listed = answer if isinstance(answer, Sequence) and answer and isinstance(answer[0], Sequence) else [answer]
+        spans = next((answer[key] for key in reading.LISTS if key in answer), None)
+    listed = spans if isinstance(spans, Sequence) and spans and isinstance(spans[0], Sequence) else [spans]
     try:
         found = [(float(start), float(end)) for start, end in listed]
     except (TypeError, ValueError):
