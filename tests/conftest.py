@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,6 +14,19 @@ import pytest
 
 import forked
 from mmrl.registry.plugins import _registry
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected and imported out of garbage collections, which would walk through all of it in every test."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported_meanwhile() -> None:
+    """The same for what the tests of the file before have imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

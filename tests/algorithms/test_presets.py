@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import vlm_cases as cases
+from cases import mostly_slow
 from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, with_defaults
@@ -399,25 +400,28 @@ def check_splits(algorithm, **keys):
     assert len(counts) >= 3, "so many splits"
 
 
-@pytest.mark.parametrize("algorithm", BUILT_IN)
+@pytest.mark.parametrize("algorithm", mostly_slow(BUILT_IN, everyday=10))
 def test_no_split_into_micro_batches_changes_the_gradient(algorithm):
     check_splits(algorithm)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "keys"),
-    [
-        ("grpo", {"kl_coef": 0.5, "kl_estimator": "k3"}),
-        ("dr-grpo", {"kl_coef": 0.5, "kl_estimator": "k2"}),
-        ("dapo", {"kl_coef": 0.5, "kl_estimator": "k1"}),
-        ("grpo", {"entropy_coef": 3.0}),
-        ("dr-grpo", {"entropy_coef": 3.0, "kl_coef": 0.5}),
-        ("ppo", {"entropy_coef": 3.0, "kl_coef": 0.5, "credit": "turn"}),
-        ("ppo", {"kl_coef": 0.5, "kl_in": "reward"}),
-        ("ppo", {"critic": {"backbone": "separate", "hidden_sizes": [8], "huber": 0.3}}),
-        ("ppo", {"critic": {"detach": True, "clip_range": 0.0}, "settings": {"normalise": "sequence"}}),
-        ("gspo", {"importance_sampling": "truncate", "importance_sampling_cap": 1.5}),
-    ],
+    mostly_slow(
+        [
+            ("grpo", {"kl_coef": 0.5, "kl_estimator": "k3"}),
+            ("dr-grpo", {"kl_coef": 0.5, "kl_estimator": "k2"}),
+            ("dapo", {"kl_coef": 0.5, "kl_estimator": "k1"}),
+            ("grpo", {"entropy_coef": 3.0}),
+            ("dr-grpo", {"entropy_coef": 3.0, "kl_coef": 0.5}),
+            ("ppo", {"entropy_coef": 3.0, "kl_coef": 0.5, "credit": "turn"}),
+            ("ppo", {"kl_coef": 0.5, "kl_in": "reward"}),
+            ("ppo", {"critic": {"backbone": "separate", "hidden_sizes": [8], "huber": 0.3}}),
+            ("ppo", {"critic": {"detach": True, "clip_range": 0.0}, "settings": {"normalise": "sequence"}}),
+            ("gspo", {"importance_sampling": "truncate", "importance_sampling_cap": 1.5}),
+        ],
+        everyday=4,
+    ),
     ids=str,
 )
 def test_nor_with_other_terms_in_the_loss(algorithm, keys):

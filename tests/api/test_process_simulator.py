@@ -39,6 +39,7 @@ def walk(num_envs: int, device: str, fragile: bool = False) -> ProcessSimulator:
     )
 
 
+@pytest.mark.slow
 def test_it_conforms() -> None:
     report = check_simulator(SPEC, walk, n=3)
     assert report.ok, str(report)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import pytest
 
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from processes import alive, gone
@@ -111,7 +112,7 @@ def test_what_an_environment_refuses_loses_nothing(workers: Callable[..., Enviro
     assert made.rows["state"].tolist() == [[11, 1], [22, 2]]
 
 
-@pytest.mark.parametrize("how", [2, 4])
+@pytest.mark.parametrize("how", mostly_slow([2, 4], everyday=1))
 def test_an_environment_that_hangs_is_killed_at_the_deadline(workers: Callable[..., EnvironmentProcesses], how: int) -> None:
     made = workers(2, timeout_s=1.5)
     made.reset({0: 10, 1: 20})
@@ -173,12 +174,15 @@ def test_an_environment_that_can_not_be_started_again_is_given_up(
 
 @pytest.mark.parametrize(
     "start,why",
-    [
-        ("refused", "toy/environment can't be made: there is no such environment$"),
-        ("raises", r"toy/environment can't be made: RuntimeError: no luck \(toy_environment.py:\d+\)$"),
-        ("dies", "toy/environment can't be made: its process was killed by SIGKILL"),
-        ("hangs", "toy/environment can't be made: start took longer than 2 s, and its process was killed"),
-    ],
+    mostly_slow(
+        [
+            ("refused", "toy/environment can't be made: there is no such environment$"),
+            ("raises", r"toy/environment can't be made: RuntimeError: no luck \(toy_environment.py:\d+\)$"),
+            ("dies", "toy/environment can't be made: its process was killed by SIGKILL"),
+            ("hangs", "toy/environment can't be made: start took longer than 2 s, and its process was killed"),
+        ],
+        everyday=3,
+    ),
 )
 def test_environments_that_can_not_be_made_are_refused(
     workers: Callable[..., EnvironmentProcesses], start: str, why: str
@@ -187,6 +191,7 @@ def test_environments_that_can_not_be_made_are_refused(
         workers(2, start=start, start_s=2.0 if start == "hangs" else FAR)
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_at_its_start_is_replaced(workers: Callable[..., EnvironmentProcesses], tmp_path: Path) -> None:
     made = workers(2, start="stumbles", mark=str(tmp_path / "mark"), start_s=5.0)
     made.reset({0: 1, 1: 2})

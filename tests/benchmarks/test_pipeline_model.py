@@ -129,6 +129,7 @@ def test_every_rank_gets_all_texts_and_reads_all_completions():
     assert model.timed(EVEN, replace(costs, tensor_parallel=2), model.colocated(1), 1).telling_S == pytest.approx(by_hand)
 
 
+@pytest.mark.slow
 def test_what_is_told_is_measured_from_groups_as_ranks_tell_them(capsys, monkeypatch):
     import telling
 

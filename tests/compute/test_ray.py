@@ -451,6 +451,7 @@ def test_what_others_are_about_to_leave_is_waited_for(monkeypatch):
         wait_for_cpus(There(4.0, [1.0, 1.0]), "it", 3)
 
 
+@pytest.mark.slow
 def test_actors_are_no_nicer_than_other_processes(ray):
     """Ray's own 15 would leave them a thirtieth of a core where others are busy."""
     own = os.nice(0)
@@ -472,6 +473,7 @@ def test_a_niceness_that_was_asked_for_is_kept(monkeypatch):
     assert seen == ["0", "7"] and os.environ[NICENESS] == "7"
 
 
+@pytest.mark.slow
 def test_a_ray_of_this_machine_listens_on_loopback(ray):
     """Every one of its processes: their token would keep others out, too."""
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import runs
+from cases import mostly_slow
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.api.specs import AlgorithmSpec
@@ -68,7 +69,7 @@ def test_a_run_file_is_accepted(page: str, i: int, my_digits: None) -> None:
     resolve(whole(page, i))
 
 
-@pytest.mark.parametrize(("page", "i"), EXAMPLES)
+@pytest.mark.parametrize(("page", "i"), mostly_slow(EXAMPLES, everyday=3))
 def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> None:
     config = smoke(whole(page, i))
     folder = runs.run(config.model_copy(update={"runs_dir": str(tmp_path)}))

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image, ImageDraw
 
+from cases import mostly_slow
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.config import load as configs
 from mmrl.registry import plugins
@@ -104,7 +105,7 @@ def test_a_right_answer_counts_in_the_evaluation(name, here, tmp_path):
 
 
 @pytest.mark.filterwarnings(LEFT_OUT)
-@pytest.mark.parametrize("name", RUN_FILES)
+@pytest.mark.parametrize("name", mostly_slow(RUN_FILES, everyday=3))
 def test_a_run_file_runs(name, here, tmp_path):
     folder = run(smoke(load(name, here, tmp_path)))
     assert (folder.path / "summary.json").is_file()

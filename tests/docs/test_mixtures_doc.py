@@ -77,6 +77,7 @@ def test_the_pilot_of_the_page_answers_the_split_that_is_trained_on():
     assert SELECT["stages"][0]["select"]["path"] == f"{pilot.runs_dir}/{pilot.name}/evaluations/step-000000.jsonl"
 
 
+@pytest.mark.slow
 def test_the_task_of_the_page_gives_difficulty(as_the_page_says):
     report = check_task(plugins.registry().get("tasks", "graded/digits"))
     assert report.ok, str(report)

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 import runs
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.train.checks.run_file import check_model
@@ -60,6 +61,7 @@ def weights(folder, step):
     return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path):
     folder = runs.run(config(tmp_path, REACH, [SFT], checkpoint={"every": 1, "keep": 9}))
     assert len(metrics(folder)) == 3 and all(0.5 < m["loss"] < 2 and m["grad_norm"] > 0 for m in metrics(folder))
@@ -73,7 +75,7 @@ def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path):
     assert metrics(again)[0]["logprob_gap"] < 1e-4, "what a folder was saved with need not be said again"
 
 
-@pytest.mark.parametrize("noisy", ["all", "one"])
+@pytest.mark.parametrize("noisy", mostly_slow(["all", "one"], everyday=1))
 def test_reinforcement_of_the_expert_alone(tmp_path, noisy):
     """What was sampled is what is learned from, and the frozen parts stay what they were."""
     stages, keep = [{**PPO, "steps": 1}, {**PPO, "parts": FROZEN}], {"every": 1, "keep": 9}
@@ -86,6 +88,7 @@ def test_reinforcement_of_the_expert_alone(tmp_path, noisy):
     assert any(name.startswith("model.dit.layers.0.self_attn") for name in moved) and "action_out_proj.weight" in moved
 
 
+@pytest.mark.slow
 def test_a_pi0_follows_another(tmp_path):
     """Of the probabilities of the very steps that it took; what can't be scored is refused before anything is loaded."""
     made = runs.run(config(tmp_path / "teacher", TURN, [{**SFT, "split": "warm", "steps": 20, "optimizer": "muon"}]))

@@ -13,6 +13,7 @@ import tomli_w
 from click.testing import CliRunner
 
 import runs
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import wilson
 from mmrl.config.load import parse_config
@@ -75,21 +76,24 @@ def figures(folder):
 
 @pytest.mark.parametrize(
     ("stage", "policy", "options"),
-    [
-        (PPO, SMALL, {"reward": "stages"}),
-        (GRPO, SMALL, {}),
-        (PPO, {**SMALL, "options": {**SMALL["options"], "head": "flow"}}, {"reward": "stages"}),
-        (
-            PPO,
-            {"kind": "robotics/small", "model": "cnn", "options": {"dims": 2, "size": 36, "hidden": [64]}},
-            {"reward": "stages"},
-        ),
-        (
-            {**PPO, "credit": "chunk", "ratio": "chunk"},
-            {**SMALL, "options": {**SMALL["options"], "chunk": 2}},
-            {"reward": "stages"},
-        ),
-    ],
+    mostly_slow(
+        [
+            (PPO, SMALL, {"reward": "stages"}),
+            (GRPO, SMALL, {}),
+            (PPO, {**SMALL, "options": {**SMALL["options"], "head": "flow"}}, {"reward": "stages"}),
+            (
+                PPO,
+                {"kind": "robotics/small", "model": "cnn", "options": {"dims": 2, "size": 36, "hidden": [64]}},
+                {"reward": "stages"},
+            ),
+            (
+                {**PPO, "credit": "chunk", "ratio": "chunk"},
+                {**SMALL, "options": {**SMALL["options"], "chunk": 2}},
+                {"reward": "stages"},
+            ),
+        ],
+        everyday=1,
+    ),
     ids=["ppo", "grpo", "flow", "cnn", "chunks"],
 )
 def test_it_learns_to_turn_to_the_mark(tmp_path, stage, policy, options):
@@ -111,7 +115,7 @@ def test_imitation_of_the_expert(tmp_path):
     assert figures(runs.run(config(tmp_path, [stage])))["last"] > 0.9
 
 
-@pytest.mark.parametrize("stage", [PPO, GRPO], ids=["ppo", "grpo"])
+@pytest.mark.parametrize("stage", mostly_slow([PPO, GRPO], everyday=1), ids=["ppo", "grpo"])
 @pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
     stage = {**stage, "steps": 4, "prompts_per_step": 12, "minibatches": 2}
@@ -219,6 +223,7 @@ def test_eval_prints_a_table_and_keeps_videos(tmp_path):
     assert found["plain"]["extra"]["episode/near"] > 0 and "episodes" not in found["plain"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_again_and_under_a_variant(tmp_path):
     folder = runs.run(config(tmp_path, [GRPO]))
     plain, far = (config(tmp_path, [GRPO], options=options, evaluate={"num_prompts": 300}) for options in ({}, {"never": True}))
@@ -391,6 +396,7 @@ def test_a_stage_asks_neither_the_expert_nor_the_critic_of_the_one_before(tmp_pa
     assert asked == [(False, True), (True, False), (False, False), (False, True)]
 
 
+@pytest.mark.slow
 def test_a_teacher_is_followed_at_the_actions_that_were_sampled(tmp_path):
     made = runs.run(
         config(tmp_path / "teacher", [{"kind": "sft", "split": "warm", "steps": 60, "batch_size": 16, "learning_rate": 3e-3}])
@@ -440,7 +446,8 @@ def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
         resolve(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
 
 
-@pytest.mark.parametrize("chunk", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [1, 2])
 def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, chunk):
     """The base imitates for a moment and turns too little; the correction makes up for it."""
     stage = {"kind": "sft", "split": "warm", "steps": 6, "batch_size": 16, "learning_rate": 3e-3}

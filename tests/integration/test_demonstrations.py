@@ -89,6 +89,7 @@ def test_a_folder_is_imitated_as_the_expert_is(tmp_path, made, monkeypatch):
     assert same(runs.run(alone), of_folder), "no simulator is needed to imitate"
 
 
+@pytest.mark.slow
 def test_episodes_in_metres_are_imitated_by_a_policy_with_statistics(tmp_path, made):
     """And with the simulator's numbers it learns the same, up to rounding: it turns them into metres."""
     root, _ = made

@@ -1627,6 +1627,7 @@ def merged(also, change):
 # -- what an entry can't say ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_credit_of_actions_is_not_that_of_turns(lab):
     """A chunk of actions and a turn are one call of the policy each, so those two agree."""
     action, chunk, turn = (lab("rl", {**PPO, S + "credit": c}, with_actions) for c in ("action", "chunk", "turn"))

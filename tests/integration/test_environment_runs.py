@@ -71,6 +71,7 @@ def test_an_environment_is_trained_on_and_evaluated(guess):
     assert {row["status"] for row in rollouts(folder)} >= {"truncated-turns"}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_episodes(guess):
     whole = runs.run(guess("whole"))
     with pytest.raises(KeyboardInterrupt):

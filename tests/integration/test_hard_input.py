@@ -11,6 +11,7 @@ import mmrl.train.run
 import mmrl.train.start
 import runs
 import vlm_cases as cases
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
@@ -197,21 +198,24 @@ def stopped(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("state.json", b"[1]"),
-        ("state.json", b'{"step": 4}'),
-        ("state.json", b'{"stp": 4}'),
-        ("state.json", b'{"step": 1, "stage": 9}'),
-        ("state.json", b'{"step": 1, "stage_step": -5}'),
-        ("state.json", b'{"step": 1, "stage_step": 1, "source": [1]}'),
-        ("state.json", b'{"step": 1, "stage_step": 1, "source": {"toy/colour": -3}}'),
-        ("state.json", b'{"step": 1, "seconds": []}'),
-        ("policy/tokenizer.json", b"{}"),
-        ("state.json", b"{"),
-        ("learner.safetensors", b"cut"),
-        ("learner.safetensors", save({})),  # whole, but without the reference
-        ("learner.safetensors", save({"other/w": torch.zeros(1)})),
-    ],
+    mostly_slow(
+        [
+            ("state.json", b"[1]"),
+            ("state.json", b'{"step": 4}'),
+            ("state.json", b'{"stp": 4}'),
+            ("state.json", b'{"step": 1, "stage": 9}'),
+            ("state.json", b'{"step": 1, "stage_step": -5}'),
+            ("state.json", b'{"step": 1, "stage_step": 1, "source": [1]}'),
+            ("state.json", b'{"step": 1, "stage_step": 1, "source": {"toy/colour": -3}}'),
+            ("state.json", b'{"step": 1, "seconds": []}'),
+            ("policy/tokenizer.json", b"{}"),
+            ("state.json", b"{"),
+            ("learner.safetensors", b"cut"),
+            ("learner.safetensors", save({})),  # whole, but without the reference
+            ("learner.safetensors", save({"other/w": torch.zeros(1)})),
+        ],
+        everyday=3,
+    ),
 )
 def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, stopped, name, content):
     config = runs.toy_config(tmp_path, **STOPPED)

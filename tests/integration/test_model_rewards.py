@@ -93,6 +93,7 @@ def test_a_policy_learns_from_what_a_model_pays_for_each_call(tmp_path):
         assert score["value"] == pytest.approx(sum(score["steps"])) == pytest.approx(3 * score["parts"]["watch/nearer"])
 
 
+@pytest.mark.slow
 def test_options_of_a_verifier_come_from_the_run_file(tmp_path):
     one, two = (
         runs.run(

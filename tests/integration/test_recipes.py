@@ -43,20 +43,14 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
 
 BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
-LONG = (
-    *("simplevla-rl", "recap", "rlinf-vla-ppo", "rlinf-vla-grpo", "rl4vla", "vlm-rm"),
-    "rewardmap",
-    "vla-rl",
-    "vlac",
-    "vlac-critic",
-    "videossr",
-    *BROWSER,
-)
-"""Those that take more than some seconds: they draw large maps, play long episodes token by token, or look at each moment."""
+EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
+"""An answer in words, a puzzle, a screen, a robot. The others run with the long tests."""
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=pytest.mark.slow if p.stem == "rewardmap" else ()) for p in RECIPES], ids=lambda p: p.stem
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in ("rewardmap", "vlac-critic") else ()) for p in RECIPES],
+    ids=lambda p: p.stem,
 )
 def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     if path.stem in BROWSER and (why := no_browser()):
@@ -85,7 +79,7 @@ def test_systems_for_video_have_the_rules_that_they_publish():
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ()) for p in RECIPES], ids=lambda p: p.stem
+    "path", [pytest.param(p, marks=() if p.stem in EVERYDAY else pytest.mark.slow) for p in RECIPES], ids=lambda p: p.stem
 )
 def test_it_runs_with_smoke(path, tmp_path):
     if path.stem in BROWSER and (why := no_browser()):

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import runs
+from cases import mostly_slow
 
 KILLER = """
 import os, signal, sys
@@ -59,7 +60,7 @@ def same_end(a: Path, b: Path) -> bool:
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
-@pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stop_after", mostly_slow([1, 2, 3, 4, 5], everyday=2))
 def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, stop_after):
     config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
     with pytest.raises(KeyboardInterrupt):
@@ -128,6 +129,7 @@ def killed_and_resumed(whole, tmp_path, first, last):
     return len(killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, pytest.param(9, marks=pytest.mark.slow)])
 def test_killed_while_a_checkpoint_is_written(whole, tmp_path, at):
     assert killed_and_resumed(whole, tmp_path, at, at) == 1

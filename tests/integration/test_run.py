@@ -15,6 +15,7 @@ import torch
 import forked
 import runs
 import vlm_cases as cases
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.train.start import evaluate_only
 
@@ -139,7 +140,7 @@ def test_a_model_of_another_family_trains_and_says_that_it_is_slower(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("family", cases.FAMILIES)
+@pytest.mark.parametrize("family", mostly_slow(cases.FAMILIES, everyday=2))
 def test_packing_changes_no_figure_beyond_rounding(tmp_path, family):
     found = []
     for packing in ("shared-prefix", "per-completion"):
@@ -156,7 +157,9 @@ def with_verifier(tmp_path, name, **sections):
     return runs.toy_config(tmp_path, tasks=[{"id": "toy/colour", "verifiers": {f"toy/{name}": 1.0}}], **sections)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("raises", "the grader is out"), ("nan", "nan"), ("hangs", "0.3")])
+@pytest.mark.parametrize(
+    ("name", "reason"), mostly_slow([("raises", "the grader is out"), ("nan", "nan"), ("hangs", "0.3")], everyday=2)
+)
 def test_a_verifier_that_fails_stops_the_run_and_loses_nothing(tmp_path, name, reason):
     with pytest.raises(UserError, match=r"12 of 12 scores of step 3 failed.*judge\.failure_limit") as caught:
         runs.run(with_verifier(tmp_path, name))
@@ -178,7 +181,7 @@ def test_failed_scores_below_the_limit_leave_their_group_and_are_counted(tmp_pat
     assert all(k["score"]["value"] is None and k["advantage"] is None for k in failed)
 
 
-@pytest.mark.parametrize("name", ["prints", "forks"])
+@pytest.mark.parametrize("name", mostly_slow(["prints", "forks"], everyday=1))
 def test_a_verifier_that_prints_or_forks_is_harmless(tmp_path, name, capfd):
     a = runs.run(with_verifier(tmp_path / "a", name))
     b = runs.run(runs.toy_config(tmp_path / "b"))

@@ -16,6 +16,7 @@ import mmrl.train.stages.sft
 import mmrl.train.start
 import mmrl.train.update.pack_conversations
 import runs
+from cases import mostly_slow
 from mmrl.algorithms.advantage import group_relative
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
@@ -312,7 +313,7 @@ STAGES = [{**SFT, "steps": 3}, {**RL, "steps": 5}, {**RL, "steps": 4}]
 TASKS = [{"id": "toy/colour"}, {"id": "shapes/shape"}]
 
 
-@pytest.mark.parametrize(("keep", "left"), [(1, [7, 12]), (2, [7, 9, 12]), (3, [7, 9, 12])])
+@pytest.mark.parametrize(("keep", "left"), mostly_slow([(1, [7, 12]), (2, [7, 9, 12]), (3, [7, 9, 12])], everyday=1))
 def test_evaluations_and_checkpoints_come_when_they_should_and_the_best_is_kept(tmp_path, scripted, keep, left):
     """Evaluated before the first RL stage and every two of its steps; saved every three of all steps and at a new best. Three are
     kept at most: 3 is the first best, 6 and 9 are periodic, 7 the best, 12 the end."""
@@ -414,6 +415,7 @@ def test_more_failures_than_the_limit_stop_a_run(tmp_path, limit, failed, stops)
     assert len(errors) == min(failed, 8) and errors[:1] == [first][:failed]
 
 
+@pytest.mark.slow
 def test_the_deadline_of_the_run_file_replaces_that_of_the_verifier(tmp_path):
     stage = {**RL, "prompts_per_step": 1, "group_size": 2}
     task = {"id": "toy/colour", "verifiers": {"toy/hangs": 1.0}}

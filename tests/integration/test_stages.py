@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import runs
+from cases import mostly_slow
 from mmrl.api.seeds import derive
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.vlm import VLM
@@ -110,22 +111,23 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 RESUMED = {
     "kl-target": ({"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 2.0, "learning_rate": 1e-3}, {}),
-    "kl-in-reward": ({"kl_coef": 0.1, "kl_in": "reward", "reference_every": 3}, {}),
     "replay": ({"replay_share": 0.5, "steps": 6, "success_threshold": 0.7}, {}),
+    "variance": ({"adapt_task_weights": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
+    "ppo": ({"algorithm": "ppo", "critic": {"hidden_sizes": [8], "warmup_steps": 1}}, {}),
+    "ema": ({"ema_decay": 0.5}, {}),
+    "guide": ({"hints": "guide", "success_threshold": 0.8}, {}),
+    "distill": ({"kind": "distill", "steps": 4, "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1", "prompts_per_step": 3}, {}),
+    "kl-in-reward": ({"kl_coef": 0.1, "kl_in": "reward", "reference_every": 3}, {}),
     "dynamic-sampling": (
         {"dynamic_sampling": 2, "success_threshold": 0.6, "min_success_rate": 0.25, "max_success_rate": 0.5},
         {},
     ),
     "oversample": ({"oversample": 1.5, "overlong": "mask", "overlong_buffer": 0.5}, {}),
-    "variance": ({"adapt_task_weights": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
     "sasr": ({"imitation": {"rule": "sasr", "batch_size": 3}, "steps": 8}, {}),
     "mixed": ({"imitation": {"batch_size": 3, "decay_steps": 3, "uncertainty_weighting": True}}, {}),
     "dcpo": ({"algorithm": "dcpo", "prompts_per_step": 6}, {}),
-    "ppo": ({"algorithm": "ppo", "critic": {"hidden_sizes": [8], "warmup_steps": 1}}, {}),
     "ppo-separate": ({"algorithm": "ppo", "critic": {"backbone": "separate"}}, {}),
-    "ema": ({"ema_decay": 0.5}, {}),
     "lora": ({"kl_coef": 0.1}, {"policy": {"model": MODEL, "lora": {"rank": 2}}}),
-    "guide": ({"hints": "guide", "success_threshold": 0.8}, {}),
     "ghpo": ({"hints": "ghpo", "success_threshold": 0.8, "ground_truth": "when-failed"}, {}),
     "co-reward": ({"labels": "co-reward", "minibatches": 2, "epochs": 2, "learning_rate": 1e-3}, {}),
     "condition": ({"condition": {}}, {}),
@@ -133,11 +135,10 @@ RESUMED = {
         {"optimizer": "sgd"},
         {"tasks": [{"id": "words/first", "verifiers": {"words/letters": [1, 0], "words/gold": [0, 1]}}]},
     ),
-    "distill": ({"kind": "distill", "steps": 4, "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1", "prompts_per_step": 3}, {}),
 }
 
 
-@pytest.mark.parametrize("what", RESUMED)
+@pytest.mark.parametrize("what", mostly_slow(RESUMED, everyday=4))
 def test_a_stopped_run_goes_on_bit_for_bit(what, tmp_path):
     stage, sections = RESUMED[what]
     whole = runs.run(config(tmp_path / "a", stage, **sections))
@@ -262,7 +263,9 @@ def taught(plugin, tmp_path_factory):
     return str(folder.checkpoint_dir(25) / "policy")
 
 
-@pytest.mark.parametrize(("divergence", "size"), [("reverse", 4), ("forward", 4), ("hard", 4), ("sampled", 64)])
+@pytest.mark.parametrize(
+    ("divergence", "size"), mostly_slow([("reverse", 4), ("forward", 4), ("hard", 4), ("sampled", 64)], everyday=2)
+)
 def test_distillation_brings_the_policy_nearer_to_its_teacher(taught, tmp_path, divergence, size):
     """One token each, so that where they are compared doesn't move with the policy; `hard` has the teacher's own."""
     stage = {"kind": "distill", "teacher": taught, "divergence": divergence, "group_size": size, "prompts_per_step": 4}

@@ -217,6 +217,7 @@ def test_a_checkpoint_needs_no_model_of_the_run_file(tmp_path):
     assert (folder.path / "summary.json").exists(), "nothing is lost"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "spin"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )

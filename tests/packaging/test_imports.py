@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from cases import mostly_slow
+
 HEAVY = {
     "torch",
     "transformers",
@@ -56,7 +58,7 @@ def test_nothing_heavy_is_imported(program: str) -> None:
     assert "mmrl" in loaded
 
 
-@pytest.mark.parametrize("args", [["--help"], ["plugins"]])
+@pytest.mark.parametrize("args", mostly_slow([["--help"], ["plugins"]], everyday=1))
 def test_it_answers_within_a_third_of_a_second(args: list[str]) -> None:
     """On an idle machine in 0.3 s. On a busy one the same work takes longer, so a bare interpreter sets the scale."""
     ours, bare = [], []

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import vlm_cases as cases
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
@@ -275,7 +276,7 @@ def test_the_folder_is_one_that_peft_loads(tmp_path):
     assert (settings["r"], settings["lora_alpha"], settings["lora_dropout"]) == (4, 16.0, 0.0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", mostly_slow(["float32", "bfloat16"], everyday=1))
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_merged_weights_compute_the_same_without_adapters(family, dtype, tmp_path):
     vlm = policy(family, dtype, target_modules=ALL, seed=5)

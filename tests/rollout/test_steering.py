@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import runs
 import vlm_cases as cases
+from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.api.media.clips import VideoFrames
 from mmrl.api.types import Prompt, user_message
@@ -105,7 +106,7 @@ def reference(vlm, one, rate, interval, ema, tokens=LONG):
 
 
 @pytest.mark.parametrize("family", cases.FAMILIES)
-@pytest.mark.parametrize(("rate", "interval", "ema"), [(0.3, 2, 0.6), (0.05, 1, 0.9)])
+@pytest.mark.parametrize(("rate", "interval", "ema"), mostly_slow([(0.3, 2, 0.6), (0.05, 1, 0.9)], everyday=1))
 def test_prompts_of_any_length_are_steered_as_each_is_alone_without_a_cache(family, rate, interval, ema, layers):
     vlm = policy(family)
     inputs = [vlm.encode(prompt(k)) for k in (2, 0, 1)]

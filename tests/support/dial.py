@@ -53,7 +53,7 @@ class Turn(Task):
 
 
 def __getattr__(name):
-    """`Dial`, which needs torch. The judge's workers import this file for the verifier alone, and start a second sooner without."""
+    """`Dial`, which needs torch. The judge's workers import this file for the verifier alone and start sooner without."""
     if name != "Dial":
         raise AttributeError(name)
     if (folder := str(Path(__file__).parent)) not in sys.path:

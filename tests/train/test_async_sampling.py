@@ -81,6 +81,7 @@ def test_nothing_is_sampled_beyond_an_evaluation_or_a_checkpoint():
     assert Line(2, evaluate_every=3, save_every=5).run_stages(drains=(2, 4, 5)) == [0, 0, 0, 3, 3, 5, 6, 6]
 
 
+@pytest.mark.slow
 def test_two_stages_that_take_equally_long_take_half_the_time():
     started = time.perf_counter()
     Line(1, 30, sampling_s=0.05, learning_s=0.05).run_stages()

@@ -11,6 +11,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tensorboard.summary.writer import event_file_writer
+from tensorboard.summary.writer.event_file_writer import AtomicCounter
 
 from mmrl.api.errors import PluginError, UserError
 from mmrl.config.load import parse_config
@@ -32,7 +34,10 @@ def config(*trackers: str) -> RunConfig:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A run folder. TensorBoard numbers the writers of a process and reads their files by name, so that of two runs in the same
+    second the tenth would come before the ninth; a run has a process of its own."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", AtomicCounter(0))
     path = tmp_path / "runs" / "digits"
     path.mkdir(parents=True)
     return RunFolder(path)

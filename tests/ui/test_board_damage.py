@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from boards import board
+from cases import mostly_slow
 from damage import damages, whole
 from long_runs import write_run
 from mmrl import UserError
@@ -59,7 +60,7 @@ def show(run: Path, other: Path) -> str:
     return "".join(html)
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", mostly_slow(range(2), everyday=1))
 def test_some_damages(runs: Path, part: int) -> None:
     _all_are_shown(runs, range(part * 31, 10**6, 149))
 

@@ -241,6 +241,7 @@ def test_a_report_with_marks_stands_alone_and_has_one_legend(run):
     assert page_of(run).count("ul", "of-marks") == 0
 
 
+@pytest.mark.slow
 def test_a_report_of_many_marks_keeps_its_budget(run):
     noise = np.random.default_rng(0)
     for step in range(1, 9):

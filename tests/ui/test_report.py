@@ -546,6 +546,7 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
     assert page.count("img") > 15 and max(sizes) > 3 * min(sizes), "where there is little room they are small"
 
 
+@pytest.mark.slow
 def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
     """Texts that become six times as long in HTML, in every field, and noise as images."""
     from PIL import Image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -88,22 +89,28 @@ def _raise(error: OSError) -> None:
 
 def digits(size: int) -> Pictures:
     """The 1,797 digits in scikit-learn, 8 x 8 of 17 greys, enlarged to `size` pixels: warm 100, train 1,300, test 397."""
+    from PIL import Image
+
+    items, scans = _digits()
+
+    def draw(item: Item) -> Image.Image:
+        grey = (scans[item.image] * 255 / 16).round().astype("uint8")
+        return Image.fromarray(grey).resize((size, size), Image.Resampling.BICUBIC).convert("RGB")
+
+    return Pictures("scikit-learn's digits", tuple("0123456789"), items, draw)
+
+
+@functools.cache
+def _digits() -> tuple[dict[str, list[Item]], Any]:
+    """(the items of each split, the scans [1797, 8, 8] of 0 to 16)."""
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
         raise UserError('classification/digits needs scikit-learn: pip install "multimodal-rl[classification]"') from None
-    from PIL import Image
-
     data = load_digits()
     order = sorted(range(len(data.target)), key=lambda i: hash_rank(0, "digits", str(i)))
     cuts = {"warm": order[:100], "train": order[100:1400], "test": order[1400:]}
-
-    def draw(item: Item) -> Image.Image:
-        grey = (data.images[item.image] * 255 / 16).round().astype("uint8")
-        return Image.fromarray(grey).resize((size, size), Image.Resampling.BICUBIC).convert("RGB")
-
-    items = {split: [Item(str(i), str(data.target[i]), i) for i in rows] for split, rows in cuts.items()}
-    return Pictures("scikit-learn's digits", tuple("0123456789"), items, draw)
+    return {split: [Item(str(i), str(data.target[i]), i) for i in rows] for split, rows in cuts.items()}, data.images
 
 
 def dataset(

@@ -346,6 +346,7 @@ def test_bad_files_and_options_are_refused_in_one_line(files, pictures, tmp_path
             make()
 
 
+@pytest.mark.slow
 def test_the_data_tasks_pass_the_conformance_kit(files, pictures):
     where = {"images": str(pictures), "shares": {"train": 0.6, "test": 0.4}}
     options = {

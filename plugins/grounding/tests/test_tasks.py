@@ -111,6 +111,7 @@ def test_answers_are_true_of_the_scene():
         assert prompt.answer == len(prompt.meta["boxes"])
 
 
+@pytest.mark.slow
 def test_no_number_is_right_more_often_than_another():
     """Whoever always answers the same is right in a sixth; scenes where the number was counted afterwards gave 57% to 1."""
     for options in ({}, {"similar": 0.0}, {"similar": 1.0}, {"objects": 2}):

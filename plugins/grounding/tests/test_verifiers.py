@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_grounding import geometry, reading, verifiers
 
+from cases import mostly_slow
 from mmrl import Case, Score
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.registry import plugins
@@ -369,7 +370,7 @@ WEAK = {  # what these verifiers say of themselves under "Known exploits", and h
 }
 
 
-@pytest.mark.parametrize("id", FAMILY)
+@pytest.mark.parametrize("id", mostly_slow(FAMILY, everyday=4))
 def test_no_attack_earns_more_than_an_honest_wrong_answer(id):
     verify, spec = plugins.registry().make_verifier(id), plugins.registry().get("verifiers", id)
     honest = score(verify, HONEST.get(id, WRONG if FAMILY[id] is BOX else "red oval 80 5 100 25"), FAMILY[id])

@@ -377,6 +377,7 @@ def test_bad_files_and_options_are_refused_in_one_line(files, tmp_path, recordin
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_data_tasks_pass_the_conformance_kit(files, pictures, recording):
     where = {"images": str(pictures), "shares": HALF}
     options = {f"gui/grounding@{name}": {"path": files["spot"], **where} for name in ("ui-r1", "infigui-g1")}

@@ -631,6 +631,7 @@ def drawn_pages(count, first=1000):
         yield pages.draw_page(random.Random(i), pages.KINDS[i % 12], size, level, languages=pages.LANGUAGES)
 
 
+@pytest.mark.slow
 def test_boxes_are_those_of_the_page_itself(chromium):
     right, faults = against_the_page_itself(chromium, drawn_pages(12))
     assert not faults and right > 150
@@ -642,6 +643,7 @@ def test_boxes_are_those_of_the_page_itself_on_many_pages(chromium):
     assert not faults and right > 5000
 
 
+@pytest.mark.slow
 def test_tasks_are_the_same_again_with_a_browser(chromium):
     for make in (lambda: Grounding(size="mobile"), lambda: Transitions(size="mobile", kinds_of_action=["click", "scroll"])):
         a, b = ([make().prompts("test", 0)[i] for i in range(4)] for _ in range(2))
@@ -667,6 +669,7 @@ def told_apart(drawn):
     return sum(map(len, same.values())), [names for names in same.values() if len(names) > 1]
 
 
+@pytest.mark.slow
 def test_every_click_leads_to_a_screen_of_its_own(chromium):
     clicks, same = told_apart(pages.draw_page(random.Random(3), "mail", (360, 640), "middle"))
     assert clicks > 10 and not same
@@ -679,6 +682,7 @@ def test_every_click_leads_to_a_screen_of_its_own_on_every_kind_of_page(chromium
     assert clicks > 3 and all(len(set(names)) == 1 for names in same), "only things of one name, which are not asked about"
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
     out = tmp_path / "out"
     asked = ["browser/html", str(out), "--pages", "mail", "--set", "size=[168, 224]", "-n", "100000", "--steps", "2"]
@@ -697,6 +701,7 @@ def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
     assert len(started) > 3 and all(gone(pid, 10) for pid in started)
 
 
+@pytest.mark.slow
 def test_miniwob_is_recorded_and_read_again(chromium, tmp_path):
     pytest.importorskip("miniwob", reason="no miniwob: pip install miniwob")
     assert command(tmp_path / "out", "--pages", "click-test-2,click-button", "-n", 4, "--policy", "expert") == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mmrl_jigsaw import jigsaw_r1, ssl4rl
 
+from cases import mostly_slow
 from mmrl import Case
 from mmrl.registry import plugins
 
@@ -70,6 +71,7 @@ def drawn(tokens, length):
     return [(*head, *draw.choices(tokens, k=length - 4), *tail) for _ in range(3000)]
 
 
+@pytest.mark.slow
 def test_grids_are_read_as_published_on_all_short_token_strings():
     tokens = ("1", "2", "04", "5", " ", "\n", "\t", ",", ";", "`", "x", "\u00a0", "\u0664")
     found = 0
@@ -202,7 +204,7 @@ PUBLISHED = (
 )
 
 
-@pytest.mark.parametrize("verify", PUBLISHED, ids=lambda v: v.__name__)
+@pytest.mark.parametrize("verify", mostly_slow(PUBLISHED, everyday=2), ids=lambda v: v.__name__)
 def test_a_megabyte_is_answered_at_once(verify):
     answer = (1, 2, 3, 4) if verify.__name__ in ("box", "point") else "B" if "letter" in verify.__name__ else [2, 1, 4, 3]
     answer = "3" if verify.__name__ == "digit" else answer

@@ -95,6 +95,7 @@ def test_nothing_is_fetched_and_nothing_runs_even_if_it_passed_the_check():
     assert (255, 215, 0) in seen and (255, 0, 0) not in seen and asked == []
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_judge_scores_pages_in_its_own_process():
     task = Pages(size=112)
@@ -108,6 +109,7 @@ def test_the_judge_scores_pages_in_its_own_process():
     assert right == pytest.approx(1.0) and wrong < 0.9 and blank < 0.1 and refused == 0.0
 
 
+@pytest.mark.slow
 @needs_browser
 def test_pages_keep_the_rules_of_tasks():
     report = check_task(

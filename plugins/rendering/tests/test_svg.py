@@ -11,6 +11,8 @@ from mmrl_rendering import svg
 from mmrl_rendering.code import render
 from mmrl_rendering.svg import Refused, clean
 
+from cases import mostly_slow
+
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">'
 RECT = '<rect x="10" y="20" width="30" height="40" fill="red"/>'
 
@@ -189,7 +191,7 @@ WORST = {
 }
 
 
-@pytest.mark.parametrize("name", WORST)
+@pytest.mark.parametrize("name", mostly_slow(WORST, everyday=3))
 def test_the_most_that_is_allowed_renders_in_time(name):
     start = time.process_time()
     assert svg.render(WORST[name], (512, 512)).size == (512, 512)

@@ -11,6 +11,7 @@ from mmrl_rendering.code import render
 from mmrl_rendering.task import Charts, Own, Svg
 from PIL import Image
 
+from cases import mostly_slow
 from mmrl import UserError
 from mmrl.testing import check_plugin
 
@@ -43,7 +44,9 @@ def test_levels_have_more_and_more_shapes():
     assert kinds == {"middle": {"bar", "line", "pie"}, "hard": {"bar", "line", "scatter"}}
 
 
-@pytest.mark.parametrize("make", [lambda **o: Svg(size=28, **o), lambda **o: Svg(code="short", size=28, **o), Charts])
+@pytest.mark.parametrize(
+    "make", mostly_slow([lambda **o: Svg(size=28, **o), lambda **o: Svg(code="short", size=28, **o), Charts], everyday=1)
+)
 def test_splits_show_different_pictures_even_the_simplest(make):
     task = make(level="easy", items={"train": 200, "test": 100})
     shown = {s: {p.images[0].tobytes() + p.answer.encode() for p in task.prompts(s, 0)} for s in task.splits}
@@ -189,6 +192,7 @@ def test_broken_rows_are_named_when_they_are_asked_for(tmp_path, row, message):
 # -- the whole --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_everything_passes_the_conformance_kit(folder):
     few = {"items": {"warm": 12, "train": 30, "test": 12}}
     check_plugin(

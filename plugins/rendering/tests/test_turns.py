@@ -71,6 +71,7 @@ def test_one_answer_is_the_end_unless_there_are_turns():
         Svg(turns=0)
 
 
+@pytest.mark.slow
 def test_episodes_keep_the_rules():
     report = check_task(plugins.registry().get("tasks", "rendering/svg"), lambda: Svg(turns=2), n=4)
     assert report.ok, str(report)

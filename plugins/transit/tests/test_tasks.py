@@ -153,6 +153,7 @@ def test_plans_are_best_routes_of_the_transfers_that_are_asked_for():
     assert prompt.answer.count(";") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [Questions, Plans])
 def test_splits_show_different_maps_and_the_runs_seed_changes_nothing(task):
     made = task(size=200)
@@ -369,6 +370,7 @@ def test_a_route_is_scored_against_a_large_network_in_time():
 # -- the whole --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_everything_passes_the_conformance_kit(table, tmp_path):
     rows = [row(i, ["TorF1", "Counting2", "planning"][i % 3], answer=i % 2, figure=f"{i}.png") for i in range(30)]
     for i in range(30):

@@ -11,6 +11,7 @@ from mmrl_video.drawn import films, moves, plots, story
 from mmrl_video.drawn.plots import Stage
 from mmrl_video.drawn.shapes import COLOURS
 
+from cases import mostly_slow
 from mmrl.api.tasks.image_sources import chance
 
 STAGES = {"small": Stage(), "middle": Stage(width=224, height=224, rate=4, shortest_s=6, longest_s=8, grid_s=0.5, objects=4)}
@@ -89,7 +90,7 @@ def measured(one, event, frames):
 
 
 @pytest.mark.parametrize("size", STAGES)
-@pytest.mark.parametrize("kind", moves.KINDS)
+@pytest.mark.parametrize("kind", mostly_slow(moves.KINDS, everyday=2))
 def test_what_happens_is_measured_from_the_pixels_of_the_file(kind, size):
     stage = STAGES[size]
     for seed in range(8 if size == "small" else 2):

@@ -19,6 +19,7 @@ from mmrl_video.drawn.shapes import COLOURS
 from mmrl_video.drawn.temporal import Grounding
 from mmrl_video.drawn.tracking import Tracking
 
+from cases import mostly_slow
 from mmrl import Case, CoordinateFormat, ImageProcessing, UserError
 from mmrl.api.media.decoding import cached_frames, probe
 from mmrl.registry import plugins
@@ -72,7 +73,7 @@ def test_gold_earns_the_most_and_has_the_form(id, style):
         assert [getattr(v(case), "value", v(case)) for v in verifiers] == pytest.approx([1.0] * len(verifiers)), case.completion
 
 
-@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("id", mostly_slow(IDS, everyday=3))
 def test_an_item_is_the_same_everywhere_and_splits_share_no_clip(id):
     task, again = IDS[id](objects=2, seed=3), IDS[id](objects=2, seed=3)
     plots = {split: [task.story(split, i).plot() for i in range(60)] for split in task.splits}
@@ -234,6 +235,7 @@ def test_the_figures_of_papers():
 # -- the others -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numbers_are_counted_from_the_pixels():
     seen = set()
     for number, prompt in enumerate(some(Number(), 36)):

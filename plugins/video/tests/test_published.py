@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_video import seed_bench_r1, temporal_r1, time_r1, timezero, video_r1, video_rts, videochat_r1, videossr
 
+from cases import mostly_slow
 from mmrl import Case
 from mmrl.registry import plugins
 
@@ -362,7 +363,7 @@ HUGE = ("a", "(", "[", "1", " ", "\n", "1 to 2 ", "final answer ", "final answer
 HUGE += ("</answer> <glue>", "9-", "[[1,2,3,4],", "(1,2),", '{"a":', "\u0345\u0334", "<answer>1</answer>", "nan ", "Aa. ")
 
 
-@pytest.mark.parametrize("id", PUBLISHED)
+@pytest.mark.parametrize("id", mostly_slow(PUBLISHED, everyday=8))
 def test_a_megabyte_of_anything_is_read_in_time(id):
     verify, spec = plugins.registry().make_verifier(id), plugins.registry().get("verifiers", id)
     name = id.partition("/")[2].split("@")[0].split("-")[0]

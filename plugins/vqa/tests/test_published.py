@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mmrl_vqa import r1_reward, seed_bench, vlm_r1
 
+from cases import mostly_slow
 from mmrl import Case, Score
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Status, Turn
@@ -209,7 +210,7 @@ UNITS = [
 UNITS += ["```", "```json[", '"bbox_2d"', "\\frac{1}{", "} ]", '[ {"bbox_2d""label"', " is ", "no"]
 
 
-@pytest.mark.parametrize("name", VERIFIERS)
+@pytest.mark.parametrize("name", mostly_slow(VERIFIERS, everyday=1))
 def test_no_input_takes_long(name):
     for i, unit in enumerate(UNITS):
         for form, size in (("{}", 1_000_000 if i < 6 else 200_000), ("{}", 19_000), ("<answer>{}</answer>", 19_000)):

@@ -118,6 +118,7 @@ def test_no_hand_comes_again_before_all_have_been_shown():
     assert len({tuple(sorted(p.meta["cards"])) for p in first(Points24(size=56), n=400)}) == 400
 
 
+@pytest.mark.slow
 def test_kinds_take_turns_and_no_answer_rules():
     for task, kinds in ((Shapes(), ("choice", "number", "yes-no", "text")), (Compare(), ("choice", "number", "yes-no"))):
         prompts = first(task, n=240)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cases import mostly_slow
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Screens
 
@@ -221,7 +222,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr("mmrl_browser.page.DEADLINE_S", 1.5)
 
 
-@pytest.mark.parametrize("code", ["while (1);", "setTimeout(() => { while (1); }, 10)"])
+@pytest.mark.parametrize("code", mostly_slow(["while (1);", "setTimeout(() => { while (1); }, 10)"], everyday=1))
 def test_a_page_that_hangs_costs_its_episode(shown, html, hasty, code):
     screen, page = shown(f"<button onclick='{code}'>hang</button>")
     before = html._driver.lost
@@ -233,6 +234,7 @@ def test_a_page_that_hangs_costs_its_episode(shown, html, hasty, code):
     assert html._driver.lost == before + 1
 
 
+@pytest.mark.slow
 def test_a_page_that_never_loads(shown, hasty):
     with pytest.raises(EnvironmentFailed, match="hangs"):
         shown("<script>while (1);</script>")
@@ -336,6 +338,7 @@ def test_forms_whose_fields_are_named_like_properties_are_listed(shown):
     assert [e.role for e in page.elements] == ["textbox", "textbox", "combobox", "textbox", "button"]
 
 
+@pytest.mark.slow
 def test_frames_that_never_answer_are_not_waited_for(shown):
     started = time.monotonic()
     screen, page = shown(

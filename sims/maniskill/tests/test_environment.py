@@ -74,6 +74,7 @@ def test_the_gripper_closes_above_0(made):
     assert (fingers[0] < 0.005).all() and (fingers[1] > 0.035).all()
 
 
+@pytest.mark.slow
 def test_an_action_moves_the_hand_along_its_axis(made):
     simulator = made(SPECS["pick-cube"], 1, **STATES)
     simulator.reset(torch.tensor([1]))

@@ -8,6 +8,8 @@ from mmrl_tabletop import VARIANTS
 from mmrl_tabletop.settings import TASKS
 from mmrl_tabletop.table import Table
 
+from cases import mostly_slow
+
 N = 256
 
 
@@ -29,7 +31,7 @@ def finish(table: Table) -> tuple[torch.Tensor, torch.Tensor]:
     return done, steps
 
 
-@pytest.mark.parametrize("distractors,dims", [(0, 7), (1, 4), (2, 7), (4, 4)])
+@pytest.mark.parametrize("distractors,dims", mostly_slow([(0, 7), (1, 4), (2, 7), (4, 4)], everyday=1))
 @pytest.mark.parametrize("task", TASKS)
 def test_the_expert_succeeds(table: Callable[..., Table], task: str, dims: int, distractors: int) -> None:
     done, steps = run(table(N, task=task, dims=dims, distractors=distractors), range(5000, 5000 + N))
@@ -38,14 +40,18 @@ def test_the_expert_succeeds(table: Callable[..., Table], task: str, dims: int, 
 
 
 @pytest.mark.parametrize(
-    "options", [{"radius": 0.05}, {"radius": 0.08}, {"alike": True, "distractors": 3}, {"step": 0.06, "horizon": 48}]
+    "options",
+    mostly_slow(
+        [{"radius": 0.05}, {"radius": 0.08}, {"alike": True, "distractors": 3}, {"step": 0.06, "horizon": 48}], everyday=1
+    ),
 )
 @pytest.mark.parametrize("task", TASKS)
 def test_with_other_options(table: Callable[..., Table], task: str, options: dict) -> None:
     assert run(table(N, task=task, **options), range(7000, 7000 + N))[0].float().mean() >= 0.95
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", mostly_slow(TASKS, everyday=1))
 def test_variants_can_be_done(table: Callable[..., Table], task: str) -> None:
     """All variants side by side, 64 environments each."""
     one = table(64 * len(VARIANTS), task=task, horizon=40)
@@ -56,7 +62,7 @@ def test_variants_can_be_done(table: Callable[..., Table], task: str) -> None:
     assert {v: rate for v, rate in zip(VARIANTS, rates, strict=True) if rate < 0.9} == {}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", mostly_slow(TASKS, everyday=1))
 def test_it_recovers_from_any_state(table: Callable[..., Table], task: str) -> None:
     """Memoryless: after random actions it goes on to success, unless something fell off the table."""
     one = table(N, task=task, horizon=60)

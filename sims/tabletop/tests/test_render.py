@@ -11,6 +11,8 @@ from mmrl_tabletop.solids import keys as keys_of
 from mmrl_tabletop.table import Table
 from mmrl_tabletop.things import BALL, BOX, CONE, CYLINDER, PRISM
 
+from cases import mostly_slow
+
 S, FAR = 20, 99
 
 
@@ -44,7 +46,7 @@ def level(kind: int, p: torch.Tensor, half: torch.Tensor) -> torch.Tensor:
     return (x * x + y * y + z * z).sqrt() - c if kind == BALL else torch.maximum(sides[kind](), z.abs() - c)
 
 
-@pytest.mark.parametrize("kind", [BOX, BALL, CYLINDER, CONE, PRISM])
+@pytest.mark.parametrize("kind", mostly_slow([BOX, BALL, CYLINDER, CONE, PRISM], everyday=2))
 def test_rays_meet_solids_where_they_should(kind: int) -> None:
     """Depth against marching, brightness against the normal that differences give."""
     generator = torch.Generator().manual_seed(kind)
@@ -75,7 +77,7 @@ def test_rays_meet_solids_where_they_should(kind: int) -> None:
     assert ((brightness(cosine) - shade[both]).abs() <= 3).float().mean() > 0.97
 
 
-@pytest.mark.parametrize("camera", ["front", "top", "wrist"])
+@pytest.mark.parametrize("camera", mostly_slow(["front", "top", "wrist"], everyday=1))
 def test_windows_leave_nothing_out(table: Callable[..., Table], camera: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the whole picture for a window the picture is the same, bit for bit."""
     for task, variant in (("put-on", "execution.robot-pose"), ("stack", "semantic.object"), ("pick", None)):
@@ -142,7 +144,9 @@ def some_state(table: Table, variant: str | None) -> None:
         table.step(action, torch.ones(n, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("variant", [None, "semantic.object", "semantic.receptacle", "execution.robot-pose"])
+@pytest.mark.parametrize(
+    "variant", mostly_slow([None, "semantic.object", "semantic.receptacle", "execution.robot-pose"], everyday=1)
+)
 @pytest.mark.parametrize("camera", ["front", "top", "wrist"])
 def test_pictures_are_those_of_the_reference(table: Callable[..., Table], camera: str, variant: str | None) -> None:
     one = table(3, task="put-on", size=S, cameras=(camera,), distractors=2)

@@ -115,6 +115,7 @@ def test_the_own_reward_is_the_difference_of_the_potential(table: Callable[..., 
     assert torch.allclose(total, potential, atol=1e-6) and moved.success_N.float().mean() > 0.95
 
 
+@pytest.mark.slow
 def test_everything_is_made_on_the_device_that_was_asked_for(table: Callable[..., Table]) -> None:
     """With another default device, a tensor that is made without one can't be used with the others. Tasks and variants take
     turns, so that each is met."""
