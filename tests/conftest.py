@@ -23,8 +23,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _imported_meanwhile() -> None:
-    """The same for what the tests of the file before have imported."""
+def _modules(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Before the tests of a file: leave what those before have imported out of garbage collections too, and forget the plugins that
+    they wrote, since a file's tests may be dealt out in several parts."""
+    written = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(written):
+            del sys.modules[name]
+    _registry.cache_clear()
     gc.collect()
     gc.freeze()
 

@@ -119,6 +119,7 @@ def test_it_learns_to_turn_to_the_mark(tmp_path):
     assert 0.6 < imitated < reinforced - 0.1, (imitated, reinforced)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     stages, keep = [{**SFT, "split": "warm"}, PPO], {"every": 2, "keep": 9}
     whole = runs.run(config(tmp_path / "whole", TURN, stages, checkpoint=keep))

@@ -181,7 +181,8 @@ def test_failed_scores_below_the_limit_leave_their_group_and_are_counted(tmp_pat
     assert all(k["score"]["value"] is None and k["advantage"] is None for k in failed)
 
 
-@pytest.mark.parametrize("name", mostly_slow(["prints", "forks"], everyday=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["prints", "forks"])
 def test_a_verifier_that_prints_or_forks_is_harmless(tmp_path, name, capfd):
     a = runs.run(with_verifier(tmp_path / "a", name))
     b = runs.run(runs.toy_config(tmp_path / "b"))

@@ -435,6 +435,7 @@ def test_deadline_is_the_specs_and_for_each_case_alone():
     assert one_failed(scores, at=3) == "took longer than its deadline of 0.5 s"
 
 
+@pytest.mark.slow
 def test_a_chunk_may_take_longer_than_a_case():
     assert [s.value for s in run("slow", [GOOD] * 12, timeout_s=0.4)] == [1.0] * 12  # chunks of 3, each 0.45 s
 

@@ -229,6 +229,7 @@ def test_the_judge_is_ready_when_all_are():
         judge.ready()
 
 
+@pytest.mark.slow
 def test_steps_are_one_for_each_call():
     cases = build_cases([played(3), played(2)])
     texts = [pool.replace(c, completion=n) for c, n in zip(cases, "32", strict=True)]

@@ -11,9 +11,11 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib
 import importlib.util
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -25,6 +27,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+ALSO = ("mmrl.train.start", "mmrl.train.trackers.tensorboard", "tensorboard.summary.writer.event_file_writer", "mmrl.ui.report")
+"""What most commands import, besides torch, a model and the command line."""
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
 
@@ -205,43 +209,62 @@ def _server() -> socket.socket:
 def serve(connection: socket.socket) -> None:
     """Fork a process for each request until the other side closes the connection."""
     from mmrl.policies.vlm import tiny
+    from mmrl.ui import cli
 
     tiny.build(hidden=32, layers=1)  # brings the modules of a model and its processor
+    for module in (*(found.name for found in pkgutil.walk_packages(cli.__path__, "mmrl.ui.cli.")), *ALSO):
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # so that a collection doesn't copy all pages into each fork
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the monitors are reaped by the system
+    ended, wake = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    running: dict[int, int] = {}
+    """Process -> where its status is told."""
     while True:
+        ready = select.select([connection, ended], [], [])[0]
+        if ended in ready:
+            os.read(ended, 1 << 16)
+            _tell_ended(running)
+        if connection not in ready:
+            continue
         head, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
         if not head:
             return
         length, data = int.from_bytes(head, "little"), b""
         while len(data) < length:
             data += connection.recv(length - len(data))
-        if os.fork() == 0:
+        *files, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             connection.close()
-            if monitor(json.loads(data), descriptors):
-                return
-            os._exit(0)
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-def monitor(request: dict[str, Any], descriptors: Sequence[int]) -> bool:
-    """Fork the process and tell its number and, at its end, its status. True in the process itself, when it has been set up."""
-    *files, status = descriptors
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
-    pid = os.fork()
-    if pid:
+            for descriptor in (ended, wake, status, *running.values()):
+                os.close(descriptor)
+            become(json.loads(data), files)
+            return
         for descriptor in files:
             os.close(descriptor)
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in range(3):  # whoever waits for the end of a pipe doesn't wait for this one
-            os.dup2(null, number)
         os.write(status, f"{pid}\n".encode())
-        os.write(status, f"{os.waitpid(pid, 0)[1]}\n".encode())
-        return False
-    os.close(status)
+        running[pid] = status
+
+
+def _tell_ended(running: dict[int, int]) -> None:
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        told = running.pop(pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(told, f"{status}\n".encode())
+        os.close(told)
+
+
+def become(request: dict[str, Any], files: Sequence[int]) -> None:
+    """Set up the forked process as the request says."""
     for number, descriptor in enumerate(files):
         os.dup2(descriptor, number)
     for descriptor in files:
@@ -259,7 +282,6 @@ def monitor(request: dict[str, Any], descriptors: Sequence[int]) -> bool:
         os.fdopen(1, "w", -1 if not os.isatty(1) else 1, "utf-8", closefd=False),
     )
     sys.stderr = os.fdopen(2, "w", 1, "utf-8", closefd=False)
-    return True
 
 
 def command() -> int:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from cases import mostly_slow
 from mmrl.train.update.pack_conversations import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
@@ -127,7 +126,8 @@ def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch
     assert (right - wrong).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("family", mostly_slow(cases.FAMILIES, everyday=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", cases.FAMILIES)
 def test_two_threads_add_up_to_the_same_bits_every_time(family):
     vlm, before = cases.policy(family, 256), torch.get_num_threads()
     rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2), cases.prompt(3)], group=16)

@@ -211,6 +211,7 @@ def test_the_command_records_and_says_what_came_of_it(tmp_path, capsys):
 OPTIONS_OF = {"task": "pick", "dims": 4, "size": 32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("mp4-v3", {"simulator": "tabletop/table", **OPTIONS_OF}), pytest.param("png", {}, marks=pytest.mark.slow)],

@@ -297,6 +297,7 @@ def test_bad_options_are_refused_in_one_line(cls, options, message):
 # -- the whole of it --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_plugin_keeps_the_rules():
     few = {
         spec.id: {"train": 24, "test": 12} for spec in plugins.registry().specs("tasks").values() if spec.id.startswith("ssl/")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from mmrl_vqa import r1_reward, seed_bench, vlm_r1
 
-from cases import mostly_slow
 from mmrl import Case, Score
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Status, Turn
@@ -210,7 +209,8 @@ UNITS = [
 UNITS += ["```", "```json[", '"bbox_2d"', "\\frac{1}{", "} ]", '[ {"bbox_2d""label"', " is ", "no"]
 
 
-@pytest.mark.parametrize("name", mostly_slow(VERIFIERS, everyday=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VERIFIERS)
 def test_no_input_takes_long(name):
     for i, unit in enumerate(UNITS):
         for form, size in (("{}", 1_000_000 if i < 6 else 200_000), ("{}", 19_000), ("<answer>{}</answer>", 19_000)):

@@ -43,6 +43,7 @@ def rows(tmp_path):
     return str(tmp_path / "rows.jsonl")
 
 
+@pytest.mark.slow
 def test_conformance(rows):
     few = {f"vqa/{name}": {"items": 50} for name in ("shapes", "compare", "points24")}
     published = ("vqa/table@vlm-r1", "vqa/points24@generalpoints")  # the same classes; their prompts and gold are tested below

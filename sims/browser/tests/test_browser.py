@@ -140,6 +140,7 @@ def test_a_page_is_drawn_from_its_seed_whatever_was_shown_before(shown, html):
     assert len(text_of(first).split()) == 6, "nothing was stored"
 
 
+@pytest.mark.slow
 def test_many_at_once_are_as_one_after_the_other(html):
     def play(seed):
         screen = html.open(elements=True)
@@ -313,6 +314,7 @@ def test_keys_that_no_keyboard_has_are_refused(shown, key):
     assert "is no key" in note and note.isascii() and note.isprintable()
 
 
+@pytest.mark.slow
 def test_webrtc_reaches_nobody(shown):
     """Its packets would go past the proxy."""
     import socket

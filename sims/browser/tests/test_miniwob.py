@@ -94,6 +94,7 @@ def test_a_wrong_click_is_paid_as_the_page_pays(miniwob):
     assert (last.terminated, last.success, last.raw_reward, last.reward) == (True, False, -1.0, -1.0)
 
 
+@pytest.mark.slow
 def test_a_page_starts_the_same_whatever_was_played_before(miniwob):
     for page in ("click-checkboxes", "choose-date", "email-inbox"):  # their own environment leaves things behind on these
         first = played(miniwob, page, 11, [])[0]
