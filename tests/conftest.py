@@ -24,8 +24,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _modules(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Before the tests of a file: leave what those before have imported out of garbage collections too, and forget the plugins that
-    they wrote, since a file's tests may be dealt out in several parts."""
+    """Before the tests of a file: leave what those before have imported out of garbage collections too, and forget the plugins
+    that they wrote, since a file's tests may be dealt out in several parts."""
     written = str(tmp_path_factory.getbasetemp())
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(written):
