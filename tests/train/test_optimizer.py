@@ -435,7 +435,6 @@ def _rank(rank, port, found):
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
 def test_two_ranks_step_on_the_sum_of_their_gradients():
     """1 + 5 and nothing + 8: a gradient (6, 8) of length 10, clipped to 5; a weight that nobody has a gradient of stays."""
     import socket
