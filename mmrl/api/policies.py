@@ -18,18 +18,18 @@ NAMES = {
     "PolicyConfig": "mmrl.config.sections:PolicyConfig",
     "RunConfig": "mmrl.config.sections:RunConfig",
     "Collector": "mmrl.rollout.collector:Collector",
-    "Sampling": "mmrl.rollout.generate.sampling:SamplingParams",
+    "SamplingParams": "mmrl.rollout.generate.sampling:SamplingParams",
     "Packer": "mmrl.train.update.packer:Packer",
     "PackOptions": "mmrl.train.update.packer:PackOptions",
     # inputs of an update and outputs of a forward pass
     "Batch": "mmrl.policies.batches:Batch",
-    "Calls": "mmrl.policies.batches:ActionMicroBatch",
+    "ActionMicroBatch": "mmrl.policies.batches:ActionMicroBatch",
     "Credit": "mmrl.policies.batches:Credit",
-    "Outputs": "mmrl.policies.batches:ForwardOutputs",
+    "ForwardOutputs": "mmrl.policies.batches:ForwardOutputs",
     "Targets": "mmrl.policies.batches:Targets",
     # policies that act in simulators
     "ActingPolicy": "mmrl.policies.acting.base:ActingPolicy",
-    "Draw": "mmrl.policies.acting.randomness:CallRandomness",
+    "CallRandomness": "mmrl.policies.acting.randomness:CallRandomness",
     "Flow": "mmrl.policies.acting.heads:Flow",
     "Normal": "mmrl.policies.acting.heads:Normal",
     "Tokens": "mmrl.policies.acting.heads:Tokens",
@@ -42,7 +42,7 @@ NAMES = {
     # saved policies
     "SETTINGS": "mmrl.policies.acting.saved_policy:SETTINGS",
     "saved_policy": "mmrl.policies.load:saved_policy",
-    "settings_of": "mmrl.policies.acting.saved_policy:read_settings",
+    "read_settings": "mmrl.policies.acting.saved_policy:read_settings",
 }
 """Name -> "module:name", or a module."""
 

@@ -14,8 +14,8 @@ AGAIN = "Ctrl-C again to stop at once"
 
 
 @contextlib.contextmanager
-def on_termination(tell: Callable[[int], None]) -> Iterator[None]:
-    """Inside the block, termination signals call `tell` with their number and have no other effect. For the main thread.
+def on_termination(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """Inside the block, termination signals call `on_signal` with their number and have no other effect. For the main thread.
 
     After the terminal has closed (SIGHUP) nothing more is written to it, since each line would raise an error. Under nohup,
     SIGHUP is ignored.
@@ -24,7 +24,7 @@ def on_termination(tell: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
             _leave_terminal()
-        tell(number)
+        on_signal(number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -54,7 +54,7 @@ def defer_interrupt(what: str) -> Iterator[None]:
         nonlocal interrupted
         interrupted = True
         signal.signal(signal.SIGINT, before)
-        tell(f"stopping when {what}; {AGAIN}")
+        write_to_terminal(f"stopping when {what}; {AGAIN}")
 
     signal.signal(signal.SIGINT, handle)
     try:
@@ -66,7 +66,7 @@ def defer_interrupt(what: str) -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def tell(line: str) -> None:
+def write_to_terminal(line: str) -> None:
     """Write a line to the terminal from a signal handler, which may interrupt other writes."""
     with contextlib.suppress(OSError):
         os.write(2, f"\n{line}\n".encode())

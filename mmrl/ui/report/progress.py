@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from mmrl.api.errors import UserError
-from mmrl.api.signals import tell
+from mmrl.api.signals import write_to_terminal
 from mmrl.config.sections import Training
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.ui.report.eta import TimeEstimator
@@ -136,4 +136,4 @@ class Show:
 
 def tell_stopping() -> None:
     """Print the notice that the run stops after this step; safe in a signal handler."""
-    tell(STOPPING)
+    write_to_terminal(STOPPING)

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from mmrl.api.signals import on_termination, tell
+from mmrl.api.signals import on_termination, write_to_terminal
 
 
 class Stop:
@@ -46,7 +46,7 @@ class Stop:
             self._borne = sys.maxsize  # the cleanup is not interrupted again
             raise KeyboardInterrupt
         if self._count == 1:
-            tell("stopping after this action; once more to stop at once")
+            write_to_terminal("stopping after this action; once more to stop at once")
 
 
 def deaf() -> None:

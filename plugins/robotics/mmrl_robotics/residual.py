@@ -16,13 +16,13 @@ from mmrl.api.interfaces import Simulator
 from mmrl.api.policies import (
     SETTINGS,
     ActingPolicy,
-    Calls,
-    Draw,
+    ActionMicroBatch,
+    CallRandomness,
     Normal,
     PolicyConfig,
     options,
+    read_settings,
     saved_policy,
-    settings_of,
     state_of,
 )
 from mmrl.api.simulators.types import Observation
@@ -70,7 +70,7 @@ class Residual(ActingPolicy):
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
         self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)
-        kept = settings_of(given) if given else {}
+        kept = read_settings(given) if given else {}
         own = config.model_copy(update={"model": kept.get("model", config.model)})
         # the base's action is appended to the state
         self.small = Small(own, device=device, seed=seed, dims=self.dims, state=state + self.dims, size=size, camera=camera,
@@ -86,14 +86,14 @@ class Residual(ActingPolicy):
         found = {"kind": "robotics/residual", "model": own["model"], "base": self.where, "scale": self.scale, "state": self.state}
         return found | {name: own[name] for name in ("hidden", "size", "camera") if name in own}
 
-    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         base_n1A = self._planned(seen, draw)
         features, states = self._features(seen, base_n1A)
         _, moved, logprobs = self.head.sample(features, draw, temperature)
         actions = (base_n1A + self.scale * moved.clamp(-1, 1)).clamp(-1, 1)
         return actions, torch.cat([moved, base_n1A], -1), logprobs, states
 
-    def _planned(self, seen: Observation, draw: Draw) -> torch.Tensor:
+    def _planned(self, seen: Observation, draw: CallRandomness) -> torch.Tensor:
         """[n, 1, A]: the base's actions in these calls of these episodes; it is called once per chunk."""
         if self.base.chunk == 1:
             return self.base.simulated(self.base.choose(seen, draw, 0.0)[0])
@@ -102,7 +102,7 @@ class Residual(ActingPolicy):
         if asked:
             rows = torch.tensor(asked)
             of = rows.to(draw.seeds_n.device)
-            own = Draw(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
+            own = CallRandomness(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
             planned_nKA = self.base.simulated(self.base.choose(seen.rows(rows), own, 0.0)[0])
             for i, plan_KA in zip(asked, planned_nKA, strict=True):
                 self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # an episode first seen in the middle of a chunk begins there
@@ -111,15 +111,15 @@ class Residual(ActingPolicy):
             self._plans.popitem(last=False)
         return torch.stack([self._plans[seed][turn : turn + 1] for seed, turn in zip(seeds, turns, strict=True)])
 
-    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         moved, base_S1A = calls.choices.split(self.dims, -1)
         features, states = self._features(calls.observation, base_S1A)
         return (*self.head.score(features, moved, temperature), states)
 
-    def states(self, calls: Calls) -> torch.Tensor:
+    def states(self, calls: ActionMicroBatch) -> torch.Tensor:
         return self.scored(calls, 1.0)[2]
 
-    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+    def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         assert draw is not None
         return self._features(seen, self._planned(seen, draw))[1]
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mmrl import UserError
-from mmrl.api.policies import SETTINGS, ActingPolicy, Flow, Normal, PolicyConfig, options, picture_of, settings_of, state_of
+from mmrl.api.policies import SETTINGS, ActingPolicy, Flow, Normal, PolicyConfig, options, picture_of, read_settings, state_of
 from mmrl.api.simulators.types import Observation
 
 HEADS = ("normal", "flow")
@@ -125,7 +125,7 @@ class Small(ActingPolicy):
 
 def _kind(model: str, folder: Path | None) -> str:
     if folder is not None:
-        if not (found := settings_of(folder)):
+        if not (found := read_settings(folder)):
             raise UserError(f"{str(folder)!r} has no {SETTINGS}: it is not a policy that acts", key="policy.model")
         return str(found.get("model"))
     if model not in ("cnn", "mlp"):
