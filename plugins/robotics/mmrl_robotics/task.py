@@ -14,6 +14,12 @@ APART = 100_000_000
 SPLITS = ("demo", "train", "test")
 CALLS = 64
 """Number of prompts for each demonstration, one for each call, modulo its length."""
+RENAMED = {
+    "difference": "potential_based",
+    "until_success": "terminate_on_success",
+    "deadline": "time_limit_terminates",
+}
+"""Options of version 0.1 -> their names."""
 
 
 class Episodes(Task):
@@ -35,26 +41,27 @@ class Episodes(Task):
         held_out: int = 2000,
         stages: Mapping[str, float] | None = None,
         reward: Literal["stages", "own", "none"] = "stages",
-        difference: bool | None = None,
-        until_success: bool = True,
-        deadline: bool = False,
+        potential_based: bool | None = None,
+        terminate_on_success: bool = True,
+        time_limit_terminates: bool = False,
         max_steps: int | None = None,
         **options: Any,
     ) -> None:
         """simulator: its id. variant: a variant of the simulator, in every split but `demo`. demos, starts, held_out: episodes of
-        the splits. stages, reward, max_steps: see `mmrl.api.simulators.types.Simulation`. difference, until_success, deadline:
-        its `potential_based` (by default true with reward = "stages"), `terminate_on_success` and `time_limit_terminates`.
-        options: the simulator's own."""
+        the splits. stages, reward, potential_based (by default true with reward = "stages"), terminate_on_success,
+        time_limit_terminates, max_steps: see `mmrl.api.simulators.types.Simulation`. options: the simulator's own."""
+        for old in RENAMED.keys() & options.keys():
+            raise UserError(f"the option {old!r} is called {RENAMED[old]!r} since version 0.2: rename it")
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             check_integer(name, value, 1, APART)
         if max_steps is not None:
             check_integer("max_steps", max_steps, 1, 1_000_000)
-        by_change = True if difference is None else difference
-        for name, flag in (("difference", by_change), ("until_success", until_success), ("deadline", deadline)):
-            check_type(name, flag, bool)
+        check_type("potential_based", True if potential_based is None else potential_based, bool)
+        check_type("terminate_on_success", terminate_on_success, bool)
+        check_type("time_limit_terminates", time_limit_terminates, bool)
         check_choice("reward", reward, ("stages", "own", "none"))
-        if difference is not None and reward != "stages":
-            said = f"difference = {str(difference).lower()}"
+        if potential_based is not None and reward != "stages":
+            said = f"potential_based = {str(potential_based).lower()}"
             raise UserError(f'{said} is for stages, and reward = "{reward}" has none: leave one of them out')
         for name, worth in (stages or {}).items():
             if isinstance(worth, bool) or not isinstance(worth, int | float) or not abs(worth) < 1e6:
@@ -66,9 +73,9 @@ class Episodes(Task):
             options=options,
             max_steps=max_steps,
             reward=reward,
-            potential_based=by_change,
-            terminate_on_success=until_success,
-            time_limit_terminates=deadline,
+            potential_based=potential_based is not False,
+            terminate_on_success=terminate_on_success,
+            time_limit_terminates=time_limit_terminates,
             **({"stages": dict(stages)} if stages else {}),
         )
 

@@ -42,10 +42,11 @@ def test_a_variant_is_for_what_is_trained_and_held_out_and_not_for_demonstration
         ({"reward": "dense"}, "reward = 'dense' is unknown: choose one of stages, own, none"),
         ({"stages": {"grasped": "much"}}, r"stages.grasped = 'much' must be a number"),
         ({"stages": {"grasped": float("nan")}}, r"stages.grasped = nan must be a number"),
-        ({"difference": "yes"}, "difference = 'yes' must be true or false"),
-        ({"deadline": 1}, "deadline = 1 must be true or false"),
-        ({"difference": True, "reward": "own"}, 'difference = true is for stages, and reward = "own" has none'),
-        ({"difference": False, "reward": "none"}, 'difference = false is for stages, and reward = "none" has none'),
+        ({"until_success": True}, "the option 'until_success' is called 'terminate_on_success' since version 0.2: rename it"),
+        ({"potential_based": "yes"}, "potential_based = 'yes' must be true or false"),
+        ({"time_limit_terminates": 1}, "time_limit_terminates = 1 must be true or false"),
+        ({"potential_based": True, "reward": "own"}, 'potential_based = true is for stages, and reward = "own" has none'),
+        ({"potential_based": False, "reward": "none"}, 'potential_based = false is for stages, and reward = "none" has none'),
     ],
 )
 def test_options_that_cannot_be(options, message):
@@ -54,7 +55,7 @@ def test_options_that_cannot_be(options, message):
 
 
 def test_the_difference_is_what_stages_pay_unless_it_is_switched_off():
-    paid = [Episodes(simulator="tabletop/table", **options).simulation for options in ({}, {"difference": False})]
+    paid = [Episodes(simulator="tabletop/table", **options).simulation for options in ({}, {"potential_based": False})]
     assert [(s.reward, s.potential_based) for s in paid] == [("stages", True), ("stages", False)]
     assert Episodes(simulator="tabletop/table", reward="own").simulation.reward == "own"
 
