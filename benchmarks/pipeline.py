@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 import pipeline_costs as sources
-from pipeline_model import Costs, Faults, Job, Plan, best_interval, colocated, endure, hybrid, losses, separate, simulate
+from pipeline_faults import Faults, best_interval, endure
+from pipeline_model import Costs, Job, Plan, colocated, hybrid, losses, separate, simulate
 
 STEPS, SKIP = 8, 3
 """Simulated steps, and the first of them that are left out while the pipeline fills."""

@@ -14,7 +14,8 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import pipeline_costs as sources
 import pipeline_model as model
 from model_shapes import shape
-from pipeline_model import Costs, Faults, Job, Network
+from pipeline_faults import Faults, best_interval, endure
+from pipeline_model import Costs, Job, Network
 
 EVEN = Job(prompts=8, group=4, prompt_tokens=100, length=50, spread=0.0, limit=64)
 UNEVEN = replace(EVEN, prompts=32, spread=0.8)
@@ -160,14 +161,14 @@ def test_faults_cost_what_young_says():
     """First order: checkpoints take C / tau, a fault loses half an interval and the restart."""
     faults = Faults(mean_hours=1000, checkpoint_s=20, restart_s=100)
     between = 1000 * 3600 / 512
-    every = round(model.best_interval(faults, 512) / 10)
+    every = round(best_interval(faults, 512) / 10)
     assert every == round((2 * 20 * between) ** 0.5 / 10)
-    found = model.endure(10.0, 512, every, faults, steps=100_000)
+    found = endure(10.0, 512, every, faults, steps=100_000)
     tau = every * 10
     assert found["kept"] == pytest.approx(1 / (1 + 20 / tau + (tau / 2 + 100) / between), abs=0.01)
     assert found["restarts"] == pytest.approx(100_000 * 10 / found["kept"] / between, rel=0.15)
     for other in (every // 4, every * 4):
-        assert model.endure(10.0, 512, other, faults, steps=100_000)["kept"] < found["kept"]
+        assert endure(10.0, 512, other, faults, steps=100_000)["kept"] < found["kept"]
 
 
 def run_folder(path, costs, steps, prompts=8, group=4, limit=64):

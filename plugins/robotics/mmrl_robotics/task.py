@@ -14,11 +14,7 @@ APART = 100_000_000
 SPLITS = ("demo", "train", "test")
 CALLS = 64
 """Number of prompts for each demonstration, one for each call, modulo its length."""
-RENAMED = {
-    "difference": "potential_based",
-    "until_success": "terminate_on_success",
-    "deadline": "time_limit_terminates",
-}
+RENAMED = {"difference": "potential_based", "until_success": "terminate_on_success", "deadline": "time_limit_terminates"}
 """Options of version 0.1 -> their names."""
 
 
