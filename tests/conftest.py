@@ -16,10 +16,15 @@ import forked
 from mmrl.registry.plugins import _registry
 
 
+def pytest_collection() -> None:
+    gc.disable()  # of what collecting makes nothing is garbage
+
+
 def pytest_collection_finish() -> None:
     """Leave what was collected and imported out of garbage collections, which would walk through all of it in every test."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
