@@ -1,25 +1,19 @@
-"""The training step of each kind of stage."""
+"""The training step of each kind of stage: `mmrl.train.stages.KIND` has that of the stages of this kind."""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from mmrl.config.sections import DistillStage, RlStage, SftStage, Training
+from mmrl.config.sections import RlStage, Training
 from mmrl.train.stages.base import Steps as Steps
-from mmrl.train.stages.distill import DistillSteps
-from mmrl.train.stages.imitation import ImitatingSteps
-from mmrl.train.stages.rl import RlSteps
-from mmrl.train.stages.sft import SftSteps
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
 
 def steps_of(run: StageContext, stage: Training) -> Steps:
-    """The object that runs the steps of a stage."""
-    if isinstance(stage, SftStage):
-        return SftSteps(run, stage)
-    if isinstance(stage, DistillStage):
-        return DistillSteps(run, stage)
-    assert isinstance(stage, RlStage)
-    return ImitatingSteps(run, stage) if stage.imitation else RlSteps(run, stage)
+    """The object that runs the steps of a stage, of the class that its module calls `STEPS`."""
+    name = "imitation" if isinstance(stage, RlStage) and stage.imitation else stage.kind
+    found: Steps = importlib.import_module(f"{__name__}.{name}").STEPS(run, stage)
+    return found

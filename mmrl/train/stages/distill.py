@@ -71,3 +71,6 @@ class DistillSteps(Steps):
         if self.collector.with_expert:
             groups = [[run.policy.following(r) for r in group if r.num_calls] for group in groups]
         return dict(zip(taken, groups, strict=True))
+
+
+STEPS = DistillSteps

@@ -46,3 +46,6 @@ class ImitatingSteps(RlSteps):
             memory["sasr_last"] = metrics["grad_norm"]
             memory.setdefault("sasr_first", metrics["grad_norm"])
         return metrics
+
+
+STEPS = ImitatingSteps

@@ -204,3 +204,6 @@ class RlSteps(Steps):
 
     def close(self) -> None:
         self.sampler.close()
+
+
+STEPS = RlSteps

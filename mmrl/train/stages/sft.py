@@ -29,3 +29,6 @@ class SftSteps(Steps):
         rollouts = self.demonstrated(self.stage.batch_size)
         metrics = self.update(self.pack(rollouts, ones(rollouts)))
         return {k: metrics[k] for k in ("loss", "grad_norm", "learning_rate")}
+
+
+STEPS = SftSteps
