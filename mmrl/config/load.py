@@ -90,6 +90,7 @@ def describe_validation_error(err: ValidationError) -> str:
     fault = err.errors()[0]
     loc = fault["loc"]  # for a stage, pydantic inserts its kind at the third position
     path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
+    path = [part for part in path if not re.search(r"[\[(]", str(part))]  # of a union, pydantic names the member that it tried
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
         plain = ".".join(str(part) for part in path if not isinstance(part, int))

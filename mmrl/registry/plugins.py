@@ -186,6 +186,8 @@ class Registry:
             raise PluginError(
                 f"sampling rule {spec.id!r}: its target {spec.target!r} gave a {type(rule).__name__}: subclass mmrl.SamplingRule"
             )
+        if rule.phase not in ("score", "select"):
+            raise PluginError(f'sampling rule {spec.id!r}: phase = {rule.phase!r} is unknown: choose "score" or "select"')
         return rule
 
     def _built(self, spec: Spec, options: Mapping[str, Any]) -> Any:

@@ -1401,7 +1401,7 @@ ENTRIES = {
         to=2, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, True, 2)]), why="it is spread over two"
     ),
     "compute.learners": Effect(
-        to=2, seen=refused("and this is one process: start the run with `mmrl train`"), why="there would be two: test_learners.py"
+        to=2, seen=refused("but this is one process: start the run with `mmrl train`"), why="there would be two: test_learners.py"
     ),
     "compute.weights": Effect(
         to="replicated", each=True, patch=two, seen=both(lambda r: r.spread, True, False), why="each learner holds all of them"

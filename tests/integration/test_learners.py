@@ -338,7 +338,7 @@ def test_a_port_in_use(command):
 
 
 def test_one_process_is_not_several(tmp_path):
-    with pytest.raises(UserError, match=r"compute\.learners = 2, and this is one process: start the run with `mmrl train`"):
+    with pytest.raises(UserError, match=r"compute\.learners = 2, but this is one process: start the run with `mmrl train`"):
         runs.run(runs.toy_config(tmp_path, compute={"learners": 2}))
     assert list(tmp_path.iterdir()) == []
 

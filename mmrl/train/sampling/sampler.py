@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mmrl.api.errors import PluginError
 from mmrl.api.interfaces import Task
 from mmrl.api.sampling import Group, SamplingRule
 from mmrl.api.seeds import derive
@@ -72,7 +73,7 @@ class Sampler:
             left = 1 - len(kept) / len(step.sampled)
             found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/filtered_share": left}
         for rule in self.rules:
-            found.counts |= rule.counts(found.everything)
+            found.counts |= _counted(rule, found.everything)
         found.counts |= self.source.metrics() | collected_figures(self.run.collector)
         return found
 
@@ -93,6 +94,24 @@ class Sampler:
 
     def close(self) -> None:
         """Do nothing: there is nothing to stop between steps."""
+
+
+def _applied(rule: SamplingRule, groups: list[Group], step: SamplingStep) -> list[Group]:
+    """The groups that a rule returns. Raises PluginError if they are none, or if a rule that scores has left some out."""
+    name, found = f"sampling rule {type(rule).__name__}", rule(groups, step)
+    if not isinstance(found, list) or not all(isinstance(group, Group) for group in found):
+        raise PluginError(f"{name} must return a list of groups, not {type(found).__name__}: is the `return` missing?")
+    if rule.phase == "score" and len(found) < len(groups):
+        raise PluginError(f'{name} left groups out in the phase "score": write `phase = "select"` in its class')
+    return found
+
+
+def _counted(rule: SamplingRule, groups: Sequence[Group]) -> dict[str, float]:
+    counts = dict(rule.counts(groups))
+    for name, value in counts.items():
+        if not isinstance(value, int | float):
+            raise PluginError(f"sampling rule {type(rule).__name__}: counts() must return numbers, and {name!r} is {value!r:.80}")
+    return counts
 
 
 class SamplingStep:
@@ -175,7 +194,7 @@ class SamplingStep:
         """The groups that remain after these selecting rules."""
         for number, rule in enumerate(rules):
             self.before = rules[:number]
-            groups = rule(groups, self)
+            groups = _applied(rule, groups, self)
         return groups
 
     def greedy(self, groups: Mapping[int, Group]) -> dict[int, Group]:
@@ -186,7 +205,7 @@ class SamplingStep:
             found = collect_groups(self.run.collector, taken, dict.fromkeys(how, 1), how, self.at.version)
         tried = [_beside(g, rollouts) for g, rollouts in zip(groups.values(), found, strict=True)]
         for rule in self.sampler.scoring:
-            tried = rule(tried, self) if rule.per_rollout else tried
+            tried = _applied(rule, tried, self) if rule.per_rollout else tried
         return dict(zip(groups, tried, strict=True))
 
     def _scored(self, taken: Mapping[int, EncodedPrompt | None]) -> list[Group]:
@@ -196,7 +215,7 @@ class SamplingStep:
         def work() -> dict[int, Group]:
             groups = self._complete(own_shard(taken))
             for rule in self.sampler.scoring:
-                groups = rule(groups, self)
+                groups = _applied(rule, groups, self)
             numbered: dict[int, Group] = {}
             for group in groups:
                 group.unaided = group.rewards

@@ -54,6 +54,10 @@ class Main(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            if args[0].isidentifier() and Path(f"{args[0]}.py").is_file():
+                raise UserError(
+                    f"no command {args[0]!r}: {args[0]}.py is here and not loaded. Try: mmrl --plugin ./{args[0]}.py ..."
+                )
             raise UserError(f"no command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))} `mmrl --help` lists them")
         return super().resolve_command(ctx, args)
 

@@ -21,7 +21,7 @@ from mmrl.api.signals import write_to_terminal
 from mmrl.config.sections import Training
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.ui.report.eta import TimeEstimator
-from mmrl.ui.report.terminal_panel import SHOWN, STOPPING, Sample, Seen, figure, panel
+from mmrl.ui.report.terminal_panel import STOPPING, Sample, Seen, figure, panel, shown_metrics
 from mmrl.ui.report.text import duration, visible
 
 DRAWINGS = 2
@@ -84,9 +84,9 @@ class Show:
         with self.lock:
             pace.step(now)
             self.seen.values, self.seen.sample = metrics, sample or self.seen.sample
-            self.seen.history.append(metrics.get(SHOWN[pace.kind][0][0], math.nan))
+            self.seen.history.append(metrics.get(shown_metrics(pace.kind)[0][0], math.nan))
         if not self.live and (pace.done == pace.steps or pace.done % max(1, pace.steps // 10) == 0):
-            figures = "  ".join(f"{label} {figure(metrics, key)}" for key, label in SHOWN[pace.kind])
+            figures = "  ".join(f"{label} {figure(metrics, key)}" for key, label in shown_metrics(pace.kind))
             self._say(f"  step {pace.done}/{pace.steps}  {figures}  {self._left(now)}")
 
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:

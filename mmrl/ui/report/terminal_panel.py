@@ -40,6 +40,8 @@ SHOWN = {
         ("time/step", "s/step"),
     ),
 }
+
+
 """Stage kind -> (metric, its label); the first metric is drawn as a sparkline."""
 BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " _.:-=+*#"
 """Characters of a sparkline; the second set for terminals without Unicode."""
@@ -96,6 +98,11 @@ class Sample:
             thinking=len(thinking[0]),
             outcome=", ".join(outcome),
         )
+
+
+def shown_metrics(kind: str) -> Sequence[tuple[str, str]]:
+    """(metric, label) of what is shown of a stage of this kind, the most important first."""
+    return SHOWN.get(kind, SHOWN["sft"])
 
 
 @dataclass
@@ -219,7 +226,7 @@ def _bar(share: float, width: int, plain: bool) -> Text:
 
 def _figures(seen: Seen, width: int) -> list[Text]:
     """Labels and values of the metrics, in columns; in several rows of columns if the terminal is narrow."""
-    shown = SHOWN[seen.pace.kind]
+    shown = shown_metrics(seen.pace.kind)
     columns = [max(len(label) + 2, LABEL) for _, label in shown]
     if sum(columns) > width:
         columns = [max(columns)] * len(columns)
@@ -231,7 +238,7 @@ def _figures(seen: Seen, width: int) -> list[Text]:
 
 
 def _curve(seen: Seen, width: int, plain: bool) -> list[Text]:
-    label = SHOWN[seen.pace.kind][0][1]
+    label = shown_metrics(seen.pace.kind)[0][1]
     last = list(seen.history)[-max(1, width - LABEL - ENDS) :]
     known = [v for v in last if math.isfinite(v)]
     if not known:

@@ -69,7 +69,7 @@ def test_one_environment_does_what_that_of_a_process_does(made):
         batch.step(torch.full((1, 7), torch.nan), active)
     batch.close()
     batch.close()
-    with pytest.raises(UserError, match="was closed"):
+    with pytest.raises(UserError, match="is closed"):
         batch.reset(seeds)
 
 
