@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from cases import mostly_slow
 from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, with_defaults
@@ -21,6 +20,7 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry.plugins import Registry
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy
 import pytest
 
-from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.processes import EnvironmentProcesses
+from mmrl.testing.cases import mostly_slow
 from processes import alive, gone
 
 WHAT = "toy/environment"

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 import runs
-from cases import mostly_slow
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.api.specs import AlgorithmSpec
@@ -32,6 +31,7 @@ from mmrl.data.prompts import gold_completion, load_prompts, prompt_at
 from mmrl.policies.vlm.tiny import build
 from mmrl.registry import plugins
 from mmrl.registry.importing import load_target
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.smoke import smoke

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image, ImageDraw
 
-from cases import mostly_slow
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.config import load as configs
 from mmrl.registry import plugins
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.ui.cli import main

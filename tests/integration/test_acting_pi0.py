@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 import runs
-from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.run_file import check_model
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke

@@ -13,12 +13,12 @@ import tomli_w
 from click.testing import CliRunner
 
 import runs
-from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import wilson
 from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_jsonl, read_run
 from mmrl.run_folder.webp import decode_webp
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke

@@ -11,13 +11,13 @@ import mmrl.train.run
 import mmrl.train.start
 import runs
 import vlm_cases as cases
-from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.results import Evaluation
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
 from mmrl.train.start import evaluate_only, load_policy, lock_run_folder
 

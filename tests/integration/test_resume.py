@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import runs
-from cases import mostly_slow
+from mmrl.testing.cases import mostly_slow
 
 KILLER = """
 import os, signal, sys
@@ -33,8 +33,8 @@ def die(folder, at):
     runs.run(runs.toy_config(folder, checkpoint={{"every": 2, "keep": 9}}))
     sys.stdout.flush()
 
-first, last = map(int, sys.argv[2:])
-for at in range(first, last + 1):  # each in a process of its own, which needn't import torch again
+first, last, apart = map(int, sys.argv[2:])
+for at in range(first, last + 1, apart):  # each in a process of its own, which needn't import torch again
     if not (child := os.fork()):
         die(Path(sys.argv[1]) / str(at), at)
         os._exit(0)
@@ -113,10 +113,11 @@ def test_at_the_edge_of_an_epoch(tmp_path):
     assert sorted(drawn[:16]) == sorted(drawn[16:32]) and drawn[:16] != drawn[16:32]
 
 
-def killed_and_resumed(whole, tmp_path, first, last):
-    """Kills a run at each of these writes of a checkpoint, one run for each, and goes on with it. How many there were."""
+def killed_and_resumed(whole, tmp_path, first, last, apart=1):
+    """Kills a run at each of these writes of a checkpoint, `apart` from each other, one run for each, and goes on with it. How many
+    there were."""
     script = KILLER.format(support=str(Path(runs.__file__).parent))
-    command = [sys.executable, "-c", script, str(tmp_path), str(first), str(last)]
+    command = [sys.executable, "-c", script, str(tmp_path), str(first), str(last), str(apart)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     said = [tuple(map(int, line.split())) for line in done.stdout.splitlines() if re.fullmatch(r"\d+ -?\d+", line)]
     killed = [at for at, code in said if code == -signal.SIGKILL]
@@ -130,15 +131,15 @@ def killed_and_resumed(whole, tmp_path, first, last):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [1, pytest.param(9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at", [1, 9])
 def test_killed_while_a_checkpoint_is_written(whole, tmp_path, at):
     assert killed_and_resumed(whole, tmp_path, at, at) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_killed_between_any_two_writes_of_a_checkpoint(whole, tmp_path):
-    assert 12 <= killed_and_resumed(whole, tmp_path, 1, 999) < 999
+def test_killed_at_every_other_write_of_a_checkpoint(whole, tmp_path):
+    assert 6 <= killed_and_resumed(whole, tmp_path, 2, 999, apart=2) < 499
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import torch
 import forked
 import runs
 import vlm_cases as cases
-from cases import mostly_slow
 from mmrl.api.errors import UserError
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.start import evaluate_only
 
 RUN_FILE = """

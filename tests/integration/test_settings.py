@@ -16,7 +16,6 @@ import mmrl.train.stages.sft
 import mmrl.train.start
 import mmrl.train.update.pack_conversations
 import runs
-from cases import mostly_slow
 from mmrl.algorithms.advantage import group_relative
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
@@ -26,6 +25,7 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.results import Evaluation
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.run_folder.writer import RunFolder
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
 from mmrl.train.run import Run
 from mmrl.train.sampling.groups import Group

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 import runs
-from cases import mostly_slow
 from mmrl.api.seeds import derive
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.testing.cases import mostly_slow
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 WORDS = '''

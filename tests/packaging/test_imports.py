@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cases import mostly_slow
+from mmrl.testing.cases import mostly_slow
 
 HEAVY = {
     "torch",

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 import vlm_cases as cases
-from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
@@ -18,6 +17,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.policies.vlm.vocabulary import read_vocabulary
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.parts import skeleton
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack

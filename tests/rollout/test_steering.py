@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 import runs
 import vlm_cases as cases
-from cases import mostly_slow
 from mmrl.api.errors import UserError
 from mmrl.api.media.clips import VideoFrames
 from mmrl.api.types import Prompt, user_message
@@ -21,6 +20,7 @@ from mmrl.rollout.generate import steering as module
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.steering import SteeredLayer, Steering, Switch
+from mmrl.testing.cases import mostly_slow
 from mmrl.ui.cli import main
 
 LONG = 14

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from boards import board
-from cases import mostly_slow
 from damage import damages, whole
 from long_runs import write_run
 from mmrl import UserError
+from mmrl.testing.cases import mostly_slow
 from mmrl.ui.board import pages, rollouts, run_queries, sections
 from mmrl.ui.board.index import Index
 from mmrl.ui.board.run_paths import NotFound, RunPaths, index_file

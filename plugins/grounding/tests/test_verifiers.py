@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_grounding import geometry, reading, verifiers
 
-from cases import mostly_slow
 from mmrl import Case, Score
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.registry import plugins
+from mmrl.testing.cases import mostly_slow
 
 BOX = [40, 40, 60, 60]
 TRUTH = [{"bbox_2d": [40, 40, 60, 60], "label": "red oval"}, {"bbox_2d": [10, 70, 40, 90], "label": "blue arch"}]

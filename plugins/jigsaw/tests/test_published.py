@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from mmrl_jigsaw import jigsaw_r1, ssl4rl
 
-from cases import mostly_slow
 from mmrl import Case
 from mmrl.registry import plugins
+from mmrl.testing.cases import mostly_slow
 
 TABLE = Path(__file__).parents[3] / "tests" / "golden" / "rewards.jsonl"
 ROWS = {"grid": 27, "grid-format": 27, "pair": 23, "letter-format": 23, "digit": 17, "digit-format": 17}

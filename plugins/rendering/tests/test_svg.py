@@ -11,7 +11,7 @@ from mmrl_rendering import svg
 from mmrl_rendering.code import render
 from mmrl_rendering.svg import Refused, clean
 
-from cases import mostly_slow
+from mmrl.testing.cases import mostly_slow
 
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">'
 RECT = '<rect x="10" y="20" width="30" height="40" fill="red"/>'

@@ -11,9 +11,9 @@ from mmrl_rendering.code import render
 from mmrl_rendering.task import Charts, Own, Svg
 from PIL import Image
 
-from cases import mostly_slow
 from mmrl import UserError
 from mmrl.testing import check_plugin
+from mmrl.testing.cases import mostly_slow
 
 CODE = '<svg viewBox="0 0 100 50"><rect width="{0}" height="30" fill="red"/></svg>'
 CHART = {"type": "pie", "title": "T", "labels": ["a", "b"], "series": [{"values": [1, 3]}]}

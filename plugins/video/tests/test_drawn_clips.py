@@ -11,8 +11,8 @@ from mmrl_video.drawn import films, moves, plots, story
 from mmrl_video.drawn.plots import Stage
 from mmrl_video.drawn.shapes import COLOURS
 
-from cases import mostly_slow
 from mmrl.api.tasks.image_sources import chance
+from mmrl.testing.cases import mostly_slow
 
 STAGES = {"small": Stage(), "middle": Stage(width=224, height=224, rate=4, shortest_s=6, longest_s=8, grid_s=0.5, objects=4)}
 

@@ -19,11 +19,11 @@ from mmrl_video.drawn.shapes import COLOURS
 from mmrl_video.drawn.temporal import Grounding
 from mmrl_video.drawn.tracking import Tracking
 
-from cases import mostly_slow
 from mmrl import Case, CoordinateFormat, ImageProcessing, UserError
 from mmrl.api.media.decoding import cached_frames, probe
 from mmrl.registry import plugins
 from mmrl.testing import check_task
+from mmrl.testing.cases import mostly_slow
 
 IDS = {
     **{"choice": Choice, "number": Number, "ocr": Reading, "open": Telling, "regression": Measure, "temporal": Grounding},

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_video import seed_bench_r1, temporal_r1, time_r1, timezero, video_r1, video_rts, videochat_r1, videossr
 
-from cases import mostly_slow
 from mmrl import Case
 from mmrl.registry import plugins
+from mmrl.testing.cases import mostly_slow
 
 
 def texts(*pieces, most=10):

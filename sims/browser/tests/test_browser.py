@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cases import mostly_slow
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Screens
+from mmrl.testing.cases import mostly_slow
 
 COUNT = """<body style="margin:0"><button id=b style="position:absolute;left:100px;top:80px;width:80px;height:40px">go</button>
 <p id=out>0</p><input id=i style="position:absolute;left:10px;top:150px">

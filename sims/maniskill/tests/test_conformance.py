@@ -1,4 +1,4 @@
-"""The conformance kit on three tasks with states, and on one of them with pictures."""
+"""The conformance kit on one task with states and on another with pictures; each takes minutes."""
 
 import dataclasses
 
@@ -10,7 +10,6 @@ from mmrl.api.specs import SimulatorSpec
 from mmrl.testing.simulators import check_simulator
 
 SPECS = {spec.id.partition("/")[2]: spec for spec in mmrl_maniskill.mmrl_simulators()}
-TASKS = ("pick-cube", "push-cube", "stack-cube")
 
 
 def blind(spec: SimulatorSpec) -> SimulatorSpec:
@@ -20,9 +19,9 @@ def blind(spec: SimulatorSpec) -> SimulatorSpec:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("task", TASKS)
-def test_states_conform_without_vulkan(task: str, python: str | None) -> None:
-    report = check_simulator(blind(SPECS[task]), ManiSkill, n=2, options={"obs": "state", "rendering": "none", "python": python})
+def test_states_conform_without_vulkan(python: str | None) -> None:
+    options = {"obs": "state", "rendering": "none", "python": python}
+    report = check_simulator(blind(SPECS["stack-cube"]), ManiSkill, n=2, options=options)
     assert report.ok, str(report)
     skipped = {r.name for r in report.results if r.note.startswith("skipped")}
     assert skipped == {"expert_is_in_range", "render_gives_pictures"}

@@ -8,7 +8,7 @@ from mmrl_tabletop import VARIANTS
 from mmrl_tabletop.settings import TASKS
 from mmrl_tabletop.table import Table
 
-from cases import mostly_slow
+from mmrl.testing.cases import mostly_slow
 
 N = 256
 

@@ -11,7 +11,7 @@ from mmrl_tabletop.solids import keys as keys_of
 from mmrl_tabletop.table import Table
 from mmrl_tabletop.things import BALL, BOX, CONE, CYLINDER, PRISM
 
-from cases import mostly_slow
+from mmrl.testing.cases import mostly_slow
 
 S, FAR = 20, 99
 
