@@ -114,8 +114,7 @@ def test_at_the_edge_of_an_epoch(tmp_path):
 
 
 def killed_and_resumed(whole, tmp_path, first, last, apart=1):
-    """Kills a run at each of these writes of a checkpoint, `apart` from each other, one run for each, and goes on with it. How many
-    there were."""
+    """Kills a run at each of these writes of a checkpoint, `apart` from each other, and goes on with it. How many there were."""
     script = KILLER.format(support=str(Path(runs.__file__).parent))
     command = [sys.executable, "-c", script, str(tmp_path), str(first), str(last), str(apart)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
