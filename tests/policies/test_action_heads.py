@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmrl.api.simulators import noise
@@ -55,6 +55,7 @@ def test_openvla_bins_and_ids_are_the_published_ones():
 
 
 @given(st.integers(2, 1024), st.floats(-1, 1))
+@example(256, 1.0)
 def test_uniform_bins_are_near_their_numbers_and_stay_what_they_are(bins, x):
     tokens = ActionTokens(bins=bins)
     found = tokens.bin_of(torch.tensor([x], dtype=torch.float64))

@@ -29,6 +29,8 @@ from typing import IO, Any, NoReturn
 
 ALSO = ("mmrl.train.start", "mmrl.train.trackers.tensorboard", "tensorboard.summary.writer.event_file_writer", "mmrl.ui.report")
 """What most commands import, besides torch, a model and the command line."""
+PYTHONPATH = {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
+"""As it was before any test."""
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
 
@@ -188,7 +190,7 @@ def _server() -> socket.socket:
     here, there = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, __file__, str(there.fileno())],
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},  # which the test that is first may have set for itself
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | PYTHONPATH,  # the first test may have set its own
         pass_fds=[there.fileno()],
         stdin=subprocess.DEVNULL,
         start_new_session=True,

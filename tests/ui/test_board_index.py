@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from long_runs import rollout, write_run
@@ -103,6 +103,7 @@ def test_lines_that_can_not_be_read_are_counted_and_passed_over(run: Path, tmp_p
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 2 * CHUNK), min_size=1, max_size=4), st.integers(2, 50), st.integers(0, 99))
+@example([1, 1], 10, 2)  # a metric that comes with the second call
 def test_columns_hold_every_value_however_they_grew(sizes: list[int], points: int, seed: int) -> None:
     chance = random.Random(seed)
     db = sqlite3.connect(":memory:")
