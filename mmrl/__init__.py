@@ -6,6 +6,7 @@ These names are what a plugin imports; nothing heavy is imported with them.
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from mmrl.api.alarms import AlarmReading
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.errors import EnvironmentFailed, NoGold, UserError
@@ -13,7 +14,17 @@ from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
 from mmrl.api.moved import MovedFinder, no_attribute
 from mmrl.api.sampling import SamplingRule
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.specs import (
+    AlarmSpec,
+    AlgorithmSpec,
+    PolicySpec,
+    SamplingRuleSpec,
+    SimulatorSpec,
+    StageSpec,
+    TaskSpec,
+    TrackerSpec,
+    VerifierSpec,
+)
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user_message
 
@@ -24,6 +35,8 @@ if MovedFinder not in sys.meta_path:
 
 __all__ = [
     "CONTRACT",
+    "AlarmReading",
+    "AlarmSpec",
     "AlgorithmSpec",
     "Case",
     "Conversation",
@@ -43,6 +56,7 @@ __all__ = [
     "Score",
     "Simulator",
     "SimulatorSpec",
+    "StageSpec",
     "Status",
     "Task",
     "TaskSpec",

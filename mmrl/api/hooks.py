@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.specs import (
+    AlarmSpec,
+    AlgorithmSpec,
+    PolicySpec,
+    SamplingRuleSpec,
+    SimulatorSpec,
+    StageSpec,
+    TaskSpec,
+    TrackerSpec,
+    VerifierSpec,
+)
 
 if TYPE_CHECKING:
     import click
@@ -53,6 +63,16 @@ def mmrl_algorithms() -> Sequence[AlgorithmSpec]:  # type: ignore[empty-body]
 @hookspec
 def mmrl_sampling_rules() -> Sequence[SamplingRuleSpec]:  # type: ignore[empty-body]
     """The sampling rules that this plugin brings: they change a step's groups before the update."""
+
+
+@hookspec
+def mmrl_stages() -> Sequence[StageSpec]:  # type: ignore[empty-body]
+    """The kinds of stages that this plugin brings: they decide what a training step does."""
+
+
+@hookspec
+def mmrl_alarms() -> Sequence[AlarmSpec]:  # type: ignore[empty-body]
+    """The alarms that this plugin brings: they warn or stop a run when its metrics go wrong."""
 
 
 @hookspec

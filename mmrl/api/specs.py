@@ -164,6 +164,26 @@ class SamplingRuleSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec(Spec):
+    """A kind of stage: the target is a class that runs its steps, a `mmrl.api.stages.SampledSteps`, called as
+    `target(run, stage, **options)`. A run file gives the id as the stage's `kind`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmSpec(Spec):
+    """An alarm: the target is a function `(history, **options) -> AlarmReading | None`, called after each step with the stage's
+    `MetricHistory`. `summary` is the alarm's title in reports.
+
+    It is on in runs with a task of its plugin, and in runs whose `[limits.alarms]` names it.
+    """
+
+    warn: float | None = None
+    """A reading that reaches this gives a warning, once per stage; at least 0."""
+    stop: float | None = None
+    """A reading that reaches this stops the run; at least 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerSpec(Spec):
     """A tracker, which logs metrics: the target makes a `mmrl.Tracker` from the options."""
 

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from mmrl.api.errors import UserError
 from mmrl.api.settings import parse_value
 from mmrl.config.renamed import RENAMED, REPLACED
-from mmrl.config.sections import STAGES, RunConfig
+from mmrl.config.sections import STAGES, PluginStage, RunConfig
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -104,7 +104,8 @@ def describe_validation_error(err: ValidationError) -> str:
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
-        return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
+        kinds = ", ".join(f'kind = "{kind}"' for kind in STAGES)
+        return f"{where!r} needs {kinds}, or the id of a plugin's stage (mmrl list stages)"
     found = fault.get("input")
     message = describe_error(fault).rstrip(".")
     if not path:
@@ -124,7 +125,7 @@ def _known_keys(loc: Sequence[int | str]) -> list[str]:
     for part in loc:
         if isinstance(part, int):
             continue
-        model = STAGES[part] if model is None else _section(model.model_fields[part].annotation)
+        model = STAGES.get(part, PluginStage) if model is None else _section(model.model_fields[part].annotation)
     return list(model.model_fields)
 
 

@@ -14,21 +14,19 @@ from mmrl.config.compute import ComputeConfig
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.stages import (
     EXPERT,
-    PARTS,
     STAGES,
     ConditionConfig,
     CriticConfig,
     DistillStage,
     ImitationConfig,
     LengthConfig,
-    PartConfig,
+    PluginStage,
     RlStage,
     RuleConfig,
-    SelectConfig,
     SftStage,
     Stage,
-    Training,
 )
+from mmrl.config.training import PARTS, PartConfig, SelectConfig, Training
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
 
 __all__ = [
@@ -43,6 +41,7 @@ __all__ = [
     "LengthConfig",
     "LoraConfig",
     "PartConfig",
+    "PluginStage",
     "PolicyConfig",
     "RlStage",
     "RuleConfig",
@@ -260,6 +259,11 @@ class Alarm(Section):
     stop: Threshold | None = None
     """The metric reaching this stops the run."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_stops(cls, value: Any) -> Any:
+        return {"stop": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
     @model_validator(mode="after")
     def _warns_first(self) -> Alarm:
         if self.warn is not None and self.stop is not None and self.warn > self.stop:
@@ -288,10 +292,9 @@ class LimitsConfig(Section):
     reward_hacking: Alarm = Alarm(warn=0.05)
     """Decrease of the held-out metric from its best value, while a part of the reward is higher than it was then."""
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _a_number_stops(cls, value: Any) -> Any:
-        return {"stop": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+    alarms: dict[str, Alarm] = {}
+    """Thresholds of plugins' alarms by id, see `mmrl list alarms`. The alarms of a plugin are on if one of the tasks is the
+    plugin's, or if they are named here."""
 
 
 class RunConfig(Section):

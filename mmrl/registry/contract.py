@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 import mmrl
 from mmrl.api import hooks as hookspecs
 from mmrl.api.errors import UserError, did_you_mean, is_finite
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.specs import (
+    AlarmSpec,
+    AlgorithmSpec,
+    PolicySpec,
+    SamplingRuleSpec,
+    SimulatorSpec,
+    Spec,
+    StageSpec,
+    TaskSpec,
+    TrackerSpec,
+    VerifierSpec,
+)
 from mmrl.registry.distributions import DISTRIBUTION
 
 KINDS: dict[str, type[Spec]] = {
@@ -24,6 +35,8 @@ KINDS: dict[str, type[Spec]] = {
     "policies": PolicySpec,
     "algorithms": AlgorithmSpec,
     "sampling_rules": SamplingRuleSpec,
+    "stages": StageSpec,
+    "alarms": AlarmSpec,
     "trackers": TrackerSpec,
 }
 SINGULAR = {
@@ -33,6 +46,8 @@ SINGULAR = {
     "policies": "policy",
     "algorithms": "algorithm",
     "sampling_rules": "sampling rule",
+    "stages": "stage",
+    "alarms": "alarm",
     "trackers": "tracker",
 }
 CORE = "mmrl"
@@ -176,6 +191,10 @@ def check_spec(plugin: str, spec: Spec) -> None:
         isinstance(spec.requires, tuple) and all(isinstance(n, str) for n in spec.requires)
     ):
         raise contract_error(f"requires of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.requires!r:.60}")
+    if isinstance(spec, AlarmSpec):
+        for name in ("warn", "stop"):
+            if (value := getattr(spec, name)) is not None and not (is_finite(value) and value >= 0):
+                raise contract_error(f"{spec.id!r} needs a number of at least 0, or None, as {name}, not {value!r:.60}")
     if isinstance(spec, VerifierSpec):
         for name in ("low", "high", "timeout_s"):
             if not is_finite(getattr(spec, name)):

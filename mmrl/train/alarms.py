@@ -7,12 +7,13 @@ import itertools
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard
 
-from mmrl.api.errors import LimitReached
-from mmrl.config.sections import GenerateConfig, JudgeConfig, LimitsConfig
+from mmrl.api.alarms import AlarmReading, MetricHistory
+from mmrl.api.errors import LimitReached, PluginError, is_finite, plugin_errors
+from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
 
 FIRST = 5
 """Steps at the beginning of a stage; their mean is the baseline of later steps."""
@@ -55,13 +56,70 @@ class AlarmEvent:
     """An alarm: a figure has reached a limit."""
 
     alarm: str
-    """The limit's name: a key of `[limits]`, or `failure_limit`."""
+    """A key of `[limits]`, `failure_limit`, or the id of a plugin's alarm."""
     text: str
     """The message, one line."""
     task: str = ""
     """The task of the figure; empty if it is about all tasks."""
     stop: bool = False
     """Whether the alarm ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginAlarm:
+    """An alarm of a plugin, with its options bound and the thresholds of the run file."""
+
+    id: str
+    function: Callable[[MetricHistory], AlarmReading | None]
+    limit: Alarm
+
+    def read(self, history: MetricHistory) -> AlarmReading | None:
+        """What the function finds. Raises PluginError if it fails, or finds something else."""
+        with plugin_errors(f"alarm {self.id!r}"):
+            found = self.function(history)
+        if found is None:
+            return None
+        if not isinstance(found, AlarmReading):
+            raise PluginError(f"alarm {self.id!r} must return an AlarmReading or None, not {type(found).__name__}")
+        if not is_finite(found.value) or not all(isinstance(text, str) for text in (found.what, found.cure)):
+            raise PluginError(f"alarm {self.id!r} must return a finite value and two texts, not {found!r:.200}")
+        return found
+
+
+class History:
+    """The metrics of the current stage. Implements `mmrl.api.alarms.MetricHistory`."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, list[float]] = {}
+        """Metric -> its first values in this stage, at most `FIRST`."""
+        self.latest: dict[str, deque[float]] = {}
+        """Metric -> its latest values in this stage, at most `LONG`."""
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        for key, value in metrics.items():
+            if _is_number(value):
+                self.latest.setdefault(key, deque(maxlen=LONG)).append(value)
+                if len(first := self.first.setdefault(key, [])) < FIRST:
+                    first.append(value)
+
+    def recent(self, name: str, steps: int = RECENT, at_least: int | None = None) -> float | None:
+        """The mean of a metric's latest values; None if there are fewer than `at_least`, which is `steps` by default."""
+        values = list(self.latest.get(name, ()))[-steps:]
+        return _mean(values) if len(values) >= (steps if at_least is None else at_least) else None
+
+    def change(self, name: str) -> tuple[float, float] | None:
+        """(mean of the first steps, mean of the latest steps); None while these share a step."""
+        if len(self.latest.get(name, ())) <= FIRST:
+            return None
+        return _mean(self.first[name]), _mean(list(self.latest[name])[-RECENT:])
+
+    def parts(self, task: str) -> dict[str, deque[float]]:
+        """The latest values of each part of the task's reward; those of all tasks together if the task has none of its own."""
+        for prefix in (f"task/{task}/reward/", "reward/"):
+            names = [key for key in self.latest if key.startswith(prefix) and key not in ("reward/mean", "reward/std")]
+            if names:
+                return {key: self.latest[key] for key in names}
+        return {}
 
 
 class AlarmMonitor:
@@ -73,16 +131,17 @@ class AlarmMonitor:
     """
 
     def __init__(
-        self, limits: LimitsConfig, judge: JudgeConfig = JudgeConfig(), generate: GenerateConfig = GenerateConfig()
+        self,
+        limits: LimitsConfig,
+        judge: JudgeConfig = JudgeConfig(),
+        generate: GenerateConfig = GenerateConfig(),
+        of_plugins: Sequence[PluginAlarm] = (),
     ) -> None:
-        self.limits, self.judge, self.generate = limits, judge, generate
+        self.limits, self.judge, self.generate, self.of_plugins = limits, judge, generate, of_plugins
         self.stage: int | None = None
         self.warned: set[tuple[str, str]] = set()
         """(alarm, task) of the warnings given in this stage."""
-        self.first: dict[str, list[float]] = {}
-        """Metric -> its first values in this stage, at most `FIRST`."""
-        self.recent: dict[str, deque[float]] = {}
-        """Metric -> its latest values in this stage, at most `LONG`."""
+        self.history = History()
         self.best: dict[str, BestFigure] = {}
         self.last: dict[str, BestFigure] = {}
         """Task -> its latest figure."""
@@ -114,13 +173,9 @@ class AlarmMonitor:
 
     def _after_step(self, stage: int, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
         if stage != self.stage:
-            self.stage, self.warned, self.first, self.recent = stage, set(), {}, {}
+            self.stage, self.warned, self.history = stage, set(), History()
             self.best = {task: BestFigure(last.value, last.low, last.step) for task, last in self.last.items()}
-        for key, value in metrics.items():
-            if _is_number(value):
-                self.recent.setdefault(key, deque(maxlen=LONG)).append(value)
-                if len(first := self.first.setdefault(key, [])) < FIRST:
-                    first.append(value)
+        self.history.add(metrics)
         return [
             *self._gap(),
             *self._failures(),
@@ -129,30 +184,31 @@ class AlarmMonitor:
             *self._entropy(),
             *self._clipping(),
             *self._idle(metrics),
+            *self._of_plugins(),
         ]
 
     def _gap(self) -> list[AlarmEvent]:
         """Only the warning: the learner itself stops the run before it trains on a step above the stop limit."""
         warn = self.limits.logprob_gap.warn
-        if warn is None or (gap := self._now("logprob_gap", at_least=1)) is None or not _reaches(gap, warn):
+        if warn is None or (gap := self.history.recent("logprob_gap", at_least=1)) is None or not _reaches(gap, warn):
             return []
         what = f"sampler and learner disagree by {gap:.3g} nats a token"
         cure = 'check policy.dtype, policy.attn_implementation and the model family, or set importance_sampling = "truncate"'
-        if old := self._now("staleness/mean", at_least=1):
+        if old := self.history.recent("staleness/mean", at_least=1):
             what = f"{what}; their weights are {old:.2g} versions apart"
             cure = "lower learning_rate or compute.staleness, unless the stage's first step has such a gap too"
         return self._once("logprob_gap", f"{what}: {cure} (limits.logprob_gap.warn = {warn:g})")
 
     def _failures(self) -> list[AlarmEvent]:
         """Warn at half of the share that stops the run."""
-        limit, share = self.judge.failure_limit, self._now("judge/failed_share", at_least=1)
+        limit, share = self.judge.failure_limit, self.history.recent("judge/failed_share", at_least=1)
         if not share or not _reaches(share, limit / 2):
             return []
         what = f"{share:.0%} of the scores failed; the run stops above judge.failure_limit = {limit:g} of a step's scores"
         return self._once("failure_limit", f"{what}: see errors.jsonl, then fix the verifier or raise judge.timeout_s")
 
     def _collapse(self) -> list[AlarmEvent]:
-        if (share := self._now("answers/most_common_share")) is None:
+        if (share := self.history.recent("answers/most_common_share")) is None:
             return []
         what = f"{share:.0%} of the prompts get the same completion although their answers differ"
         cure = (
@@ -162,7 +218,7 @@ class AlarmMonitor:
         return self._check("answer_collapse", share, what, cure)
 
     def _length(self) -> list[AlarmEvent]:
-        if (change := self._change("length/mean")) is None or not change[0]:
+        if (change := self.history.change("length/mean")) is None or not change[0]:
             return []
         first, now = change
         what = (
@@ -172,7 +228,7 @@ class AlarmMonitor:
         return self._check("length_growth", now / first, what, cure)
 
     def _entropy(self) -> list[AlarmEvent]:
-        if (change := self._change("entropy")) is None or change[0] <= 0:
+        if (change := self.history.change("entropy")) is None or change[0] <= 0:
             return []
         first, now = change
         what = f"the entropy fell by {1 - now / first:.0%} since the first steps ({now:.3g} nats a token, then {first:.3g})"
@@ -180,7 +236,7 @@ class AlarmMonitor:
         return self._check("entropy_fall", 1 - now / first, what, cure)
 
     def _clipping(self) -> list[AlarmEvent]:
-        if (share := self._now("clip_share")) is None:
+        if (share := self.history.recent("clip_share")) is None:
             return []
         what = f"the loss clips the probability ratio of {share:.0%} of the tokens, which then have no gradient"
         return self._check(
@@ -188,7 +244,7 @@ class AlarmMonitor:
         )
 
     def _idle(self, metrics: Mapping[str, Any]) -> list[AlarmEvent]:
-        if (share := self._now("zero_std_share", LONG, LONG)) is None:
+        if (share := self.history.recent("zero_std_share", LONG)) is None:
             return []
         what = f"{LONG} steps in a row taught nothing" if share == 1 else f"{share:.0%} of {LONG} steps' groups taught nothing"
         what += ": every completion of a prompt scored the same"
@@ -199,6 +255,15 @@ class AlarmMonitor:
         cure = "read the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
         return self._check("zero_std", share, what, cure)
 
+    def _of_plugins(self) -> list[AlarmEvent]:
+        found = [(alarm, alarm.read(self.history)) for alarm in self.of_plugins]
+        return [
+            event
+            for alarm, reading in found
+            if reading
+            for event in self._check(alarm.id, reading.value, reading.what, reading.cure, limit=alarm.limit)
+        ]
+
     # -- evaluations ----------------------------------------------------------------------------------------------------
 
     def _after_evaluation(self, step: int, task: str, figure: Sequence[Any], extra: Mapping[str, Any]) -> list[AlarmEvent]:
@@ -208,7 +273,7 @@ class AlarmMonitor:
             return []
         low, high = (bound if _is_number(bound) else value for bound in (figure[0], figure[2]))
         found = [*self._blind(task, value, extra.get("blank")), *self._hacking(task, value, high)]
-        self.last[task] = BestFigure(value, low, step, {key: _mean(values) for key, values in self._parts(task).items()})
+        self.last[task] = BestFigure(value, low, step, {key: _mean(values) for key, values in self.history.parts(task).items()})
         if task not in self.best or value > self.best[task].value:
             self.best[task] = self.last[task]
         return found
@@ -227,8 +292,8 @@ class AlarmMonitor:
         if best is None or value >= best.low or high >= best.value:
             return []
         rises = []
-        for key, values in self._parts(task).items():
-            then, now = best.parts.get(key, _mean(self.first[key])), _mean(values)
+        for key, values in self.history.parts(task).items():
+            then, now = best.parts.get(key, _mean(self.history.first[key])), _mean(values)
             if now - then > ROUNDING:
                 rises.append((now - then, f"{key.partition('reward/')[2]} rose from {then:.3g} to {now:.3g}"))
         if not rises:
@@ -239,35 +304,19 @@ class AlarmMonitor:
         cure = "read the rollouts that earn most, they may exploit that part; lower its weight, raise kl_coef, or keep the best"
         return self._check("reward_hacking", best.value - value, what, cure, task)
 
-    def _parts(self, task: str) -> dict[str, deque[float]]:
-        """The latest values of each part of the task's reward; those of all tasks together if the task has none of its own."""
-        for prefix in (f"task/{task}/reward/", "reward/"):
-            names = [key for key in self.recent if key.startswith(prefix) and key not in ("reward/mean", "reward/std")]
-            if names:
-                return {key: self.recent[key] for key in names}
-        return {}
-
     # -- helpers --------------------------------------------------------------------------------------------------------
 
-    def _now(self, key: str, n: int = RECENT, at_least: int = RECENT) -> float | None:
-        """The mean of a metric's last n values; None if there are fewer than `at_least`."""
-        values = list(self.recent.get(key, ()))[-n:]
-        return _mean(values) if len(values) >= at_least else None
-
-    def _change(self, key: str) -> tuple[float, float] | None:
-        """(mean of the first steps, mean of the latest steps); None while these are the same steps."""
-        if len(self.recent.get(key, ())) <= FIRST:
-            return None
-        return _mean(self.first[key]), _mean(list(self.recent[key])[-RECENT:])
-
-    def _check(self, alarm: str, value: float, what: str, cure: str, task: str = "") -> list[AlarmEvent]:
-        """Compare a value with the thresholds of an alarm."""
-        limit = getattr(self.limits, alarm)
+    def _check(
+        self, alarm: str, value: float, what: str, cure: str, task: str = "", limit: Alarm | None = None
+    ) -> list[AlarmEvent]:
+        """Compare a value with the thresholds of an alarm. limit: that of a plugin's alarm."""
+        key = f'limits.alarms."{alarm}"' if limit else f"limits.{alarm}"
+        limit = limit or getattr(self.limits, alarm)
         if limit.stop is not None and _reaches(value, limit.stop):
-            text = f"{what}: {cure}; or raise limits.{alarm}.stop = {limit.stop:g}, and go on with --resume"
+            text = f"{what}: {cure}; or raise {key}.stop = {limit.stop:g}, and go on with --resume"
             return [AlarmEvent(alarm, text, task, stop=True)]
         if limit.warn is not None and _reaches(value, limit.warn):
-            return self._once(alarm, f"{what}: {cure} (limits.{alarm}.warn = {limit.warn:g})", task)
+            return self._once(alarm, f"{what}: {cure} ({key}.warn = {limit.warn:g})", task)
         return []
 
     def _once(self, alarm: str, text: str, task: str = "") -> list[AlarmEvent]:

@@ -11,12 +11,13 @@ from mmrl.api.errors import UserError
 from mmrl.api.specs import AlgorithmSpec
 from mmrl.compute.devices import resolve_device
 from mmrl.config.load import describe_validation_error
-from mmrl.config.sections import DistillStage, RlStage, RunConfig, Training
+from mmrl.config.sections import DistillStage, PluginStage, RlStage, RunConfig, Training
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
 from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
+from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
 from mmrl.train.checks.run_file import check_acting, check_evaluated, check_prompts, check_rewarded, check_stage, check_verifiers
 from mmrl.train.setup import Setup
 from mmrl.train.trackers import check_trackers
@@ -42,6 +43,8 @@ def resolve(config: RunConfig) -> Setup:
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
         if isinstance(stage, RlStage) and algorithm is not None:
             check_stage(config, number, stage, algorithm, tasks, weights)
+        if isinstance(stage, PluginStage):
+            check_plugin_stage(f"stages.{number}", stage)
         for label in config.weights(stage):
             check_rewarded(label, stage, tasks[label], weights[label])
             items = splits(label, stage.split)
@@ -63,6 +66,7 @@ def resolve(config: RunConfig) -> Setup:
         algorithms=algorithms,
         splits=splits,
         chosen=chosen,
+        alarms=plugin_alarms(config),
     )
 
 

@@ -30,7 +30,7 @@ from mmrl.train.metrics import StepTimer, memory, peak_memory
 from mmrl.train.position import Position
 from mmrl.train.sampling.condition import stage_condition
 from mmrl.train.setup import Setup
-from mmrl.train.stages import Steps, steps_of
+from mmrl.train.stages import Steps, run_step, steps_of
 from mmrl.train.trackers import Trackers
 from mmrl.train.update.packer import Packer, packer_of
 
@@ -63,7 +63,7 @@ class Run:
         self.evaluator = Evaluator(setup, self.collector, judge)
         self.at = Position()
         self.steps: Steps
-        self.watch = AlarmMonitor(config.limits, config.judge, config.generate)
+        self.watch = AlarmMonitor(config.limits, config.judge, config.generate, setup.alarms)
         self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
         self.resume: tuple[Path, Mapping[str, torch.Tensor]] | None = None
         """Checkpoint folder and learner state that the next `prepare` restores."""
@@ -186,7 +186,7 @@ class Run:
         started = time.perf_counter()
         ranks.reset_wait_time()
         self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
-        metrics = self.steps()
+        metrics = run_step(self.steps, stage)
         self.at.step += 1
         self.at.stage_step += 1
         self.at.source = self.steps.state()

@@ -15,6 +15,7 @@ from mmrl.config.sections import RunConfig, SftStage, TaskConfig
 from mmrl.data.prompts import Indexable, Splits
 from mmrl.data.selection import Subset
 from mmrl.judge.rewards import Weights
+from mmrl.train.alarms import PluginAlarm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Setup:
     splits: Splits
     chosen: Mapping[tuple[int, str], Sequence[int]] = field(default_factory=dict)
     """(stage, task) -> the numbers of the prompts that the stage's `select` takes; only for stages with `select`."""
+    alarms: Sequence[PluginAlarm] = ()
+    """Those of plugins."""
 
     @functools.cached_property
     def entries(self) -> Mapping[str, TaskConfig]:

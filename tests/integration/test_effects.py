@@ -45,7 +45,7 @@ MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 MORE = '''
 import time
 from PIL import Image
-from mmrl import PolicySpec, Prompt, Reply, SamplingRule, SamplingRuleSpec, Task, TaskSpec, TrackerSpec
+from mmrl import AlarmReading, AlarmSpec, PolicySpec, Prompt, Reply, SamplingRule, SamplingRuleSpec, Task, TaskSpec, TrackerSpec
 from mmrl import VerifierSpec, hookimpl, user_message
 
 @hookimpl
@@ -70,6 +70,13 @@ def mmrl_trackers():
 @hookimpl
 def mmrl_sampling_rules():
     return [SamplingRuleSpec(id="extras/idle", target="extras:Idle")]
+
+@hookimpl
+def mmrl_alarms():
+    return [AlarmSpec(id="extras/long", target="extras:long", warn=1e9, summary="Completions are long")]
+
+def long(history):
+    return (mean := history.recent("length/mean")) and AlarmReading(mean, "completions are long", "shorten them")
 
 class Idle(SamplingRule):
     def __call__(self, groups, sample):
@@ -1484,6 +1491,9 @@ ENTRIES = {
         seen=both(lambda r: (r.path / "project").read_text(), "mmrl", "mine"),
     ),
     # alarms
+    "limits.alarms": Effect(
+        to={"extras/long": {"warn": 0.5}}, also=WATCHED, seen=told("completions are long"), why="a plugin's alarm warns earlier"
+    ),
     **alarm("logprob_gap", 1e-12, "sampler and learner disagree"),
     **alarm("answer_collapse", 0.01, "get the same completion"),
     **alarm("length_growth", 0.1, "times as long as in the stage's first steps"),
@@ -1548,7 +1558,7 @@ def keys(model, path=""):
             for kind, stage in STAGES.items():
                 yield from keys(stage, f"stages.{kind}.")
             continue
-        inner = section(info.annotation)
+        inner = None if here == "limits.alarms" else section(info.annotation)  # whose keys are a plugin's
         optional = inner is not None and (type(None) in typing.get_args(info.annotation) or here == "policy")
         if inner is None or optional or here.endswith((".parts", ".rules")):
             yield here, info.annotation

@@ -54,7 +54,8 @@ def test_a_hook_says_what_it_is(name: str) -> None:
 
 
 ALL = """
-    from mmrl import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec, hookimpl
+    from mmrl import AlarmSpec, AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, StageSpec
+    from mmrl import TaskSpec, TrackerSpec, VerifierSpec, hookimpl
 
     seen = []
 
@@ -77,6 +78,12 @@ ALL = """
     def mmrl_sampling_rules(): return [SamplingRuleSpec(id="all/rule", target="m:T")]
 
     @hookimpl
+    def mmrl_stages(): return [StageSpec(id="all/stage", target="m:T")]
+
+    @hookimpl
+    def mmrl_alarms(): return [AlarmSpec(id="all/alarm", target="m:f")]
+
+    @hookimpl
     def mmrl_trackers(): return [TrackerSpec(id="all/tracker", target="m:T")]
 
     @hookimpl
@@ -97,7 +104,7 @@ def test_every_hook_is_called(site) -> None:
     site("mmrl-all", {"mmrl_all.py": ALL}, {"all": "mmrl_all"})
     found = Registry(entry_points=entry_points(group=GROUP, name="all"))
     assert found.plugins[1].hooks == sorted(HOOKS), "this plugin implements every hook there is"
-    for kind in ("task", "verifier", "simulator", "algorithm", "tracker"):
+    for kind in ("task", "verifier", "simulator", "algorithm", "stage", "alarm", "tracker"):
         assert f"all/{kind}" in found.specs(f"{kind}s")
     assert "all/policy" in found.specs("policies") and "all/rule" in found.specs("sampling_rules")
     import mmrl_all

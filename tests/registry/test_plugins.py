@@ -135,6 +135,14 @@ BROKEN = {
         specs("bad/a", extra=", verifiers={'bad/b': float('nan')}"),
         "'bad/a' needs a finite weight for 'bad/b', not nan",
     ),
+    "an alarm below 0": (
+        specs("bad/a", "mmrl_alarms", "AlarmSpec", ", warn=-1.0"),
+        "'bad/a' needs a number of at least 0, or None, as warn, not -1.0",
+    ),
+    "an alarm at a word": (
+        specs("bad/a", "mmrl_alarms", "AlarmSpec", ", stop='high'"),
+        "'bad/a' needs a number of at least 0, or None, as stop, not 'high'",
+    ),
     "verifiers in a list": (specs("bad/a", extra=", verifiers=['bad/b']"), "verifiers of 'bad/a' must be a dict by names, not ["),
     "a metric that is no text": (specs("bad/a", extra=", metric=3"), "metric of 'bad/a' must be a text, not 3"),
     "a paper that is no text": (

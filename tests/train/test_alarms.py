@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from mmrl.api.errors import UserError
+from mmrl import AlarmReading
+from mmrl.api.errors import PluginError, UserError
 from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
 from mmrl.run_folder.files import line
-from mmrl.train.alarms import AlarmEvent, AlarmMonitor
+from mmrl.train.alarms import AlarmEvent, AlarmMonitor, PluginAlarm
 
-OFF = dict.fromkeys(LimitsConfig.model_fields, Alarm())
+OFF = dict.fromkeys(LimitsConfig.model_fields.keys() - {"alarms"}, Alarm())
 
 
 def only(alarm: str, **levels: float) -> LimitsConfig:
@@ -386,3 +387,60 @@ def test_a_replay_stops_nothing() -> None:
     higher = AlarmMonitor(only("clip_share", stop=0.95))
     higher.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
     assert higher.step(1, 15, {"clip_share": 0.9}) == []
+
+
+# -- alarms of plugins ----------------------------------------------------------------------------------------------------
+
+
+def plugged(function: Any, **levels: float) -> AlarmMonitor:
+    return AlarmMonitor(LimitsConfig(**OFF), of_plugins=[PluginAlarm("odd/one", function, Alarm(**levels))])
+
+
+def test_an_alarm_of_a_plugin_is_given_once_and_stops() -> None:
+    def high(history: Any) -> AlarmReading | None:
+        return AlarmReading(mean, f"it is {mean:g}", "lower it") if (mean := history.recent("x", 2)) is not None else None
+
+    assert feed(plugged(high, warn=2.0), "x", 9.0) == [], "one step is too few for a mean of two"
+    monitor = plugged(high, warn=2.0, stop=4.0)
+    given = [event for step, x in enumerate((1.0, 2.0, 2.0, 3.0), 1) for event in monitor.step(0, step, {"x": x})]
+    (event,) = given
+    assert (event.alarm, event.text) == ("odd/one", 'it is 2: lower it (limits.alarms."odd/one".warn = 2)')
+    with pytest.raises(UserError, match=r'step 5: it is 5: lower it; or raise limits\.alarms\."odd/one"\.stop = 4, and go on'):
+        monitor.step(0, 5, {"x": 7.0})
+    assert feed(plugged(high), "x", *[9.0] * 5) == [], "without a threshold"
+
+
+def test_it_sees_the_stage_and_nothing_before() -> None:
+    seen = []
+    monitor = plugged(lambda history: seen.append((history.recent("x", 1), history.change("x"))), warn=1.0)
+    for step in range(1, 12):
+        monitor.step(int(step > 5), step, {"x": float(step)})
+    assert seen[4] == (5.0, None) and seen[5] == (6.0, None)
+    assert seen[10] == (11.0, (8.0, 9.0)), "the means of 6 to 10 and of 7 to 11"
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda history: 1 / 0, "alarm 'odd/one' raised ZeroDivisionError"),
+        (lambda history: 0.5, "alarm 'odd/one' must return an AlarmReading or None, not float"),
+        (lambda history: AlarmReading(math.nan, "a", "b"), "alarm 'odd/one' must return a finite value and two texts"),
+        (lambda history: AlarmReading(1.0, "a", None), "alarm 'odd/one' must return a finite value and two texts"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_broken_one_is_named(function: Any, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        plugged(function, warn=1.0).step(0, 1, {"x": 1.0})
+
+
+def test_the_robots_alarm_compares_reaching_the_goal_with_staying() -> None:
+    from mmrl_robotics.alarms import leaves_goal
+
+    def fed(once: float, at_end: float) -> list[AlarmEvent]:
+        monitor = plugged(leaves_goal, warn=0.5)
+        return [e for n in range(1, 7) for e in monitor.step(0, n, {"episode/success": once, "episode/success_at_end": at_end})]
+
+    assert fed(0.8, 0.5) == [] and fed(0.04, 0.0) == [] and fed(0.0, 0.0) == []
+    (event,) = fed(0.8, 0.4)
+    said = "50% of the episodes that reach the goal leave it again (80% reach it, 40% are there at the end):"
+    assert event.text.startswith(said)

@@ -67,7 +67,20 @@ def test_what_is_alike_is_one_alarm_and_the_worst_comes_first() -> None:
 
 
 def test_every_limit_that_can_alarm_has_a_title_and_a_way_to_show_it() -> None:
-    assert set(ALARM_GUIDES) - {"failure_limit"} == set(LimitsConfig.model_fields)
+    assert set(ALARM_GUIDES) - {"failure_limit"} == LimitsConfig.model_fields.keys() - {"alarms"}
+
+
+def test_an_alarm_of_a_plugin_has_its_summary_as_title_and_its_id_where_the_plugin_is_missing() -> None:
+    def told(id: str) -> Alarm:
+        (found,) = alarms.alarms([{"step": 3, "where": "rl", "what": "50% leave", "alarm": id}])
+        return found
+
+    found = told("robotics/leaves-goal")
+    assert (found.kind, found.title) == ("alarm", "Episodes reach the goal and leave it again")
+    assert told("gone/away").title == "gone/away"
+    assert alarms.witnesses(found, [2, 5], lambda step: [row(0, "a"), row(0, "b"), row(1, "c")])
+    page = alarms.card(found, ["<i></i>"], 2)
+    assert "limits.alarms.&quot;robotics/leaves-goal&quot;" in page and "Step 2: rollouts of this step" in page
 
 
 def test_rows_of_an_older_run_folder_are_plain_warnings_whatever_their_sentence_says() -> None:

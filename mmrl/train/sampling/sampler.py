@@ -14,7 +14,7 @@ from mmrl.api.sampling import Group, SamplingRule
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
-from mmrl.config.sections import RlStage
+from mmrl.config.sections import PluginStage, RlStage
 from mmrl.data.prompts import gold_completion
 from mmrl.judge import build_cases
 from mmrl.judge.rewards import weights_at
@@ -36,7 +36,9 @@ class Sampler:
     """Samples and scores for the steps of an `rl` stage. `mmrl.train.sampling.async_sampling.AsyncSampler` wraps it to sample
     ahead."""
 
-    def __init__(self, run: StageContext, stage: RlStage, source: PromptSource, rules: Sequence[SamplingRule]) -> None:
+    def __init__(
+        self, run: StageContext, stage: RlStage | PluginStage, source: PromptSource, rules: Sequence[SamplingRule]
+    ) -> None:
         """source: gives prompts to rules that need more of them. rules: in the order in which they are applied."""
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
         self.scoring = [rule for rule in rules if rule.phase == "score"]

@@ -11,11 +11,13 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.layout import Ratio
-from mmrl.api.types import Rollout
+from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
 from mmrl.data.prompts import gold_completion
 from mmrl.policies.batches import Batch, Credit, ones
+from mmrl.run_folder.rollouts import draw_completion, overlays_of, rollout_row, select_rollouts, with_frames
+from mmrl.train.sampling.groups import Sampled
 from mmrl.train.sampling.sampler import own_shard
 from mmrl.train.sampling.source import EncodedPrompt, PromptSource
 from mmrl.train.update.learner import Learner
@@ -95,6 +97,24 @@ class Steps:
     def sleep(self) -> None:
         """Free the sampler's memory for the learner."""
         self.run.collector.sleep()
+
+    def record(self, sampled: Sampled, credit: Credit) -> None:
+        """Write some rollouts to the run folder, see `select_rollouts`."""
+        record, run = self.config.record, self.run
+        every, step = record.rollouts_every, run.at.step + 1
+        if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
+            with run.clock("other"):
+                kept = select_rollouts(sampled.rollouts, credit.taught, record.rollouts)
+                advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
+                rows = list(zip(sampled.rollouts, sampled.scores, advantages.tolist(), strict=True))
+                own = [n for n in kept if not rows[n][0].is_stub]
+                made = ranks.gather_sharded(lambda: {n: self._row(*rows[n]) for n in own}, with_frames)
+                run.folder.rollouts(step, made)
+
+    def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
+        """The row of a rollout in the run folder, with its task's drawing and overlays."""
+        tasks = self.run.tasks
+        return rollout_row(rollout, score, advantage, draw_completion(tasks, rollout), overlays_of(tasks, rollout))
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
         """See `mmrl.algorithms.signals.Measure`. The critic's values from collection are used as they are."""

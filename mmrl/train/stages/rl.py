@@ -11,14 +11,11 @@ from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.signals import Signals
 from mmrl.api.seeds import derive
-from mmrl.api.types import Rollout, Score
-from mmrl.compute import ranks
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.judge.rewards import weights_at
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
-from mmrl.run_folder.rollouts import draw_completion, overlays_of, rollout_row, select_rollouts, with_frames
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.async_sampling import AsyncSampler
@@ -180,24 +177,6 @@ class RlSteps(Steps):
         own = [n for n, r in enumerate(sampled.rollouts) if not r.is_demonstration]
         rollouts, scores = [sampled.rollouts[n] for n in own], [sampled.scores[n] for n in own]
         return rl_metrics(rollouts, scores, credit.advantages[own]) | sampled.counts | update
-
-    def record(self, sampled: Sampled, credit: Credit) -> None:
-        """Write some rollouts to the run folder, see `select_rollouts`."""
-        record, run = self.config.record, self.run
-        every, step = record.rollouts_every, run.at.step + 1
-        if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
-            with run.clock("other"):
-                kept = select_rollouts(sampled.rollouts, credit.taught, record.rollouts)
-                advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
-                rows = list(zip(sampled.rollouts, sampled.scores, advantages.tolist(), strict=True))
-                own = [n for n in kept if not rows[n][0].is_stub]
-                made = ranks.gather_sharded(lambda: {n: self._row(*rows[n]) for n in own}, with_frames)
-                run.folder.rollouts(step, made)
-
-    def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
-        """The row of a rollout in the run folder, with its task's drawing and overlays."""
-        tasks = self.run.tasks
-        return rollout_row(rollout, score, advantage, draw_completion(tasks, rollout), overlays_of(tasks, rollout))
 
     def state(self) -> dict[str, Any]:
         return self.sampler.state()

@@ -21,6 +21,8 @@ DETAILS = {
     "policies": "target",
     "algorithms": "paper",
     "sampling_rules": "target",
+    "stages": "target",
+    "alarms": "target",
     "trackers": "requires",
 }
 """Kind -> title of the column beside the summary in its table."""
@@ -31,7 +33,7 @@ DETAILS = {
 @click.argument("id", required=False, shell_complete=ids())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
 def command(kind: str | None, id: str | None, as_json: bool) -> None:
-    """List tasks, verifiers, simulators, policies, algorithms, sampling rules and trackers, or one KIND of them.
+    """List tasks, verifiers, simulators, policies, algorithms, sampling rules, stages, alarms and trackers, or one KIND.
 
     With an ID, describe that one in full, with its options or settings; only this imports its code.
     """

@@ -13,8 +13,8 @@ from typing import Any
 
 from mmrl.api.specs import AlgorithmSpec, Spec
 
-SKIP = {"verifiers": 1, "policies": 1}
-"""Kind -> number of leading positional parameters that the engine fills: a verifier's case, a policy's config. All positional
+SKIP = {"verifiers": 1, "policies": 1, "stages": 2, "alarms": 1}
+"""Kind -> number of leading positional parameters that the engine fills, such as a verifier's case. All positional
 parameters of an algorithm are signals: see `settings_of`."""
 ENGINE = {"policies": ("device", "seed", "source")}
 """Kind -> keyword parameters that the engine fills."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmrl.registry import plugins
 from mmrl.run_folder import validated
 from mmrl.run_folder.reader import RunData, step_of
 from mmrl.run_folder.writer import ENDED
@@ -129,6 +130,14 @@ ALARM_GUIDES: Mapping[str, AlarmGuide] = {
 """By the name of the limit."""
 
 
+def guide_of(name: str) -> AlarmGuide | None:
+    """The guide of an alarm; None for what is no alarm. name: a key of `ALARM_GUIDES`, or the id of a plugin's alarm."""
+    if name in ALARM_GUIDES or "/" not in name:
+        return ALARM_GUIDES.get(name)
+    spec = plugins.registry().specs("alarms").get(name)
+    return AlarmGuide(spec.summary if spec and spec.summary else name, "rollouts of this step")
+
+
 @dataclass(slots=True)
 class Alarm:
     """What was told, once or many times."""
@@ -155,7 +164,7 @@ def alarms(rows: Iterable[Row]) -> list[Alarm]:
         place, what = str(row.get("where")), str(row.get("what"))
         name, task = str(row.get("alarm") or ""), str(row.get("task") or "")
         kind = "fault" if place == ENDED else "alarm" if name else "warning"
-        title = "What ended the run" if kind == "fault" else ALARM_GUIDES[name].title if name in ALARM_GUIDES else place
+        title = "What ended the run" if kind == "fault" else guide.title if (guide := guide_of(name)) else place
         key = (name, f"{place} {task}") if name else (re.sub(r"\d+", "0", what), "" if kind == "warning" else place)
         alarm = found.setdefault(key, Alarm(name, title, kind, place, what, task))
         alarm.times += 1
@@ -170,9 +179,10 @@ def witnesses(alarm: Alarm, steps: Iterable[int], rows_of: Callable[[int], Seque
 
     steps: those with rollouts. rows_of: the rollouts of one, as the run folder keeps them or as much of that as ranks them.
     """
-    if alarm.name not in ALARM_GUIDES or not alarm.steps:
+    way = guide_of(alarm.name)
+    if way is None or not alarm.steps:
         return []
-    way, at = ALARM_GUIDES[alarm.name], alarm.steps[0]
+    at = alarm.steps[0]
     for step in sorted(steps, key=lambda step: (step > at, abs(step - at)))[:NEAR]:
         if fitting := [row for row in rows_of(step) if way.fits(row) and alarm.task in ("", row.get("task"))]:
             return list(dict.fromkeys(map(_group, sorted(fitting, key=way.rank(fitting)))))[:SHOWN]
@@ -191,9 +201,11 @@ def card(alarm: Alarm, groups: Sequence[str], step: int | None, address: str = "
         last = f", last at step {alarm.steps[-1]:,}" if alarm.steps[1:] else ""
         when = f"{alarm.times:,} times, first at {when}{last}"
     sub = f"h{level + 1}"
-    seen = f"Step {step:,}: {ALARM_GUIDES[alarm.name].shown}" if groups else ""
+    guide = guide_of(alarm.name)
+    seen = f"Step {step:,}: {guide.shown}" if guide and groups else ""
     shown = f'<{sub}>{seen}</{sub}><div class="groups">{"".join(groups)}</div>' if groups else ""
-    limit = f" (limits.{esc(alarm.name)})" if alarm.name and alarm.name != "failure_limit" else ""
+    key = f'alarms."{alarm.name}"' if "/" in alarm.name else alarm.name
+    limit = f" (limits.{esc(key)})" if key and key != "failure_limit" else ""
     return (
         f'<section class="alarm {alarm.kind}"><h{level}>{esc(alarm.title, 200)}</h{level}>'
         f'<p class="hint">{when}, {esc(alarm.task or alarm.place, 200)}{limit}</p>'

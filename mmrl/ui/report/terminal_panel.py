@@ -40,8 +40,6 @@ SHOWN = {
         ("time/step", "s/step"),
     ),
 }
-
-
 """Stage kind -> (metric, its label); the first metric is drawn as a sparkline."""
 BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " _.:-=+*#"
 """Characters of a sparkline; the second set for terminals without Unicode."""

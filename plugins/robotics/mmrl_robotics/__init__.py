@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mmrl import PolicySpec, TaskSpec, VerifierSpec, hookimpl
+from mmrl import AlarmSpec, PolicySpec, TaskSpec, VerifierSpec, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -108,6 +108,18 @@ def mmrl_policies() -> list[PolicySpec]:
             acts=True,
             summary="A small policy that corrects the actions of a frozen one",
         ),
+    ]
+
+
+@hookimpl
+def mmrl_alarms() -> list[AlarmSpec]:
+    return [
+        AlarmSpec(
+            id="robotics/leaves-goal",
+            target="mmrl_robotics.alarms:leaves_goal",
+            warn=0.5,
+            summary="Episodes reach the goal and leave it again",
+        )
     ]
 
 
