@@ -36,7 +36,7 @@ def same_seed_gives_same_future(subject: SimulatorSubject) -> None:
         first = future(subject, simulator, seeds)
         with other_random_states(1):
             assert_equal(first, future(subject, simulator, seeds), "the same instance was reset again", GENERATORS)
-    with other_random_states(2), subject.instance() as simulator:
+    with other_random_states(2), subject.new_instance() as simulator:
         assert_equal(first, future(subject, simulator, seeds), "a new instance was used", GENERATORS)
 
 
@@ -44,7 +44,7 @@ def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
     """Making, resetting and stepping a simulator neither draw from nor seed the global random generators."""
     with other_random_states(3):  # after an earlier check, seeding with a fixed number again would change nothing
         before = random_states()
-        with subject.instance() as simulator:
+        with subject.new_instance() as simulator:
             future(subject, simulator, subject.seeds(subject.n))
         after = random_states()
     for library, state in after.items():
@@ -152,7 +152,7 @@ def snapshots_come_back(subject: SimulatorSubject) -> str | None:
         shown = rows(subject, simulator.restore(every, state))
         again = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
     assert_equal(first, again, "the state was restored", cure)
-    with subject.instance() as simulator:
+    with subject.new_instance() as simulator:
         simulator.reset(seeds + 50)
         assert_equal(
             [shown], [rows(subject, simulator.restore(every, state))], "the state was restored in another instance", cure

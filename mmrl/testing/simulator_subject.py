@@ -36,18 +36,41 @@ class SimulatorSubject:
     device: str
     texts: list[str] = field(default_factory=list)
     """All instructions so far."""
+    used: Any = None
+    """An instance with n environments that checks have in turn. Making one may take seconds."""
 
     def can(self, capability: str) -> bool:
         return capability in self.spec.capabilities
 
     @contextmanager
     def instance(self, n: int | None = None) -> Iterator[Any]:
-        """An instance that is closed at the end."""
+        """An instance with n environments, to begin with a reset. By default it may have been used; a check that fails is the last
+        that has it."""
+        if n not in (None, self.n):
+            with self.new_instance(n) as simulator:
+                yield simulator
+            return
+        self.used = self.used or self.make(self.n)
+        try:
+            yield self.used
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def new_instance(self, n: int | None = None) -> Iterator[Any]:
+        """An instance that is made now, and closed at the end."""
         simulator = self.make(n or self.n)
         try:
             yield simulator
         finally:
             simulator.close()
+
+    def close(self) -> None:
+        """Close the instance that checks have in turn."""
+        simulator, self.used = self.used, None
+        if callable(close := getattr(simulator, "close", None)):
+            close()
 
     def action(self, simulator: Any) -> ActionSpec:
         found = getattr(simulator, "action", None) or self.spec.action

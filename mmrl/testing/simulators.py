@@ -48,19 +48,19 @@ def check_simulator(
     def build(count: int) -> Any:
         return target(num_envs=count, device=device, **wanted)
 
-    made = build(n)  # wrong options are the caller's UserError, not a failed check
-    if callable(close := getattr(made, "close", None)):  # a missing method fails a check below
-        close()
-    return Report(spec.id, "simulator", run_checks(SimulatorSubject(spec, build, n, device), GATES, CHECKS))
+    subject = SimulatorSubject(spec, build, n, device)
+    subject.used = build(n)  # wrong options are the caller's UserError, not a failed check
+    try:
+        return Report(spec.id, "simulator", run_checks(subject, GATES, CHECKS))
+    finally:
+        subject.close()
 
 
 def methods_are_there(subject: SimulatorSubject) -> None:
     """The simulator has reset, step and close, and the methods of its capabilities."""
-    simulator = subject.make(subject.n)
+    simulator = subject.used
     wanted = [*ALWAYS, *(name for names, methods in CLAIMED if any(map(subject.can, names)) for name in methods)]
     lacks = sorted(name for name in wanted if not callable(getattr(simulator, name, None)))
-    if "close" not in lacks:
-        simulator.close()
     if lacks:
         claimed = ", ".join(f"{'/'.join(methods)} with the capability {_either(names)}" for names, methods in CLAIMED)
         raise CheckFailed(

@@ -491,7 +491,10 @@ def test_completion_knows_commands_of_plugins(mmrl, site) -> None:
         ("check zoo/exact --task ", ["zoo/animal"]),
         ("list tasks ", ["zoo/animal"]),
         ("list simulators zoo/c", ["zoo/cage"]),
-        ("list ", ["tasks", "verifiers", "simulators", "policies", "algorithms", "sampling_rules", "trackers"]),
+        (
+            "list ",
+            ["tasks", "verifiers", "simulators", "policies", "algorithms", "sampling_rules", "stages", "alarms", "trackers"],
+        ),
         ("list algorithms dap", ["dapo"]),
         ("list trackers t", ["tensorboard", "trackio"]),
         ("-p no:zoo preview ", []),
