@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.errors import is_finite
 
 if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
     import torch
@@ -351,7 +352,10 @@ def verifier_value(score: Score, verifier: str = "") -> float | None:
 
 
 def add_part(score: Score, part: str, amount: float) -> Score:
-    """The score with an amount added as a part of this name; a failed score stays failed."""
+    """The score with an amount added as a part of this name; a failed score stays failed. Raises ValueError for an amount that is
+    no finite number."""
+    if not is_finite(amount):
+        raise ValueError(f"{part!r} of a score must be a finite number, not {amount!r:.60}")
     if score.value is None:
         return score
     return replace(score, value=score.value + amount, parts={**score.parts, part: amount})

@@ -75,6 +75,8 @@ def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> P
         prompt = items[index]
     if not isinstance(prompt, Prompt):
         raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, but item {index} is a {type(prompt).__name__}")
+    if not isinstance(prompt.id, str):
+        raise PluginError(f"task {label!r}: the id of a prompt must be a text, and that of item {index} is {prompt.id!r:.60}")
     if not template:
         return replace(prompt, task=label)
     last = max((i for i, m in enumerate(prompt.messages) if m["role"] == "user"), default=-1)

@@ -52,6 +52,9 @@ class OngoingConversation:
             return lost
         if not isinstance(reply, Reply) or not is_finite(reply.reward):
             raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
+        outcome = reply.outcome
+        if not isinstance(outcome, Mapping) or not all(isinstance(k, str) and is_finite(v) for k, v in outcome.items()):
+            raise PluginError(f"{what} must give Reply.outcome as a dict of finite numbers by names, not {outcome!r:.80}")
         if not reply.terminated and not reply.messages:
             raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
         if reply.terminated or last:
@@ -59,10 +62,15 @@ class OngoingConversation:
         return reply
 
     def gold(self) -> str | None:
-        """The gold completion of the next turn, by the environment."""
+        """The gold completion of the next turn, by the environment; None also if the episode is lost."""
         what = f"task {self.rollout.prompt.task!r}: its environment's gold_turn()"
-        with plugin_errors(what):
-            text: str | None = self.environment.gold_turn()  # type: ignore[attr-defined]
+        try:
+            with plugin_errors(what):
+                text: str | None = self.environment.gold_turn()  # type: ignore[attr-defined]
+        except EnvironmentFailed as lost:
+            self.close()
+            self.status, self.lost = Status.ENVIRONMENT_ERROR, lost
+            return None
         if text is not None and not isinstance(text, str):
             raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
         return text
@@ -130,8 +138,24 @@ def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply 
 
 
 def _close(environment: Environment, task: str) -> None:
-    with plugin_errors(f"task {task!r}: its environment's close()"):
-        environment.close()
+    try:
+        with plugin_errors(f"task {task!r}: its environment's close()"):
+            environment.close()
+    except EnvironmentFailed as error:  # the episode is over, and what it earned counts
+        warnings.warn(f"task {task!r}: an environment could not be closed: {error}", stacklevel=2)
+
+
+class NeverStarted:
+    """The environment of an episode that is lost from its start."""
+
+    def __init__(self, why: EnvironmentFailed) -> None:
+        self.why = why
+
+    def step(self, completion: str) -> Reply:
+        raise self.why
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 class ConversationCollector:
@@ -253,8 +277,11 @@ class ConversationCollector:
         task = self.tasks.get(prompt.task)
         if task is None or not has_environment(task):
             return None
-        with plugin_errors(f"task {prompt.task!r}: environment()"):
-            environment = task.environment(prompt)
+        try:
+            with plugin_errors(f"task {prompt.task!r}: environment()"):
+                environment = task.environment(prompt)
+        except EnvironmentFailed as lost:
+            environment = NeverStarted(lost)
         if environment is None:
             return None
         close = functools.cache(functools.partial(_close, environment, prompt.task))
@@ -311,12 +338,14 @@ class ConversationCollector:
             ]
             for episode in episodes:
                 text = None if last else episode.gold()
+                if episode.lost:
+                    continue
                 full = len(episode.inputs.ids) + len(self.policy.encode_completion(text or "")) > self.max_context
                 if text is None or full:
                     episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
                 else:
                     episode.add_turn(self._gold(text), text, 0)
-            episodes = [e for e in episodes if not e.status.is_truncated]
+            episodes = [e for e in episodes if not e.status.is_truncated and not e.lost]
 
     def _gold(self, text: str) -> Completion:
         ids = self.policy.encode_completion(text)

@@ -159,6 +159,23 @@ def is_run(path: Path) -> bool:
         return False
 
 
+OWN_NAMES = frozenset(
+    (
+        *("config.toml", "manifest.json", "metrics.jsonl", "errors.jsonl", "summary.json", "report.html", ".lock"),
+        *("rollouts", "evaluations", "episodes", "checkpoints", "tensorboard", "wandb", "mlflow", "trackio"),
+    )
+)
+"""Names in a run folder that a run writes."""
+
+
+def check_removable(path: Path) -> None:
+    """Raise UserError if a run folder has anything that no run wrote, which `--overwrite` would remove too."""
+    others = sorted(entry.name for entry in path.iterdir() if entry.name not in OWN_NAMES)
+    if others or "mmrl" not in _read_json(path / "manifest.json"):
+        what = f"{others[0]}, which no run wrote" if others else "a manifest.json that no run wrote"
+        raise UserError(f"--overwrite would remove {path} with {what}: move it away, or choose another name for the run")
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(contents(path))

@@ -228,7 +228,7 @@ def check_unused(path: Path, asked: str = "") -> None:
         raise UserError(f"cannot use {path} as a run folder: {error.strerror}; choose another name") from error
     if asked and ("config.toml" in held or "metrics.jsonl" in held):
         why = "it is a link" if path.is_symlink() else "config.toml or manifest.json is missing"
-        raise UserError(f"{asked} can't use {path} as a run folder, as {why}: remove it, or choose another name")
+        raise UserError(f"{asked} can't use {path} as a run folder, as {why}: choose another name, or put back what is missing")
     if "config.toml" in held or "metrics.jsonl" in held:
         raise UserError(f"{path} already has a run: choose another name, --resume it, or remove it with --overwrite")
     if held:

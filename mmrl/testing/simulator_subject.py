@@ -44,8 +44,8 @@ class SimulatorSubject:
 
     @contextmanager
     def instance(self, n: int | None = None) -> Iterator[Any]:
-        """An instance with n environments, to begin with a reset. By default it may have been used; a check that fails is the last
-        that has it."""
+        """An instance with n environments, which may have been used before: begin with a reset. No check has it after one that
+        fails."""
         if n not in (None, self.n):
             with self.new_instance(n) as simulator:
                 yield simulator

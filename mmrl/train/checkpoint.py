@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError
@@ -39,9 +39,8 @@ def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any],
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
         return
     ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
-    _save_learner(
-        path, aside, learner, shards and policy.root is not None
-    )  # before averaging, as some tensors are the weights themselves
+    # before averaging, as some tensors are the weights themselves
+    _save_learner(path, aside, learner, shards and policy.root is not None)
     with learner.optimizer.averaged(), unsharded(policy.root):
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
 
@@ -52,7 +51,8 @@ def _save_learner(path: Path, aside: Path, learner: Learner, shards: bool) -> No
         ranks.run_on_all(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))
         return
     found = gather_to_first(tensors)
-    ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: save_file(found, aside / LEARNER)))
+    marks = {"checkpoint": path.name, "tensors": str(len(found))}
+    ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: save_file(found, aside / LEARNER, marks)))
 
 
 def _cleared(aside: Path) -> None:
@@ -96,13 +96,26 @@ def checkpoint_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to resume from an earlier one") from error
+        earlier = any(other.name < path.name for other in path.parent.glob("step-*"))
+        cure = "remove that folder to resume from an earlier one" if earlier else "there is no earlier one to resume from"
+        raise UserError(f"checkpoint {path} can't be read: {error}: {cure}") from error
 
 
 def load(path: Path) -> tuple[dict[str, Any], Mapping[str, torch.Tensor]]:
     """(state, learner's tensors) of a checkpoint, without the policy, which is in `path / POLICY`."""
     with checkpoint_errors(path):
-        return read_state(path), Shards(path / SHARDS) if (path / SHARDS).is_dir() else load_file(path / LEARNER)
+        return read_state(path), Shards(path / SHARDS) if (path / SHARDS).is_dir() else _learner_tensors(path)
+
+
+def _learner_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The learner's tensors of a checkpoint. Raises ValueError for a file of another checkpoint, or with other tensors than were
+    saved: a resume with either would go on with other numbers than the run, without a word."""
+    with safe_open(path / LEARNER, "pt") as file:
+        marks = file.metadata() or {}
+    tensors = load_file(path / LEARNER)
+    if marks.get("checkpoint") != path.name or marks.get("tensors") != str(len(tensors)):
+        raise ValueError(f"its {LEARNER} is not the one that was saved with it")
+    return tensors
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class Run:
         self.folder.metrics(self.at.step, stage.kind, metrics)
         self.progress.step_finished(self.at.step, metrics)
         self.trackers.log(self.at.step, metrics)
-        self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
+        self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=dict(metrics))
         for event in self.watch.step(self.at.stage, self.at.step, metrics):
             self.alarm(stage.kind, event)
         self.look(stage)

@@ -27,7 +27,7 @@ from mmrl.judge.actors import ray_judge
 from mmrl.policies.load import make_policy
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import make_collector
-from mmrl.run_folder.reader import is_run
+from mmrl.run_folder.reader import check_removable, is_run
 from mmrl.run_folder.writer import ENDED, NullRunFolder, RunFolder, check_unused
 from mmrl.train import checkpoint
 from mmrl.train.checks.run_file import check_model, of_teacher
@@ -122,11 +122,13 @@ def open_run(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: 
     """The folder of a run to resume; None for a new run. held: gets the lock of an existing run folder."""
     going_on = resume and is_run(path)
     if not going_on:
-        refuse_own_model(config, path)
+        refuse_own_files(config, path)
     if not going_on and not (overwrite and is_run(path)):
         check_unused(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
     if is_run(path):
         held.enter_context(lock_run_folder(path))
+        if not going_on:
+            check_removable(path)
     return RunFolder.open(path, to_dict(config)) if going_on else None
 
 
@@ -148,11 +150,11 @@ def check_shared(path: Path) -> None:
         )
 
 
-def refuse_own_model(config: RunConfig, path: Path) -> None:
-    """Raise UserError if a model of the run is in the folder that the run would replace."""
+def refuse_own_files(config: RunConfig, path: Path) -> None:
+    """Raise UserError if a model or an evaluation that the run reads is in the folder that the run would replace."""
     teachers = [s.teacher for s in config.stages if isinstance(s, DistillStage)]
-    for name in [config.policy.model, *teachers]:
-        if is_run(path) and Path(name).is_dir() and Path(name).resolve().is_relative_to(path.resolve()):
+    for name in [config.policy.model, *teachers, *(s.select.path for s in config.stages if s.select)]:
+        if is_run(path) and Path(name).exists() and Path(name).resolve().is_relative_to(path.resolve()):
             raise UserError(f"{name} is in {path}, which this run would replace: choose another name for the run")
 
 

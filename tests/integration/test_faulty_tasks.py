@@ -66,6 +66,7 @@ def wrong(tmp_path, monkeypatch):
         ("prompts", "exit(0)", r"prompts\('train', 0\) raised SystemExit: 0"),
         ("prompts", "None", "raised TypeError: 'NoneType' object is not iterable"),
         ("prompts", "'some text'", "prompts\\(\\) must give mmrl.Prompt, but item . is a str"),
+        ("prompts", "[Prompt(messages=[user_message('a')], id=i) for i in range(4)]", "the id of a prompt must be a text"),
         ("prompts", "[{}] * 4", "must give mmrl.Prompt, but item . is a dict"),
         ("prompts", "(1 / i for i in (1, 0))", "raised ZeroDivisionError"),
         ("prompts", "Lazy([1, 2])", "item 0 of its prompts raised KeyError: 'gone'"),

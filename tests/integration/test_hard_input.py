@@ -117,7 +117,7 @@ def test_a_file_in_the_place_of_the_run_folder(tmp_path):
 def test_a_link_to_a_run_is_not_overwritten(tmp_path):
     real = runs.run(runs.toy_config(tmp_path / "real"))
     (tmp_path / "toy").symlink_to(real.path)
-    with pytest.raises(UserError, match=r"--overwrite can't use .* as a run folder, as it is a link: remove it"):
+    with pytest.raises(UserError, match=r"--overwrite can't use .* as a run folder, as it is a link: choose another name"):
         runs.run(runs.toy_config(tmp_path), overwrite=True)
     assert (real.path / "summary.json").exists()
 
@@ -129,6 +129,18 @@ def test_overwrite_removes_no_folder_that_only_has_a_config_toml(tmp_path):
     with pytest.raises(UserError):
         runs.run(runs.toy_config(tmp_path), overwrite=True)
     assert (tmp_path / "toy" / "thesis.txt").exists()
+
+
+def test_overwrite_removes_nothing_that_no_run_wrote(tmp_path):
+    folder = runs.run(runs.toy_config(tmp_path)).path
+    (folder / "notes.txt").write_text("years of work")
+    with pytest.raises(UserError, match=r"--overwrite would remove .*toy with notes\.txt, which no run wrote: move it away"):
+        runs.run(runs.toy_config(tmp_path), overwrite=True)
+    (folder / "notes.txt").unlink()
+    (folder / "manifest.json").write_text('{"site": "mine"}')
+    with pytest.raises(UserError, match=r"with a manifest\.json that no run wrote"):
+        runs.run(runs.toy_config(tmp_path), overwrite=True)
+    assert (folder / "summary.json").exists()
 
 
 def test_a_run_folder_has_one_writer(tmp_path):

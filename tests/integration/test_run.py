@@ -17,6 +17,7 @@ import runs
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.testing.cases import mostly_slow
+from mmrl.train.alarms import AlarmMonitor
 from mmrl.train.start import evaluate_only
 
 RUN_FILE = """
@@ -412,7 +413,7 @@ def test_dry_run_checks_and_writes_nothing(tmp_path, mmrl):
     assert tomllib.loads(done.stdout)["generate"]["temperature"] == 0.5 and not (tmp_path / "runs").exists()
 
 
-def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site):
+def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site, monkeypatch):
     site(
         "mmrl-ear",
         {
@@ -424,6 +425,7 @@ def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site):
         @hookimpl
         def mmrl_step_finished(run, step, metrics):
             heard.append(step)
+            metrics.clear()
             if step == 2: raise RuntimeError("the ear fell off")
         @hookimpl
         def mmrl_run_finished(run, status): heard.append(status)
@@ -432,7 +434,10 @@ def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site):
         entry={"ear": "mmrl_ear"},
     )
     os.environ["MMRL_PLUGIN_FILES"] = runs.TOY
+    watched, watch = [], AlarmMonitor.step
+    monkeypatch.setattr(AlarmMonitor, "step", lambda self, *given: watched.append(len(given[-1])) or watch(self, *given))
     folder = runs.run(runs.toy_config(tmp_path))
+    assert len(watched) == 6 and min(watched) > 10, "alarms see the metrics that an observer cleared"
     import mmrl_ear
 
     assert mmrl_ear.heard == [("started", "toy"), 1, 2, 3, 4, 5, 6, "finished"]

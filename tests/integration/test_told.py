@@ -18,7 +18,7 @@ from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Prompt, Score
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.checks.gold_rewards import gold_warnings
-from mmrl.train.start import evaluate_only
+from mmrl.train.start import evaluate_only, refuse_own_files
 from mmrl.ui.cli import main
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
@@ -265,3 +265,6 @@ def test_a_run_does_not_replace_the_model_it_begins_with(tmp_path):
         with pytest.raises(UserError, match="which this run would replace: choose another name"):
             runs.run(runs.toy_config(tmp_path, evaluate={"num_prompts": 0}, **changed), overwrite=True)
     assert (folder.checkpoint_dir(1) / "policy" / "config.json").is_file()
+    chosen = runs.toy_config(tmp_path, stages=[{**sft, "select": {"path": str(folder.path / "metrics.jsonl")}}])
+    with pytest.raises(UserError, match=r"metrics\.jsonl is in .*toy, which this run would replace"):
+        refuse_own_files(chosen, folder.path)

@@ -2,6 +2,7 @@
 apart."""
 
 import functools
+import math
 import threading
 from dataclasses import replace
 
@@ -299,6 +300,44 @@ def test_an_episode_whose_environment_fails_is_left_out_and_counted():
         found = collector.collect(posed, collector.encode(posed), 3, SamplingParams(max_tokens=4, temperature=1.0, seed=0))
     assert [r.status for r in found] == [Status.ENVIRONMENT_ERROR] * 3 and task.closed == 3
     assert collector.metrics() == {"environment/lost": 3.0} and collector.metrics() == {"environment/lost": 0.0}
+
+
+def test_an_episode_whose_environment_never_starts_is_lost_like_any_other():
+    def environment(prompt):
+        raise EnvironmentFailed("the browser did not start")
+
+    with pytest.warns(UserWarning, match=r"task 'talk': an episode was lost, 1 so far: the browser did not start"):
+        found = collected(cases.policy("qwen2_5_vl"), Odd(environment=environment), (1,), 2)
+    assert [r.status for r in found] == [Status.ENVIRONMENT_ERROR] * 2
+
+
+def test_an_environment_that_fails_to_close_costs_nothing_but_a_warning():
+    class Stuck(Shows):
+        def close(self):
+            raise EnvironmentFailed("the page hangs")
+
+    with pytest.warns(UserWarning, match=r"task 'talk': an environment could not be closed: the page hangs"):
+        (found,) = collected(cases.policy("qwen2_5_vl"), Odd(environment=lambda prompt: Stuck(1)), (1,), 1)
+    assert found.status is not Status.ENVIRONMENT_ERROR and found.turns[-1].terminated
+
+
+def test_a_demonstration_whose_environment_fails_is_lost():
+    class Silent(Shows):
+        def gold_turn(self):
+            raise EnvironmentFailed("the expert hangs")
+
+    vlm, posed = cases.policy("qwen2_5_vl"), [replace(cases.prompt(1), task="talk")]
+    collector = ConversationCollector(vlm, LocalGenerator(vlm), {"talk": Odd(environment=lambda prompt: Silent(2))})
+    with pytest.warns(UserWarning, match=r"an episode was lost, 1 so far: the expert hangs"):
+        (found,) = collector.demonstrate(posed, collector.encode(posed), ["a"])
+    assert found.status is Status.ENVIRONMENT_ERROR and len(found.turns) == 1
+
+
+@pytest.mark.parametrize("outcome", [{"success": "yes"}, {"distance": math.nan}, {3: 1.0}, ["success"], None])
+def test_an_outcome_that_is_no_numbers_by_names_is_refused(outcome):
+    task = Odd(step=lambda text: Reply(terminated=True, outcome=outcome))
+    with pytest.raises(PluginError, match=r"environment's step\(\) must give Reply.outcome as a dict of finite numbers by names"):
+        collected(cases.policy("qwen2_5_vl"), task, (1,), 1)
 
 
 def test_the_last_reply_says_what_came_of_it():

@@ -4,9 +4,11 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from mmrl.api.errors import UserError
 from mmrl.policies.shard_files import write_shards
@@ -127,8 +129,30 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     path = tmp_path / "step-000003"
     checkpoint.save(path, Weights(), Learner(STATE), {})
     (path / "state.json").write_text("{")
-    with pytest.raises(UserError, match=r"step-000003 can't be read.*remove that folder to resume from an earlier one"):
+    with pytest.raises(UserError, match=r"step-000003 can't be read.*: there is no earlier one to resume from"):
         checkpoint.load(path)
+    (tmp_path / "step-000002").mkdir()
+    with pytest.raises(UserError, match=r"step-000003 can't be read.*: remove that folder to resume from an earlier one"):
+        checkpoint.load(path)
+
+
+def test_the_learner_of_another_checkpoint_and_a_part_of_it_are_refused(tmp_path):
+    """A resume would go on with other numbers than the run, without a word."""
+    for name in ("step-000002", "step-000003"):
+        checkpoint.save(tmp_path / name, Weights(), Learner(STATE), {})
+    path, whole = tmp_path / "step-000003", (tmp_path / "step-000003" / "learner.safetensors").read_bytes()
+    marks = {"checkpoint": "step-000003", "tensors": "3"}
+    for wrong in (
+        lambda file: shutil.copy(tmp_path / "step-000002" / "learner.safetensors", file),
+        lambda file: save_file({}, file),
+        lambda file: save_file(STATE, file),
+        lambda file: save_file({"optimizer/w/step": STATE["optimizer/w/step"]}, file, marks),
+    ):
+        wrong(path / "learner.safetensors")
+        with pytest.raises(UserError, match=r"step-000003 can't be read: its learner.safetensors is not the one that was saved"):
+            checkpoint.load(path)
+    (path / "learner.safetensors").write_bytes(whole)
+    assert checkpoint.load(path)[1].keys() == STATE.keys()
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # which it is here
@@ -139,7 +163,7 @@ def test_a_shard_that_is_missing_is_missed(tmp_path):
     assert {name: tensors[name].tolist() for name in tensors} == {name: STATE[name].tolist() for name in STATE}
     for path in (tmp_path / "learner").glob("*.safetensors"):
         path.unlink()
-        with pytest.raises(UserError, match=rf"can't be read: .*learner lacks {path.name}: remove that folder"):
+        with pytest.raises(UserError, match=rf"can't be read: .*learner lacks {path.name}: there is no earlier one"):
             checkpoint.load(tmp_path)
     (tmp_path / "learner" / "shards.json").unlink()
     with pytest.raises(UserError, match=r"learner lacks all files"):

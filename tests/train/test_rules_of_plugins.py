@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 import runs
+from mmrl import Prompt, SamplingRule, Score
 from mmrl.api.errors import PluginError
+from mmrl.api.sampling import Group
+from mmrl.train.sampling.guard import applied, counted, credited
 
 RULES = """
 from mmrl import SamplingRule, SamplingRuleSpec, hookimpl
 
 @hookimpl
 def mmrl_sampling_rules():
-    names = ("Phase", "Drops", "Nothing", "Counts", "Good")
+    names = ("Phase", "Drops", "Nothing", "Counts", "Good", "Taken", "Asks", "Many", "None_", "Refuses")
     return [SamplingRuleSpec(id=f"odd/{name.lower()}", target=f"odd:{name}") for name in names]
 
 class Phase(SamplingRule):
@@ -29,6 +35,25 @@ class Nothing(SamplingRule):
 class Counts(SamplingRule):
     def __call__(self, groups, sample): return groups
     def counts(self, groups): return {"odd/many": "many"}
+
+class Taken(SamplingRule):
+    def __call__(self, groups, sample): return groups
+    def counts(self, groups): return {"reward/mean": 99.0}
+
+class Asks(SamplingRule):
+    def __call__(self, groups, sample): return groups + sample.more(1)
+
+class Many(SamplingRule):
+    oversample = -3
+    def __call__(self, groups, sample): return groups
+
+class None_(SamplingRule):
+    groups_per_prompt = 0
+    def __call__(self, groups, sample): return groups
+
+class Refuses(SamplingRule):
+    def __call__(self, groups, sample): return groups
+    def check(self, verifiers): return verifiers["gone"]
 
 class Good(SamplingRule):
     phase, leaves_out = "select", True
@@ -59,8 +84,13 @@ def trained(tmp_path, name):
     [
         ("phase", r"sampling rule 'odd/phase': phase = 'selct' is unknown: choose \"score\" or \"select\""),
         ("drops", r'sampling rule Drops left groups out in the phase "score": write `phase = "select"` in its class'),
-        ("nothing", r"sampling rule Nothing must return a list of groups, not NoneType: is the `return` missing\?"),
-        ("counts", r"sampling rule Counts: counts\(\) must return numbers, and 'odd/many' is 'many'"),
+        ("nothing", r"sampling rule Nothing must return a list of mmrl.api.sampling.Group, not None: is the `return` missing\?"),
+        ("counts", r"sampling rule Counts: counts\(\) must return numbers by names, and 'odd/many' is 'many'"),
+        ("taken", r"counts\(\) of a sampling rule gives 'reward/mean', which is a metric of mmrl: choose another name"),
+        ("asks", r'sample.more\(\) is for the phase "select": write `phase = "select"` in the rule'),
+        ("many", r"stages.0.rules.0: sampling rule 'odd/many': oversample = -3 must be a number from 1 to 1000"),
+        ("none_", r"sampling rule 'odd/none_': groups_per_prompt = 0 must be a whole number of at least 1"),
+        ("refuses", r"stages.0.rules.0: sampling rule 'odd/refuses': check\(\) raised TypeError"),
     ],
 )
 def test_what_breaks_the_contract_is_named(tmp_path, name, message):
@@ -71,3 +101,79 @@ def test_what_breaks_the_contract_is_named(tmp_path, name, message):
 def test_what_keeps_it_leaves_groups_out_and_reports_its_counts(tmp_path):
     (row,) = [row["metrics"] for row in runs.rows(trained(tmp_path, "good")) if "metrics" in row]
     assert row["odd/groups"] == 3 and row["sampling/filtered_share"] == pytest.approx(1 / 3)
+
+
+def group(number=0):
+    scores = [Score(0.5), Score(0.5)]
+    return Group(
+        place=("t", number), number=number, prompt=Prompt(messages=[]), inputs=None, rollouts=[None, None], scores=scores
+    )
+
+
+def rule(call, **others):
+    return type("Odd", (SamplingRule,), {"__call__": lambda self, groups, sample: call(groups), **others})()
+
+
+def emptied(groups):
+    groups[0].rollouts = groups[0].scores = []
+    return groups
+
+
+def unscored(groups):
+    groups[1].scores = groups[1].scores[:1]
+    return groups
+
+
+def renumbered(groups):
+    groups[0].number = 7
+    return groups
+
+
+def paying(*amounts):
+    def call(groups):
+        groups[0].pay("brief", amounts)
+        return groups
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda groups: groups[0].notes["speed"], "sampling rule Odd raised KeyError: 'speed'"),
+        (lambda groups: [1, 2], r"sampling rule Odd must return a list of mmrl.api.sampling.Group, not \[1, 2\]"),
+        (emptied, "sampling rule Odd returned a group with 0 rollouts and 0 scores: there must be one score for each rollout"),
+        (unscored, "sampling rule Odd returned a group with 2 rollouts and 1 scores"),
+        (renumbered, "sampling rule Odd changed the number of a group"),
+        (paying(math.nan, 0.0), "sampling rule Odd raised ValueError: 'brief' of a score must be a finite number, not nan"),
+        (paying("much", 0.0), "sampling rule Odd raised ValueError: 'brief' of a score must be a finite number, not 'much'"),
+        (paying(1.0), "sampling rule Odd raised ValueError"),
+    ],
+)
+def test_a_rule_that_breaks_a_group_is_named(call, message):
+    with pytest.raises(PluginError, match=message):
+        applied(rule(call), [group(0), group(1)], None)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (lambda self, groups: None, r"sampling rule Odd: counts\(\) raised TypeError"),
+        (lambda self, groups: {3: 4.0}, r"sampling rule Odd: counts\(\) must return numbers by names, and 3 is 4.0"),
+        (lambda self, groups: {"a": 1}, r"sampling rule Odd: counts\(\) gives 'a', which is another metric"),
+    ],
+)
+def test_counts_that_are_none_are_named(method, message):
+    with pytest.raises(PluginError, match=message):
+        counted(rule(list, counts=method), [group()], known={"a"})
+
+
+def test_credit_is_finite_or_left_out():
+    def fill(value):
+        return rule(list, credit=lambda self, groups, advantages: advantages.fill_(value))
+
+    credited(fill(math.nan), [group()], torch.ones(2))
+    with pytest.raises(PluginError, match=r"sampling rule Odd: credit\(\) made an advantage infinite"):
+        credited(fill(math.inf), [group()], torch.ones(2))
+    with pytest.raises(PluginError, match=r"sampling rule Odd: credit\(\) raised TypeError"):
+        credited(fill("x"), [group()], torch.ones(2))

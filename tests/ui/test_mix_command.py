@@ -236,6 +236,13 @@ def test_other_things_in_the_way_are_named(mix, stub, tmp_path):
     mix("--out", str(tmp_path / "other"))
     code, _, err = mix("--out", str(tmp_path / "other" / "two-mix-01"))
     assert code == 2 and "is itself a run folder" in err
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for text in ("3", "{}", "not JSON"):
+        (mine / "mix.json").write_text(text)
+        code, _, err = mix("--out", str(mine))
+        assert code == 2 and f"{mine / 'mix.json'} is there already, and no search of mmrl mix wrote it" in err
+        assert (mine / "mix.json").read_text() == text
 
 
 def test_a_pilot_without_figures_is_named(mix, tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.sampling import SamplingRule
 from mmrl.config.sections import RlStage
 from mmrl.registry import plugins
 from mmrl.train.sampling.co_reward import CoReward
 from mmrl.train.sampling.dynamic_sampling import DynamicSampling
 from mmrl.train.sampling.ground_truth import GroundTruth
+from mmrl.train.sampling.guard import check_sizes
 from mmrl.train.sampling.hints import Hints
 from mmrl.train.sampling.length import LengthBonus
 from mmrl.train.sampling.overlong import OverlongMask, OverlongPenalty
@@ -39,6 +40,9 @@ def check_plugin_rules(where: str, stage: RlStage, verifiers: list[str]) -> None
     it."""
     for number, entry in enumerate(stage.rules):
         try:
-            plugins.registry().make_sampling_rule(entry.id, entry.options).check(verifiers)
+            rule = plugins.registry().make_sampling_rule(entry.id, entry.options)
+            check_sizes(f"sampling rule {entry.id!r}", rule)
+            with plugin_errors(f"sampling rule {entry.id!r}: check()"):
+                rule.check(verifiers)
         except UserError as error:
             raise type(error)(f"{where}.rules.{number}: {error}") from error

@@ -23,6 +23,7 @@ from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.metrics import StepTimer, collected_figures
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled, group_stub
+from mmrl.train.sampling.guard import applied, counted
 from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Sampler:
             left = 1 - len(kept) / len(step.sampled)
             found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/filtered_share": left}
         for rule in self.rules:
-            found.counts |= _counted(rule, found.everything)
+            found.counts |= counted(rule, found.everything, known=found.counts)
         found.counts |= self.source.metrics() | collected_figures(self.run.collector)
         return found
 
@@ -98,24 +99,6 @@ class Sampler:
         """Do nothing: there is nothing to stop between steps."""
 
 
-def _applied(rule: SamplingRule, groups: list[Group], step: SamplingStep) -> list[Group]:
-    """The groups that a rule returns. Raises PluginError if they are none, or if a rule that scores has left some out."""
-    name, found = f"sampling rule {type(rule).__name__}", rule(groups, step)
-    if not isinstance(found, list) or not all(isinstance(group, Group) for group in found):
-        raise PluginError(f"{name} must return a list of groups, not {type(found).__name__}: is the `return` missing?")
-    if rule.phase == "score" and len(found) < len(groups):
-        raise PluginError(f'{name} left groups out in the phase "score": write `phase = "select"` in its class')
-    return found
-
-
-def _counted(rule: SamplingRule, groups: Sequence[Group]) -> dict[str, float]:
-    counts = dict(rule.counts(groups))
-    for name, value in counts.items():
-        if not isinstance(value, int | float):
-            raise PluginError(f"sampling rule {type(rule).__name__}: counts() must return numbers, and {name!r} is {value!r:.80}")
-    return counts
-
-
 class SamplingStep:
     """The sampling of one step. Implements `mmrl.api.sampling.StepSampler` for rules."""
 
@@ -127,6 +110,8 @@ class SamplingStep:
         """The groups of all prompts sampled so far."""
         self.before: Sequence[SamplingRule] = ()
         """The selecting rules before the one being applied."""
+        self.selecting = False
+        """Whether selecting rules are being applied, and not those that score."""
 
     @property
     def seed(self) -> int:
@@ -161,20 +146,28 @@ class SamplingStep:
     # -- for rules that select --------------------------------------------------------------------------------------------
 
     def again(self, groups: Sequence[Group], prompt_of: Callable[[Group], Prompt]) -> list[Group]:
+        self._check_selecting("again")
+
         def read() -> dict[int, EncodedPrompt | None]:
             return {g.number: None if g.is_stub else self._instead(g, prompt_of(g)) for g in groups}
 
         return self._scored(ranks.run_on_all(read))
 
     def more(self, groups: int) -> list[Group]:
+        self._check_selecting("more")
         before = self.before
         found = self.passed(self.fresh(self.sampler.source.upcoming(self.sampler.prompts_for(groups))), before)
         self.before = before
         return found
 
     def gold(self, groups: Sequence[Group], without: Collection[str] = ()) -> list[Group]:
+        self._check_selecting("gold")
         own = {n: g for n, g in enumerate(groups) if not g.is_stub}
         return ranks.gather_sharded(partial(self._gold, own, without), group_stub)
+
+    def _check_selecting(self, name: str) -> None:
+        if not self.selecting:
+            raise PluginError(f'sample.{name}() is for the phase "select": write `phase = "select"` in the rule\'s class')
 
     def _gold(self, groups: Mapping[int, Group], without: Collection[str]) -> dict[int, Group]:
         prompts, inputs = [g.prompt for g in groups.values()], [g.inputs for g in groups.values()]
@@ -194,9 +187,11 @@ class SamplingStep:
 
     def passed(self, groups: list[Group], rules: Sequence[SamplingRule]) -> list[Group]:
         """The groups that remain after these selecting rules."""
+        selecting, self.selecting = self.selecting, True
         for number, rule in enumerate(rules):
             self.before = rules[:number]
-            groups = _applied(rule, groups, self)
+            groups = applied(rule, groups, self)
+        self.selecting = selecting
         return groups
 
     def greedy(self, groups: Mapping[int, Group]) -> dict[int, Group]:
@@ -207,7 +202,7 @@ class SamplingStep:
             found = collect_groups(self.run.collector, taken, dict.fromkeys(how, 1), how, self.at.version)
         tried = [_beside(g, rollouts) for g, rollouts in zip(groups.values(), found, strict=True)]
         for rule in self.sampler.scoring:
-            tried = _applied(rule, tried, self) if rule.per_rollout else tried
+            tried = applied(rule, tried, self) if rule.per_rollout else tried
         return dict(zip(groups, tried, strict=True))
 
     def _scored(self, taken: Mapping[int, EncodedPrompt | None]) -> list[Group]:
@@ -216,8 +211,10 @@ class SamplingStep:
 
         def work() -> dict[int, Group]:
             groups = self._complete(own_shard(taken))
+            selecting, self.selecting = self.selecting, False
             for rule in self.sampler.scoring:
-                groups = _applied(rule, groups, self)
+                groups = applied(rule, groups, self)
+            self.selecting = selecting
             numbered: dict[int, Group] = {}
             for group in groups:
                 group.unaided = group.rewards

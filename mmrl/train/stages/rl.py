@@ -10,6 +10,7 @@ import torch
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.signals import Signals
+from mmrl.api.errors import PluginError
 from mmrl.api.seeds import derive
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.judge.rewards import weights_at
@@ -21,6 +22,7 @@ from mmrl.train.position import StepIndex
 from mmrl.train.sampling.async_sampling import AsyncSampler
 from mmrl.train.sampling.condition import relabel
 from mmrl.train.sampling.groups import Sampled, outcomes
+from mmrl.train.sampling.guard import credited
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.stages.base import Steps
@@ -113,7 +115,7 @@ class RlSteps(Steps):
         )
         credit = self.algorithm.credit(signals)
         for rule in self.rules:
-            rule.credit(groups, credit.advantages)
+            credited(rule, groups, credit.advantages)
         return credit
 
     def greedy(self, sampled: Sampled, at: StepIndex) -> torch.Tensor:
@@ -176,7 +178,10 @@ class RlSteps(Steps):
         self.source.tell(outcomes(sampled.sampled, self.stage.success_threshold))
         own = [n for n, r in enumerate(sampled.rollouts) if not r.is_demonstration]
         rollouts, scores = [sampled.rollouts[n] for n in own], [sampled.scores[n] for n in own]
-        return rl_metrics(rollouts, scores, credit.advantages[own]) | sampled.counts | update
+        metrics = rl_metrics(rollouts, scores, credit.advantages[own])
+        if taken := sorted(sampled.counts.keys() & (metrics.keys() | update.keys())):
+            raise PluginError(f"counts() of a sampling rule gives {taken[0]!r}, which is a metric of mmrl: choose another name")
+        return metrics | sampled.counts | update
 
     def state(self) -> dict[str, Any]:
         return self.sampler.state()

@@ -56,6 +56,7 @@ def command(
     out = out or Path(config.runs_dir) / f"{config.name}-mix"
     if is_run(out):
         raise UserError(f"{out} is itself a run folder: give another --out for the pilots")
+    _check_ours(out / "mix.json")
     mixtures = seed_mixtures(labels, pilots or enough(len(labels)), seed)
     configs = [pilot_config(config, i, mixture, steps, str(out)) for i, mixture in enumerate(mixtures, 1)]
     silence_libraries()
@@ -70,6 +71,16 @@ def command(
         click.echo(json.dumps(data))
     else:
         _show(data, run_file, overrides, out)
+
+
+def _check_ours(path: Path) -> None:
+    """Raise UserError if a file in the place of `mix.json` was not written by an earlier search."""
+    try:
+        ours = not path.exists() or "pilots" in json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if not ours:
+        raise UserError(f"{path} is there already, and no search of mmrl mix wrote it: give another --out")
 
 
 # -- the pilots -------------------------------------------------------------------------------------------------------------
