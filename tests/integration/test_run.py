@@ -437,7 +437,7 @@ def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site, monkeypatch):
     watched, watch = [], AlarmMonitor.step
     monkeypatch.setattr(AlarmMonitor, "step", lambda self, *given: watched.append(len(given[-1])) or watch(self, *given))
     folder = runs.run(runs.toy_config(tmp_path))
-    assert len(watched) == 6 and min(watched) > 10, "alarms see the metrics that an observer cleared"
+    assert len(watched) == 6 and min(watched) > 5, "alarms see the metrics that an observer cleared"
     import mmrl_ear
 
     assert mmrl_ear.heard == [("started", "toy"), 1, 2, 3, 4, 5, 6, "finished"]
