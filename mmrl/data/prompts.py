@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from mmrl.api.errors import PluginError, UserError, is_finite, plugin_errors
+from mmrl.api.errors import NoGold, PluginError, UserError, is_finite, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import LazyPrompts
@@ -104,8 +104,11 @@ def _reworded(message: Message, template: str) -> Message:
 def gold_completion(task: Task, prompt: Prompt) -> str:
     """The task's gold completion of a prompt. Raises PluginError if it is no text."""
     where = f"task {prompt.task!r}: gold() of prompt {prompt.id!r}"
-    with plugin_errors(where):
-        gold = task.gold(prompt)
+    try:
+        with plugin_errors(where):
+            gold = task.gold(prompt)
+    except NoGold as error:
+        raise NoGold(f"{where}: {error}") from error
     if not isinstance(gold, str) or (gold.encode(errors="replace").decode() != gold):
         raise PluginError(f"{where} must be text that can be written as UTF-8, not {gold!r:.60}")
     return gold

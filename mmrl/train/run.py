@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import LimitReached, UserError
+from mmrl.api.errors import LimitReached, UserError, shorten
 from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
@@ -73,6 +73,8 @@ class Run:
         """Whether the weights are those after `at.step` steps. False in the middle of an update."""
         self.clock = StepTimer()
         """Times the parts of a step: `with clock(PART):` counts as `time/PART`."""
+        self._failing: set[tuple[str, str]] = set()
+        """(plugin, hook) of observers that have failed, which are noted once."""
         self._lost_steps = 0
         """Number of steps in a row in which every episode was lost."""
 
@@ -267,8 +269,8 @@ class Run:
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:
-        """Call a hook of all plugins, on the first rank only. A plugin's exception is written to `errors.jsonl`; the run goes
-        on."""
+        """Call a hook of all plugins, on the first rank only. A plugin's exception is written to `errors.jsonl` and the first is
+        shown; the run goes on."""
         if not ranks.is_first():
             return
         for name, caller in plugins.registry().callers(hook):
@@ -276,7 +278,9 @@ class Run:
                 caller(**arguments)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer must not end a run
                 self.folder.error(self.at.step, f"plugin {name}: {hook}", f"{type(error).__name__}: {error}")
-                self.progress.note(f"plugin {name} failed in {hook}: {error}")
+                if (name, hook) not in self._failing:
+                    self.progress.note(f"plugin {name} failed in {hook}: {shorten(error)}; see errors.jsonl for further failures")
+                self._failing.add((name, hook))
 
     def summary(self) -> dict[str, Any]:
         seconds = {
