@@ -290,7 +290,11 @@ GYM = """
         return [AlgorithmSpec(id="gym/short", target="mmrl_gym:short", loss="mmrl_gym:plain", options={"half": 50}, constant=3,
                               normalise="constant", stage_defaults={"overlong": "mask", "kl_coef": 0.5},
                               paper="A. Author, section 2"),
-                AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone")]
+                AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone"),
+                AlgorithmSpec(id="gym/three", target="mmrl_gym:three"),
+                AlgorithmSpec(id="gym/four", target="mmrl_gym:short", loss="mmrl_gym:three")]
+
+    three = 3
 
     def short(rewards_N, lengths_N, wind_N, *, half: int = 10, near: bool = True):
         \"\"\"Short answers are worth more.
@@ -348,6 +352,11 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         assert re.search(line, shown), shown
     lost = mmrl("list", "algorithms", "gym/lost")
     assert lost.returncode == 2 and "loss of algorithm 'gym/lost': its target 'mmrl_gym:gone' does not exist" in lost.stderr
+    for name, part in (("three", "advantage"), ("four", "loss")):
+        assert answer(mmrl("list", "algorithms", f"gym/{name}")) == (
+            f"algorithm 'gym/{name}': its {part} 'mmrl_gym:three' must be a Python function with named parameters: "
+            "3 is not a callable object"
+        )
 
 
 def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:
