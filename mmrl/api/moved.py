@@ -243,6 +243,14 @@ RENAMED = {
 }
 """Name that `mmrl` had in version 0.1 -> what it is called there."""
 
+RENAMED_FIELDS = {
+    "ActionSpec.frame": "control_mode",
+    "AlgorithmSpec.stage": "stage_defaults",
+    "TrackerSpec.needs": "requires",
+    "VerifierSpec.deadline_s": "timeout_s",
+}
+"""Field that a spec had in version 0.1 -> what it is called there."""
+
 
 class MovedFinder:
     """The last finder on `sys.meta_path`: imports that no other finder resolved come here."""

@@ -349,6 +349,8 @@ class Registry:
         try:
             returned = caller()
         except (Exception, SystemExit) as error:
+            if misspelt := contract.misspelt_field(error):
+                raise contract.contract_error(f"mmrl_{kind}(): {misspelt}") from None  # no traceback: the message says it all
             raise contract.contract_error(f"mmrl_{kind}() raised {type(error).__name__}: {shorten(error)}") from error
         return contract.check_specs(name, kind, returned[0] if returned else None)
 
