@@ -21,6 +21,7 @@ from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.config.values import LARGEST
 from mmrl.policies.batches import Credit
 from mmrl.registry import plugins
+from mmrl.registry.contract import is_number
 from mmrl.registry.importing import check_options, load_target
 
 Normalise = Literal["token", "sequence", "constant"]
@@ -107,8 +108,7 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
 def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
     """The algorithm of a spec; see `load_algorithm`."""
     what = f"algorithm {spec.id!r}"
-    advantage = plugins.registry().target(spec)
-    loss = load_target(spec.loss, f"loss of {what}")
+    advantage, loss = functions_of(spec)
     if not signals_of(advantage):
         raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
     if len(signals_of(loss)) != 1:
@@ -126,6 +126,11 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
         check_options(what, function, mine, skip=len(signals_of(function)))
         for k, v in mine.items():
             _check_kind(what, k, v, settings_of(function)[k])
+        for k, default in settings_of(function).items():
+            if k in spec.bounds and isinstance(default, str | bool):
+                raise PluginError(
+                    f"{what}: its bounds are for numbers, and the setting {k!r} is {default!r} by default: drop them"
+                )
         parts.append(mine)
     if own["normalise"] not in get_args(Normalise):
         raise UserError(f"{what}: normalise = {own['normalise']!r} is not one of {', '.join(get_args(Normalise))}")
@@ -156,9 +161,11 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
 
 def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:
     """Raise UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file, accepted by
-    `load_algorithm`, so that those with bounds are numbers. where: their key."""
+    `load_algorithm`. where: their key."""
     for name in [name for name in settings if name in bounds]:
         value, bound, key = settings[name], bounds[name], f"{where}.{name}"
+        if not is_number(value):
+            raise UserError(f"{key} = {value!r:.40} must be a number")
         if LARGEST < value < math.inf:
             raise UserError(f"{key} = {value!r:.40} must be at most {LARGEST:g}, or inf")
         if value == bound.off:
@@ -181,22 +188,28 @@ def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
         raise UserError(f"{what}: {name} = {value!r} must be a number")
 
 
+def functions_of(spec: AlgorithmSpec) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The advantage and the loss of a spec. Raises PluginError for one whose parameters can't be read."""
+    advantage, loss = plugins.registry().target(spec), load_target(spec.loss, f"loss of algorithm {spec.id!r}")
+    for part, function, place in (("advantage", advantage, spec.target), ("loss", loss, spec.loss)):
+        try:
+            inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"algorithm {spec.id!r}: its {part} {place!r} must be a Python function with named parameters: {shorten(error)}"
+            ) from None
+    return advantage, loss
+
+
 def signals_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """The positional parameters of an advantage, which are its signals, or of a loss, which is its inputs."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(p.name for p in _parameters(function) if p.kind in kinds)
+    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds)
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The keyword-only parameters of an advantage or a loss, with their defaults."""
-    return {p.name: p.default for p in _parameters(function) if p.kind is p.KEYWORD_ONLY}
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise PluginError(f"{shorten(error)}: an advantage or a loss must be a Python function with named parameters") from error
+    return {p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
 def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
@@ -205,7 +218,7 @@ def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
     spec = spec or plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage_defaults.items() if k not in data}
-    if stage.critic is None and "values_NT" in signals_of(plugins.registry().target(spec)):
+    if stage.critic is None and "values_NT" in signals_of(functions_of(spec)[0]):
         added.setdefault("critic", CriticConfig())
     what, known = f"algorithm {spec.id!r}", RlStage.model_fields
     if unknown := [k for k in added if k not in known]:

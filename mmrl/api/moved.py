@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NoReturn
 
 MOVED = {
@@ -16,8 +17,10 @@ MOVED = {
     "mmrl.clips": "mmrl.api.media.clips",
     "mmrl.clips:Count": "mmrl.api.media.decoding",
     "mmrl.clips:Footage": "mmrl.api.media.clips:VideoFrames",
+    "mmrl.clips:KEPT_BYTES": "mmrl.api.media.decoding",
     "mmrl.clips:Limits": "mmrl.api.media.clips:VideoLimits",
     "mmrl.clips:blanked": "mmrl.api.media.clips:blank_frames",
+    "mmrl.clips:evenly": "mmrl.api.media.clips:evenly_spaced",
     "mmrl.clips:forget": "mmrl.api.media.decoding:clear_cache",
     "mmrl.clips:frames_of": "mmrl.api.media.decoding:cached_frames",
     "mmrl.clips:glimpse": "mmrl.api.media.decoding:recent_frames",
@@ -47,6 +50,9 @@ MOVED = {
     "mmrl.data.seeds": "mmrl.api.seeds",
     "mmrl.data.source": "mmrl.data.prompts",
     "mmrl.decoding": "mmrl.api.media.decoding",
+    "mmrl.decoding:Facts": "mmrl.api.media.decoding:VideoInfo",
+    "mmrl.decoding:chosen": "mmrl.api.media.decoding:frame_indices",
+    "mmrl.decoding:decoded": "mmrl.api.media.decoding:decode",
     "mmrl.doctor": "mmrl.ui.doctor",
     "mmrl.episodes": "mmrl.run_folder.episodes",
     "mmrl.errors": "mmrl.api.errors",
@@ -66,29 +72,45 @@ MOVED = {
     "mmrl.facts": "mmrl.run_folder.machine",
     "mmrl.files": "mmrl.run_folder.files",
     "mmrl.gather": "mmrl.train.sampling.sampler",
+    "mmrl.gather:Gatherer": "mmrl.train.sampling.sampler:Sampler",
     "mmrl.generate": "mmrl.rollout.generate",
+    "mmrl.generate.sampling:Sampling": "mmrl.rollout.generate.sampling:SamplingParams",
     "mmrl.groups": "mmrl.train.sampling.groups",
+    "mmrl.groups:Gathered": "mmrl.train.sampling.groups:Sampled",
+    "mmrl.groups:Group": "mmrl.api.sampling",
     "mmrl.groups:adjusted": "mmrl.api.types:add_part",
     "mmrl.groups:right": "mmrl.api.types:verifier_value",
     "mmrl.hookspecs": "mmrl.api.hooks",
     "mmrl.interfaces": "mmrl.api.interfaces",
     "mmrl.interfaces:World": "mmrl.api.interfaces:Environment",
     "mmrl.intervals": "mmrl.api.statistics",
+    "mmrl.judge:lost": "mmrl.api.types:Score.lost",
     "mmrl.kept": "mmrl.run_folder.rollouts",
     "mmrl.launch": "mmrl.compute.processes",
     "mmrl.launch:Unheard": "mmrl.compute.progress:NullProgress",
     "mmrl.learn": "mmrl.train.update.learner",
     "mmrl.manifest": "mmrl.run_folder.manifest",
     "mmrl.marks": "mmrl.api.tasks.overlays",
+    "mmrl.marks:Kind": "mmrl.api.tasks.overlays:OverlayKind",
     "mmrl.marks:Mark": "mmrl.api.tasks.overlays:Overlay",
+    "mmrl.marks:Of": "mmrl.api.tasks.overlays:OverlaySource",
+    "mmrl.marks:as_json": "mmrl.api.tasks.overlays:to_json",
     "mmrl.marks:box": "mmrl.api.tasks.overlays:box_overlay",
     "mmrl.marks:point": "mmrl.api.tasks.overlays:point_overlay",
+    "mmrl.marks:read": "mmrl.api.tasks.overlays:from_json",
+    "mmrl.marks:true_places": "mmrl.api.tasks.overlays:ground_truth_overlays",
+    "mmrl.marks:wrong": "mmrl.api.tasks.overlays:overlay_error",
     "mmrl.mathematics": "mmrl.api.verifiers.mathematics",
+    "mmrl.mathematics:equal": "mmrl.api.verifiers.mathematics:answers_match",
+    "mmrl.mathematics:explosive": "mmrl.api.verifiers.mathematics:is_too_expensive",
+    "mmrl.mathematics:read": "mmrl.api.verifiers.mathematics:parse_math",
+    "mmrl.mathematics:same": "mmrl.api.verifiers.mathematics:verify_parsed",
     "mmrl.media": "mmrl.api.media.images",
     "mmrl.media:to_frame": "mmrl.api.coordinates:convert_coordinates",
     "mmrl.metrics": "mmrl.train.metrics",
     "mmrl.mixture": "mmrl.data.mixture",
     "mmrl.models": "mmrl.judge.models",
+    "mmrl.models:Numbers": "mmrl.judge.models:NumberSampler",
     "mmrl.models:device_of": "mmrl.judge.models:resolve_device",
     "mmrl.noise": "mmrl.api.simulators.noise",
     "mmrl.optimizer": "mmrl.train.update.optimizer",
@@ -105,19 +127,26 @@ MOVED = {
     "mmrl.parse:first_on_a_line": "mmrl.api.verifiers.parse:first_tag_on_line",
     "mmrl.parse:json_in": "mmrl.api.verifiers.parse:find_json",
     "mmrl.parse:last": "mmrl.api.verifiers.parse:last_tag",
+    "mmrl.parse:number": "mmrl.api.verifiers.parse:parse_number",
+    "mmrl.parse:numbers": "mmrl.api.verifiers.parse:parse_numbers",
     "mmrl.parse:spans": "mmrl.api.verifiers.parse:tag_contents",
     "mmrl.parse:thinks_then_answers": "mmrl.api.verifiers.parse:has_think_answer_format",
     "mmrl.pictures": "mmrl.api.tasks.image_sources",
     "mmrl.pictures:Folder": "mmrl.api.tasks.image_sources:ImageFolder",
     "mmrl.pictures:Photographs": "mmrl.api.tasks.image_sources:PhotographCrops",
+    "mmrl.pictures:SHARES": "mmrl.api.tasks.image_sources:SPLIT_SHARES",
     "mmrl.pictures:Source": "mmrl.api.tasks.image_sources:ImageSource",
     "mmrl.pictures:crop": "mmrl.api.tasks.image_sources:random_crop",
+    "mmrl.pictures:dealt": "mmrl.api.tasks.image_sources:split_files",
+    "mmrl.pictures:files": "mmrl.api.tasks.image_sources:list_files",
+    "mmrl.pictures:rank": "mmrl.api.tasks.image_sources:hash_rank",
     "mmrl.plan": "mmrl.train.plan",
     "mmrl.plugins": "mmrl.registry.plugins",
     "mmrl.policies.acting:ActingPolicy": "mmrl.policies.acting.base",
     "mmrl.policies.acting:Calls": "mmrl.policies.batches:ActionMicroBatch",
     "mmrl.policies.action_tokens": "mmrl.policies.acting.action_tokens",
     "mmrl.policies.draw": "mmrl.policies.acting.randomness",
+    "mmrl.policies.draw:Draw": "mmrl.policies.acting.randomness:CallRandomness",
     "mmrl.policies.families": "mmrl.policies.vlm.families",
     "mmrl.policies.flow": "mmrl.policies.acting.flow",
     "mmrl.policies.heads": "mmrl.policies.acting.heads",
@@ -125,6 +154,12 @@ MOVED = {
     "mmrl.policies.openvla:load": "mmrl.policies.openvla.model",
     "mmrl.policies.openvla_reading": "mmrl.policies.openvla.reading",
     "mmrl.policies.options": "mmrl.policies.acting.options",
+    "mmrl.policies.options:crop": "mmrl.policies.acting.options:check_crop",
+    "mmrl.policies.options:number": "mmrl.policies.acting.options:check_number",
+    "mmrl.policies.options:prompt": "mmrl.policies.acting.options:check_prompt",
+    "mmrl.policies.options:text": "mmrl.policies.acting.options:check_text",
+    "mmrl.policies.options:texts": "mmrl.policies.acting.options:check_texts",
+    "mmrl.policies.options:whole": "mmrl.policies.acting.options:check_integer",
     "mmrl.policies.parts": "mmrl.train.checks.parts",
     "mmrl.policies.parts:entry": "mmrl.config.parts",
     "mmrl.policies.parts:matches": "mmrl.config.parts",
@@ -135,17 +170,23 @@ MOVED = {
     "mmrl.policies.residual": "mmrl_robotics.residual",
     "mmrl.policies.saved": "mmrl.policies.acting.saved_policy",
     "mmrl.policies.saved:check_teacher": "mmrl.policies.acting.base",
+    "mmrl.policies.saved:same_kind": "mmrl.policies.acting.saved_policy:check_same_kind",
+    "mmrl.policies.saved:settings_of": "mmrl.policies.acting.saved_policy:read_settings",
     "mmrl.policies.small": "mmrl_robotics.small",
     "mmrl.policies.tiny": "mmrl.policies.vlm.tiny",
     "mmrl.policies.tiny_clip": "mmrl.judge.tiny_clip",
     "mmrl.policies.tiny_openvla": "mmrl.policies.openvla.tiny",
     "mmrl.policies.tiny_pi0": "mmrl.policies.pi0.tiny",
     "mmrl.policies.units": "mmrl.policies.acting.units",
+    "mmrl.policies.units:Numbers": "mmrl.policies.acting.units:Normalizer",
+    "mmrl.policies.units:read": "mmrl.policies.acting.units:load_statistics",
+    "mmrl.policies.units:units_of": "mmrl.policies.acting.units:simulator_units",
     "mmrl.policies.vision": "mmrl.policies.vlm.vision",
     "mmrl.policies.vla": "mmrl.policies.acting.vla",
     "mmrl.policies.vlm:VLM": "mmrl.policies.vlm.vlm",
     "mmrl.policies.vocabulary": "mmrl.policies.vlm.vocabulary",
     "mmrl.ranks": "mmrl.compute.ranks",
+    "mmrl.ranks:figures": "mmrl.compute.ranks:reduce_metrics",
     "mmrl.record": "mmrl.run_folder.writer",
     "mmrl.record:RunData": "mmrl.run_folder.reader",
     "mmrl.record:is_row": "mmrl.run_folder.reader",
@@ -157,9 +198,11 @@ MOVED = {
     "mmrl.record:step_entries": "mmrl.run_folder.reader",
     "mmrl.record:step_of": "mmrl.run_folder.reader",
     "mmrl.refuse": "mmrl.train.checks.run_file",
+    "mmrl.refuse:check_config": "mmrl.train.resolve:resolve",
     "mmrl.refuse:corrected": "mmrl.train.resolve:with_importance_sampling",
     "mmrl.refuse:device_of": "mmrl.compute.devices:resolve_device",
     "mmrl.refuse:present": "mmrl.compute.devices:check_device",
+    "mmrl.refuse:resolved": "mmrl.train.resolve:with_algorithm_defaults",
     "mmrl.refuse_compute": "mmrl.train.checks.compute",
     "mmrl.rehearse": "mmrl.train.checks.gold_rewards",
     "mmrl.rows": "mmrl.api.tasks.tables",
@@ -177,10 +220,13 @@ MOVED = {
     "mmrl.schema.compute": "mmrl.config.compute",
     "mmrl.schema.stages": "mmrl.config.stages",
     "mmrl.screens": "mmrl.api.simulators.gui",
+    "mmrl.screens:KINDS": "mmrl.api.simulators.gui:ACTION_KINDS",
+    "mmrl.screens:Kind": "mmrl.api.simulators.gui:ActionKind",
     "mmrl.screens:Shown": "mmrl.api.simulators.gui:ScreenObservation",
     "mmrl.screens:screens_of": "mmrl.api.services",
     "mmrl.simulation": "mmrl.api.simulators.types",
     "mmrl.simulation:Track": "mmrl.api.simulators.types:TrajectoryData",
+    "mmrl.simulation:parts_of": "mmrl.api.simulators.types:split_parts",
     "mmrl.sparse": "mmrl.evaluation.probes.sparse_to_dense",
     "mmrl.specs": "mmrl.api.specs",
     "mmrl.start": "mmrl.train.start",
@@ -199,8 +245,10 @@ MOVED = {
     "mmrl.survey": "mmrl.ui.task_statistics",
     "mmrl.targets": "mmrl.registry.importing",
     "mmrl.targets:PluginError": "mmrl.api.errors",
+    "mmrl.targets:building": "mmrl.registry.importing:build_errors",
     "mmrl.targets:calling": "mmrl.api.errors:plugin_errors",
     "mmrl.targets:is_finite": "mmrl.api.errors",
+    "mmrl.targets:misfit": "mmrl.registry.importing:type_mismatch",
     "mmrl.targets:one_line": "mmrl.api.errors:shorten",
     "mmrl.targets:suggest": "mmrl.api.errors:did_you_mean",
     "mmrl.tasks": "mmrl.api.tasks.option_checks",
@@ -211,14 +259,24 @@ MOVED = {
     "mmrl.tasks:shares_of": "mmrl.api.tasks.option_checks:parse_split_shares",
     "mmrl.tasks:whole": "mmrl.api.tasks.option_checks:check_integer",
     "mmrl.temporal": "mmrl_video.temporal_contrast",
+    "mmrl.testing.checks:Fault": "mmrl.testing.checks:CheckFailed",
+    "mmrl.testing.verifiers:check_frames": "mmrl.testing.verifiers:check_coordinate_formats",
+    "mmrl.testing.verifiers:check_verifier": "mmrl.testing.kit",
     "mmrl.trackers": "mmrl.train.trackers",
     "mmrl.tracks": "mmrl.policies.batches",
+    "mmrl.tracks:ends_of": "mmrl.api.simulators.layout:call_ends",
+    "mmrl.tracks:rewards_of": "mmrl.api.simulators.layout:target_rewards",
+    "mmrl.tracks:size": "mmrl.api.simulators.layout:num_targets",
+    "mmrl.tracks:targets": "mmrl.api.simulators.layout:per_target",
+    "mmrl.tracks:units_of": "mmrl.api.simulators.layout:credit_units",
+    "mmrl.tracks:values_of": "mmrl.api.simulators.layout:values_per_target",
     "mmrl.types": "mmrl.api.types",
     "mmrl.types:Batch": "mmrl.policies.batches",
     "mmrl.types:Credit": "mmrl.policies.batches",
     "mmrl.types:Eyes": "mmrl.api.coordinates:ImageProcessing",
     "mmrl.types:Frame": "mmrl.api.coordinates:CoordinateFormat",
     "mmrl.types:MicroBatch": "mmrl.policies.batches",
+    "mmrl.types:replace": "dataclasses",
     "mmrl.types:user": "mmrl.api.types:user_message",
     "mmrl.unwritten": "mmrl.run_folder.writer",
     "mmrl.video": "mmrl.run_folder.webp",
@@ -243,6 +301,14 @@ RENAMED = {
 }
 """Name that `mmrl` had in version 0.1 -> what it is called there."""
 
+RENAMED_FIELDS = {
+    "ActionSpec.frame": "control_mode",
+    "AlgorithmSpec.stage": "stage_defaults",
+    "TrackerSpec.needs": "requires",
+    "VerifierSpec.deadline_s": "timeout_s",
+}
+"""Field that a spec had in version 0.1 -> what it is called there."""
+
 
 class MovedFinder:
     """The last finder on `sys.meta_path`: imports that no other finder resolved come here."""
@@ -258,18 +324,37 @@ class MovedFinder:
 
 def refuse(name: str, place: str) -> NoReturn:
     """Raise the ImportError of an old module or name that is in this module now, or has this name in it (`module:name`)."""
+    raise ImportError(new_place(name, place), name=name)
+
+
+def new_place(name: str, place: str) -> str:
+    """The message about an old module or name; see `refuse`."""
     parts: dict[str, list[str]] = {}
     for old, new in MOVED.items():
         if old.startswith((f"{name}.", f"{name}:")):
             module, _, called = new.partition(":")
-            parts.setdefault(module, []).append(old[len(name) + 1 :] + (f" as {called}" if called else ""))
+            parts.setdefault(module, []).append(old[len(name) + 1 :].replace(":", ".") + (f" as {called}" if called else ""))
     apart = "; ".join(", ".join(names) + (f" to {module}" if module != place else "") for module, names in parts.items())
-    where = place.replace(":", ".")
-    raise ImportError(f"{name} moved to {where} in mmrl 0.2{f' ({apart})' if apart else ''}: import it from there", name=name)
+    cure = "import it from there"
+    if name in MOVED:
+        cure += f"; a name that is {'neither there nor listed' if apart else 'not there'} is gone"
+    elif "." in place.partition(":")[2]:  # an attribute of a class
+        cure = "use that"
+    return f"{name} moved to {place.replace(':', '.')} in mmrl 0.2{f' ({apart})' if apart else ''}: {cure}"
+
+
+def moved_name(module: str, name: str) -> NoReturn:
+    """`__getattr__` of a module that has its place of version 0.1, but not all its names. The finder isn't asked for those of a
+    module that is no package."""
+    if place := MOVED.get(f"{module}:{name}"):
+        refuse(f"{module}.{name}", place)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
 
 
 def no_attribute(name: str) -> str:
     """The message of the error where `mmrl` has no such name."""
     if name in RENAMED:
         return f"mmrl.{name} is called mmrl.{RENAMED[name]} in mmrl 0.2: import that"
+    if place := MOVED.get(f"mmrl.{name}"):
+        return new_place(f"mmrl.{name}", place)
     return f"module 'mmrl' has no attribute {name!r}"

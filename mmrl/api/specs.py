@@ -34,7 +34,7 @@ class TaskSpec(Spec):
     """Id of the verifier that evaluations report; by default the first of `verifiers`."""
 
     def __post_init__(self) -> None:
-        if not self.metric and self.verifiers:
+        if not self.metric and self.verifiers and isinstance(self.verifiers, Mapping):  # the contract refuses another type
             object.__setattr__(self, "metric", next(iter(self.verifiers)))
 
 
@@ -85,10 +85,6 @@ class SimulatorSpec(Spec):
     doctor: str = ""
     """`module:function` without arguments that checks the simulator's packages and drivers and returns {name: {"state": "ok",
     "note", "missing" or "broken", "detail": ..., "cure": ...}}. `mmrl doctor` calls it in its own process."""
-
-    def __post_init__(self) -> None:
-        if unknown := self.capabilities - CAPABILITIES:
-            raise ValueError(f"capabilities {', '.join(sorted(unknown))} are unknown: they are {', '.join(sorted(CAPABILITIES))}")
 
 
 CAPABILITIES = frozenset(
@@ -153,7 +149,7 @@ class AlgorithmSpec(Spec):
     """Authors, title, section."""
 
     def __post_init__(self) -> None:
-        if self.loss == SURROGATE:
+        if self.loss == SURROGATE and isinstance(self.bounds, Mapping):  # the contract refuses another type
             object.__setattr__(self, "bounds", {**SURROGATE_BOUNDS, **self.bounds})
 
 

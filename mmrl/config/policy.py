@@ -19,7 +19,7 @@ class LoraConfig(Section):
     """Rank of the added matrices."""
     alpha: Rate = 32.0
     """The adapters' output is scaled by alpha / rank."""
-    target_modules: list[str] = ["language"]
+    target_modules: Annotated[list[str], Field(min_length=1)] = ["language"]
     """Linear layers that get an adapter: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
 
 

@@ -14,21 +14,29 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind, read_settings
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
-from mmrl.registry.importing import check_options
+from mmrl.registry.importing import FILLED, check_options
 
 
 def make_policy(config: PolicyConfig, **given: Any) -> Policy:
     """Make the policy of a configuration, with its options. given: device, seed and source. Raises UserError for bad options."""
     registry = plugins.registry()
     spec = registry.get("policies", config.kind)
-    kind, options = registry.target(spec), {**spec.options, **check_same_kind(Path(config.model), config.kind), **config.options}
-    if taken := sorted(name for name in options if name in (*given, "config", "device", "seed", "source")):
-        raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
-    check_options(f"policy {spec.id!r}", kind, {"config": config, **given, **options})
+    kind, options = registry.target(spec), checked_options(config, spec)
     with plugin_errors(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)
     _refuse_incomplete(spec, lacking(policy))
     return policy
+
+
+def checked_options(config: PolicyConfig, spec: PolicySpec) -> dict[str, Any]:
+    """All options of a configuration's policy: the spec's, those saved with the model, and the run file's. Raises UserError for
+    wrong ones, without loading anything."""
+    options = {**spec.options, **check_same_kind(Path(config.model), config.kind), **config.options}
+    if taken := sorted(name for name in options if name in ("config", *FILLED["policies"])):
+        raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
+    cure = "set policy.options.{name}"
+    check_options(f"policy {spec.id!r}", plugins.registry().target(spec), options, skip=1, cure=cure, filled=FILLED["policies"])
+    return options
 
 
 def saved_policy(folder: Path, config: PolicyConfig, device: str | torch.device) -> Policy:

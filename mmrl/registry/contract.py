@@ -6,17 +6,23 @@ Each check raises a UserError whose message names the broken rule and the remedy
 from __future__ import annotations
 
 import inspect
+import numbers
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from importlib.metadata import Distribution
 from typing import Any, NamedTuple
 
 import mmrl
 from mmrl.api import hooks as hookspecs
 from mmrl.api.errors import UserError, did_you_mean, is_finite
+from mmrl.api.moved import RENAMED_FIELDS
+from mmrl.api.simulators.types import ActionSpec
 from mmrl.api.specs import (
+    CAPABILITIES,
     AlarmSpec,
     AlgorithmSpec,
+    Bounds,
     PolicySpec,
     SamplingRuleSpec,
     SimulatorSpec,
@@ -169,37 +175,115 @@ def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
 
 def check_spec(plugin: str, spec: Spec) -> None:
     """Check the id, targets and fields of one spec."""
+    if not isinstance(spec.id, str):
+        raise contract_error(f"the id of a {type(spec).__name__} must be a text such as '{plugin}/name', not {spec.id!r:.60}")
     if parse_id(spec.id) is None:
         raise contract_error(f"id {spec.id!r} is not plugin/name[-vN][@system], made of letters, digits, '-', '_' and '.'")
     if plugin != CORE and not spec.id.startswith(f"{plugin}/"):
         raise contract_error(f"id {spec.id!r} must start with '{plugin}/', the name of the plugin's entry point")
     targets = [spec.target, spec.loss] if isinstance(spec, AlgorithmSpec) else [spec.target]
     for target in targets:
-        if not isinstance(target, str) or not _TARGET.fullmatch(target):
+        if not _is_target(target):
             raise contract_error(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
-    for name in ("options", "verifiers", "stage_defaults"):
-        value = getattr(spec, name, {})
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise contract_error(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
-    for name in ("summary", "metric", "paper"):
-        if not isinstance(value := getattr(spec, name, ""), str):
-            raise contract_error(f"{name} of {spec.id!r} must be a text, not {value!r:.60}")
+    for names, wanted, fits in _FIELDS:
+        for name in names.split():
+            if hasattr(spec, name) and not fits(value := getattr(spec, name)):
+                raise contract_error(f"{name} of {spec.id!r} must be {wanted}, not {value!r:.60}")
     for verifier, weight in getattr(spec, "verifiers", {}).items():
         if not is_finite(weight):
             raise contract_error(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
-    if isinstance(spec, TrackerSpec) and not (
-        isinstance(spec.requires, tuple) and all(isinstance(n, str) for n in spec.requires)
-    ):
-        raise contract_error(f"requires of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.requires!r:.60}")
-    if isinstance(spec, AlarmSpec):
-        for name in ("warn", "stop"):
-            if (value := getattr(spec, name)) is not None and not (is_finite(value) and value >= 0):
-                raise contract_error(f"{spec.id!r} needs a number of at least 0, or None, as {name}, not {value!r:.60}")
+    if isinstance(spec, AlgorithmSpec):
+        _check_bounds(spec)
     if isinstance(spec, VerifierSpec):
-        for name in ("low", "high", "timeout_s"):
-            if not is_finite(getattr(spec, name)):
-                raise contract_error(f"{spec.id!r} needs a finite number as {name}, not {getattr(spec, name)!r:.60}")
         if not spec.low < spec.high:
             raise contract_error(f"{spec.id!r} needs low < high, not {spec.low} and {spec.high}")
         if not spec.timeout_s > 0:
             raise contract_error(f"{spec.id!r} needs a timeout_s above 0, not {spec.timeout_s}")
+
+
+def _check_bounds(spec: AlgorithmSpec) -> None:
+    """Check the bounds of settings. Defaults that only the code knows are compared when the algorithm is used."""
+    for name, bounds in spec.bounds.items():
+        if not isinstance(bounds, Bounds):
+            raise contract_error(f"bounds of {spec.id!r} must be Bounds(low=..., high=...) for {name!r}, not {bounds!r:.60}")
+        limits = {f.name: getattr(bounds, f.name) for f in fields(bounds)}
+        for limit, value in limits.items():
+            if value is not None and not is_finite(value):
+                raise contract_error(
+                    f"bounds of {spec.id!r}: {limit} of {name!r} must be a finite number or None, not {value!r:.60}"
+                )
+        if bounds.low is not None and bounds.high is not None and bounds.low > bounds.high:
+            raise contract_error(f"bounds of {spec.id!r}: {name!r} needs low <= high, not {bounds.low} and {bounds.high}")
+        if (default := spec.options.get(name)) is not None and not is_number(default):
+            raise contract_error(f"bounds of {spec.id!r} are for numbers: its option {name!r} must be one, not {default!r:.60}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can be compared with bounds: a number, infinite ones too, and not a bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_target(value: Any) -> bool:
+    return isinstance(value, str) and _TARGET.fullmatch(value) is not None
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _is_size(value: Any) -> bool:
+    return is_finite(value) and value >= 0
+
+
+_FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("options verifiers stage_defaults bounds", "a dict by names", _is_table),
+    ("summary metric paper", "a text", _is_text),
+    ("tiny", "a text or None", lambda v: v is None or isinstance(v, str)),
+    ("graded images rollout model screens acts local", "True or False", _is_flag),
+    ("cameras", "a tuple of texts such as ('front',)", _is_texts),
+    ("parts", "a tuple of texts such as ('grasped',)", _is_texts),
+    ("variants", "a tuple of texts such as ('vision.texture',)", _is_texts),
+    ("requires", "a tuple of modules such as ('wandb',)", _is_texts),
+    (
+        "capabilities",
+        f"a frozenset of some of {', '.join(sorted(CAPABILITIES))}",
+        lambda v: isinstance(v, frozenset) and v <= CAPABILITIES,
+    ),
+    (
+        "action",
+        "an ActionSpec with dims of at least 1, or None",
+        lambda v: v is None or (isinstance(v, ActionSpec) and type(v.dims) is int and v.dims > 0),
+    ),
+    ("doctor", 'a text "module:function"', lambda v: v == "" or _is_target(v)),
+    ("max_steps", "a whole number of at least 0", lambda v: type(v) is int and v >= 0),
+    ("control_hz", "a finite number of at least 0", _is_size),
+    ("low high timeout_s", "a finite number", is_finite),
+    ("warn stop", "a number of at least 0, or None", lambda v: v is None or _is_size(v)),
+    ("normalise", "token, sequence or constant", lambda v: v in ("token", "sequence", "constant")),
+    ("constant", "a finite number above 0, or None", lambda v: v is None or (is_finite(v) and v > 0)),
+)
+"""Fields of specs by name, what each must be, and the check of that. A field has the same meaning in each class that has it."""
+
+
+def misspelt_field(error: BaseException) -> str:
+    """The message about a keyword that the class of a spec doesn't have; empty for any other exception."""
+    found = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    cls = next((c for c in (*KINDS.values(), Bounds, ActionSpec) if found and c.__name__ == found[1]), None)
+    if found is None or cls is None or not isinstance(error, TypeError):
+        return ""
+    names = [f.name for f in fields(cls)]
+    new = RENAMED_FIELDS.get(f"{found[1]}.{found[2]}")
+    hint = f" It is called {new!r} since mmrl 0.2." if new else did_you_mean(found[2], names)
+    return f"{found[1]} has no field {found[2]!r}.{hint} It has {', '.join(names)}"

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace, UnionType
@@ -82,12 +82,31 @@ CURE = "give options = {{{name} = ...}} in a run file, or --set {name}=..."
 """The remedy for a missing option."""
 
 
-def check_options(what: str, target: Callable[..., Any], options: Mapping[str, Any], skip: int = 0, cure: str = CURE) -> None:
-    """Raise UserError unless `target` can be called with these keyword arguments after `skip` positional ones."""
-    parameters = list(inspect.signature(target).parameters.values())[skip:]
+FILLED = {"policies": ("device", "seed", "source"), "simulators": ("num_envs", "device")}
+"""Kind -> keyword arguments of its targets that mmrl gives, and no run file."""
+
+
+def check_options(
+    what: str,
+    target: Callable[..., Any],
+    options: Mapping[str, Any],
+    skip: int = 0,
+    cure: str = CURE,
+    filled: Collection[str] = (),
+) -> None:
+    """Raise UserError unless `target` can be called with these keyword arguments after `skip` positional ones. filled: names of
+    further keyword arguments, which mmrl gives."""
+    try:
+        parameters = list(inspect.signature(target).parameters.values())[skip:]
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"{what}: its target must be a class or a function with named parameters: {shorten(error)}") from None
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    accepted = [p.name for p in named]
+    accepted = [p.name for p in named if p.name not in filled]
+    if taken := [name for name in options if name in filled]:
+        raise UserError(f"{what}: leave out the option {taken[0]!r}, which mmrl gives itself")
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if lacking := [name for name in filled if name not in {p.name for p in named}]:
+            raise PluginError(f"{what}: its target must take the keyword argument {lacking[0]!r}, which mmrl gives: add it")
         for name in options:
             if name not in accepted:
                 raise UserError(
@@ -95,7 +114,7 @@ def check_options(what: str, target: Callable[..., Any], options: Mapping[str, A
                     f"{', '.join(accepted) or 'no options'}"
                 )
     for p in named:
-        if p.default is p.empty and p.name not in options:
+        if p.default is p.empty and p.name not in options and p.name not in filled:
             raise UserError(f"{what} needs the option {p.name!r}: {cure.format(name=p.name)}; it accepts: {', '.join(accepted)}")
         choices = _choices(p.annotation)
         if p.name in options and choices and options[p.name] not in choices:

@@ -29,7 +29,7 @@ from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
-from mmrl.registry.importing import build_errors, check_options, explain_import, import_file, load_target, type_mismatch
+from mmrl.registry.importing import FILLED, build_errors, check_options, explain_import, import_file, load_target, type_mismatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ class Registry:
         if spec.screens:
             raise UserError(f"simulator {spec.id!r} has screens, for policies that write text: name one that policies can act in")
         kind, options = self.target(spec), {**spec.options, **simulation.options}
-        check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
+        check_options(f"simulator {spec.id!r}", kind, options, filled=FILLED["simulators"])
         known = ("success", *spec.parts)
         for part in (part for stage in simulation.stages for part in split_parts(stage)):
             if part not in known:
@@ -349,6 +349,8 @@ class Registry:
         try:
             returned = caller()
         except (Exception, SystemExit) as error:
+            if misspelt := contract.misspelt_field(error):
+                raise contract.contract_error(f"mmrl_{kind}(): {misspelt}") from None  # no traceback: the message says it all
             raise contract.contract_error(f"mmrl_{kind}() raised {type(error).__name__}: {shorten(error)}") from error
         return contract.check_specs(name, kind, returned[0] if returned else None)
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
+from mmrl.api.moved import moved_name
+
 Subject = TypeVar("Subject")
+
+__getattr__ = partial(moved_name, __name__)
 
 
 class CheckFailed(Exception):

@@ -35,7 +35,7 @@ def check_simulator(
     """Check a simulator with n environments (2 or more). make: makes a simulator that is not installed; by default the spec's
     target. It is called as `make(num_envs=, device=, **options)`, for screens as `make(**options)`."""
     from mmrl.registry import plugins
-    from mmrl.registry.importing import check_options
+    from mmrl.registry.importing import FILLED, check_options
 
     if spec.screens:
         from mmrl.testing.screens import check_screens
@@ -43,7 +43,7 @@ def check_simulator(
         return check_screens(spec, make, options)
     wanted = {**spec.options, **(options or {})}
     target = make or plugins.registry().target(spec)
-    check_options(f"simulator {spec.id!r}", target, {"num_envs": n, "device": device, **wanted})
+    check_options(f"simulator {spec.id!r}", target, wanted, filled=FILLED["simulators"])
 
     def build(count: int) -> Any:
         return target(num_envs=count, device=device, **wanted)

@@ -13,11 +13,13 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation
 from mmrl.api.interfaces import Task
+from mmrl.api.moved import moved_name
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.testing.checks import CheckFailed
@@ -25,6 +27,8 @@ from mmrl.testing.gold import gold_or_none, play_gold
 from mmrl.testing.sample import TimeIsUp, canonical_form, other_random_states, random_states, sample_rows, time_limit
 
 Verify = Callable[[Case], Any]
+
+__getattr__ = partial(moved_name, __name__)
 
 MEGABYTE = 1_000_000
 FRAME_ROWS = 4

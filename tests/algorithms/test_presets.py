@@ -1,6 +1,7 @@
 """Algorithms by their ids: settings, what they bring to their stage, what is refused, and gradients that no split changes."""
 
 import functools
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 import vlm_cases as cases
 from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.loss import LossInputs
-from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, with_defaults
+from mmrl.algorithms.presets import check_bounds, load_algorithm, settings_of, signals_of, with_defaults
 from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
+from mmrl.api.specs import Bounds
 from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.batches import Credit
@@ -51,6 +53,7 @@ def plugin(site):
             {
                 f"x_{name}.py": f"""
                 from mmrl import AlgorithmSpec, hookimpl
+                from mmrl.api.specs import Bounds
 
                 @hookimpl
                 def mmrl_algorithms():
@@ -222,13 +225,28 @@ def test_credit_may_lack_where_a_signal_does_and_needs_no_gradient(plugin):
         ("def it(rewards_N): return 1", {"loss": "builtins:print"}, "its loss must take one argument, the LossInputs"),
         ("def it(rewards_N): return 1\ndef loss(a, b): 1", {"loss": "x_mine_code:loss"}, "its loss must take one argument"),
         ("def it(rewards_N): return 1", {"loss": "builtins:max"}, "must be a Python function with named parameters"),
-        ("it = max", {}, "must be a Python function with named parameters"),
+        ("it = max", {}, "algorithm 'mine/it': its advantage 'x_mine_code:it' must be a Python function with named parameters"),
         ("it = 3", {}, "must be a Python function with named parameters"),
     ],
 )
 def test_a_signature_that_can_not_be_called_is_refused_before_the_run(plugin, source, spec, message):
     with pytest.raises(PluginError, match=message):
         plugin(source, **spec)
+
+
+@pytest.mark.parametrize("default", ["'mean'", "True"])
+def test_bounds_of_a_setting_that_is_no_number_are_refused_before_the_run(plugin, default):
+    with pytest.raises(
+        PluginError, match=rf"^algorithm 'mine/it': its bounds are for numbers, and the setting 'x' is {default} "
+    ):
+        plugin(f"def it(rewards_N, *, x={default}): return rewards_N", bounds={"x": Bounds(low=0)})
+
+
+@pytest.mark.parametrize("value", ["much", True, [1]])
+def test_a_setting_with_bounds_must_be_a_number(value):
+    """Where the code doesn't say so: its default is None."""
+    with pytest.raises(UserError, match=rf"^stages.0.settings.x = {re.escape(repr(value))} must be a number$"):
+        check_bounds("stages.0.settings", {"x": value}, {"x": Bounds(low=0)})
 
 
 def test_what_fails_in_making_a_signal_is_not_blamed_on_the_advantage():

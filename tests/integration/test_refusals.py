@@ -262,6 +262,18 @@ REFUSED = {
         {"policy": {**LORA, "lora": {"target_modules": ["languag"]}}, **stage()},
         r"policy\.lora\.target_modules: 'languag' matches none .* did you mean 'language'\?",
     ),
+    "no adapter at all": (
+        {"policy": {**LORA, "lora": {"target_modules": []}}, **stage()},
+        r"'policy\.lora\.target_modules': [Ll]ist should have at least 1 item",
+    ),
+    "an unknown option of the policy": (
+        {"policy": {"model": LORA["model"], "options": {"foo": 1}}},
+        r"policy 'vlm' has no option 'foo'\. It accepts: no options$",
+    ),
+    "an option of the policy that mmrl gives": (
+        {"policy": {"model": LORA["model"], "options": {"device": "cpu"}}},
+        r"policy\.options: leave out device: device and seed have keys of their own",
+    ),
     "a pattern of adapters that there are not": (
         {"policy": LORA, **parts(frozen("vision"))},
         r"stages\.0\.parts: 'vision' matches none of the \d+ adapters, which are all that policy\.lora trains",
@@ -581,7 +593,7 @@ SAMPLE = [
     "a negative upper bound", "a bound that is no number", "a stage's unknown task", "an unknown tracker",
     "more mini-batches than prompts", "a warning after the stop", "conditions that are the same",
     "a task's tokens above all others'", "easy first without difficulties", "an unknown verifier",
-    "adafactor on spread weights",
+    "adafactor on spread weights", "an unknown option of the policy",
 ]  # fmt: skip
 
 

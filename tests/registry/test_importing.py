@@ -10,7 +10,7 @@ import pytest
 
 from mmrl import UserError
 from mmrl.api.errors import PluginError
-from mmrl.registry.importing import build_errors, type_mismatch
+from mmrl.registry.importing import build_errors, check_options, type_mismatch
 
 if TYPE_CHECKING:
     from nowhere import Nothing
@@ -83,6 +83,33 @@ def test_the_annotations_of_functions_and_of_classes_with_their_own_init():
 
     assert type_mismatch(function, {"weight": "x"}) == "weight = 'x' must be a number"
     assert type_mismatch(Own, {"text": 5}) == "text = 5 must be a text" and type_mismatch(Own, {"text": "a"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        (lambda num_envs, device, size: 0, {"size": 1}, ""),
+        (
+            lambda num_envs, device, size=1: 0,
+            {"sise": 1},
+            "sim 'a/b' has no option 'sise'. Did you mean 'size'? It accepts: size",
+        ),
+        (lambda num_envs, device, size: 0, {}, "sim 'a/b' needs the option 'size': .*; it accepts: size"),
+        (lambda num_envs, device: 0, {"device": "cpu"}, "sim 'a/b': leave out the option 'device', which mmrl gives itself"),
+        (lambda num_envs: 0, {}, "sim 'a/b': its target must take the keyword argument 'device', which mmrl gives: add it"),
+        (lambda **anything: 0, {"size": 1}, ""),
+        (5, {}, "sim 'a/b': its target must be a class or a function with named parameters: 5 is not a callable object"),
+    ],
+)
+def test_what_mmrl_gives_is_no_option(target, options, message):
+    def check():
+        check_options("sim 'a/b'", target, options, filled=("num_envs", "device"))
+
+    if not message:
+        check()
+        return
+    with pytest.raises(UserError, match=f"^{message.replace('?', '[?]')}$"):
+        check()
 
 
 def test_what_a_target_refuses_itself_comes_first():

@@ -129,7 +129,7 @@ BROKEN = {
     ),
     "a range without numbers": (
         specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", low=None"),
-        "'bad/a' needs a finite number as low, not None",
+        "low of 'bad/a' must be a finite number, not None",
     ),
     "a weight that is none": (
         specs("bad/a", extra=", verifiers={'bad/b': float('nan')}"),
@@ -137,11 +137,11 @@ BROKEN = {
     ),
     "an alarm below 0": (
         specs("bad/a", "mmrl_alarms", "AlarmSpec", ", warn=-1.0"),
-        "'bad/a' needs a number of at least 0, or None, as warn, not -1.0",
+        "warn of 'bad/a' must be a number of at least 0, or None, not -1.0",
     ),
     "an alarm at a word": (
         specs("bad/a", "mmrl_alarms", "AlarmSpec", ", stop='high'"),
-        "'bad/a' needs a number of at least 0, or None, as stop, not 'high'",
+        "stop of 'bad/a' must be a number of at least 0, or None, not 'high'",
     ),
     "verifiers in a list": (specs("bad/a", extra=", verifiers=['bad/b']"), "verifiers of 'bad/a' must be a dict by names, not ["),
     "a metric that is no text": (specs("bad/a", extra=", metric=3"), "metric of 'bad/a' must be a text, not 3"),
@@ -158,6 +158,111 @@ BROKEN = {
         "stage_defaults of 'bad/a' must be a dict",
     ),
     "a summary that is none": (specs("bad/a", extra=", summary=None"), "summary of 'bad/a' must be a text, not None"),
+    "a simulator with one camera as a text": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", cameras='front'"),
+        "cameras of 'bad/a' must be a tuple of texts such as ('front',), not 'front'",
+    ),
+    "parts in a list": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", parts=['grasped']"),
+        "parts of 'bad/a' must be a tuple of texts such as ('grasped',), not ['grasped']",
+    ),
+    "a number of variants": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", variants=3"),
+        "variants of 'bad/a' must be a tuple of texts such as ('vision.texture',), not 3",
+    ),
+    "an action that is none": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", action='x'"),
+        "action of 'bad/a' must be an ActionSpec with dims of at least 1, or None, not 'x'",
+    ),
+    "a limit of steps in words": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", max_steps='9'"),
+        "max_steps of 'bad/a' must be a whole number of at least 0, not '9'",
+    ),
+    "a frequency that is no number": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", control_hz=float('nan')"),
+        "control_hz of 'bad/a' must be a finite number of at least 0, not nan",
+    ),
+    "screens in words": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", screens='no'"),
+        "screens of 'bad/a' must be True or False, not 'no'",
+    ),
+    "capabilities in a list": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", capabilities=['expert']"),
+        "capabilities of 'bad/a' must be a frozenset of some of batched-gpu, expert, ",
+    ),
+    "an unknown capability": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", capabilities=frozenset({'export'})"),
+        "snapshot, not frozenset({'export'})",
+    ),
+    "a doctor that is a number": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", doctor=5"),
+        "doctor of 'bad/a' must be a text \"module:function\", not 5",
+    ),
+    "a doctor without a function": (
+        specs("bad/a", "mmrl_simulators", "SimulatorSpec", ", doctor='sim'"),
+        "doctor of 'bad/a' must be a text \"module:function\", not 'sim'",
+    ),
+    "a policy that acts in words": (
+        specs("bad/a", "mmrl_policies", "PolicySpec", ", acts='yes'"),
+        "acts of 'bad/a' must be True or False, not 'yes'",
+    ),
+    "a tiny policy that is a flag": (
+        specs("bad/a", "mmrl_policies", "PolicySpec", ", tiny=True"),
+        "tiny of 'bad/a' must be a text or None, not True",
+    ),
+    "a verifier that is graded in words": (
+        specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", graded='yes'"),
+        "graded of 'bad/a' must be True or False, not 'yes'",
+    ),
+    "a tracker that is local by number": (
+        specs("bad/a", "mmrl_trackers", "TrackerSpec", ", local=1"),
+        "local of 'bad/a' must be True or False, not 1",
+    ),
+    "verifiers by number": (specs("bad/a", extra=", verifiers=5"), "verifiers of 'bad/a' must be a dict by names, not 5"),
+    "no bounds": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", bounds=None"),
+        "bounds of 'bad/a' must be a dict by names, not None",
+    ),
+    "bounds in a tuple": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", bounds={'x': (0, 1)}"),
+        "bounds of 'bad/a' must be Bounds(low=..., high=...) for 'x', not (0, 1)",
+    ),
+    "a normalisation that there is not": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", normalise='tokens'"),
+        "normalise of 'bad/a' must be token, sequence or constant, not 'tokens'",
+    ),
+    "a constant that is none": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", constant='x'"),
+        "constant of 'bad/a' must be a finite number above 0, or None, not 'x'",
+    ),
+    "an old field": (
+        specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", deadline_s=3"),
+        "mmrl_verifiers(): VerifierSpec has no field 'deadline_s'. It is called 'timeout_s' since mmrl 0.2. It has id, target, ",
+    ),
+    "a misspelt field": (
+        specs("bad/a", extra=", verifier={}"),
+        "mmrl_tasks(): TaskSpec has no field 'verifier'. Did you mean 'verifiers'? It has id, target, options, ",
+    ),
+    "a field of another kind": (
+        specs("bad/a", extra=", low=1"),
+        "mmrl_tasks(): TaskSpec has no field 'low'. It has id, target, options, summary, verifiers, metric",
+    ),
+    "an id that is no text": (specs("5").replace('"5"', "5"), "the id of a TaskSpec must be a text such as 'bad/name', not 5"),
+    **{
+        f"bounds with {fault}": (
+            "from mmrl.api.specs import Bounds\n" + specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", f", {extra}"),
+            f"bounds of 'bad/a'{message}",
+        )
+        for fault, extra, message in (
+            ("a text as limit", "bounds={'x': Bounds(low='0')}", ": low of 'x' must be a finite number or None, not '0'"),
+            ("a range upside down", "bounds={'x': Bounds(low=1, high=0)}", ": 'x' needs low <= high, not 1 and 0"),
+            (
+                "a text inside",
+                "options={'x': 'a'}, bounds={'x': Bounds(low=0)}",
+                " are for numbers: its option 'x' must be one, not 'a'",
+            ),
+        )
+    },
     "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", timeout_s=0.0"), "needs a timeout_s above 0"),
     "a hidden old version": (
         specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "),
@@ -182,6 +287,11 @@ def test_a_broken_plugin_is_listed_with_its_fault_and_hides_no_other(site, fault
     assert message in str(raised.value)
     with pytest.raises(PluginError, match=r"plugin 'bad' .*MMRL_STRICT"):
         load("bad", "flags", "zoo", strict=True)
+
+
+def test_a_misspelt_field_of_a_spec_is_one_line_without_a_traceback(site) -> None:
+    site("mmrl-bad", {"mmrl_bad.py": specs("bad/a", extra=", verifier={}")}, {"bad": "mmrl_bad"})
+    assert info(load("bad"), "bad").cause is None
 
 
 def test_a_plugin_is_committed_whole_or_not_at_all(site) -> None:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from mmrl import __version__
 from mmrl.ui import cli
-from mmrl.ui.cli import COMMANDS, main
+from mmrl.ui.cli import COMMANDS, RENAMED, main
 from mmrl.ui.cli.options import _meanings
 from mmrl.ui.cli.terminal import status_line
 from processes import heeding_ctrl_c
@@ -97,6 +97,23 @@ def test_bad_input_is_answered_with_one_line(mmrl, site, args: list[str], line: 
     assert said == line if line else said.endswith(f"(see mmrl {args[0]} --help)"), said
     if line is None:  # click's own message
         assert any(word in said for word in ("sims", "more", "--jsn", "ID", "-n"))
+
+
+def test_an_old_option_names_the_new_one(capsys) -> None:
+    changelog = (Path(__file__).parents[2] / "CHANGELOG.md").read_text("utf-8").partition("### Options of commands")[2]
+    for command, options in RENAMED.items():
+        (row,) = re.findall(rf"^\| `mmrl {command}` \| (.*) \|$", changelog, re.MULTILINE)
+        assert dict(re.findall(r"`(--[\w-]+)` → `(--[\w-]+)`", row)) == options
+        known = {name for p in main.get_command(click.Context(main), command).params for name in p.opts}
+        for old, new in options.items():
+            assert new in known and old not in known
+            with pytest.raises(SystemExit) as ended:
+                main([command, "x", old, "3"], prog_name="mmrl")
+            said = capsys.readouterr().err
+            assert (ended.value.code, said) == (
+                2,
+                f"mmrl: option {old!r} is called {new!r} since mmrl 0.2: use that (see mmrl {command} --help)\n",
+            )
 
 
 def test_a_broken_plugin_that_is_asked_for_shows_its_traceback_and_then_the_line(mmrl, site) -> None:
@@ -290,7 +307,11 @@ GYM = """
         return [AlgorithmSpec(id="gym/short", target="mmrl_gym:short", loss="mmrl_gym:plain", options={"half": 50}, constant=3,
                               normalise="constant", stage_defaults={"overlong": "mask", "kl_coef": 0.5},
                               paper="A. Author, section 2"),
-                AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone")]
+                AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone"),
+                AlgorithmSpec(id="gym/three", target="mmrl_gym:three"),
+                AlgorithmSpec(id="gym/four", target="mmrl_gym:short", loss="mmrl_gym:three")]
+
+    three = 3
 
     def short(rewards_N, lengths_N, wind_N, *, half: int = 10, near: bool = True):
         \"\"\"Short answers are worth more.
@@ -348,6 +369,11 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         assert re.search(line, shown), shown
     lost = mmrl("list", "algorithms", "gym/lost")
     assert lost.returncode == 2 and "loss of algorithm 'gym/lost': its target 'mmrl_gym:gone' does not exist" in lost.stderr
+    for name, part in (("three", "advantage"), ("four", "loss")):
+        assert answer(mmrl("list", "algorithms", f"gym/{name}")) == (
+            f"algorithm 'gym/{name}': its {part} 'mmrl_gym:three' must be a Python function with named parameters: "
+            "3 is not a callable object"
+        )
 
 
 def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:

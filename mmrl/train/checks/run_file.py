@@ -13,7 +13,7 @@ from mmrl.compute.devices import check_device
 from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, RlStage, RunConfig, Training
 from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
 from mmrl.judge.rewards import Weights
-from mmrl.policies.load import policy_class
+from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
 from mmrl.train.checks.parts import check_parts
 from mmrl.train.sampling.rules import check_plugin_rules
@@ -226,6 +226,7 @@ def check_model(config: RunConfig, policy: PolicySpec) -> None:
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
     doesn't need that model."""
     kind = policy_class(policy)
+    checked_options(config.policy, policy)
     if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:

@@ -40,6 +40,19 @@ COMMANDS = {
 }
 """Command -> its line in `mmrl --help`; kept here so that `--help` imports no command."""
 
+RENAMED = {
+    "eval": {
+        "--samples": "--num-samples",
+        "--shuffled": "--shuffle-frames",
+        "--frames": "--sparse-frames",
+        "--agree": "--sparse-agreement",
+        "--videos": "--save-videos",
+    },
+    "plan": {"--text": "--prompt-tokens", "--pixels": "--image-pixels", "--completion": "--completion-tokens"},
+    "score": {"--processes": "--num-workers"},
+}
+"""Command -> its options of version 0.1 -> their new names."""
+
 
 class Main(click.Group):
     """The `mmrl` command group: the commands of `COMMANDS`, then those of plugins."""
@@ -110,7 +123,7 @@ class Main(click.Group):
             sys.exit(2)
         except click.ClickException as error:
             where = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
-            click.echo(f"mmrl: {' '.join(error.format_message().split())}{where}", err=True)
+            click.echo(f"mmrl: {_message(error)}{where}", err=True)
             sys.exit(2)
         except click.Abort as error:
             sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
@@ -123,6 +136,15 @@ class Main(click.Group):
             click.echo(f"mmrl: {type(error).__name__}: {shorten(error)}: a bug in mmrl; report it with the lines above", err=True)
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: click.ClickException) -> str:
+    """The line for an error of click's. For an old option it names the new one, where click suggests what is spelt alike."""
+    if isinstance(error, click.NoSuchOption):
+        command = (error.ctx and error.ctx.info_name) or ""
+        if new := RENAMED.get(command, {}).get(error.option_name):
+            return f"option {error.option_name!r} is called {new!r} since mmrl 0.2: use that"
+    return " ".join(error.format_message().split())
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -63,19 +63,20 @@ def command(kind: str | None, id: str | None, as_json: bool) -> None:
 
 def _print_one(registry: Any, kind: str, id: str, as_json: bool) -> None:
     """Print one spec in full."""
-    from mmrl.registry.importing import load_target
     from mmrl.ui.cli.options import first_line, options_of, settings_of, signals_of
 
     spec = registry.get(kind, id)
-    target = registry.target(spec)
-    row = _row(registry, kind, spec)
-    row["summary"] = row["summary"] or first_line(target)
     more: dict[str, Any] = {}
     if isinstance(spec, AlgorithmSpec):
-        options = settings_of(spec, target, load_target(spec.loss, f"loss of algorithm {spec.id!r}"))
-        more["needs"] = signals_of(target)
+        from mmrl.algorithms.presets import functions_of  # imports torch
+
+        target, loss = functions_of(spec)
+        options, more["needs"] = settings_of(spec, target, loss), signals_of(target)
     else:
+        target = registry.target(spec)
         options = options_of(kind, spec, target)
+    row = _row(registry, kind, spec)
+    row["summary"] = row["summary"] or first_line(target)
     if as_json:
         click.echo(json.dumps([row | {"accepts": [dataclasses.asdict(o) for o in options]} | more], indent=2, default=str))
         return

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.specs import AlgorithmSpec, Spec
+from mmrl.registry.importing import FILLED
 
 SKIP = {"verifiers": 1, "policies": 1, "stages": 2, "alarms": 1}
 """Kind -> number of leading positional parameters that the engine fills, such as a verifier's case. All positional
 parameters of an algorithm are signals: see `settings_of`."""
-ENGINE = {"policies": ("device", "seed", "source")}
-"""Kind -> keyword parameters that the engine fills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,8 @@ def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option
         parameters = list(inspect.signature(target).parameters.values())[skip:]
     except (TypeError, ValueError):
         return []
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in ENGINE.get(kind, ())]
+    filled = () if getattr(spec, "screens", False) else FILLED.get(kind, ())
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in filled]
     meanings = _meanings(target, [p.name for p in named])
     options = [
         Option(
