@@ -50,11 +50,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "run file") -> RunConfig:
     """Check plain data against the schema; see `load_config`."""
-    tree = _copy(data)
-    for text in overrides:
-        _override(tree, text)
     try:
+        tree = _copy(data)
+        for text in overrides:
+            _override(tree, text)
         return RunConfig.model_validate(tree)
+    except RecursionError:
+        raise UserError(f"{where} has tables within tables beyond any depth: shorten its dotted keys") from None
     except ValidationError as err:
         raise UserError(f"{where}: {describe_validation_error(err)}") from None
 
@@ -90,7 +92,9 @@ def describe_validation_error(err: ValidationError) -> str:
     fault = err.errors()[0]
     loc = fault["loc"]  # for a stage, pydantic inserts its kind at the third position
     path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
+    key = [path.pop()] if fault["type"] == "extra_forbidden" else []  # as it was written, whatever it contains
     path = [part for part in path if not re.search(r"[\[(]", str(part))]  # of a union, pydantic names the member that it tried
+    path += key
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
         plain = ".".join(str(part) for part in path if not isinstance(part, int))
@@ -99,7 +103,8 @@ def describe_validation_error(err: ValidationError) -> str:
         if plain in REPLACED:
             return f"key {where!r} is gone since mmrl 0.2: {REPLACED[plain]}"
         known = _known_keys(fault["loc"][:-1])
-        near = difflib.get_close_matches(str(path[-1]), known, n=1)
+        indexed = re.fullmatch(r"(\w+)\[(\d+)\]", str(path[-1]))
+        near = [f"{indexed[1]}.{indexed[2]}"] if indexed else difflib.get_close_matches(str(path[-1]), known, n=1)
         return f"unknown key {where!r}: " + (f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}")
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"

@@ -57,6 +57,8 @@ __all__ = [
 
 SMOKE = "-smoke"
 """The end of a smoke run's name."""
+LONGEST_NAME = 200
+"""Characters of a run's name."""
 
 
 class TaskConfig(Section):
@@ -329,8 +331,11 @@ class RunConfig(Section):
     @field_validator("name")
     @classmethod
     def _name_is_a_folder_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[^\s/\\-]([^/\\]{0,198}[^\s/\\])?", name) or not name.isprintable() or name.strip(".") == "":
-            raise ValueError("must be usable as a folder name: no slashes, no blanks or dash in front, at most 200 characters")
+        usable = re.fullmatch(r"[^\s/\\-]([^/\\]*[^\s/\\])?", name) and name.isprintable() and name.strip(".")
+        if not usable or len(name) > LONGEST_NAME:
+            raise ValueError(
+                f"must be usable as a folder name: no slashes, no blanks or dash in front, at most {LONGEST_NAME} characters"
+            )
         return name
 
     @model_validator(mode="after")
@@ -385,7 +390,7 @@ class RunConfig(Section):
         sections = ("policy", "generate", "simulate", "evaluate")
         found: dict[str, Any] = {name: getattr(self, name).smaller() for name in sections}
         found |= {name: [each.smaller() for each in getattr(self, name)] for name in ("tasks", "stages")}
-        return self.model_copy(update={**found, "name": f"{self.name}{SMOKE}", "smoke": True})
+        return self.model_copy(update={**found, "name": f"{self.name[: LONGEST_NAME - len(SMOKE)]}{SMOKE}", "smoke": True})
 
     def weights(self, stage: Training) -> dict[str, float]:
         """Task -> its weight in a stage, for tasks with a weight above 0."""

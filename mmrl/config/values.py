@@ -27,16 +27,22 @@ Threshold = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def _without_nan(value: Any) -> Any:
+DEEPEST = 50
+"""Levels of tables within the options of a plugin's object. Thousands would end its writing in a RecursionError."""
+
+
+def _without_nan(value: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise ValueError(f"tables are nested deeper than {DEEPEST} levels: shorten the key")
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     for item in inner:
-        _without_nan(item)
+        _without_nan(item, depth + 1)
     if isinstance(value, float) and math.isnan(value):
         raise ValueError("nan is not allowed: give a number")
     return value
 
 
-Free = Annotated[dict[str, Any], AfterValidator(_without_nan)]
+Free = Annotated[dict[str, Any], AfterValidator(lambda value: _without_nan(value))]
 """Keyword arguments of a plugin's object."""
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.config.sections import RlStage, RunConfig
+from mmrl.config.sections import LONGEST_NAME, RlStage, RunConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,8 @@ def pilot_config(config: RunConfig, number: int, mixture: Mixture, steps: int, r
     at the end."""
     at, labels = mixture_stage(config)
     data = config.model_dump(mode="json", exclude_unset=True)  # unset keys keep the algorithm's defaults
-    data |= {"name": f"{config.name}-mix-{number:02d}", "runs_dir": runs}
+    end = f"-mix-{number:02d}"
+    data |= {"name": f"{config.name[: LONGEST_NAME - len(end)]}{end}", "runs_dir": runs}
     data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
     data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
     return RunConfig.model_validate(data)

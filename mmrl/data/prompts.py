@@ -73,17 +73,50 @@ def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> P
     """
     with plugin_errors(f"task {label!r}: item {index} of its prompts"):
         prompt = items[index]
-    if not isinstance(prompt, Prompt):
-        raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, but item {index} is a {type(prompt).__name__}")
-    if not isinstance(prompt.id, str):
-        raise PluginError(f"task {label!r}: the id of a prompt must be a text, and that of item {index} is {prompt.id!r:.60}")
+    prompt = checked_prompt(prompt, index, label)
     if not template:
-        return replace(prompt, task=label)
+        return prompt
     last = max((i for i, m in enumerate(prompt.messages) if m["role"] == "user"), default=-1)
     if last < 0:
         raise PluginError(f"task {label!r}: item {index} has no user message for prompt_template of [[tasks]]: drop that key")
     messages = [_reworded(m, template) if i == last else m for i, m in enumerate(prompt.messages)]
-    return replace(prompt, task=label, messages=messages)
+    return replace(prompt, messages=messages)
+
+
+def checked_prompt(prompt: Any, index: int, label: str) -> Prompt:
+    """The prompt with its task's label. Raises PluginError if it is no Prompt, or has an id, messages or meta of another type."""
+    if not isinstance(prompt, Prompt):
+        raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, but item {index} is a {type(prompt).__name__}")
+    where = f"task {label!r}: item {index} of its prompts"
+    if not isinstance(prompt.id, str):
+        raise PluginError(f"{where}: the id of a prompt must be a text, not {prompt.id!r:.60}")
+    check_messages(where, prompt.messages)
+    if not isinstance(prompt.meta, Mapping):
+        raise PluginError(f"{where}: its meta must be a dict, not {prompt.meta!r:.60}")
+    return replace(prompt, task=label)
+
+
+def check_messages(where: str, messages: Any) -> None:
+    """Raise PluginError unless these are messages as `mmrl.api.types.Message` describes them. where: what they are of."""
+    if not isinstance(messages, list | tuple):
+        raise PluginError(f"{where}: its messages must be a list, not {messages!r:.60}")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise PluginError(
+                f"{where}: message {number} must be a dict with a role (see mmrl.user_message), not {message!r:.60}"
+            )
+        content = message.get("content")
+        parts = [] if isinstance(content, str) else content
+        if not isinstance(parts, list | tuple) or not all(map(_is_part, parts)):
+            raise PluginError(
+                f"{where}: the content of message {number} must be a text or a list of parts such as "
+                f'{{"type": "text", "text": "..."}}, not {content!r:.80}'
+            )
+
+
+def _is_part(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return (kind in ("image", "video") and kind in part) or (kind == "text" and isinstance(part.get("text"), str))
 
 
 def max_broken(drawn: int, there: int) -> int:

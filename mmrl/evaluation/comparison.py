@@ -88,7 +88,15 @@ def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
         raise UserError(
             f"{path} has no evaluations/: evaluate.num_prompts was 0, none is finished, or an older mmrl wrote it: train again"
         )
-    step = max(files) if which == "last" else _best_step(path) if which == "best" else int(which) if which.isdigit() else None
+    step = (
+        max(files)
+        if which == "last"
+        else _best_step(path)
+        if which == "best"
+        else int(which)
+        if re.fullmatch("[0-9]+", which)
+        else None
+    )
     if step is None or step not in files:
         what = "no best evaluation" if which == "best" else f"no evaluation {which!r}"
         raise UserError(f"{path} has {what} to compare: give last, best or one of {', '.join(map(str, files))}")
@@ -105,7 +113,8 @@ def _best_step(path: Path) -> int | None:
     """The step with the best evaluation, by the mean over tasks; the first among equals."""
     data = read_run(path)
     if data.summary:
-        return data.summary.get("best_step")
+        best = data.summary.get("best_step")
+        return best if isinstance(best, int) else None
     figures: dict[int, list[float]] = {}
     for row in data.evals:
         figures.setdefault(row["step"], []).append(-math.inf if row["eval"]["value"] is None else row["eval"]["value"])

@@ -172,8 +172,13 @@ class Registry:
             raise PluginError(
                 f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
             )
-        with plugin_errors(f"task {spec.id!r}: splits"):
+        with plugin_errors(f"task {spec.id!r}: splits or simulation"):
             splits = task.splits
+            simulation = task.simulation
+        if not isinstance(simulation, Simulation | None):
+            raise PluginError(
+                f"task {spec.id!r}: simulation must be a mmrl.api.simulators.types.Simulation, not {simulation!r:.60}"
+            )
         if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
             raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
         return task

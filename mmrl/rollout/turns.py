@@ -17,6 +17,7 @@ from mmrl.api.interfaces import Environment, Task
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
+from mmrl.data.prompts import check_messages
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
@@ -55,6 +56,7 @@ class OngoingConversation:
         outcome = reply.outcome
         if not isinstance(outcome, Mapping) or not all(isinstance(k, str) and is_finite(v) for k, v in outcome.items()):
             raise PluginError(f"{what} must give Reply.outcome as a dict of finite numbers by names, not {outcome!r:.80}")
+        check_messages(what, reply.messages)
         if not reply.terminated and not reply.messages:
             raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
         if reply.terminated or last:

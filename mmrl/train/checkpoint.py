@@ -121,7 +121,10 @@ def _learner_tensors(path: Path) -> dict[str, torch.Tensor]:
 def read_state(path: Path) -> dict[str, Any]:
     """The state of the run, a `Position` as plain data."""
     with checkpoint_errors(path):
-        return dict(json.loads((path / STATE).read_text(encoding="utf-8")))
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        if not isinstance(state, dict):
+            raise ValueError(f"its {STATE} holds no JSON object")
+        return state
 
 
 def remove_unfinished(folder: Path) -> None:

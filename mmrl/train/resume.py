@@ -35,16 +35,38 @@ def restore(run: Run, path: Path | None) -> None:
         return
     state, tensors = checkpoint.load(path)
     with checkpoint.checkpoint_errors(path):
-        try:
-            run.at = TypeAdapter(Position).validate_json(json.dumps(state), strict=True)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
+        run.at = position_of(state, path)
         check_position(run, path)
     ranks.run_on_all(lambda: run.folder.rewind(run.at.step))
-    run.watch.replay(read_jsonl(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
+    run.watch.replay(steps_and_figures(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)
+
+
+def position_of(state: Mapping[str, Any], path: Path) -> Position:
+    """The position that a checkpoint's state describes. Raises ValueError if it is of another step, or not whole."""
+    try:
+        at = TypeAdapter(Position).validate_json(json.dumps(state), strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
+    if at.step != step_of(path):
+        raise ValueError(f"its state says step {at.step}")
+    if not 0 <= (at.best_step or 0) <= at.step:
+        raise ValueError(f"its state says that step {at.best_step} was the best")
+    return at
+
+
+def steps_and_figures(path: Path) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`. Raises UserError for a row that is neither of a step nor of an evaluation."""
+    rows = read_jsonl(path)
+    for number, row in enumerate(rows, 1):
+        extra = row.get("eval", {}).get("extra", {})
+        if not isinstance(row.get("step"), int) or not ("metrics" in row or "eval" in row) or not isinstance(extra, dict):
+            raise UserError(
+                f"{path} line {number} is no row of a step or of an evaluation: the file is damaged; remove that line"
+            )
+    return rows
 
 
 def check_position(run: Run, path: Path) -> None:
@@ -66,7 +88,10 @@ def stage_of(path: Path, stages: int) -> int:
 def newest_state(folder: RunFolder) -> dict[str, Any]:
     """The state of the newest checkpoint; empty if there is none."""
     found = folder.checkpoints()
-    return checkpoint.read_state(found[-1]) if found else {}
+    if not found:
+        return {}
+    with checkpoint.checkpoint_errors(found[-1]):
+        return vars(position_of(checkpoint.read_state(found[-1]), found[-1]))
 
 
 def find_checkpoint(folder: RunFolder, which: str, state: Mapping[str, Any] | None = None) -> Path | None:

@@ -68,6 +68,10 @@ def test_defaults_and_overrides():
         ("stages.0.sft=1", "unknown key 'stages.0.sft'"),
         ("generate.max_tokens=-1", "'generate.max_tokens'"),
         ("stages.0.kind=dpo", "'stages.0' needs kind"),
+        ("stages[0].steps=3", "unknown key 'stages[0]': did you mean 'stages.0'?"),
+        ("policy.options[0]=1", "unknown key 'policy.options[0]': did you mean 'options.0'?"),
+        ("odd(key)=1", "unknown key 'odd(key)': known keys are name"),
+        ("policy.options." + "a." * 60 + "b=1", "tables are nested deeper than 50 levels"),
         ("stages=[]", "'stages'"),
         ("stages=3", "'stages'"),
         ("tasks=3", "'tasks'"),
@@ -196,6 +200,13 @@ def pilot_of(config):
     return pilot_config(two, 1, Mixture("only a", (1.0, 0.0)), 2, "runs")
 
 
+def test_the_longest_name_leaves_room_for_what_is_added_to_it():
+    config = configs.parse_config(GOOD, ["name=" + 200 * "n"])
+    assert smoke(config).name == 194 * "n" + "-smoke" and pilot_of(config).name.startswith(100 * "n")
+    with pytest.raises(UserError, match="at most 200 characters"):
+        configs.parse_config(GOOD, ["name=" + 201 * "n"])
+
+
 def test_a_smoke_run_leaves_out_what_is_about_other_layers():
     config = configs.parse_config(
         {
@@ -259,3 +270,11 @@ def test_smoke_makes_any_run_small_and_local():
         4,
         "x-smoke",
     )
+
+
+def test_tables_within_tables_without_end_are_one_line():
+    deep: dict = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(UserError, match="run file has tables within tables beyond any depth: shorten its dotted keys"):
+        configs.parse_config({**GOOD, "policy": {**GOOD["policy"], "options": deep}})

@@ -243,7 +243,7 @@ def fail(*_):
         ({"step": lambda text: "no"}, r"its environment's step\(\) must give a mmrl\.Reply with a finite reward, not 'no'"),
         ({"step": lambda text: Reply(reward=float("nan"), terminated=True)}, "with a finite reward"),
         ({"step": lambda text: Reply()}, "neither ends the episode nor gives messages"),
-        ({"step": lambda text: Reply(messages=["no"])}, "an environment's reply: reading its messages"),
+        ({"step": lambda text: Reply(messages=["no"])}, "its environment's step\\(\\): message 0 must be a dict with a role"),
     ],
 )
 def test_an_environment_that_breaks_is_named(how, message):

@@ -14,7 +14,7 @@ from mmrl.api.errors import UserError
 from mmrl.policies.shard_files import write_shards
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.resume import find_checkpoint, newest_checkpoint
+from mmrl.train.resume import find_checkpoint, newest_checkpoint, steps_and_figures
 
 
 class Weights:
@@ -212,11 +212,42 @@ def test_best_last_or_a_step(tmp_path):
     with pytest.raises(UserError, match="no checkpoint yet"):
         find_checkpoint(folder, "best")
     for step, best in ((2, 2), (4, 4), (6, 4)):
-        checkpoint.save(folder.checkpoint_dir(step), Weights(), Learner(STATE), {"best_step": best})
+        checkpoint.save(folder.checkpoint_dir(step), Weights(), Learner(STATE), {"step": step, "best_step": best})
     found = {which: find_checkpoint(folder, which).name for which in ("best", "last", "2", "6")}
     assert found == {"best": "step-000004", "last": "step-000006", "2": "step-000002", "6": "step-000006"}
     for which in ("5", "worst", "-1"):
         with pytest.raises(UserError, match=f"no checkpoint '{which}': give best, last or one of 2, 4, 6"):
             find_checkpoint(folder, which)
-    (folder.checkpoint_dir(6) / "state.json").write_text(json.dumps({"best_step": None}))
+    (folder.checkpoint_dir(6) / "state.json").write_text(json.dumps({"step": 6, "best_step": None}))
     assert find_checkpoint(folder, "best").name == "step-000006", "nothing was evaluated"
+    for state, what in (
+        ("[]", "its state.json holds no JSON object"),
+        ("{}", "its state says step 0"),
+        ('{"step": 4}', "its state says step 4"),
+        ('{"step": 6, "best_step": "x"}', "best_step of its state: Input should be a valid integer"),
+        ('{"step": 6, "best_step": 1.5}', "best_step of its state"),
+        ('{"step": 6, "best_step": -1}', "its state says that step -1 was the best"),
+        ('{"step": 6, "best_step": 8}', "its state says that step 8 was the best"),
+    ):
+        (folder.checkpoint_dir(6) / "state.json").write_text(state)
+        with pytest.raises(UserError, match=f"step-000006 can't be read: {what}"):
+            find_checkpoint(folder, "best")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"step": None, "metrics": {}, "time": 1.0},
+        {"step": 3, "time": 1.0},
+        {
+            "step": 3,
+            "time": 1.0,
+            "eval": {"task": "t", "split": "s", "metric": "m", "value": 1, "low": 0, "high": 1, "n": 3, "extra": 5},
+        },
+    ],
+)
+def test_a_row_that_is_of_no_step_ends_a_resume_in_one_line(tmp_path, row):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"step": 1, "time": 0.5, "metrics": {"loss": 1.0}}) + "\n" + json.dumps(row))
+    with pytest.raises(UserError, match=r"metrics\.jsonl line 2 is no row of a step or of an evaluation|line 2 is not a row"):
+        steps_and_figures(path)

@@ -434,6 +434,15 @@ def test_plugins_for_people(mmrl, site) -> None:
     assert (fine.returncode, fine.stdout) == (0, "All plugins load.\n")
 
 
+ODD_COMMANDS = """
+from mmrl import hookimpl
+
+@hookimpl
+def mmrl_commands(cli):
+    cli.commands["foo"] = "bar"
+"""
+
+
 def test_plugins_add_commands(mmrl, site) -> None:
     site("mmrl-zoo", {"mmrl_zoo.py": ZOO}, {"zoo": "mmrl_zoo"})
     site("mmrl-bad", {"mmrl_bad.py": BAD_COMMANDS}, {"bad": "mmrl_bad"})
@@ -447,6 +456,9 @@ def test_plugins_add_commands(mmrl, site) -> None:
         "mmrl: plugin 'bad' adds no commands: RuntimeError: no",
         "mmrl: plugin 'zoo' may not add the command 'train': the name is taken",
     ]
+    site("mmrl-odd", {"mmrl_odd.py": ODD_COMMANDS}, {"odd": "mmrl_odd"})
+    odd = mmrl("--help", MMRL_PLUGINS="odd")
+    assert (odd.returncode, odd.stderr) == (0, "mmrl: plugin 'odd' adds no commands: 'foo' is no click.Command\n")
     fed = mmrl("feed", "Ida")
     assert (fed.returncode, fed.stdout) == (0, "Ida is fed\n")
     assert "no command 'feed'" in mmrl("-p", "no:zoo", "feed", "Ida").stderr

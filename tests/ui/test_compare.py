@@ -184,6 +184,9 @@ def test_which_evaluation(mmrl, refused, tmp_path):
     assert "note: the best evaluation was chosen on these same prompts, so its value is too high on average" in best
     assert refused("a", "b", "--step", "5") == "a has no evaluation '5' to compare: give last, best or one of 0, 4, 6, 8"
     assert refused("a", "b", "--step", "first").startswith("a has no evaluation 'first'")
+    assert refused("a", "b", "--step", "²").startswith("a has no evaluation '²'")
+    RunFolder(tmp_path / "b").summary({"best_step": [4]})
+    assert refused("a", "b", "--step", "best").startswith("b has no best evaluation to compare")
     RunFolder(tmp_path / "b").summary({"best_step": None})
     assert refused("a", "b", "--step", "best").startswith("b has no best evaluation to compare: give last, best or one of")
 

@@ -95,6 +95,9 @@ class Main(click.Group):
                 except (Exception, SystemExit) as error:  # noqa: BLE001  the other commands must keep working
                     click.echo(f"mmrl: plugin {plugin!r} adds no commands: {type(error).__name__}: {shorten(error)}", err=True)
                     continue
+                if odd := [name for name, made in group.commands.items() if not isinstance(made, click.Command)]:
+                    click.echo(f"mmrl: plugin {plugin!r} adds no commands: {odd[0]!r} is no click.Command", err=True)
+                    continue
                 _add(commands, group.commands, plugin)
         return ctx.meta["commands"]
 

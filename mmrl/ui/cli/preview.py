@@ -132,7 +132,8 @@ def _look(
     task, start = surveyor.task, time.monotonic()
     with plugin_errors(f"task {surveyor.spec.id!r}: prompts({split!r}, {seed})"):
         rows: Any = task.prompts(split, seed)
-    total = len(rows) if isinstance(rows, Sized) else None
+        total = len(rows) if isinstance(rows, Sized) else None
+        rows = rows if is_sequence(rows) else iter(rows)
     first, others = [*range(count)], [*range(max(0, sample - count))]
     if is_sequence(rows):
         surveyor.grade(rows)
@@ -140,8 +141,6 @@ def _look(
         others = sorted({*evenly(len(rows), sample)} - {*first})
         random.Random(0).shuffle(others)
         del others[max(0, sample - len(first)) :]
-    else:
-        rows = iter(rows)
     shown: list[SampledPrompt] = []
     seen = 0
     prompts = _made(rows, first if task.simulation else [*first, *others], surveyor.spec.id, broken)
@@ -159,14 +158,13 @@ def _look(
 
 
 def _made(rows: Any, places: Iterable[int], task: str, broken: list[str]) -> Iterator[Prompt]:
-    from dataclasses import replace
-
     from mmrl.api.errors import plugin_errors
+    from mmrl.data.prompts import checked_prompt
     from mmrl.testing.sample import rows_at
 
     with plugin_errors(f"task {task!r}: its prompts"):
-        for prompt in rows_at(rows, places, broken):
-            yield replace(prompt, task=task)
+        for number, prompt in enumerate(rows_at(rows, places, broken)):
+            yield checked_prompt(prompt, number, task)
 
 
 def _drawn(surveyor: TaskStatisticsCollector, looked: SampledPrompt, completion: str) -> tuple[Any, Sequence[Overlay]]:

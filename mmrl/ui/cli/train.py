@@ -180,11 +180,10 @@ def _stopped(run: Path, show: Any) -> None:
 
 def _close(run: Path, page: Path, show: Any) -> None:
     """Print the end of a run: figures, time, memory, the report's path and the commands to go on with."""
-    import json
 
     from rich.markup import escape
 
-    summary, say = json.loads((run / "summary.json").read_bytes()), partial(show.console.print, highlight=False, soft_wrap=True)
+    summary, say = _summary(run), partial(show.console.print, highlight=False, soft_wrap=True)
     if show.quiet:
         _say_figures(summary, say)
         say(f"report    {escape(str(page))}")
@@ -201,6 +200,21 @@ def _close(run: Path, page: Path, show: Any) -> None:
     say(f"\nreport    {escape(str(page))}\nevaluate  {escape(again)}")
     if all(_bundled(task) for task in summary["before"]):
         say("your own  mmrl new plugin NAME, then docs/plugins.md")
+
+
+def _summary(run: Path) -> dict[str, Any]:
+    """The summary of a finished run. Raises UserError if it lacks what a run writes."""
+    import json
+
+    path = run / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_bytes())
+        whole = {"before", "best", "last", "seconds", "peak_memory_mb"} <= summary.keys()
+    except (ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is damaged: remove it, and --resume writes it anew from the last checkpoint")
+    return summary
 
 
 def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None:
