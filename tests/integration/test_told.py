@@ -1,5 +1,6 @@
 """What a person is told: before a run that can't learn, in one that doesn't, after one that was stopped."""
 
+import functools
 import json
 import os
 import shlex
@@ -174,7 +175,7 @@ def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path, monke
         return ended.value.code, [*out.splitlines(), *err.splitlines()]
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(VLM, "__init__", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr(VLM, "__init__", functools.wraps(VLM.__init__)(lambda *_: pytest.fail("a model is loaded")))
     (tmp_path / "run.toml").write_text(RUN_FILE)
     for verifiers, reward in (
         ("{'toy/letters' = 0.5, 'toy/exact' = 1}", "0.5 x toy/letters + toy/exact"),

@@ -9,38 +9,29 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mmrl.api.errors import UserError
+
 if TYPE_CHECKING:
     from mmrl.train.plan import Plan, StagePlan
 
 
 MOST = 10**9
-"""Largest number of tokens, images, pixels or devices that is planned for."""
+"""Largest number of tokens, images or pixels that is planned for."""
 
 
 @click.command()
 @click.argument("run_file", type=click.Path(path_type=Path), metavar="RUN.toml")
 @click.option("--machine", metavar="NAME", help="A GPU such as h200 or rtx-4090, or cpu; default: policy.device here.")
-@click.option("--gpus", type=click.IntRange(min=1, max=MOST), help="Number of devices; default: that of [compute].")
+@click.option("--gpus", type=click.IntRange(min=1), help="Number of devices; default: that of [compute].")
 @click.option(
-    "--prompt-tokens",
-    "text",
-    type=click.IntRange(min=0, max=MOST),
-    default=128,
-    show_default=True,
-    help="Text tokens of a prompt.",
+    "--prompt-tokens", "text", type=click.IntRange(min=0), default=128, show_default=True, help="Text tokens of a prompt."
 )
-@click.option("--images", type=click.IntRange(min=0, max=MOST), default=1, show_default=True, help="Images of a prompt.")
+@click.option("--images", type=click.IntRange(min=0), default=1, show_default=True, help="Images of a prompt.")
 @click.option(
-    "--image-pixels",
-    "pixels",
-    type=click.IntRange(min=1, max=MOST),
-    help="Pixels of an image; default: policy.max_pixels, or a megapixel.",
+    "--image-pixels", "pixels", type=click.IntRange(min=1), help="Pixels of an image; default: policy.max_pixels, or a megapixel."
 )
 @click.option(
-    "--completion-tokens",
-    "completion",
-    type=click.IntRange(min=1, max=MOST),
-    help="Tokens of a completion; default: generate.max_tokens.",
+    "--completion-tokens", "completion", type=click.IntRange(min=1), help="Tokens of a completion; default: generate.max_tokens."
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the run file; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the plan, in bytes and seconds of one device.")
@@ -65,6 +56,14 @@ def command(
     from mmrl.train.plan.sources import find_shapes
     from mmrl.train.resolve import with_algorithm_defaults
 
+    for option, size in (
+        ("prompt-tokens", text),
+        ("images", images),
+        ("image-pixels", pixels),
+        ("completion-tokens", completion),
+    ):
+        if size is not None and size > MOST:
+            raise UserError(f"--{option} is above {MOST:,}: give a smaller number")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every request
     config = with_algorithm_defaults(load_config(run_file, overrides))
     sizes = sizes_of(config, find_shapes(config.policy), text, images, pixels, completion)
