@@ -10,6 +10,7 @@ import pytest
 
 import runs
 from mmrl.api.errors import PluginError, UserError
+from mmrl.testing.cases import mostly_slow
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 ODD = """
@@ -95,20 +96,24 @@ def test_a_step_without_anything_good_leaves_the_weights(tmp_path: Path) -> None
     assert all(row["metrics"]["grad_norm"] == 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_it_can_imitate_gold_completions(tmp_path: Path) -> None:
     assert trained(tmp_path, "odd/gold").is_dir()
 
 
 @pytest.mark.parametrize(
     ("kind", "keys", "message"),
-    [
-        ("odd/raises", {}, "stage 'odd/raises': its step raised KeyError: 'gone'"),
-        ("odd/short", {}, r"stage 'odd/short' must give learn\(\) a finite advantage for each of 12 rollouts, not \[1.0\]"),
-        ("odd/endless", {}, r"stage 'odd/endless' must give learn\(\) a finite advantage for each of 12 rollouts, not \[inf"),
-        ("odd/text", {}, "stage 'odd/text': its step must return a dict of metrics, name -> number, not {'mood': 'good'}"),
-        ("odd/nothing", {}, "stage 'odd/nothing': its step must return a dict of metrics, name -> number, not None"),
-        ("odd/other", {}, "stage 'odd/other': its target 'odd:Other' gave a Other: subclass mmrl.api.stages.SampledSteps"),
-    ],
+    mostly_slow(
+        [
+            ("odd/raises", {}, "stage 'odd/raises': its step raised KeyError: 'gone'"),
+            ("odd/short", {}, r"stage 'odd/short' must give learn\(\) a finite advantage for each of 12 rollouts, not \[1.0\]"),
+            ("odd/endless", {}, r"stage 'odd/endless' must give learn\(\) a finite advantage for each of 12 rollouts, not \[inf"),
+            ("odd/text", {}, "stage 'odd/text': its step must return a dict of metrics, name -> number, not {'mood': 'good'}"),
+            ("odd/nothing", {}, "stage 'odd/nothing': its step must return a dict of metrics, name -> number, not None"),
+            ("odd/other", {}, "stage 'odd/other': its target 'odd:Other' gave a Other: subclass mmrl.api.stages.SampledSteps"),
+        ],
+        everyday=2,
+    ),
 )
 def test_a_broken_one_is_named(tmp_path: Path, kind: str, keys: dict, message: str) -> None:
     with pytest.raises(PluginError, match=message):
@@ -117,16 +122,19 @@ def test_a_broken_one_is_named(tmp_path: Path, kind: str, keys: dict, message: s
 
 @pytest.mark.parametrize(
     ("kind", "keys", "message"),
-    [
-        ("odd/rfuses", {}, "stages.0: no stage 'odd/rfuses'. Did you mean 'odd/refuses'?"),
-        ("gone/away", {}, "stages.0: no stage 'gone/away': is the package for 'gone' installed?"),
-        ("rejection/best", {"options": {"abov": 1}}, "stage 'rejection/best' has no option 'abov'. Did you mean 'above'?"),
-        ("rejection/best", {"options": {"above": "high"}}, "stage 'rejection/best': .*above.*'high'"),
-        ("odd/refuses", {"options": {"share": 3.0}}, "stage 'odd/refuses': share = 3.0 is above 1: lower it"),
-        ("rejection/best", {"batch_size": 3}, "unknown key 'stages.0.batch_size': known keys are kind, steps"),
-        ("rejection", {}, '\'stages.0\' needs kind = "sft", kind = "rl", kind = "distill", or the id of a plugin\'s stage'),
-        ("toy/colour", {}, "stages.0: no stage 'toy/colour': that is one of the tasks"),
-    ],
+    mostly_slow(
+        [
+            ("odd/rfuses", {}, "stages.0: no stage 'odd/rfuses'. Did you mean 'odd/refuses'?"),
+            ("gone/away", {}, "stages.0: no stage 'gone/away': is the package for 'gone' installed?"),
+            ("rejection/best", {"options": {"abov": 1}}, "stage 'rejection/best' has no option 'abov'. Did you mean 'above'?"),
+            ("odd/refuses", {"options": {"share": 3.0}}, "stage 'odd/refuses': share = 3.0 is above 1: lower it"),
+            ("rejection/best", {"batch_size": 3}, "unknown key 'stages.0.batch_size': known keys are kind, steps"),
+            ("rejection", {}, '\'stages.0\' needs kind = "sft", kind = "rl", kind = "distill", or the id of a plugin\'s stage'),
+            ("toy/colour", {}, "stages.0: no stage 'toy/colour': that is one of the tasks"),
+            ("rejection/best", {"options": {"above": "high"}}, "stage 'rejection/best': .*above.*'high'"),
+        ],
+        everyday=7,
+    ),
 )
 def test_a_wrong_key_is_refused(tmp_path: Path, kind: str, keys: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
