@@ -1,6 +1,7 @@
 """Videos from files: which frames, when, upright; and files that are broken in every way, told by name in one line."""
 
 import struct
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +185,7 @@ BROKEN = {
     "middle": (lambda d: scrambled(d, 0.3, 0.6), "is broken"),
     "end": (lambda d: scrambled(d, 0.8, 0.99), "is broken"),
     "fast": (lambda d: ticks(d, 2**31 - 1), r"has impossible times, 50 frames in .* s"),
+    "coding": (lambda d: d.replace(b"avc1", b"zzzz"), "is broken, or coded in a way that can't be read"),
 }
 
 
@@ -212,6 +214,12 @@ def test_broken_files_are_named(good, how):
     assert path in str(told.value) and "\n" not in str(told.value)
 
 
+def test_frames_that_are_too_narrow_are_told_by_their_file(folder):
+    path = footages.write(folder / "narrow.mkv", footages.frames(2, 1024, 4), 8, "mpeg4")
+    with pytest.raises(UserError, match=r"^video .*narrow\.mkv: its frames of 1024 x 4 are too narrow: crop or pad them$"):
+        cached_frames(Clip(path=str(path)))
+
+
 def test_a_file_that_ends_too_early(folder):
     path = footages.write(folder / "long.mkv", footages.frames(COUNT), 5, crf="10", g="5")
     cut = folder / "cut.mkv"
@@ -235,6 +243,27 @@ def test_metadata_is_not_believed(folder):
     data[scale : scale + 8] = struct.pack("<II", 1, 0)
     path.write_bytes(data)
     assert probe(path).frames == 20
+
+
+def test_time_and_size_are_bounded(folder, good, monkeypatch):
+    large = footages.write(folder / "large.mp4", footages.frames(2, 160, 120), RATE)
+    monkeypatch.setattr(decoding, "MAX_FRAME_PIXELS", 128 * 96)
+    with pytest.raises(UserError, match=r"large\.mp4 is (too large, 160 x 120|broken)"):
+        cached_frames(Clip(path=str(large)))
+    assert len(cached_frames(Clip(path=str(good), count=3)).indices) == 3
+    monkeypatch.setattr(decoding, "MAX_SECONDS", -1.0)
+    with pytest.raises(UserError, match=r"good\.mp4 takes more than -1 s to decode"):
+        cached_frames(Clip(path=str(good), count=4))
+
+
+def test_the_frames_of_a_clip_are_in_memory_once(good):
+    tracemalloc.start()
+    try:
+        found = decoding.decode(Clip(path=str(good), shuffled=3), VideoLimits(max_frames=COUNT, fps=RATE, min_pixels=2**18))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found.indices) == COUNT and peak < 1.3 * found.frames_THWC.nbytes
 
 
 def test_long_clips_are_sampled(folder):

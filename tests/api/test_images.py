@@ -161,6 +161,12 @@ def test_thirty_thousand_pixels_wide(tmp_path):
         load_image(path)
 
 
+def test_an_image_without_pixels_is_refused():
+    for size in ((0, 0), (0, 8), (8, 0)):
+        with pytest.raises(UserError, match=r"^image given as a Image has no pixels, \d x \d: leave it out$"):
+            load_image(Image.new("L", size))
+
+
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_bomb_is_refused_by_its_header():
     for width, height in ((8193, 8192), (12_000, 12_000), (100_000, 100_000)):

@@ -1,11 +1,18 @@
 """Tables that people bring: every format gives the same rows, and a broken one is told by file and line when it is asked for."""
 
 import json
+import os
+import subprocess
+import sys
+import tracemalloc
 
+import numpy
 import pytest
 from PIL import Image
 
 from mmrl.api.errors import UserError
+from mmrl.api.tasks import tables
+from mmrl.api.tasks.image_sources import hash_order, hash_rank
 from mmrl.api.tasks.tables import LazyItems, read_table, resolve_image
 
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
@@ -156,3 +163,110 @@ def test_what_is_neither_here_nor_on_the_hub_says_both(monkeypatch):
 def test_no_bar_is_drawn_over_a_runs_lines(tmp_path, capfd):
     assert len(read_table(written(tmp_path, "parquet"))) == 3
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_row_of_a_text_takes_some_bytes_until_it_is_read(tmp_path, kind):
+    path, count = tmp_path / f"t.{kind}", 20_000
+    line = '{"a": "x", "b": 1}\n' if kind == "jsonl" else '"x, y",1\n'
+    path.write_text(("" if kind == "jsonl" else "a,b\n") + line * count)
+    tracemalloc.start()
+    try:
+        rows = read_table(str(path))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(rows) == count and held < 40 * count
+    assert len(rows[count - 1]) == 2
+
+
+def test_rows_of_csv_are_found_by_their_place(tmp_path):
+    import csv
+
+    cells = [["1", "ä\nü"], ["2", 'say "x"'], ["3", "a\r\nb,c"], ["4", ""]]
+    for end in ("\n", "\r\n", "\r"):
+        for mark in ("", "\ufeff"):
+            with open(tmp_path / "t.csv", "w", encoding="utf-8", newline="") as file:
+                file.write(f"{mark}n,ö{end}")
+                csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([*cells[:2], [], *cells[2:]])
+            rows = read_table(str(tmp_path / "t.csv"))
+            assert [list(rows[i].values()) for i in (3, 0, 2, 1)] == [cells[i] for i in (3, 0, 2, 1)]
+            assert list(rows[0]) == ["n", "ö"]
+
+
+def test_lines_are_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "MAX_LINE", 64)
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\n' + json.dumps({"a": "x" * 200}) + '\n\n{"a": 3}')
+    rows = read_table(str(tmp_path / "t.jsonl"))
+    assert len(rows) == 3 and rows[0] == {"a": 1} and rows[2] == {"a": 3} and rows.location(2).endswith("line 4")
+    with pytest.raises(UserError, match="line 2 is no JSON"):
+        rows[1]
+    (tmp_path / "t.csv").write_text("a,b\n1," + "x" * 100 + "\n")
+    with pytest.raises(UserError, match=r"t\.csv is no table \(.*a line of more than 64 characters"):
+        read_table(str(tmp_path / "t.csv"))
+
+
+def test_pictures_within_lists_and_structures_stay_undecoded(tmp_path):
+    import datasets
+
+    Image.new("RGB", (4, 4), "red").save(tmp_path / "p.png")
+    data = (tmp_path / "p.png").read_bytes()
+    features = datasets.Features({"many": [datasets.Image()], "one": {"shot": datasets.Image(), "n": datasets.Value("int64")}})
+    rows = {"many": [[{"bytes": data, "path": None}] * 2], "one": [{"shot": {"bytes": data, "path": None}, "n": 1}]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "t.parquet"))
+    assert read_table(str(tmp_path / "t.parquet"))[0] == {"many": [data, data], "one": {"shot": data, "n": 1}}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+def test_rows_are_scanned_in_slices(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(tables, "SCANNED", 2)
+    found = list(read_table(written(tmp_path, kind)).scan(("id", "other")))
+    assert [row["id"] for row in found] == ["a", "b", "c"] and (kind != "parquet" or found[0] == {"id": "a"})
+    assert list(read_table(written(tmp_path, "parquet")).scan(("other",))) == [{}, {}, {}]
+
+
+def test_a_row_that_cant_be_read_is_none_in_a_scan(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\nno\n{"a": 3}\n')
+    assert list(read_table(str(tmp_path / "t.jsonl")).scan(("a",))) == [{"a": 1}, None, {"a": 3}]
+
+    def read_slice(part, keys):
+        raise OSError("one of them is broken")
+
+    table = tables.DataTable("t", 3, [{"a": 1}, 5, {"a": 3}].__getitem__, read_slice=read_slice)
+    assert list(table.scan(("a",))) == [{"a": 1}, None, {"a": 3}]
+
+
+def test_numbers_are_ordered_by_their_hash():
+    numbers = [*range(0, 600, 3), 7]
+    ordered = hash_order(numbers, 3, "order", "train")
+    assert list(ordered) == sorted(numbers, key=lambda n: hash_rank(3, "order", "train", str(n)))
+
+
+@pytest.mark.slow
+def test_a_long_parquet_is_read_in_slices(tmp_path):
+    """Three million rows of a kilobyte, in a file of kilobytes."""
+    import pyarrow
+    import pyarrow.parquet
+
+    count = 3_000_000
+    zeros = pyarrow.array(numpy.zeros(count, int))
+    table = pyarrow.table({"q": pyarrow.array(["q" * 1000]).dictionary_encode().take(zeros), "n": zeros})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet", compression="zstd")
+    code = (
+        "import resource, datasets\nfrom mmrl.api.tasks.tables import read_table\n"
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\nbefore = most()\n"
+        f"rows = read_table({str(tmp_path / 't.parquet')!r})\n"
+        f"assert len(rows) == {count} and len(rows[2_000_000]['q']) == 1000\nprint(most() - before)"
+    )
+    cache = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=cache)
+    assert int(done.stdout) < 512
+
+
+def test_a_json_file_too_large_to_be_read_as_a_whole_is_refused(tmp_path):
+    with open(tmp_path / "t.json", "wb") as file:
+        file.truncate(2**29 + 1)
+    with pytest.raises(
+        UserError, match=r"t\.json has 536,870,913 bytes of JSON, which has to be read as a whole: save it as \.jsonl"
+    ):
+        read_table(str(tmp_path / "t.json"))

@@ -10,14 +10,15 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.errors import UserError
-from mmrl.api.media.images import MAX_PIXELS, MAX_RATIO
+from mmrl.api.media.image_limits import MAX_PIXELS
+from mmrl.api.media.images import MAX_RATIO
 
 if TYPE_CHECKING:
     import numpy as np
 
 MAX_SHOWN = 4096
 """Largest number of frames that are shown of one video."""
-MAX_DECODED = 2**31
+MAX_DECODED = 2**29
 """Largest size of the decoded frames of one video, in bytes."""
 
 
@@ -111,11 +112,12 @@ class VideoLimits:
     total_pixels: int = MAX_DECODED // 3
     """Pixels of all frames together; if there are many frames, each is smaller."""
 
-    def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
+    def size(self, width: int, height: int, frames: int, name: str = "") -> tuple[int, int]:
         """(width, height) in which `frames` frames of this size are shown: the nearest multiples of `factor` that keep the aspect
-        ratio and the limits, as in the image processors of Qwen-VL. Raises UserError for frames that are too narrow."""
+        ratio and the limits, as in the image processors of Qwen-VL. name: of the video, for the message. Raises UserError for
+        frames that are too narrow."""
         if max(width, height) > MAX_RATIO * min(width, height):
-            raise UserError(f"its frames of {width} x {height} are too narrow: crop or pad them")
+            raise UserError(f"video {name}: its frames of {width} x {height} are too narrow: crop or pad them")
         most, factor = max(min(self.max_pixels, self.total_pixels // frames), self.factor**2), self.factor
         w, h = (max(factor, round(side / factor) * factor) for side in (width, height))
         if w * h > most:

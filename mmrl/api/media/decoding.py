@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +34,6 @@ from mmrl.api.media.clips import (
     evenly_spaced,
     permutation,
 )
-from mmrl.api.media.images import MAX_PIXELS
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,6 +61,10 @@ MAX_BYTES = 2**32
 """Largest file, 4 GiB."""
 MAX_PACKETS = 2_000_000
 """Largest number of frames in a file, more than eighteen hours at 30 a second."""
+MAX_FRAME_PIXELS = 2**24
+"""Largest width times height of a file's frames: decoders keep up to 16 of them."""
+MAX_SECONDS = 60.0
+"""Most processor time that decoding one clip may take, in seconds: hours of video, of which a few frames are shown."""
 MAX_RATE = 1000
 """Largest average number of frames per second in a file."""
 SHORT_S, SHORT_SHARE = 1.0, 0.1
@@ -97,14 +97,20 @@ class VideoInfo:
 
 def probe(path: str | Path) -> VideoInfo:
     """Read the facts of a video file. Raises UserError if it can't be read or has no frames."""
-    with _opened(str(path)) as (container, stream):
-        return _facts(str(path), container, stream)
+    with open_video(str(path)) as (container, stream):
+        return _facts(str(path), container, stream, time.thread_time() + MAX_SECONDS)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[Any, Any]]:
-    """(container, its video stream); errors inside the block become UserError."""
-    import av
+def open_video(path: str) -> Iterator[tuple[Any, Any]]:
+    """(container of PyAV, its video stream) of a file; a frame that is damaged or larger than `MAX_FRAME_PIXELS` is an error when
+    it is decoded. Errors of PyAV inside the block become UserError, which names the file."""
+    try:
+        import av
+    except ModuleNotFoundError:
+        raise UserError('videos need av: pip install "multimodal-rl[train]"') from None
+
+    options = {"format_whitelist": ",".join(FORMATS), "max_pixels": str(MAX_FRAME_PIXELS)}
 
     if "://" in path:
         raise UserError(f"video {path} is a URL: download it first, nothing is fetched while training")
@@ -122,16 +128,18 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     if size > MAX_BYTES:
         raise UserError(f"video {path} is too large, {size:,} bytes: at most {MAX_BYTES:,}")
     try:
-        with open(path, "rb") as file, av.open(file, options={"format_whitelist": ",".join(FORMATS)}) as container:
+        with open(path, "rb") as file, av.open(file, options=options) as container:
             if not container.streams.video:
                 raise UserError(
                     f"video {path} holds no pictures{', only sound' if container.streams.audio else ''}: leave it out"
                 )
             stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise UserError(f"video {path} is broken, or coded in a way that can't be read: encode it again as H.264")
             width, height = stream.codec_context.width, stream.codec_context.height
-            if width * height > MAX_PIXELS:
-                raise UserError(f"video {path} is too large, {width} x {height}: shrink it to at most {MAX_PIXELS:,} pixels")
-            stream.codec_context.options = {"err_detect": "explode"}
+            if width * height > MAX_FRAME_PIXELS:
+                raise UserError(f"video {path} is too large, {width} x {height}: at most {MAX_FRAME_PIXELS:,} pixels a frame")
+            stream.codec_context.options = {"err_detect": "explode", "max_pixels": str(MAX_FRAME_PIXELS)}
             yield container, stream
     except UserError:
         raise
@@ -144,10 +152,17 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
         ) from error
 
 
-def _facts(path: str, container: Any, stream: Any) -> VideoInfo:
+def _check_time(path: str, end: float) -> None:
+    if time.thread_time() > end:
+        raise UserError(f"video {path} takes more than {MAX_SECONDS:g} s to decode: cut it, or encode it with fewer frames")
+
+
+def _facts(path: str, container: Any, stream: Any, end: float) -> VideoInfo:
+    """end: the thread's time at which to give up."""
     pts: list[int] = []
     last = 0
     for packet in container.demux(stream):
+        _check_time(path, end)
         if packet.pts is None or packet.size == 0:
             continue
         pts.append(packet.pts)
@@ -211,20 +226,20 @@ def _nearest(times: Sequence[float], t: float) -> int:
 
 def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
     """Decode the frames of a clip from its file, without the cache; see `cached_frames`."""
-    import numpy as np
-
-    with _opened(clip.path) as (container, stream):
-        facts = _facts(clip.path, container, stream)
+    deadline = time.thread_time() + MAX_SECONDS
+    with open_video(clip.path) as (container, stream):
+        facts = _facts(clip.path, container, stream, deadline)
         indices = frame_indices(clip, facts, limits)
         if len(indices) > MAX_SHOWN:
             raise UserError(f"video {clip.path}: {len(indices)} frames are too many to show: at most {MAX_SHOWN}")
         if clip.order and len(clip.order) != len(indices):
             raise UserError(f"video {clip.path}: order has {len(clip.order)} numbers, and {len(indices)} frames are shown")
         Count.files += 1
-        pictures = _pictures(clip.path, container, stream, facts, indices, limits)
-        frames = np.stack([pictures[i] for i in indices])
-    order = clip.order if clip.shuffled is None else permutation(len(frames), clip.shuffled)
-    shown = np.full_like(frames, GREY) if clip.blank else frames[list(order)] if order else frames
+        order = clip.order if clip.shuffled is None else permutation(len(indices), clip.shuffled)
+        places = [indices[i] for i in order] if order else indices
+        shown = _pictures(clip.path, container, stream, facts, places, limits, deadline)
+    if clip.blank:
+        shown.fill(GREY)
     shown.flags.writeable = False
     end = min(facts.duration_s if clip.end_s is None else clip.end_s, facts.duration_s)
     return VideoFrames(
@@ -237,34 +252,40 @@ def decode(clip: Clip, limits: VideoLimits) -> VideoFrames:
 
 
 def _pictures(
-    path: str, container: Any, stream: Any, facts: VideoInfo, indices: Sequence[int], limits: VideoLimits
-) -> dict[int, np.ndarray]:
-    """Index -> frame, uint8 [H, W, 3], for these indices."""
-    wanted = set(indices)
-    found: dict[int, np.ndarray] = {}
+    path: str, container: Any, stream: Any, facts: VideoInfo, indices: Sequence[int], limits: VideoLimits, deadline: float
+) -> np.ndarray:
+    """The frames with these indices, in this order: uint8 [T, H, W, 3]. deadline: the thread's time at which to give up."""
+    import numpy as np
+
+    places: dict[int, list[int]] = {}
+    for place, index in enumerate(indices):
+        places.setdefault(index, []).append(place)
+    shown: np.ndarray | None = None
     first = stream.start_time
     container.seek(0 if first is None else first, stream=stream)
     base = stream.time_base or Fraction(1, 1000)
     begun: int | None = None
     scaler = Scaler()
     for frame in container.decode(stream):
+        _check_time(path, deadline)
         if frame.is_corrupt:
-            raise UserError(f"video {path} is broken after {len(found)} of its frames: replace it")
+            raise UserError(f"video {path} is broken before frame {min(places)} of {facts.frames}: replace it")
         if frame.pts is None:
             continue
         begun = frame.pts if begun is None else begun
         number = _nearest(facts.times_s, float((frame.pts - begun) * base))
-        if number in wanted and number not in found:
-            found[number] = _picture(scaler, frame, limits, len(indices))
-            if len(found) * found[number].nbytes > MAX_DECODED:
+        if number in places:
+            picture = _picture(path, scaler, frame, limits, len(indices))
+            if len(indices) * picture.nbytes > MAX_DECODED:
                 raise UserError(
                     f"video {path}: {len(indices)} frames of its size are too much memory: show fewer or smaller ones"
                 )
-            if len(found) == len(wanted):
-                break
-    if missing := sorted(wanted - found.keys()):
-        raise UserError(f"video {path} is broken: frame {missing[0]} of {facts.frames} can't be decoded: replace it")
-    return found
+            if shown is None:
+                shown = np.empty((len(indices), *picture.shape), np.uint8)
+            shown[places.pop(number)] = picture
+            if not places:
+                return shown
+    raise UserError(f"video {path} is broken: frame {min(places)} of {facts.frames} can't be decoded: replace it")
 
 
 class Scaler:
@@ -282,12 +303,12 @@ class Scaler:
         return made
 
 
-def _picture(scaler: Scaler, frame: Any, limits: VideoLimits, frames: int) -> np.ndarray:
+def _picture(path: str, scaler: Scaler, frame: Any, limits: VideoLimits, frames: int) -> np.ndarray:
     """The frame as upright RGB in the size that `limits` give."""
     import numpy as np
 
     turns = round(frame.rotation / 90) % 4
-    width, height = limits.size(*((frame.height, frame.width) if turns % 2 else (frame.width, frame.height)), frames)
+    width, height = limits.size(*((frame.height, frame.width) if turns % 2 else (frame.width, frame.height)), frames, path)
     if turns % 2:
         width, height = height, width
     return np.ascontiguousarray(np.rot90(scaler(frame, width, height), turns))
@@ -371,7 +392,7 @@ def _resized(footage: VideoFrames, limits: VideoLimits) -> VideoFrames:
     if len(frames) > limits.max_frames:
         kept = [round(k) for k in evenly_spaced(0, len(frames) - 1, limits.max_frames)]  # type: ignore[assignment]
     height, width = frames.shape[1:3]
-    size = limits.size(width, height, len(kept))
+    size = limits.size(width, height, len(kept), footage.name)
     if size == (width, height) and len(kept) == len(frames):
         return footage
     scaler = Scaler()

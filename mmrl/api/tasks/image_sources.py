@@ -12,6 +12,7 @@ import hashlib
 import os
 import random
 import unicodedata
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,8 @@ PHOTOGRAPHS = (
 )
 """Names of the photographs in the wheels of scikit-image and scikit-learn (`china` and `flower`)."""
 SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
-    *(".tga", ".jp2", ".avif"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
+    ".avif",
 )
 SPLIT_SHARES = {"train": 0.7, "test": 0.3}
 """Split -> its part of a photograph's longer side, in this order from the left or top."""
@@ -39,6 +40,15 @@ SPLIT_SHARES = {"train": 0.7, "test": 0.3}
 def hash_rank(seed: int, *names: str) -> int:
     """A hash in [0, 2**64) of a seed and names; sorting by it gives a random order."""
     return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogatepass")).digest()[:8], "big")
+
+
+def hash_order(numbers: Sequence[int], seed: int, *names: str) -> array[int]:
+    """The numbers in a random order, the same on every machine: sorted by the `hash_rank` of seed, names and number."""
+    import numpy
+
+    ranks = numpy.fromiter((hash_rank(seed, *names, str(number)) for number in numbers), numpy.uint64, len(numbers))
+    ordered = numpy.fromiter(numbers, numpy.uint64, len(numbers))[numpy.argsort(ranks, kind="stable")]
+    return array("Q", ordered.tobytes())
 
 
 def chance(seed: int, *names: str) -> random.Random:

@@ -6,12 +6,15 @@ continues.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 from mmrl.api.errors import UserError, display_path, shorten
 
@@ -21,7 +24,13 @@ SPLITS = {"train": ("train", "training"), "test": ("test", "validation", "valid"
 MAX_PATH = 4096
 """Largest number of characters of a path, Linux's limit."""
 MAX_LINE = 2**26
-"""Largest number of bytes of a JSONL line."""
+"""Largest number of bytes of a JSONL line, and of characters of a CSV line."""
+MAX_JSON = 2**29
+"""Largest number of bytes of a JSON file."""
+SLICE = 1000
+"""Rows of a Parquet file that are converted at once."""
+SCANNED = 100
+"""Rows of a data set that are read at once, of which each may hold images."""
 _HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
 """A data set's name on the Hub."""
 _FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
@@ -44,6 +53,8 @@ class DataTable(Sequence[dict[str, Any]]):
     """Number of the first row in messages."""
     columns: tuple[str, ...] = ()
     """The names of the columns, if the format has any."""
+    read_slice: Callable[[range, Sequence[str]], list[Any]] | None = None
+    """Reads the values of some columns of neighbouring rows, for a format in which this takes less than reading the rows."""
 
     def __len__(self) -> int:
         return self.size
@@ -61,6 +72,23 @@ class DataTable(Sequence[dict[str, Any]]):
         if not isinstance(row, Mapping):
             raise UserError(f"{self.location(index)} holds a {type(row).__name__}, not an object with keys: correct or remove it")
         return dict(row)
+
+    def scan(self, keys: Sequence[str]) -> Iterator[dict[str, Any] | None]:
+        """The values under these keys of each row, in order, read in slices; None for a row that can't be read, which raises when
+        it is accessed. A row may have other keys too."""
+        for start in range(0, self.size, SCANNED):
+            part = range(start, min(start + SCANNED, self.size))
+            try:
+                rows = self.read_slice(part, keys) if self.read_slice else None
+            except Exception:  # noqa: BLE001  one of the rows can't be read: they are read one by one
+                rows = None
+            yield from map(self._readable, part) if rows is None else rows
+
+    def _readable(self, index: int) -> dict[str, Any] | None:
+        try:
+            return dict(self[index])
+        except UserError:
+            return None
 
     def location(self, index: int) -> str:
         """The place of a row for messages, such as `data/train.jsonl line 7`."""
@@ -105,6 +133,8 @@ def read_table(path: str, *, name: str | None = None, revision: str | None = Non
     """
     if not isinstance(path, str | Path):
         raise UserError(f"path = {path!r:.60} must be a text: the path of a table, or a data set's name")
+    if not str(path).strip():  # Python takes no path for the current folder
+        raise UserError("path is empty: give the path of a table, or a data set's name")
     local = Path(path).expanduser()
     kinds = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
     try:
@@ -137,41 +167,53 @@ def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
 
 def _jsonl(path: Path) -> DataTable:
     """The offsets of lines are found now, lines are parsed on access. Blank lines are counted, but are no rows."""
-    offsets: list[tuple[int, int]] = []
+    starts, lines = array("Q"), array("Q")  # 16 bytes a row
     with open(path, "rb") as file:
-        at = 0
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                offsets.append((at, number))
+        at, number, whole = 0, 0, True
+        while line := file.readline(MAX_LINE):
+            if whole:
+                number += 1
+                if line.strip():
+                    starts.append(at)
+                    lines.append(number)
+            whole = line.endswith(b"\n")
             at += len(line)
 
     def read(index: int) -> Any:
-        at, number = offsets[index]
         with open(path, "rb") as file:
-            file.seek(at)
+            file.seek(starts[index])
             line = file.readline(MAX_LINE)
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{display_path(path)} line {number} is no JSON ({shorten(error)[:120]}): correct or remove it"
+                f"{display_path(path)} line {lines[index]} is no JSON ({shorten(error)[:120]}): correct or remove it"
             ) from error
 
-    return _Lines(str(path), len(offsets), read, "line", lines=tuple(number for _, number in offsets))
+    return _Lines(str(path), len(starts), read, "line", lines=lines)
 
 
 @dataclass(frozen=True)
 class _Lines(DataTable):
-    lines: tuple[int, ...] = ()
+    lines: Sequence[int] = ()
     """The number of each row's line in the file, from 1."""
 
     def location(self, index: int) -> str:
         return f"{display_path(self.name)} line {self.lines[index]}"
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. It is read as a whole, so one above `MAX_JSON` is refused. Raises what `json.loads` and reading do.
+
+    COCO's largest annotations, of 118,000 pictures, are 448 MB."""
+    if (size := path.stat().st_size) > MAX_JSON:
+        raise UserError(f"{display_path(path)} has {size:,} bytes of JSON, which has to be read as a whole: save it as .jsonl")
+    return json.loads(path.read_bytes())
+
+
 def _json(path: Path) -> DataTable:
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{display_path(path)} is no JSON ({shorten(error)[:120]}): correct it, or save it as .jsonl") from error
     if not isinstance(found, list):
@@ -182,14 +224,33 @@ def _json(path: Path) -> DataTable:
 
 
 def _csv(path: Path) -> DataTable:
+    """The offsets of rows are found now, rows are parsed on access."""
     import csv
 
-    rows: list[tuple[int, list[str]]] = []
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    starts, lines = array("Q"), array("Q")  # 16 bytes a row
+    at = 0
+
+    def counted(file: TextIO) -> Iterator[str]:
+        nonlocal at
+        while line := file.readline(MAX_LINE):
+            if len(line) == MAX_LINE and line[-1] not in "\r\n":
+                raise csv.Error(f"a line of more than {MAX_LINE:,} characters")
+            at += len(line.encode())
+            yield line
+
     try:
+        with open(path, "rb") as raw:
+            at = len(codecs.BOM_UTF8) if raw.read(3) == codecs.BOM_UTF8 else 0
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+            reader = csv.reader(counted(file), delimiter=delimiter)
             header = next(reader, [])
-            rows = [(reader.line_num, row) for row in reader if row]
+            start = at
+            for row in reader:
+                if row:
+                    starts.append(start)
+                    lines.append(reader.line_num)
+                start = at
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(
             f"{display_path(path)} is no table ({shorten(error)[:120]}): save it as UTF-8 CSV with a header"
@@ -198,20 +259,23 @@ def _csv(path: Path) -> DataTable:
         raise UserError(f"{display_path(path)}: its first line must name each column once, and holds {header!r:.120}")
 
     def read(index: int) -> dict[str, str]:
-        line, row = rows[index]
+        with open(path, "rb") as raw, io.TextIOWrapper(raw, encoding="utf-8", newline="") as file:
+            raw.seek(starts[index])
+            row = next(csv.reader(file, delimiter=delimiter))
         if len(row) != len(header):
             raise UserError(
-                f"{display_path(path)} line {line} has {len(row)} fields and the header {len(header)}: correct or remove it"
+                f"{display_path(path)} line {lines[index]} has {len(row)} fields and the header {len(header)}: "
+                "correct or remove it"
             )
         return dict(zip(header, row, strict=True))
 
-    return _Lines(str(path), len(rows), read, "line", columns=tuple(header), lines=tuple(line for line, _ in rows))
+    return _Lines(str(path), len(starts), read, "line", columns=tuple(header), lines=lines)
 
 
 def _parquet(path: Path) -> DataTable:
     datasets = _datasets()
     try:
-        table = datasets.Dataset.from_parquet(str(path))
+        table = datasets.Dataset.from_parquet(str(path), batch_size=SLICE)
     except Exception as error:
         raise UserError(f"{display_path(path)} is no Parquet table: {shorten(error)[:200]}: save it again") from error
     return _table(str(path), table)
@@ -249,22 +313,28 @@ def _dataset(path: str, local: Path, name: str | None, revision: str | None, spl
 
 def _table(name: str, table: Any) -> DataTable:
     """Rows of a `datasets` table with undecoded images, so that `mmrl.api.media.images` decodes them with its limits."""
-    datasets = _datasets()
-    for column, feature in table.features.items():
-        if isinstance(feature, datasets.Image):
-            table = table.cast_column(column, datasets.Image(decode=False))
+    columns = tuple(table.column_names)
+    table = table.with_format("arrow")  # datasets decodes no images in this format, wherever they are in a row
 
     def read(index: int) -> dict[str, Any]:
-        return {column: _image(value) for column, value in table[index].items()}
+        (row,) = table[index].to_pylist()
+        return {column: _image(value) for column, value in row.items()}
 
-    return DataTable(name, len(table), read, columns=tuple(table.column_names))
+    def read_slice(part: range, keys: Sequence[str]) -> list[dict[str, Any]]:
+        wanted = [column for column in columns if column in keys]
+        if not wanted:
+            return [{} for _ in part]
+        rows = table[part.start : part.stop].select(wanted).to_pylist()
+        return [{column: _image(value) for column, value in row.items()} for row in rows]
+
+    return DataTable(name, len(table), read, columns=columns, read_slice=read_slice)
 
 
 def _image(value: Any) -> Any:
-    """The bytes or path of an undecoded image; any other value is returned as it is."""
-    if isinstance(value, Mapping) and value.keys() == {"bytes", "path"}:
-        return value["bytes"] or value["path"]
-    if isinstance(value, list) and value and all(isinstance(v, Mapping) and v.keys() == {"bytes", "path"} for v in value):
+    """The bytes or path of an undecoded image, also of those in lists and structures; any other value is returned as it is."""
+    if isinstance(value, Mapping):
+        return value["bytes"] or value["path"] if value.keys() == {"bytes", "path"} else {k: _image(v) for k, v in value.items()}
+    if isinstance(value, list) and any(isinstance(v, Mapping | list) for v in value):
         return [_image(v) for v in value]
     return value
 
@@ -274,5 +344,6 @@ def _datasets() -> Any:
         import datasets
     except ModuleNotFoundError:
         raise UserError('this table needs datasets: pip install "multimodal-rl[train]"') from None
-    datasets.disable_progress_bars()  # they would mix with a run's own lines
+    datasets.disable_progress_bars()  # they would mix with a run's own lines, as its errors would, which it raises too
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     return datasets
