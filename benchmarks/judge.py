@@ -1,6 +1,6 @@
 """Cases per second that the judge scores with a trivial verifier: the cost of processes and deadlines.
 
-    python benchmarks/judge.py [--processes 1] [--cases 50000] [--cores 1]
+    python benchmarks/judge.py [--processes 1] [--cases 50000] [--cores 1] [--isolation process]
 
 Start-up is excluded. Prints one JSON object; `cases_per_s` is the median of five rounds.
 """
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 PLUGIN = """
 from mmrl import VerifierSpec, hookimpl
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--cases", type=int, default=50_000)
     parser.add_argument("--cores", type=int, default=1, help="cores that engine and workers share; 0 for all")
+    parser.add_argument("--isolation", choices=("process", "strict"), default="process")
     args = parser.parse_args()
     if args.cores and sys.platform == "linux":
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
@@ -42,10 +44,11 @@ def main() -> None:
         os.environ.update(MMRL_PLUGINS="", MMRL_PLUGIN_FILES=str(Path(folder) / "bench_judge.py"))
         print(
             json.dumps(
-                measure(args.cases, args.processes)
+                measure(args.cases, args.processes, args.isolation)
                 | {
                     "cases": args.cases,
                     "processes": args.processes,
+                    "isolation": args.isolation,
                     "cores": args.cores or os.cpu_count(),
                     "python": platform.python_version(),
                     "machine": platform.machine(),
@@ -55,13 +58,13 @@ def main() -> None:
         )
 
 
-def measure(n: int, processes: int, rounds: int = 5) -> dict[str, float]:
+def measure(n: int, processes: int, isolation: Any, rounds: int = 5) -> dict[str, float]:
     from mmrl import Case
     from mmrl.judge import local_judge
 
     cases = [Case(completion=f"the answer is {i}", answer=f"the answer is {i}", meta={"index": i}) for i in range(n)]
     start = time.perf_counter()
-    with local_judge({"bench_judge/equal": {}}, num_workers=processes) as judge:
+    with local_judge({"bench_judge/equal": {}}, num_workers=processes, isolation=isolation) as judge:
         judge.ready()
         ready = time.perf_counter() - start
         rates = []

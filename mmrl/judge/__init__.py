@@ -11,16 +11,19 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Rollout, Score, Status
+from mmrl.judge import sandbox
+from mmrl.judge.environment import of_plugin, scrubbed
 from mmrl.judge.messages import Request
 from mmrl.judge.pool import Pool, WorkerGroup
 from mmrl.judge.process import Worker
 from mmrl.registry import plugins
 
+Isolation = Literal["process", "strict"]
 LOST = Score(None, {}, "its environment or simulator failed", lost=True)
 """The score of an episode whose environment failed: it says nothing about the policy."""
 
@@ -127,31 +130,44 @@ class Judge:
 
 
 def local_judge(
-    verifiers: Mapping[str, Mapping[str, Any]], num_workers: int = 1, timeout_s: float | None = None, memory_mb: int | None = 512
+    verifiers: Mapping[str, Mapping[str, Any]],
+    num_workers: int = 1,
+    timeout_s: float | None = None,
+    memory_mb: int | None = 512,
+    isolation: Isolation = "process",
 ) -> Judge:
     """Make a judge with worker processes on this machine. verifiers: id -> options.
 
-    num_workers: how many worker processes. Verifiers that are models have one worker more, for all of them.
+    num_workers: how many worker processes for each plugin whose verifiers are used. A plugin's verifiers that are models have one
+        worker more, for all of them.
     timeout_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
         top of a verifier's module, where they don't count, nor does loading a model.
     memory_mb: how much a case may allocate beyond the memory of the imports, on Linux; None for no limit. Models have none.
+    isolation: `strict` puts the workers into sandboxes. docs/isolation.md says what a verifier can do with each.
 
-    Raises UserError at once for an unknown id. Errors of importing (a broken module, an unknown option) are raised by the first
-    result, since the workers start in the background. `Judge.ready` waits for them.
-
-    Processes that a verifier leaves behind are killed with their worker, after the chunk of cases that made them. A process that
-    starts its own session escapes, so hostile code needs a sandbox of its own.
+    Raises UserError at once for an unknown id, and for `strict` on a machine that can't make a sandbox. Errors of importing (a
+    broken module, an unknown option) are raised by the first result, since the workers start in the background. `Judge.ready`
+    waits for them.
     """
     specs = specs_of(verifiers)
     deadlines = {name: spec.timeout_s if timeout_s is None else timeout_s for name, spec in specs.items()}
-    models = {name: options for name, options in verifiers.items() if specs[name].model}
-    functions = {name: options for name, options in verifiers.items() if name not in models}
-    hire = partial(Worker, environment=dict(os.environ))  # the same plugins in workers that start later
+    plugin_of = plugins.registry().plugin_of
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for name, spec in specs.items():
+        groups.setdefault((plugin_of(spec).name, spec.model), []).append(name)
     crews = []
-    if functions or not models:
-        crews.append(WorkerGroup(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), num_workers))
-    if models:
-        crews.append(WorkerGroup(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
+    for (_, model), names in groups.items():
+        own = {name: verifiers[name] for name in names}
+        wanted = [variable for name in names for variable in specs[name].environment]
+        spawn = partial(
+            Worker,
+            own,
+            memory_mb=None if model else memory_mb,
+            environment=scrubbed(os.environ, wanted) | of_plugin(plugin_of(specs[names[0]])),
+            model=model,
+            wrapper=sandbox.wrapper(gpu=model) if isolation == "strict" else (),
+        )
+        crews.append(WorkerGroup(spawn, frozenset(own), 1 if model else num_workers, model))
     return Judge(specs, Pool(specs, deadlines, crews))
 
 

@@ -20,8 +20,8 @@ from mmrl.compute import ranks
 from mmrl.compute.crossing import Answer, attempt
 from mmrl.compute.ray import ACTOR, adopt_environment, judges_of_rank, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
-from mmrl.judge import Judge, local_judge, specs_of
-from mmrl.judge.messages import Request
+from mmrl.judge import Isolation, Judge, local_judge, specs_of
+from mmrl.judge.messages import Request, with_right_steps
 from mmrl.judge.pool import payload, pickling_failure
 
 AT_ONCE = 32
@@ -52,7 +52,7 @@ def ray_judge(config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_
     room = {"num_cpus": settings.num_workers, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
     again = {"max_restarts": compute.retries, "max_task_retries": -1}  # calls are repeated as long as the actor restarts
     made = ray.remote(JudgeActor)
-    given = (verifiers, settings.num_workers, settings.timeout_s, settings.memory_mb, os.getcwd(), switches())
+    given = (verifiers, settings.num_workers, settings.timeout_s, settings.memory_mb, settings.isolation, os.getcwd(), switches())
     actors = []
     for i in own:
         name = {"name": f"judge-{run}-{i}", "get_if_exists": True} if shared else {}
@@ -130,7 +130,7 @@ class ActorPool:
         for part, found in zip(busy, answers, strict=True):
             for name, own in sent[part].items():
                 for i, score in zip(own, found[name], strict=True):
-                    request.put(name, i, score)
+                    request.put(name, i, with_right_steps(score, self._specs[name], request.cases[i]))
 
     def _answers(self, asked: Sequence[Any]) -> list[Any]:
         """The judges' answers. Raises their UserErrors."""
@@ -159,12 +159,13 @@ class JudgeActor:
         num_workers: int,
         timeout_s: float | None,
         memory_mb: int | None,
+        isolation: Isolation,
         folder: str,
         environment: Mapping[str, str],
     ) -> None:
         """See `Judge`. folder, environment: the learner's working folder and environment variables, to find plugins and files."""
         adopt_environment(folder, environment)
-        self._given = (verifiers, num_workers, timeout_s, memory_mb)
+        self._given = (verifiers, num_workers, timeout_s, memory_mb, isolation)
         self._judge: Judge | None = None
         self._lock = threading.Lock()
 

@@ -1,7 +1,7 @@
 """Worker processes and their deadlines: one thread hands out chunks of cases, reads replies and replaces workers.
 
-Each worker shares two numbers with the engine, the index and the start time of its case, so deadlines need no messages. When a
-deadline is missed, or the worker dies, one case fails and the worker's whole process group is killed.
+Each worker shares the index of its case with the engine, which looks at it and counts the time by its own clock. When a deadline
+is missed, too much memory is occupied, or the worker dies, one case fails and the worker is killed with all its descendants.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Score
 from mmrl.compute.crossing import Fault
-from mmrl.judge.messages import Chunk, Request
+from mmrl.judge.messages import Chunk, Ready, Request, Scores, scored
 from mmrl.judge.process import Worker
 
 START_S, MODEL_START_S = 120.0, 1200.0
 """Seconds that a worker has to import its plugins; and to load models besides."""
 TICK_S = 0.25
-"""Seconds between checks for dead workers whose pipes a child process holds open."""
+"""Seconds between looks at workers that are busy: at their case, their memory, and whether they still live."""
+LOOKS = 4
+"""Looks at a worker within its deadline, at least: a late case is stopped by a quarter of its deadline later."""
 CHUNK = 256
 HEAVY_CHUNK = 8
 """Cases per message, at most; fewer where cases carry images, and for models, which take a message at once."""
@@ -69,6 +71,8 @@ class Pool:
         self._closing = False
         self.loaded: Future[None] = Future()
         """Resolved when a worker of each group has loaded its verifiers, or with the error of one that failed."""
+        if not crews:
+            self.loaded.set_result(None)
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = os.pipe()
         os.set_blocking(self._button, False)
@@ -181,57 +185,72 @@ class Pool:
             self._selector.unregister(worker.stderr)
 
     def _read(self, worker: Worker) -> None:
-        for kind, body in worker.read():
-            if kind == "ready":
-                worker.ready = worker.crew.ready = True
+        for reply in worker.read():
+            if isinstance(reply, Ready):
+                worker.loaded()
+                worker.crew.ready = True
                 if all(crew.ready for crew in self._crews) and not self.loaded.done():
                     self.loaded.set_result(None)
-            elif kind == "fault":
-                self._fail(Fault(*body).error("a worker of the judge"))
-            elif kind in ("scores", "done") and (chunk := worker.chunk):
-                rows, healthy = body if kind == "done" else (body, True)
-                for row in rows:
-                    value, parts, detail, steps = row
-                    chunk.request.put(chunk.verifier, chunk.indices.pop(0), Score(value, parts, detail, tuple(steps)))
-                if kind == "done":
-                    worker.chunk, worker.spent = None, not healthy
+            elif isinstance(reply, Fault):
+                self._fail(reply.error("a worker of the judge"))
+            elif chunk := worker.chunk:
+                self._take(chunk, reply)
+                if reply.healthy is not None:
+                    worker.chunk, worker.spent = None, not reply.healthy
                     self._finish(chunk.request)
 
+    def _take(self, chunk: Chunk, reply: Scores) -> None:
+        spec, request = self._specs[chunk.verifier], chunk.request
+        for row in reply.rows:
+            index = chunk.indices.pop(0)
+            request.put(chunk.verifier, index, scored(row, spec, request.cases[index]))
+
     def _patience(self) -> float | None:
-        """Seconds until a worker must be checked; None if no worker is busy."""
-        limits = [self._limit(w) for w in self._workers if w.chunk or not w.ready]
-        return max(0.0, min(TICK_S, min(limits) - time.monotonic())) if limits else None
+        """Seconds until a worker must be looked at; None if no worker is busy."""
+        busy = [w for w in self._workers if w.chunk or not w.ready]
+        ticks = [min(TICK_S, self._allowed(w) / LOOKS) for w in busy]
+        return max(0.0, min(*ticks, *(self._limit(w) - time.monotonic() for w in busy))) if busy else None
+
+    def _allowed(self, worker: Worker) -> float:
+        """Seconds that the worker has for what it does."""
+        if not worker.chunk:
+            return worker.crew.start_s
+        return self._deadlines[worker.chunk.verifier] * (worker.sent if worker.crew.model else 1)
 
     def _limit(self, worker: Worker) -> float:
         """The time at which a busy worker is late."""
-        if not worker.chunk:
-            return worker.born + worker.crew.start_s
-        return worker.clock[1] + self._deadlines[worker.chunk.verifier] * (worker.sent if worker.crew.model else 1)
+        return (worker.since if worker.chunk else worker.born) + self._allowed(worker)
 
     def _look_after(self) -> None:
         for worker in list(self._workers):
-            busy = worker.chunk is not None or not worker.ready
+            worker.observe()
             if worker.spent:
                 self._dismiss(worker)
             elif worker.ended or worker.popen.poll() is not None:
                 self._bury(worker)
-            elif busy and time.monotonic() > (limit := self._limit(worker)):
-                what = "loading the models" if worker.crew.model else "importing the verifiers"
-                why = f"{what} took longer than {worker.crew.start_s:g} s"
-                if worker.chunk:
-                    many = f" for each of {worker.sent} cases" if worker.crew.model else ""
-                    why = f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s{many}"
-                self._bury(worker, why, limit)
+            elif (worker.chunk or not worker.ready) and time.monotonic() > (limit := self._limit(worker)):
+                self._bury(worker, self._lateness(worker), limit)
+            elif worker.chunk and (excess := worker.excess_memory(TICK_S)):
+                self._bury(worker, excess, self._limit(worker))
+
+    def _lateness(self, worker: Worker) -> str:
+        if not worker.chunk:
+            what = "loading the models" if worker.crew.model else "importing the verifiers"
+            return f"{what} took longer than {worker.crew.start_s:g} s"
+        many = f" for each of {worker.sent} cases" if worker.crew.model else ""
+        return f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s{many}"
 
     def _bury(self, worker: Worker, late: str = "", limit: float = 0.0) -> None:
-        """Fail one case for a worker that died or is too late; the others go back to the queue.
+        """Fail one case for a worker that died, is too late or took too much memory; the others go back to the queue.
 
-        The worker was on case `clock[0]`. If it was late, that case fails. If it died, that case is certain to be the cause only
+        The worker was on case `at`. If it was late, that case fails. If it died, that case is certain to be the cause only
         if it was the first without a result (an earlier case may have damaged the process, such as by closing its pipe);
-        otherwise all are run again, with every result sent at once. A model is called with all of them, so all of them fail.
+        otherwise all are run again, with every result sent at once, as after a bad reply, which an earlier chunk may have left
+        behind. A model is called with all of them, so all of them fail.
         """
         why = late or worker.cause_of_death()
         worker.kill()
+        worker.observe()
         self._read(worker)
         chunk = worker.chunk
         if not worker.ready and not self._fault:
@@ -241,11 +260,11 @@ class Pool:
                 chunk.request.put(chunk.verifier, index, Score(None, {}, why[:500]))
             self._finish(chunk.request)
         elif chunk:
-            running = int(worker.clock[0]) - (worker.sent - len(chunk.indices))
+            running = worker.at - (worker.sent - len(chunk.indices))
             if late:
                 culprit = running if self._limit(worker) == limit and 0 <= running < len(chunk.indices) else None
             else:
-                culprit = 0 if chunk.careful or running == 0 else None
+                culprit = 0 if chunk.careful or (running == 0 and not worker.broken) else None
             if culprit is not None:
                 chunk.request.put(chunk.verifier, chunk.indices.pop(culprit), Score(None, {}, why[:500]))
             if chunk.indices:

@@ -22,6 +22,8 @@ SAME_ORDER = {"PYTHONHASHSEED": "0"}
 """A fixed order of sets in all processes, so that scores and environments are reproducible."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **SAME_ORDER}
 """Environment variables of processes that run in parallel: one thread each."""
+GUARD_S = 2.0
+"""Seconds that a guard has to kill the descendants; then it is killed too."""
 TAIL = 4000
 """Number of bytes that are kept of the end of stderr."""
 
@@ -42,21 +44,28 @@ class ChildProcess:
         pipes: bool = False,
         stderr: IO[bytes] | None = None,
         bound: bool = True,
+        guard: bool = False,
+        wrapper: Sequence[str] = (),
     ) -> None:
         """program: `module:function`. arguments: of the function, JSON-serialisable. environment: all environment variables of
         the process. file: path of a module that imports only the standard library; `python` then needs no mmrl.
         python: the interpreter, by default this one. path: its `sys.path`, by default its own. pass_fds: file descriptors that it
         inherits. pipes: open unbuffered pipes to its stdin and stdout. stderr: a file to use instead of a pipe that `listen`
-        reads. bound: on Linux, kill the process when the thread that made this object ends."""
+        reads. bound: on Linux, kill the process when the thread that made this object ends. guard: have a second process kill
+        all descendants with it, also those that left its session; on Linux. wrapper: a command that runs the interpreter, such as
+        one that isolates it."""
+        self.guard = guard and sys.platform == "linux"
+        self.wrapped = bool(wrapper)
         request = {
             "program": program,
             "file": file,
             "arguments": list(arguments),
             "path": None if path is None else [str(folder) for folder in path],
-            "parent": os.getpid() if bound else None,
+            "parent": os.getpid() if bound and not wrapper else None,
+            "guard": self.guard,
         }
         self.popen = subprocess.Popen(
-            [python or sys.executable, str(CHILD), json.dumps(request)],
+            [*wrapper, python or sys.executable, str(CHILD), json.dumps(request)],
             stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipes else subprocess.DEVNULL,
             stderr=stderr or subprocess.PIPE,
@@ -89,6 +98,8 @@ class ChildProcess:
     def how_it_ended(self) -> str:
         """How an ended process ended, such as `exited with code 1; stderr: ...`."""
         code = self.popen.returncode
+        if self.wrapped and code > 128:  # as a shell reports a signal
+            code = 128 - code
         self.listen()
         text = self._tail.decode(errors="replace")
         crash = text.rfind("Fatal Python error")
@@ -97,8 +108,11 @@ class ChildProcess:
         return how + (f"; stderr: {text}" if text else "")
 
     def kill(self) -> None:
-        """Kill the process and everything that it started in its session."""
+        """Kill the process and everything that it started in its session; with a guard, all descendants."""
         if not self._killed:
+            if self.guard and self.popen.poll() is None:
+                self.popen.terminate()
+                self.exit_code(GUARD_S)
             with contextlib.suppress(
                 ProcessLookupError, PermissionError
             ):  # all have ended; macOS raises EPERM if only zombies are left

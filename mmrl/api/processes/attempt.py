@@ -10,7 +10,8 @@ from typing import Any
 
 
 def try_python(code: str, timeout_s: float, *arguments: str) -> dict[str, Any]:
-    """Run `code` in a child process and return the JSON object on the last line that it prints, or `{"error": reason}`.
+    """Run `code` in a child process and return the JSON object on the last line that it prints, or `{"error": reason}`, with
+    `"timed_out": timeout_s` where there is no answer in time, which on a busy machine is no fault of the code.
 
     arguments: `sys.argv[1:]` of the code."""
     try:
@@ -23,7 +24,7 @@ def try_python(code: str, timeout_s: float, *arguments: str) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {timeout_s:g} s"}
+        return {"error": f"no answer within {timeout_s:g} s", "timed_out": timeout_s}
     if done.returncode < 0:
         return {"error": f"crashed with {signal.Signals(-done.returncode).name}"}
     if done.returncode:

@@ -25,6 +25,8 @@ def main(request: dict[str, Any]) -> None:
     sys.modules["mmrl.api.processes.child"] = sys.modules[__name__]  # so that the program can import it where mmrl is missing
     if request["parent"] is not None:
         die_with(request["parent"])
+    if request["guard"]:
+        load("mmrl_guard:guard", os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py"))()
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder != own] if request["path"] is None else request["path"]
     load(request["program"], request["file"])(*request["arguments"])
