@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, shorten
 
 
 def to_json_value(value: Any, toml: bool = False) -> Any:
@@ -69,10 +69,29 @@ def open_regular_file(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def contents(path: Path) -> bytes:
-    """The content of a regular file, see `open_regular_file`."""
+def contents(path: Path, most: int = 0) -> bytes:
+    """The content of a regular file, see `open_regular_file`. most: its largest size in bytes, which is looked at before anything
+    is read; 0 for any. Raises OSError for a larger file."""
     with open_regular_file(path) as file:
-        return file.read()
+        size = os.fstat(file.fileno()).st_size
+        if most and size > most:
+            raise OSError(errno.EFBIG, f"it has {size_text(size)}, and at most {size_text(most)} are read", str(path))
+        return file.read(most or -1)
+
+
+def size_text(size: int) -> str:
+    """A size in words: `300 bytes`, `12 kB`, `3.2 GB`."""
+    for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= of:
+            return f"{size / of:,.0f} {unit}" if size >= 10 * of else f"{size / of:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def reason(error: Exception) -> str:
+    """Why a file of a run folder could not be read, in one line: its name without its folder, and what is wrong."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{Path(os.fsdecode(error.filename)).name}: {error.strerror}" if error.filename else error.strerror
+    return shorten(error)
 
 
 def append_lines(path: Path, data: bytes) -> None:
@@ -89,11 +108,14 @@ def append_lines(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a temporary file, then rename it: the old content stays until the new one is complete."""
+    """Write a temporary file, then rename it: the old content stays until the new one is complete. A link or a pipe that somebody
+    put in the place of the temporary file is removed, not written to."""
     aside = path.with_name(f".{path.name}.tmp")
     with disk_errors(path):
         try:
-            aside.write_bytes(data)
+            aside.unlink(missing_ok=True)
+            with open(aside, "xb") as file:
+                file.write(data)
             os.replace(aside, path)
         except BaseException:
             aside.unlink(missing_ok=True)

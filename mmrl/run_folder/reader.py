@@ -6,16 +6,19 @@ import contextlib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError, is_finite
+from mmrl.run_folder.bounded import count_values, json_object, toml_table
 from mmrl.run_folder.files import contents
 
 _STEP = re.compile(r"step-(\d{6,12})(?:\.jsonl)?")
+ENTRIES = 200_000
+"""Largest number of entries of a folder that are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,10 @@ class RunData:
     """`evaluations/step-*.jsonl`, in order; `read_items` reads one."""
     episode_folders: list[Path]
     """`episodes/step-*`, in order; `read_jsonl` reads the `episodes.jsonl` of one."""
+    every: int = 1
+    """Of how many steps one is in `steps`: 1 except in an excerpt of a long run."""
+    left_out: list[str] = field(default_factory=list)
+    """What an excerpt does not have, one line each; pages add what they leave out."""
 
 
 def read_run(path: str | os.PathLike[str]) -> RunData:
@@ -65,14 +72,19 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
     )
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; empty if there is no file. A last line that was truncated by a kill is left out."""
+def read_jsonl(path: Path, most: int = 0) -> list[dict[str, Any]]:
+    """The rows of a JSONL file; empty if there is no file. A last line that was truncated by a kill is left out. most: largest
+    size of the file in bytes, which has one value in 32 bytes at most; 0 for any. Raises UserError for a damaged or larger
+    file."""
     try:
-        lines = contents(path).split(b"\n")
+        data = contents(path, most)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if most and count_values(data) > most // 32:
+        raise UserError(f"cannot read {path}: it has more than {most // 32:,} values")
+    lines = data.split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
     rows = []
@@ -96,9 +108,10 @@ def item_files(path: Path) -> dict[int, Path]:
     return {step_of(file): file for file in _by_step(path / "evaluations")}
 
 
-def read_items(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`."""
-    rows = read_jsonl(path)
+def read_items(path: Path, most: int = 0) -> list[dict[str, Any]]:
+    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`. most: see
+    `read_jsonl`."""
+    rows = read_jsonl(path, most)
     for number, row in enumerate(rows, 1):
         named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
         if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
@@ -132,9 +145,10 @@ def step_of(path: Path) -> int:
 
 
 def step_entries(folder: Path) -> Iterator[tuple[int, os.DirEntry[str]]]:
-    """(step, entry) of the entries of a folder that are named by a step, unordered; empty if there is no folder."""
+    """(step, entry) of the first `ENTRIES` entries of a folder that are named by a step, unordered; empty if there is no
+    folder."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
+        for entry in islice(entries, ENTRIES):
             if match := _STEP.fullmatch(entry.name):
                 yield int(match[1]), entry
 
@@ -155,7 +169,7 @@ def is_run(path: Path) -> bool:
     """Whether a folder is a run folder and can be read."""
     try:
         return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
-    except PermissionError:
+    except OSError:  # no permission, or a path that is too long
         return False
 
 
@@ -178,16 +192,13 @@ def check_removable(path: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(contents(path))
-    except (OSError, ValueError, RecursionError) as error:
+        return json_object(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"cannot read {path}: it contains no JSON object; the file is damaged")
-    return found
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(contents(path).decode())
-    except (OSError, ValueError, RecursionError) as error:
+        return toml_table(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error

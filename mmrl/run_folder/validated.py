@@ -9,48 +9,37 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder.reader import RunData, is_row, read_jsonl
+from mmrl.run_folder.bounded import DEPTH, VALUES, count_values, is_shallow
+from mmrl.run_folder.reader import is_row
 
 WHOLE = 1 << 53
 """Bound of integers that all readers, such as JavaScript, represent exactly."""
 _ODD = (b"\\ud", b"\\uD", b"NaN", b"Infinity")
 """Bytes in a line that may contain a lone surrogate or a number that isn't finite."""
-_TEXTS = (
-    "stage",
-    "where",
-    "what",
-    "task",
-    "split",
-    "verifier",
-    "id",
-    "prompt_id",
-    "completion",
-    "source",
-    "status",
-    "instruction",
-    "alarm",
-    "level",
-)
+_LABELS = ("stage", "where", "task", "split", "verifier", "id", "prompt_id", "source", "status", "alarm", "level")
+_TEXTS = (*_LABELS, "what", "completion", "instruction")
+LABEL = 1000
+"""Largest number of characters of a label, such as the name of a task; longer ones are cut off."""
+PARTS = 500
+"""Largest number of content parts in the messages of a row; further ones are left out."""
 _NUMBERS = ("time", "reward", "advantage", "value")
 _COUNTS = ("step", "group", "tokens")
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """A line of a JSONL file as a row; None if it is truncated or is no row."""
+def parsed(line: bytes, thorough: bool = False) -> dict[str, Any] | None:
+    """A line of a JSONL file as a row; None if it is truncated, is no row, or has more values or levels than a row may have.
+    thorough: whether numbers beyond those of JSON are replaced in fields too that `row` doesn't know."""
+    if count_values(line) > VALUES:
+        return None
     try:
         found = json.loads(line)
-        return row(to_storable(found) if any(mark in line for mark in _ODD) else found)
     except (ValueError, RecursionError):
         return None
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file. Raises UserError as `read_jsonl` does."""
-    return [found for one in read_jsonl(path) if (found := row(to_storable(one))) is not None]
+    if line.count(b"[") + line.count(b"{") > DEPTH and not is_shallow(found):
+        return None
+    return row(to_storable(found) if thorough or any(mark in line for mark in _ODD) else found)
 
 
 def row(found: Any) -> dict[str, Any] | None:
@@ -63,6 +52,9 @@ def row(found: Any) -> dict[str, Any] | None:
     for key in _TEXTS:
         if key in found and not isinstance(found[key], str):
             found[key] = _text(found[key])
+    for key in _LABELS:
+        if len(found.get(key, "")) > LABEL:
+            found[key] = found[key][:LABEL]
     for key in _NUMBERS:
         if key in found and not _is_number(found[key]):
             found[key] = 0.0 if key == "time" else None
@@ -78,7 +70,7 @@ def row(found: Any) -> dict[str, Any] | None:
     if "score" in found:
         found["score"] = _score(found["score"])
     if "messages" in found:
-        found["messages"] = [_message(one) for one in found["messages"] if isinstance(one, dict)]
+        found["messages"] = _messages(found["messages"])
     return found
 
 
@@ -86,7 +78,7 @@ def figure(found: Mapping[str, Any]) -> dict[str, Any]:
     """The validated figure of an evaluation."""
     one = dict(found)
     for key in ("task", "split", "metric"):
-        one[key] = _text(one.get(key, ""))
+        one[key] = _text(one.get(key, ""))[:LABEL]
     for key in ("value", "low", "high"):
         one[key] = one.get(key) if _is_number(one.get(key)) else None
     one["n"] = one.get("n") if _is_count(one.get("n")) else None
@@ -105,6 +97,21 @@ def _score(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _messages(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """The messages of a row up to `PARTS` content parts; a text says how many parts are left out."""
+    messages, left = [_message(one) for one in found if isinstance(one, dict)], PARTS
+    for n, message in enumerate(messages):
+        content = message["content"]
+        left -= 1 if isinstance(content, str) else max(1, len(content))
+        if left < 0:
+            kept = [] if isinstance(content, str) else content[:left]
+            lost = len(content) - len(kept) if not isinstance(content, str) else 1
+            lost += sum(1 if isinstance(one["content"], str) else len(one["content"]) for one in messages[n + 1 :])
+            note = {"type": "text", "text": f"... {lost:,} more parts of the messages are left out"}
+            return [*messages[:n], {**message, "content": [*kept, note]}]
+    return messages
+
+
 def _message(found: Mapping[str, Any]) -> dict[str, Any]:
     content = found.get("content")
     if not isinstance(content, str):
@@ -119,23 +126,6 @@ def _part(found: Mapping[str, Any]) -> dict[str, Any]:
 # -- whole files ----------------------------------------------------------------------------------------------------------
 
 
-def run(data: RunData) -> RunData:
-    """The validated result of `read_run`."""
-    steps, evals, errors = (
-        [ok for one in found if (ok := row(to_storable(one)))] for found in (data.steps, data.evals, data.errors)
-    )
-    closed = None if data.summary is None else summary(data.summary)
-    return replace(
-        data,
-        steps=steps,
-        evals=evals,
-        errors=errors,
-        config=config(data.config),
-        manifest=manifest(data.manifest),
-        summary=closed,
-    )
-
-
 def config(found: Mapping[str, Any]) -> dict[str, Any]:
     """A validated run file."""
     found = to_storable(found)
@@ -144,7 +134,11 @@ def config(found: Mapping[str, Any]) -> dict[str, Any]:
     ]
     for stage in stages:
         stage |= {key: _text(stage[key]) for key in ("kind", "algorithm") if stage.get(key) is not None}
-    return {**found, "stages": stages, "tasks": _tables(found.get("tasks")), "evaluate": _table(found.get("evaluate"))}
+    evaluate = _table(found.get("evaluate"))
+    for key in ("num_samples", "temperature"):
+        if key in evaluate and (evaluate[key] is None or not _is_number(evaluate[key])):
+            del evaluate[key]
+    return {**found, "stages": stages, "tasks": _tables(found.get("tasks")), "evaluate": evaluate}
 
 
 def manifest(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ PIXELS = 256
 """Maximal height in pixels; higher frames are scaled down."""
 QUALITY = 80
 """Quality of lossy frames, 0 to 100."""
-READ = (4096, 4 * PICTURES)
-"""Maximal pixels of a side and maximal number of frames of a file that is read."""
+READ_FRAMES = 4 * PICTURES
+"""Maximal number of frames of a file that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +112,9 @@ def decode_webp(data: bytes, what: str = "video") -> list[tuple[Image, int]]:
 
     Raises UserError if it can't be read or is larger than the files of `encode_webp`.
     """
-    from PIL import Image
+    from mmrl.api.media.images import load_frames
 
     try:
-        with Image.open(io.BytesIO(data), formats=("WEBP",)) as file:
-            count = getattr(file, "n_frames", 1)
-            if max(file.size) > READ[0] or count > READ[1]:
-                raise UserError(f"{what}: {count} frames of {file.size[0]} by {file.size[1]} are no video of a run: remove it")
-            found = []
-            for i in range(count):
-                file.seek(i)
-                file.load()  # sets the duration
-                found.append((file.convert("RGB"), int(file.info.get("duration", 0))))
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        raise UserError(f"{what} can't be read: {error}; the file is damaged: remove it") from error
-    return found
+        return load_frames(data, READ_FRAMES, what, ("WEBP",))
+    except UserError as error:
+        raise UserError(f"{error}; it is no video of a run: remove it") from error

@@ -92,8 +92,9 @@ def test_the_video_keeps_no_hold_on_the_track():
 def test_what_is_no_video_is_refused_in_one_line():
     whole = webp.encode_webp(webp.trajectory_video(trajectory_data({"front": noise(3, 64, 64)}, [[1]] * 2)))
     Image.new("RGB", (4, 4)).save(png := io.BytesIO(), "PNG")
-    Image.new("RGB", (5000, 4)).save(wide := io.BytesIO(), "WEBP")
-    for data in (b"", b"RIFF", png.getvalue(), whole[:100], whole[: len(whole) // 2], wide.getvalue()):
+    frames = [Image.new("RGB", (4, 4), (i % 256, i // 256, 0)) for i in range(webp.READ_FRAMES + 1)]
+    frames[0].save(long := io.BytesIO(), "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    for data in (b"", b"RIFF", png.getvalue(), whole[:100], whole[: len(whole) // 2], long.getvalue()):
         with pytest.raises(UserError, match=r"a\.webp") as told:
             webp.decode_webp(data, "a.webp")
         assert "remove it" in str(told.value) and "\n" not in str(told.value)

@@ -8,14 +8,13 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-
-import forked
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Running:
     """A board that listens."""
 
     port: int
-    process: forked.Forked | subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     caches: Path
 
     @property
@@ -69,14 +68,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def board(folder: Path, caches: Path, *options: str) -> Iterator[Running]:
+def board(folder: Path, caches: Path, *options: str, token: str = "") -> Iterator[Running]:
     """`mmrl board FOLDER --port 0 ...` until the block ends; it must end within seconds, and never have raised."""
-    env = {**os.environ, "XDG_CACHE_HOME": str(caches)}
+    env = {**os.environ, "XDG_CACHE_HOME": str(caches), "MMRL_BOARD_TOKEN": token}
     caches.mkdir(parents=True, exist_ok=True)
     log = caches / f"board-{time.monotonic_ns()}.log"
     with open(log, "wb") as output:
-        command = ["board", str(folder), "--port", "0", *options]
-        process = forked.start(command, stdout=output.fileno(), stderr=output.fileno(), env=env)
+        command = [sys.executable, "-m", "mmrl", "board", str(folder), "--port", "0", *options]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
     try:
         while not (found := re.search(r"http://[^/]*:(\d+)/", log.read_text())):
             assert process.poll() is None, f"the board ended: {log.read_text()}"
@@ -90,6 +89,7 @@ def board(folder: Path, caches: Path, *options: str) -> Iterator[Running]:
             process.wait(10)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
             raise
     assert "Traceback" not in log.read_text(), log.read_text()
 

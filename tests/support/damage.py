@@ -27,6 +27,8 @@ ODD: dict[str, Any] = {
     "half a character": "\ud800x",
     "hostile": "\"><img src=x onerror=alert(1)><script>alert(2)</script>\n\u202e'`",
 }
+HARM = ("<script>alert", "<img src=x")
+"""What is on no page of the run, since text is escaped."""
 FILES = (
     "metrics.jsonl", "errors.jsonl", "summary.json", "manifest.json", "rollouts/step-000010.jsonl",
     "evaluations/step-000010.jsonl", "episodes/step-000010/episodes.jsonl",
@@ -76,7 +78,7 @@ def damages(run: Path) -> Iterator[tuple[str, Callable[[], None]]]:
         file = run / name
         before = file.read_text()
         rows = [json.loads(line) for line in before.splitlines()] if name.endswith("l") else [json.loads(before)]
-        for path in sorted({path for row in rows[:12] for path in _paths(row)}, key=str):
+        for path in sorted({path for row in rows[:12] for path in paths(row)}, key=str):
             for word, value in ODD.items():
                 yield f"{name} {'.'.join(map(str, path))}: {word}", _damage(file, before, rows, path, value)
         yield f"{name} restored", lambda file=file, before=before: file.write_text(before) and None
@@ -98,16 +100,21 @@ def _damage(file: Path, before: str, rows: list[Any], path: tuple[Any, ...], val
     return damage
 
 
-def _paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every field, and of lists the first entry; of many metrics two."""
+def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every field, and of lists the first entry; of many metrics two."""
     entries = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
     for n, (key, inner) in enumerate(entries):
         if (at[-1:] == ("metrics",) and key not in ("reward/mean", "time/update")) or (at[-1:] == ("packages",) and n):
             continue
         yield (*at, key)
-        yield from _paths(inner, (*at, key))
+        yield from paths(inner, (*at, key))
 
 
 def _write(file: Path, rows: list[Any]) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    file.write_text(text.replace(f'"{ODD["too much"]}"', ODD["too much"]))  # which no writer of JSON writes, and readers read
+    file.write_bytes(as_json(rows, by_line=True))
+
+
+def as_json(rows: Any, by_line: bool) -> bytes:
+    """JSON in which `ODD["too much"]` is a number, which no writer of JSON writes, and readers read. by_line: one row a line."""
+    text = "".join(json.dumps(row) + "\n" for row in rows) if by_line else json.dumps(rows)
+    return text.replace(f'"{ODD["too much"]}"', ODD["too much"]).encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from boards import board
-from damage import damages, whole
+from damage import HARM, damages, whole
 from long_runs import write_run
 from mmrl import UserError
 from mmrl.testing.cases import mostly_slow
@@ -19,8 +19,6 @@ from mmrl.ui.board.run_paths import NotFound, RunPaths, index_file
 from mmrl.ui.board.search import Wanted
 from mmrl.ui.board.state import state
 from mmrl.ui.report.report import write_report
-
-HARM = ("<script>alert", "<img src=x")
 
 
 @pytest.fixture

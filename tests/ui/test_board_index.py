@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from long_runs import rollout, write_run
+from mmrl.run_folder.bounded import Budget
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.board import sampled_curves, search
 from mmrl.ui.board.column_store import CHUNK, Columns
@@ -97,7 +98,7 @@ def test_lines_that_can_not_be_read_are_counted_and_passed_over(run: Path, tmp_p
     assert len(series(index, "kl")) == 40
     assert index.fact("broken") == 4
     assert index.db.execute("SELECT rows, broken FROM files WHERE step = 10").fetchone() == (12, 1)
-    found = search.members(index.db, run, search.search(index.db, Wanted(step=10, sort="oldest"), 1).groups[0])
+    found = search.members(index.db, run, search.search(index.db, Wanted(step=10, sort="oldest"), 1).groups[0], Budget())
     assert [line for line, _ in found] == [0, 2, 3, 4], "a rollout's number is its line's"
 
 
@@ -151,7 +152,11 @@ def test_a_sketch_of_a_long_run_is_spread_over_it(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_is_found(run: Path, tmp_path: Path) -> None:
     rows = [rollout(40, 0, m, None, random.Random(m)) for m in range(4)]
-    rows[0] |= {"completion": 'the zebra\'s stripes, 30% of "them" AND more', "reward": 2.5, "status": "truncated-turns"}
+    rows[0] |= {
+        "completion": 'the zebra\'s stripes, 30% of "them" AND more snake_case \u1980\u19b0x',
+        "reward": 2.5,
+        "status": "truncated-turns",
+    }
     rows[1] |= {"score": {"value": None, "parts": {}, "status": "failed", "detail": "it raised"}, "reward": None}
     rows[2] |= {"source": "gold", "prompt_id": "mine"}
     (run / "rollouts" / "step-000040.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -160,7 +165,7 @@ def test_what_is_asked_for_is_found(run: Path, tmp_path: Path) -> None:
     def hits(**wanted) -> set[tuple[int, int]]:
         return search.search(index.db, Wanted(**wanted), 100).hits
 
-    for words in ("zebra", "ZEB", "zebra's stri", 'them" and', "30% zebra", "stripes zebra"):
+    for words in ("zebra", "ZEB", "zebra's stri", 'them" and', "30% zebra", "stripes zebra", "snake_ca", "\u1980\u19b0x"):
         assert hits(q=words) == {(40, 0)}, words
     for words in ("zebraa", "ebra", "zebra OR blue", "NEAR(zebra)", "*"):
         assert hits(q=words) == set(), words
@@ -182,7 +187,8 @@ def test_pages_show_every_group_once(run: Path, tmp_path: Path, sort: str) -> No
             break
     assert sorted(seen) == [(step, line) for step in (10, 20, 30, 40) for line in range(12)]
     first = search.search(index.db, Wanted(sort=sort), 1)
-    (step, _, _), rewards = first.groups[0], [row["reward"] for _, row in search.members(index.db, run, first.groups[0])]
+    (step, _, _) = first.groups[0]
+    rewards = [row["reward"] for _, row in search.members(index.db, run, first.groups[0], Budget())]
     assert {"newest": step == 40, "oldest": step == 10, "best": 1.0 in rewards, "worst": 0.0 in rewards}[sort]
 
 

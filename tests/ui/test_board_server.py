@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,8 @@ from PIL import Image
 
 from boards import Running, board
 from long_runs import rollout, write_run
+from mmrl.ui import cli
+from mmrl.ui.board import serving
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -37,6 +39,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with board(runs, tmp_path_factory.mktemp("caches")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    """A board, and its folder, into which tests write runs of their own."""
+    folder = tmp_path_factory.mktemp("written") / "runs"
+    folder.mkdir()
+    with board(folder, tmp_path_factory.mktemp("caches")) as running:
+        yield running, folder
+
+
+@pytest.fixture(scope="module")
+def guarded(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with board(runs, tmp_path_factory.mktemp("caches"), "--host", "127.0.0.1", token="tell-nobody") as running:
         yield running
 
 
@@ -61,17 +78,15 @@ def test_the_list_says_how_runs_stand(served: Running, runs: Path) -> None:
     assert rows["one"]["evals"][0]["value"] == pytest.approx(0.9)
 
 
-def test_a_run_that_goes_fails_or_ends_is_called_that(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "runs" / "x", steps=40, every=20, groups=1, size=2, planned=100)
-    with board(tmp_path / "runs", tmp_path / "caches") as served:
+def test_a_run_that_goes_fails_or_ends_is_called_that(written: tuple[Running, Path]) -> None:
+    served, runs = written
+    run = write_run(runs / "x", steps=40, every=20, groups=1, size=2, planned=100)
 
-        def state() -> dict:
-            return served.get("/api/runs").json["runs"][0]
+    def state() -> dict:
+        return next(row for row in served.get("/api/runs").json["runs"] if row["name"] == "x")
 
-        code = (
-            "import fcntl,sys,time; fcntl.flock(f := open(sys.argv[1], 'ab'), fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
-        )
-        holder = subprocess.Popen([sys.executable, "-c", code, str(run / ".lock")], stdout=subprocess.PIPE)
+    code = "import fcntl,sys,time; fcntl.flock(f := open(sys.argv[1], 'ab'), fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(run / ".lock")], stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout
             holder.stdout.readline()
@@ -79,17 +94,16 @@ def test_a_run_that_goes_fails_or_ends_is_called_that(tmp_path: Path) -> None:
             assert state()["left"] == pytest.approx(60 * 4.0), "at the pace of the newest steps"
         finally:
             holder.kill()
-            holder.wait()
-        assert state()["state"] == "stopped" and state()["left"] is None
-        row = {"step": 40, "where": "the end of the run", "what": "the disk is full"}
-        (run / "errors.jsonl").write_text(json.dumps(row) + "\n")
-        assert (state()["state"], state()["why"]) == ("failed", "the disk is full")
-        assert "the disk is full" in served.get("/").text
-        (run / "summary.json").write_text("{}")
-        assert state()["state"] == "finished"
-        (run / "config.toml").write_text("not = [toml")
-        assert state()["state"] == "unreadable"
-        assert served.get("/curves", run="x").code == 200, "what can be read is shown"
+    assert state()["state"] == "stopped" and state()["left"] is None
+    row = {"step": 40, "where": "the end of the run", "what": "the disk is full"}
+    (run / "errors.jsonl").write_text(json.dumps(row) + "\n")
+    assert (state()["state"], state()["why"]) == ("failed", "the disk is full")
+    assert "the disk is full" in served.get("/").text
+    (run / "summary.json").write_text("{}")
+    assert state()["state"] == "finished"
+    (run / "config.toml").write_text("not = [toml")
+    assert state()["state"] == "unreadable"
+    assert served.get("/curves", run="x").code == 200, "what can be read is shown"
 
 
 def test_curves_say_what_was_measured(served: Running, runs: Path) -> None:
@@ -213,38 +227,70 @@ def test_only_this_machine_is_answered(served: Running) -> None:
     assert listening == ["127.0.0.1"]
 
 
-def test_a_token_is_asked_for(runs: Path, tmp_path: Path) -> None:
-    with board(runs, tmp_path, "--host", "127.0.0.1", "--token", "tell-nobody") as served:
-        assert served.get("/").code == served.get("/", token="tell-nobod").code == 403
-        answer = served.get("/curves", run="one", token="tell-nobody")
-        assert answer.code == 303 and answer.headers["location"] == "/curves?run=one"
-        cookie = answer.headers["set-cookie"]
-        assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
-        assert served.get("/", {"Cookie": cookie.partition(";")[0], "Host": "elsewhere"}).code == 200
-        assert served.get("/", {"Cookie": "mmrl-board=x"}).code == 403
+def test_a_token_is_asked_for(guarded: Running) -> None:
+    assert guarded.get("/").code == guarded.get("/", token="tell-nobod").code == 403
+    answer = guarded.get("/curves", run="one", token="tell-nobody")
+    assert answer.code == 303 and answer.headers["location"] == "/curves?run=one"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert guarded.get("/", {"Cookie": cookie.partition(";")[0], "Host": "elsewhere"}).code == 200
+    assert guarded.get("/", {"Cookie": "mmrl-board=x"}).code == 403
 
 
-def refused(*options: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "mmrl", "board", *options], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+def test_a_token_is_not_in_the_list_of_processes(guarded: Running) -> None:
+    guarded.get("/curves", {"Cookie": "mmrl-board=tell-nobody"}, run="one")
+    server = psutil.Process(guarded.process.pid)
+    (indexer,) = server.children()
+    assert not [one for one in (server, indexer) if "tell-nobody" in " ".join(one.cmdline())]
+    assert "MMRL_BOARD_TOKEN" not in indexer.environ(), "the indexer needs no secret"
 
 
-def test_what_can_not_be_served_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+def test_a_token_comes_from_a_file(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("tell-nobody\n")
+    with board(runs, tmp_path / "caches", "--token-file", str(tmp_path / "token")) as served:
+        assert served.get("/").code == 403 and served.get("/", {"Cookie": "mmrl-board=tell-nobody"}).code == 200
+
+
+def test_the_browser_is_given_a_file_that_leads_to_the_address_with_the_secret() -> None:
+    with serving._page_that_leads_to("http://127.0.0.1:1/?token=tell-nobody") as path:
+        assert "tell-nobody" not in path and "?token=tell-nobody" in Path(path).read_text()
+        assert Path(path).stat().st_mode & 0o077 == 0
+    assert not Path(path).exists()
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The line in which `mmrl board OPTIONS` is refused."""
+
+    def refused(*options: str, token: str = "") -> str:
+        monkeypatch.setenv("MMRL_BOARD_TOKEN", token)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["board", *options], prog_name="mmrl")
+        said = capsys.readouterr()
+        assert ended.value.code == 2 and said.out == "" and said.err.count("\n") == 1
+        return said.err
+
+    return refused
+
+
+def test_what_can_not_be_served_is_refused_in_one_line(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     assert "give the folder that holds runs" in refused(str(tmp_path / "none"))
-    assert "protect them with a --token" in refused(str(runs), "--host", "0.0.0.0")
-    assert "--token must be" in refused(str(runs), "--token", "a b")
+    assert "protect them with a token" in refused(str(runs), "--host", "0.0.0.0")
+    assert "the token must be" in refused(str(runs), token="a b")
+    assert "set MMRL_BOARD_TOKEN" in refused(str(runs), "--token", "tell-nobody")
+    assert "can't be read" in refused(str(runs), "--token-file", str(tmp_path / "none"))
+    assert "is empty" in refused(str(runs), "--token-file", os.devnull)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert "is in use" in refused(str(runs), "--port", str(taken.getsockname()[1]))
-    assert "can't listen on" in refused(str(runs), "--host", "127.0.0.999", "--token", "tell-nobody")
+    assert "can't listen on" in refused(str(runs), "--host", "127.0.0.999", token="tell-nobody")
 
 
-def test_hostile_text_stays_text(tmp_path: Path) -> None:
+def test_hostile_text_stays_text(written: tuple[Running, Path]) -> None:
+    served, runs = written
     name = "a <u>&'x"
-    run = write_run(tmp_path / "runs" / name, steps=10, every=10, groups=1, size=1, tasks=[{"id": HOSTILE}])
+    run = write_run(runs / name, steps=10, every=10, groups=1, size=1, tasks=[{"id": HOSTILE}])
     row = rollout(10, 0, 0, "media/../../../x.png", random.Random(0))
     row |= {key: HOSTILE for key in ("task", "prompt_id", "completion", "answer", "status", "source")}
     row["score"] = {"value": 1.0, "parts": {HOSTILE: 1.0}, "status": "ok", "detail": HOSTILE}
@@ -254,44 +300,43 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     ]
     (run / "rollouts" / "step-000010.jsonl").write_text(json.dumps(row) + "\n")
     (run / "errors.jsonl").write_text(json.dumps({"step": 5, "where": HOSTILE, "what": HOSTILE}) + "\n")
-    with board(tmp_path / "runs", tmp_path / "caches") as served:
-        served.indexed(name, 1)
-        for page in PAGES:
-            text = served.get(page, run=name, id="10.0", q=HOSTILE if page == "/rollouts" else "").text
-            assert not re.search("<script>alert|<img src=x|<u>", text), page
+    served.indexed(name, 1)
+    for page in PAGES:
+        text = served.get(page, run=name, id="10.0", q=HOSTILE if page == "/rollouts" else "").text
+        assert not re.search("<script>alert|<img src=x|<u>", text), page
 
 
-def test_odd_media_are_shown_as_what_they_are(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "runs" / "odd", steps=10, every=10, groups=1, size=1)
+def test_odd_media_are_shown_as_what_they_are(written: tuple[Running, Path]) -> None:
+    served, runs = written
+    run = write_run(runs / "odd", steps=10, every=10, groups=1, size=1)
     media = run / "rollouts" / "media"
     Image.new("1", (10_000, 10_000)).save(media / "huge.png")
     (media / "torn.png").write_bytes((media / "huge.png").read_bytes()[:20])
     (media / "torn.webp").write_bytes(b"RIFF")
     rows = []
     for n, path in enumerate(("huge.png", "torn.png", "none.png")):
-        said = "x" * (10 << 20) if n == 0 else "y"
+        said = "x" * (1 << 20) if n == 0 else "y"
         rows.append({**rollout(10, n, 0, f"media/{path}", random.Random(0)), "completion": said})
     (run / "rollouts" / "step-000010.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with board(tmp_path / "runs", tmp_path / "caches") as served:
-        served.indexed("odd", 3)
-        page = served.get("/rollouts", run="odd")
-        assert page.code == 200 and len(page.body) < 200_000, "ten megabytes of text are not sent"
-        assert "image is missing" in page.text and "not a PNG" in page.text
-        assert "too large to be shown: 10,000 by 10,000 pixels" in page.text
-        assert len(served.get("/text", run="odd", id="10.0").body) == 10 << 20, "but may be asked for"
-        assert served.get("/media/frame", run="odd", path="rollouts/media/torn.webp").code in (404, 422)
+    served.indexed("odd", 3)
+    page = served.get("/rollouts", run="odd")
+    assert page.code == 200 and len(page.body) < 200_000, "a megabyte of text is not sent"
+    assert "image is missing" in page.text and "not a PNG" in page.text
+    assert "too large to be shown: 10,000 by 10,000 pixels" in page.text
+    assert len(served.get("/text", run="odd", id="10.0").body) == 1 << 20, "but may be asked for"
+    assert served.get("/media/frame", run="odd", path="rollouts/media/torn.webp").code in (404, 422)
 
 
-def test_a_folder_that_vanishes(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "runs" / "gone", steps=20, every=10, groups=1, size=1)
-    with board(tmp_path / "runs", tmp_path / "caches") as served:
-        served.indexed("gone", 2)
-        shutil.rmtree(run)
-        answer = served.get("/curves", run="gone")
-        assert answer.code == 404 and "there is no run" in answer.text and answer.text.rstrip().endswith("</html>")
-        assert served.get("/api/runs").json == {"runs": []}
-        write_run(tmp_path / "runs" / "gone", steps=10, every=10, groups=1, size=2)
-        served.indexed("gone", 2)
+def test_a_folder_that_vanishes(written: tuple[Running, Path]) -> None:
+    served, runs = written
+    run = write_run(runs / "gone", steps=20, every=10, groups=1, size=1)
+    served.indexed("gone", 2)
+    shutil.rmtree(run)
+    answer = served.get("/curves", run="gone")
+    assert answer.code == 404 and "there is no run" in answer.text and answer.text.rstrip().endswith("</html>")
+    assert "gone" not in [row["name"] for row in served.get("/api/runs").json["runs"]]
+    write_run(runs / "gone", steps=10, every=10, groups=1, size=2)
+    served.indexed("gone", 2)
 
 
 def test_it_ends_with_its_watcher(runs: Path, tmp_path: Path) -> None:

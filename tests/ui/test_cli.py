@@ -165,6 +165,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "timeout_s": 5.0,
             "images": False,
             "rollout": False,
+            "environment": [],
             "model": False,
         },
         {
@@ -180,6 +181,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "timeout_s": 5.0,
             "images": False,
             "rollout": False,
+            "environment": [],
             "model": False,
         },
         {

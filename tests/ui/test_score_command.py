@@ -117,6 +117,12 @@ def test_a_deadline_is_a_failure(score):
     assert rows[1]["detail"] == "took longer than its deadline of 1 s"
 
 
+def test_isolation_reaches_the_judge(score, monkeypatch):
+    monkeypatch.setattr("mmrl.judge.sandbox.problem", lambda: "this is a test")
+    code, rows, said = score([{"completion": "a"}], "scoring/same", "--isolation", "strict")
+    assert code == 2 and not rows and 'judge.isolation = "strict" needs a sandbox, and this is a test: install bubblewrap' in said
+
+
 def test_set_gives_options(score):
     assert score([{"completion": "a", "answer": "a"}], "scoring/same", "--set", "credit=0.25") == (0, [ok(0.25)], "")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -17,18 +19,23 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.api.media.image_limits import MAX_FILE
+from mmrl.run_folder.files import contents
 from mmrl.run_folder.validated import to_storable
 from mmrl.ui.board import pages, rollouts, run_queries, sections
 from mmrl.ui.board.access import AccessMiddleware
 from mmrl.ui.board.live_updates import UpdateHub
 from mmrl.ui.board.run_paths import NotFound, RunPaths
 from mmrl.ui.board.search import Wanted
-from mmrl.ui.board.state import State, state
+from mmrl.ui.board.state import State, state, state_in_list
+from mmrl.ui.report.media_sources import video_frames
 
 STATIC = Path(__file__).with_name("static")
 SHARED = Path(__file__).parent.parent / "report"
 """Folder of the style sheet and script that the board shares with reports."""
 MOST_POINTS, MOST_KEYS, MOST_RUNS = 4000, 64, 8
+PATIENCE = 5.0
+"""Seconds that a list of runs may read run folders."""
 WAIT = 0.5
 """Seconds that a page waits for the index of a run."""
 FRAMES = 1024
@@ -119,17 +126,30 @@ def answered(answer: Callable[[Board, Request], Response], board: Board, request
 # -- pages --------------------------------------------------------------------------------------------------------------
 
 
-def _states(board: Board) -> list[State]:
+def _states(board: Board) -> tuple[list[State], str]:
+    """(states of the listed runs, what is left out as a sentence). States are remembered, so a list that took too long is whole
+    after some requests."""
+    names, left_out = board.places.listed()
+    end = time.monotonic() + PATIENCE
     states = []
-    for name in board.places.names():
-        with contextlib.suppress(FileNotFoundError, NotFound):  # the run was just removed
-            states.append(state(name, board.places.run(name)))
-    return states
+    for name in names:
+        if time.monotonic() > end:
+            states.append(State(name=name, state="not read", why="reading the runs takes long: reload this page"))
+        elif found := _in_list(board, name):
+            states.append(found)
+    return states, left_out
+
+
+def _in_list(board: Board, name: str) -> State | None:
+    """The state of a run for the list, whatever is wrong with it; None if there is no such run."""
+    found, skipped = state_in_list(name, board.places), board.hub.skipped(name)
+    return replace(found, why=skipped) if found and skipped else found
 
 
 def _runs(board: Board, request: Request) -> Response:
     folder = board.places.folder
-    return HTMLResponse(pages.page("runs", f"Runs in {folder.name or folder}/", pages.runs(_states(board), str(folder))))
+    states, left_out = _states(board)
+    return HTMLResponse(pages.page("runs", f"Runs in {folder.name or folder}/", pages.runs(states, str(folder), left_out)))
 
 
 def _shown(kind: str, run: str, current: State, body: str, title: str = "") -> Response:
@@ -142,6 +162,8 @@ def _curves(board: Board, request: Request) -> Response:
     for name in names[1:]:
         board.places.run(name)
     others = [name for name in board.places.names() if name not in names]
+    if why := board.hub.gone.get(run):
+        current = replace(current, why=current.why or f"indexing failed: {why}")
     return _shown("curves", run, current, sections.curves(current, names, others))
 
 
@@ -190,7 +212,11 @@ def _settings(board: Board, request: Request) -> Response:
 
 
 def _part_row(board: Board, request: Request) -> Response:
-    return HTMLResponse(pages.row(board.run(request, 0.0)[2]))
+    name = request.query_params.get("run", "")
+    found = _in_list(board, name)
+    if found is None:
+        raise NotFound(f"there is no run {name!r:.200} here; it may have been moved or removed")
+    return HTMLResponse(pages.sound_row(found))
 
 
 def _part_groups(board: Board, request: Request) -> Response:
@@ -202,13 +228,12 @@ def _part_groups(board: Board, request: Request) -> Response:
 
 
 def _api_runs(board: Board, request: Request) -> Response:
-    from dataclasses import asdict
-
-    return JSONResponse({"runs": to_storable([asdict(current) for current in _states(board)])})
+    states, left_out = _states(board)
+    return JSONResponse({"runs": to_storable([asdict(current) for current in states]), "left_out": left_out})
 
 
 def _api_curves(board: Board, request: Request) -> Response:
-    runs, keys, evals = [], set[str](), {}
+    runs, keys, evals, left_out = [], set[str](), {}, []
     for name in request.query_params.getlist("run")[:MOST_RUNS]:
         path = board.places.run(name)
         board.hub.ask(name, WAIT)
@@ -216,7 +241,8 @@ def _api_curves(board: Board, request: Request) -> Response:
         runs.append(data["run"])
         keys.update(data["keys"])
         evals[name] = data["evals"]
-    return JSONResponse({"runs": runs, "sections": run_queries.sections(sorted(keys)), "evals": evals})
+        left_out += [f"{name}, {line}" for line in data["left_out"]]
+    return JSONResponse({"runs": runs, "sections": run_queries.sections(sorted(keys)), "evals": evals, "left_out": left_out})
 
 
 def _api_series(board: Board, request: Request) -> Response:
@@ -276,11 +302,9 @@ def _media(board: Board, request: Request) -> Response:
 
 def _frame(board: Board, request: Request) -> Response:
     """One frame of a video, as PNG."""
-    from mmrl.run_folder import webp
-
     file = board.places.media(request.query_params.get("run", ""), request.query_params.get("path", ""))
     n = int(_number(request.query_params.get("n"), 0.0))
-    shown = webp.decode_webp(file.read_bytes(), file.name)
+    shown = video_frames(contents(file, MAX_FILE), file.name)
     if not 0 <= n < min(len(shown), FRAMES):
         raise NotFound(f"{file.name} has no frame {n}")
     shown[n][0].convert("RGB").save(out := io.BytesIO(), "PNG", compress_level=1)

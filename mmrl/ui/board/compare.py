@@ -11,6 +11,9 @@ from mmrl.evaluation import comparison
 from mmrl.evaluation.comparison import Comparison, EvaluatedRun
 from mmrl.run_folder import validated
 
+ITEMS = 32 << 20
+"""Largest file of an evaluation in bytes that is compared on a page."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptDifference:
@@ -42,8 +45,8 @@ class Pair:
 
 def pair(first: Path, second: Path, steps: tuple[str, str], names: tuple[str, str]) -> Pair:
     """Compare two run folders. steps: `last`, `best` or a step of each run. names: their names on the board. Raises UserError if
-    they have no evaluation in common."""
-    measured = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
+    they have no evaluation in common, or one is too large for a page."""
+    measured = comparison.measured(first, steps[0], None, ITEMS), comparison.measured(second, steps[1], None, ITEMS)
     runs = replace(measured[0], path=Path(names[0])), replace(measured[1], path=Path(names[1]))
     tasks, missing = comparison.compare_runs(runs)
     notes = comparison.notes(runs, tasks, missing, steps[0] if steps[0] == steps[1] else "")

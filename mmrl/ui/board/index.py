@@ -7,6 +7,7 @@ An index is a cache and may be removed at any time. The indexer process (`watchi
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sqlite3
@@ -17,24 +18,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder.files import contents, open_regular_file
+from mmrl.run_folder.bounded import CONFIG, LINE, Budget, lines
+from mmrl.run_folder.excerpt import MetricNames
+from mmrl.run_folder.files import open_regular_file, size_text
 from mmrl.run_folder.reader import step_entries
 from mmrl.run_folder.validated import parsed
 from mmrl.ui.board.column_store import Columns, number
 
-VERSION = 3
+VERSION = 4
 """Version of the tables below: an index of another version is rebuilt."""
 READ = 4 << 20
 """Bytes that are read from a file in one call."""
-LONGEST = 256 << 20
-"""Length in bytes from which a line is skipped."""
-SEARCHED = 4000
-"""Searchable characters of a completion; of a message of the prompt a quarter of it."""
+MOST_BYTES, MOST_ROWS, MOST_EVALS = 8 << 30, 2_000_000, 50_000
+"""Bytes of `metrics.jsonl`, rows of steps, and evaluations, from which on no more are indexed."""
+EVAL = 4000
+"""Largest number of characters of an evaluation; of a larger one the further figures are left out."""
+ROLLOUTS, STEP_VALUES, BATCH = 20_000, 4_000_000, 500
+"""Largest number of rollouts of a step that are indexed, and of values in them; number of rollouts that are written at once."""
+SEARCHED, WORDS = 4000, 20_000
+"""Searchable characters of a completion, of a message of the prompt a quarter of it; and of a rollout in all."""
 
 _TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value);
 CREATE TABLE evals (step INTEGER, task TEXT, split TEXT, metric TEXT, row TEXT, PRIMARY KEY (step, task, split, metric));
-CREATE TABLE errors (step INTEGER, place TEXT, what TEXT);
 CREATE TABLE kinds (name TEXT, value TEXT, PRIMARY KEY (name, value)) WITHOUT ROWID;
 CREATE TABLE files (step INTEGER PRIMARY KEY, size INTEGER, changed INTEGER, rows INTEGER, broken INTEGER);
 CREATE TABLE rollouts (
@@ -73,6 +79,7 @@ class Index:
             _remove(file)
             self.db = self._opened()
         self.columns = Columns(self.db)
+        self.names = MetricNames(set(self.columns.keys()), self.fact("names_left"))
         self.looked, self.pause = 0.0, 0.0
         self.waiting: list[tuple[int, int, int]] = []
         """(step, size, modification time) of files of rollouts that are not indexed yet, oldest first."""
@@ -93,12 +100,13 @@ class Index:
             for statement in _TABLES.strip().split(";\n"):
                 db.execute(statement)
             Columns.create(db)
-            self._set(db, version=VERSION, run=self._identity(), rows=0, at=0, errors_at=0, broken=0, inode=0, next=1)
+            self._set(db, version=VERSION, run=self._identity(), errors_at=0, inode=0, next=1, **_NOTHING)
         return db
 
     def _identity(self) -> str:
-        """A text that differs between runs of the same name: the manifest."""
-        return contents(self.run / "manifest.json").decode(errors="backslashreplace")
+        """A text that differs between runs of the same name: a checksum of the manifest, or of its beginning."""
+        with open_regular_file(self.run / "manifest.json") as file:
+            return hashlib.sha256(file.read(CONFIG)).hexdigest()
 
     @staticmethod
     def _set(db: sqlite3.Connection, **facts: Any) -> None:
@@ -123,7 +131,7 @@ class Index:
     @property
     def behind(self) -> bool:
         """Whether there is more to index now."""
-        return bool(self.waiting) or self._size("metrics.jsonl") - self.fact("at") > READ
+        return bool(self.waiting) or (not self.fact("full") and self._size("metrics.jsonl") - self.fact("at") > READ)
 
     def _size(self, name: str) -> int:
         try:
@@ -143,41 +151,55 @@ class Index:
             return
         inode = self.fact("inode")
         if about.st_size < at or (inode and inode != about.st_ino):  # a run that resumes at an earlier step rewrites the file
-            for table in ("columns", "evals", "errors"):
+            for table in ("columns", "evals"):
                 self.db.execute(f"DELETE FROM {table}")
-            self._set(self.db, rows=0, at=0, errors_at=0, broken=0)
+            self._set(self.db, errors_at=0, **_NOTHING)
+            self.names = MetricNames()
             at, news.again = 0, True
-        if about.st_size == at:
+        if about.st_size == at or self.fact("full"):
             return
-        while at < about.st_size:
+        while at < about.st_size and not self.fact("full"):
+            before = at
             rows, broken, at = read_lines(path, at)
             self._take(rows)
             news.rows += rows
-            self._set(self.db, at=at, inode=about.st_ino, broken=self.fact("broken") + broken)
-            if not rows or time.monotonic() > end:
+            full = at > MOST_BYTES or self.fact("rows") > MOST_ROWS or self.fact("evals") > MOST_EVALS
+            self._set(self.db, at=at, inode=about.st_ino, broken=self.fact("broken") + broken, full=int(full))
+            if at == before or time.monotonic() > end:
                 break
+        self._set(self.db, names_left=self.names.left, left_out=json.dumps(self._left_out()))
+
+    def _left_out(self) -> list[str]:
+        """Lines about what of `metrics.jsonl` is not in the index."""
+        found = list(self.names.left_out)
+        if broken := self.fact("broken"):
+            found.append(f"metrics.jsonl: {broken:,} lines can't be read, or are too large")
+        if self.fact("full"):
+            found.append(f"metrics.jsonl: what follows the first {size_text(self.fact('at'))} is left out")
+        return found
 
     def _take(self, rows: list[dict[str, Any]]) -> None:
         first = self.fact("rows")
         steps = [row for row in rows if "metrics" in row]
+        for row in steps:
+            row["metrics"] = self.names.kept(row["metrics"])
         self.columns.append(first, steps)
-        self._set(self.db, rows=first + len(steps))
-        for row in rows:
-            if "eval" in row:
-                figure = row["eval"]
-                key = (row["step"], str(figure["task"]), str(figure["split"]), str(figure["metric"]))
-                self.db.execute("INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?)", (*key, json.dumps(row)))
+        evals = [row for row in rows if "eval" in row]
+        self._set(self.db, rows=first + len(steps), evals=self.fact("evals") + len(evals))
+        for row in evals:
+            figure = row["eval"]
+            text = json.dumps(row)
+            if len(text) > EVAL:
+                row["eval"] = {key: figure[key] for key in ("task", "split", "metric", "value", "low", "high", "n")}
+                text = json.dumps(row)
+            key = (row["step"], figure["task"], figure["split"], figure["metric"])
+            self.db.execute("INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?)", (*key, text))
 
     def _grow_errors(self, news: News) -> None:
         at = self.fact("errors_at")
         if (size := self._size("errors.jsonl")) == at:
             return
-        if size < at:
-            self.db.execute("DELETE FROM errors")
-            at = 0
-        news.errors, _, at = read_lines(self.run / "errors.jsonl", at)
-        rows = [(row.get("step"), str(row.get("where")), str(row.get("what"))) for row in news.errors]
-        self.db.executemany("INSERT INTO errors VALUES (?, ?, ?)", rows)
+        news.errors, _, at = read_lines(self.run / "errors.jsonl", 0 if size < at else at)
         self._set(self.db, errors_at=at)
 
     # -- rollouts -------------------------------------------------------------------------------------------------------
@@ -217,23 +239,32 @@ class Index:
 
     def _take_rollouts(self, step: int, size: int, changed: int) -> None:
         self._forget(step)
-        places: list[tuple[Any, ...]] = []
-        broken = 0
-        path = self.run / "rollouts" / f"step-{step:06d}.jsonl"
-        first, words = self.fact("next"), []  # ids are never reused, because the words of removed rollouts stay
-        for line, (offset, length, row) in enumerate(located(path)):
-            if row is None:
+        first, broken = self.fact("next"), 0  # ids are never reused, because the words of removed rollouts stay
+        id, batch = first, list[tuple[tuple[Any, ...], str]]()
+        file = self.run / "rollouts" / f"step-{step:06d}.jsonl"
+        for line, (offset, length, row) in enumerate(located(file, Budget(values=STEP_VALUES))):
+            if row is None or id - first == ROLLOUTS:
                 broken += 1
                 continue
-            id = first + len(places)
-            places.append((id, step, line, offset, length, *_summary(row)))
-            words.append((id, _words(row)))
-        self._set(self.db, next=first + len(places))
-        kinds = {(name, place[n]) for place in places for name, n in (("task", 5), ("status", 8), ("source", 9))}
+            batch.append(((id, step, line, offset, length, *_summary(row)), _words(row)))
+            id += 1
+            if len(batch) == BATCH:
+                self._add_rollouts(batch)
+                batch.clear()
+        self._add_rollouts(batch)
+        self._set(self.db, next=id)
+        self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (step, size, changed, id - first, broken))
+
+    def _add_rollouts(self, batch: list[tuple[tuple[Any, ...], str]]) -> None:
+        """Add rollouts. batch: (their row in the table, their searchable text)."""
+        kinds = {(name, place[n]) for place, _ in batch for name, n in (("task", 5), ("status", 8), ("source", 9))}
         self.db.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", kinds)
-        self.db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})", places)
-        self.db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
-        self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (step, size, changed, len(places), broken))
+        self.db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})", (place for place, _ in batch))
+        self.db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", ((place[0], words) for place, words in batch))
+
+
+_NOTHING = {"rows": 0, "at": 0, "broken": 0, "evals": 0, "full": 0, "names_left": 0, "left_out": "[]"}
+"""Facts of an index without metrics."""
 
 
 def _summary(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -252,26 +283,27 @@ def _summary(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _words(row: Mapping[str, Any]) -> str:
     """The searchable text of a rollout."""
     answer = row.get("answer")
-    texts = [str(row.get("completion") or "")[:SEARCHED], answer if isinstance(answer, str) else json.dumps(answer)]
+    texts = [str(row.get("completion") or "")[:SEARCHED], (answer if isinstance(answer, str) else json.dumps(answer))[:SEARCHED]]
     for message in row.get("messages") or []:
         parts = message.get("content") if isinstance(message, dict) else None
         texts += [str(p.get("text", ""))[: SEARCHED // 4] for p in parts or [] if isinstance(p, dict) and p.get("type") == "text"]
-    text = " ".join([*texts, str(row.get("prompt_id") or ""), str(row.get("task") or "")])
+    text = " ".join([str(row.get("prompt_id") or ""), str(row.get("task") or ""), *texts])[:WORDS]
     return text.encode(errors="replace").decode()  # SQLite refuses lone surrogates
 
 
 def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
-    """(rows, number of unreadable lines, offset to go on at): the next complete rows of a JSONL file from byte `at` on."""
+    """(rows, number of unreadable lines, offset to go on at): the next complete rows of a JSONL file from byte `at` on, of about
+    `READ` bytes. A line that is longer than `LINE` is passed over in parts, of which the last is unreadable."""
     with open_regular_file(path) as file:
         file.seek(at)
         data = file.read(READ)
-        while data and b"\n" not in data and (more := file.read(READ)) and len(data) < LONGEST:
+        while data and b"\n" not in data and len(data) <= LINE and (more := file.read(READ)):
             data += more
     end = data.rfind(b"\n") + 1
-    if not end:  # an incomplete line, still being written
-        return [], 0, at + (len(data) if len(data) >= LONGEST else 0)
+    if not end:  # an incomplete line, still being written, or a part of one that is too long
+        return [], 0, at + (len(data) if len(data) > LINE else 0)
     rows, broken = [], 0
-    for line in data[:end].splitlines():
+    for line in data[:end].split(b"\n"):
         row = parsed(line)
         if row is not None:
             rows.append(row)
@@ -280,14 +312,13 @@ def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
     return rows, broken, at + end
 
 
-def located(path: Path) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
-    """Yields (byte offset, length in bytes, row) of each line of a file of rollouts; the row is None if it is unreadable."""
-    with open_regular_file(path) as file:
-        at = 0
-        for line in file:
-            if line.strip():
-                yield at, len(line), parsed(line)
-            at += len(line)
+def located(path: Path, budget: Budget | None = None) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
+    """Yields (byte offset, length in bytes, row) of each line of a file of rollouts; the row is None if it is unreadable or too
+    large. budget: what may be read."""
+    for at, length, line in lines(path):
+        if line is None or line.strip():
+            taken = line is not None and (budget is None or budget.take(line))
+            yield at, length, parsed(line) if line is not None and taken else None
 
 
 @contextlib.contextmanager

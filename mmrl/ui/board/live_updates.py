@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import IO, Any
 
 from mmrl.ui.board.run_paths import RunPaths
 
@@ -20,8 +22,16 @@ ALIVE = 15.0
 """Seconds between two keep-alive messages to a page."""
 PAGES = 200
 """Maximal number of open pages that receive news, since each message goes to all of them."""
-AGAIN = 0.5
-"""Seconds before an indexer that exited is started again."""
+AGAIN, LATEST = 0.5, 30.0
+"""Seconds before an indexer that died is started again: at first, and at most, since the pause doubles each time."""
+SOUND = 60.0
+"""Seconds after which an indexer that still lives counts as sound: the pause is short again."""
+STRIKES, FORGIVEN = 2, 600.0
+"""Times that the indexer may die of a run before the run is skipped, and seconds after which it is tried again."""
+INDEXER = (sys.executable, "-m", "mmrl.ui.board.indexer")
+"""Command of the indexer, without its arguments."""
+SECRET = "MMRL_BOARD_TOKEN"
+"""Environment variable that is not handed on to the indexer."""
 MOST = 1000
 """Maximal messages that wait for a slow page; more are replaced by one that makes it reload."""
 
@@ -40,10 +50,14 @@ class UpdateHub:
         """Run -> event that is set when its index can be read."""
         self.gone: dict[str, str] = {}
         """Run -> error of its index."""
+        self.strikes: dict[str, list[float]] = {}
+        """Run -> times at which the indexer died of it."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.deaths = 0
+        """Times that the indexer died in a row."""
         self.ordered = b""
-        self.ending = False
+        self.ending = threading.Event()
 
     def start(self) -> None:
         """Start the indexer. Call it in the event loop."""
@@ -51,9 +65,13 @@ class UpdateHub:
         self._watch()
 
     def _watch(self) -> None:
-        command = [sys.executable, "-m", "mmrl.ui.board.indexer", str(self.places.folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        marker = tempfile.TemporaryFile()  # noqa: SIM115  the thread closes it
+        command = [*INDEXER, str(self.places.folder), str(marker.fileno())]
+        env = {name: value for name, value in os.environ.items() if name != SECRET}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, pass_fds=[marker.fileno()]
+        )
+        threading.Thread(target=self._read, args=(self.process, marker), daemon=True).start()
         self.ordered = b""
         self._order()
 
@@ -68,24 +86,34 @@ class UpdateHub:
 
     def stop(self) -> None:
         """Stop the indexer and wait for its exit."""
-        self.ending = True
-        if self.process:
-            assert self.process.stdin
+        self.ending.set()
+        if process := self.process:
+            assert process.stdin
             with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
+                process.stdin.close()
             try:
-                self.process.wait(5)
+                process.wait(5)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                process.kill()
+                process.wait()
 
     def ask(self, run: str, seconds: float = 0.0) -> None:
-        """Have a run indexed. Waits up to `seconds` until its index can be read."""
+        """Have a run indexed. Waits up to `seconds` until its index can be read; not for one that is skipped."""
+        if self.skipped(run):
+            return
         with self.lock:
             self.asked[run] = time.monotonic()
             event = self.ready.setdefault(run, threading.Event())
         self._order()
         event.wait(seconds)
+
+    def skipped(self, run: str) -> str:
+        """Why a run is not indexed for now: the indexer died of it again and again. Empty for other runs."""
+        now = time.monotonic()
+        deaths = [when for when in self.strikes.get(run, ()) if now - when < FORGIVEN]
+        if len(deaths) < STRIKES:
+            return ""
+        return f"not indexed: the process that does it died of this run {len(deaths)} times; it is tried again after some minutes"
 
     @property
     def is_full(self) -> bool:
@@ -117,8 +145,11 @@ class UpdateHub:
         with self.lock:
             now = time.monotonic()
             self.asked = {run: when for run, when in self.asked.items() if now - when < KEPT}
-            runs = sorted({*self.asked, *(run for shown in self.pages.values() for run in shown)})
-            order = json.dumps({"runs": runs, "all": any(not shown for shown in self.pages.values())}).encode() + b"\n"
+            asked = {*self.asked, *(run for shown in self.pages.values() for run in shown)}
+            skip = sorted(run for run in self.strikes if self.skipped(run))
+            runs = sorted(asked - set(skip))
+            listed = any(not shown for shown in self.pages.values())
+            order = json.dumps({"runs": runs, "all": listed, "skip": skip}).encode() + b"\n"
             if order == self.ordered or not self.process or not self.process.stdin:
                 return
             self.ordered = order
@@ -128,27 +159,59 @@ class UpdateHub:
                 self.process.stdin.write(order)
                 self.process.stdin.flush()
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Pass on the indexer's messages until it exits. Runs in a thread."""
-        assert process.stdout and self.loop
-        for line in process.stdout:
-            message = json.loads(line)
-            with self.lock:
-                if message["kind"] == "ready":
-                    self.gone.pop(message["run"], None)
-                    self.ready.setdefault(message["run"], threading.Event()).set()
-                if message["kind"] == "gone":
-                    self.gone[message["run"]] = message["why"]
-                    self.asked.pop(message["run"], None)
-                    if event := self.ready.pop(message["run"], None):
-                        event.set()
-                    self.ordered = b""
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self.loop.call_soon_threadsafe(self._tell, message)
-        process.wait()
-        time.sleep(AGAIN)
-        if not self.ending:  # it was killed: without a new one pages would get no news
-            self._watch()
+    def _read(self, process: subprocess.Popen[bytes], marker: IO[bytes]) -> None:
+        """Pass on the indexer's messages until it exits, and start another one. Runs in a thread. marker: the file with the name
+        of the run that the indexer works on."""
+        assert process.stdin and process.stdout
+        began = time.monotonic()
+        with marker, process.stdout:
+            for line in process.stdout:
+                try:
+                    message = json.loads(line)
+                except ValueError:  # it was killed while it wrote this line
+                    break
+                self._heard(message)
+            process.wait()
+            run = json.loads(os.pread(marker.fileno(), 1 << 16, 0).partition(b"\n")[0] or b'""')
+        with self.lock, contextlib.suppress(BrokenPipeError):
+            self.process = None
+            process.stdin.close()
+        self.deaths = 0 if time.monotonic() - began > SOUND else self.deaths + 1
+        if run and not self.ending.is_set():
+            self._blame(run)
+        pause = min(AGAIN * 2 ** (self.deaths - 1), LATEST) if self.deaths else AGAIN
+        while not self.ending.wait(pause):  # without an indexer pages would get no news
+            try:
+                return self._watch()
+            except OSError as error:  # the system has no room for a process
+                print(f"mmrl board: the indexing process can't be started: {error.strerror}", file=sys.stderr)
+                pause = LATEST
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        """Take a message of the indexer and pass it on to the pages."""
+        assert self.loop
+        run = message["run"]
+        with self.lock:
+            if message["kind"] == "ready":
+                self.gone.pop(run, None)
+                self.ready.setdefault(run, threading.Event()).set()
+            if message["kind"] == "gone":
+                self.gone[run] = message["why"]
+                self.asked.pop(run, None)
+                if event := self.ready.pop(run, None):
+                    event.set()
+                self.ordered = b""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._tell, message)
+
+    def _blame(self, run: str) -> None:
+        """Note that the indexer died while it worked on a run."""
+        with self.lock:
+            self.strikes[run] = [*self.strikes.get(run, []), time.monotonic()][-STRIKES:]
+            if why := self.skipped(run):
+                self.gone[run] = why
+                if event := self.ready.pop(run, None):
+                    event.set()
 
     def _tell(self, message: dict[str, Any]) -> None:
         with self.lock:

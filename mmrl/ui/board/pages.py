@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from mmrl.api.errors import shorten
 from mmrl.ui.board.search import SORTS, STATUSES, Wanted
-from mmrl.ui.board.state import State
+from mmrl.ui.board.state import State, unreadable
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, duration, esc
 
@@ -20,6 +22,8 @@ TABS = (
     ("compare", "Compare"),
     ("settings", "Settings"),
 )
+NOTES = 20
+"""Lines of a list of what is left out."""
 KINDS = {"running": "live", "finished": "good", "failed": "bad", "stopped": "warn", "unreadable": "bad"}
 """State -> CSS class of its badge."""
 
@@ -84,6 +88,14 @@ def failure(what: str) -> str:
     return f'<p class="card failure" role="alert">{esc(what, 1000)}</p>'
 
 
+def notes(lines: Sequence[str], most: int = NOTES) -> str:
+    """Lines as an HTML list, such as what a page leaves out; empty without any. most: maximal number of lines."""
+    unique = list(dict.fromkeys(lines))
+    more = [f"and {len(unique) - most:,} more"] if len(unique) > most else []
+    items = "".join(f"<li>{esc(line, 600)}</li>" for line in (*unique[:most], *more))
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
 # -- the list of runs ---------------------------------------------------------------------------------------------------
 
 
@@ -91,8 +103,8 @@ def status(state: State) -> str:
     return f'<span class="status {KINDS.get(state.state, "warn")}">{esc(state.state)}</span>'
 
 
-def runs(states: Sequence[State], folder: str) -> str:
-    """The list of runs as HTML, newest first."""
+def runs(states: Sequence[State], folder: str, left_out: str = "") -> str:
+    """The list of runs as HTML, newest first. left_out: what it does not have, as a sentence."""
     ordered = sorted(states, key=lambda state: state.started, reverse=True)
     empty = (
         "" if ordered else f'<p class="hint" id="none">No runs in {esc(folder, 300)} yet; a run appears here when it starts.</p>'
@@ -111,8 +123,17 @@ def runs(states: Sequence[State], folder: str) -> str:
         '<button type="submit" id="compare" formaction="/compare" data-exactly="2">Compare two</button></div>'
         f'<div class="card scroll"><table id="runs"><caption class="unseen">Runs in {esc(folder, 300)}</caption>'
         f'<thead><tr><th scope="col"><span class="unseen">Select</span></th>{columns}</tr></thead>'
-        f"<tbody>{''.join(map(row, ordered))}</tbody></table></div>{empty}</form>"
+        f"<tbody>{''.join(map(sound_row, ordered))}</tbody></table></div>{empty}{notes([left_out] if left_out else [])}</form>"
     )
+
+
+def sound_row(state: State) -> str:
+    """A run's row; of a run that cannot be shown the row that says so."""
+    try:
+        return row(state)
+    except Exception as error:  # noqa: BLE001  one run must not break the list; its row shows the error
+        traceback.print_exc()
+        return row(unreadable(state.name, f"a bug in the board: {type(error).__name__}: {shorten(error)}"))
 
 
 def row(state: State) -> str:
@@ -139,7 +160,7 @@ def row(state: State) -> str:
         "progress": f"{done}<small>step {state.step:,}{of}{f', stage {esc(state.stage, 80)}' if state.stage else ''}</small>",
         "left": f"{left or duration(state.seconds)}<small>{'left' if left else 'elapsed'}</small>" if state.step else "",
         "eval": "".join(map(_evaluation, state.evals[:3]))
-        + (f"<small>and {len(state.evals) - 3} more tasks</small>" if len(state.evals) > 3 else ""),
+        + (f"<small>and {len(state.evals) - 3 + state.more_evals} more tasks</small>" if len(state.evals) > 3 else ""),
         "reward": "" if state.reward is None else number(state.reward),
         "started": f'<time datetime="{esc(state.started)}">{esc(_when(state.started))}</time>',
     }
@@ -178,7 +199,7 @@ def _evaluation(figure: Mapping[str, Any]) -> str:
 def _when(started: str) -> str:
     try:
         return datetime.datetime.fromisoformat(started).astimezone(datetime.UTC).strftime("%d %b %Y, %H:%M UTC")
-    except ValueError:
+    except (ValueError, OverflowError):  # the first year east of Greenwich is before the first year
         return started[:40]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from mmrl.api.errors import UserError
@@ -14,6 +16,8 @@ from mmrl.run_folder.reader import is_run
 
 DEPTH = 4
 """Levels of subfolders that are searched for runs."""
+FOLDERS, LISTED = 50_000, 1000
+"""Largest number of folders that are searched for runs, and of runs that are listed."""
 MEDIA = re.compile(
     r"(?:rollouts/media/[0-9a-zA-Z_-]{1,128}\.(?:png|webp)|episodes/step-\d{6,}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.webp)"
 )
@@ -24,6 +28,10 @@ PARTS = ("rollouts", "rollouts/media", "evaluations", "episodes")
 
 class NotFound(Exception):
     """The requested run or file does not exist or may not be shown; the message is one line."""
+
+
+class NotShown(NotFound):
+    """The requested run exists, and its folder is one that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +52,38 @@ class RunPaths:
         return cls(path.resolve())
 
     def names(self) -> list[str]:
-        """The runs by their path below the folder, sorted; `.` if the folder itself is a run."""
-        return sorted(name for name in self._found(self.folder, DEPTH) if _has_address(name))
+        """The runs that are listed, by their path below the folder, sorted; `.` if the folder itself is a run."""
+        return self.listed()[0]
 
-    def _found(self, folder: Path, depth: int) -> Iterator[str]:
-        if is_run(folder):
-            yield folder.relative_to(self.folder).as_posix()
-            return
-        try:
-            below = [
-                entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
-            ]
-        except OSError:  # the folder has vanished or is unreadable
-            return
-        if depth:
-            for entry in below:
-                yield from self._found(Path(entry.path), depth - 1)
+    def listed(self) -> tuple[list[str], str]:
+        """(the runs that are listed, sorted; what is left out as a sentence, empty for nothing). Of more than `LISTED` runs these
+        are the newest ones."""
+        found, complete = self._found()
+        names = [name for name in found if _has_address(name)]
+        left = [] if complete else [f"Only the first {FOLDERS:,} folders were searched for runs."]
+        if len(names) > LISTED:
+            left.append(
+                f"The newest {LISTED:,} of {len(names):,} runs are listed: open the board on a folder below to see others."
+            )
+            names = sorted(names, key=lambda name: _changed(self.folder / name), reverse=True)[:LISTED]
+        return sorted(names), " ".join(left)
+
+    def _found(self) -> tuple[list[str], bool]:
+        """(the runs below the folder, whether all folders were searched), level by level."""
+        names: list[str] = []
+        level, searched = [self.folder], 0
+        for _ in range(DEPTH + 1):
+            below: list[Path] = []
+            for folder in level:
+                searched += 1
+                if searched > FOLDERS:
+                    return names, False
+                if is_run(folder):
+                    names.append(folder.relative_to(self.folder).as_posix())
+                else:
+                    below += islice(_folders(folder), FOLDERS + 1 - len(below))
+            level = below
+        return names, True
 
     def run(self, name: str) -> Path:
         """The folder of a run. Raises NotThere for any other name, such as one with `..`."""
@@ -75,7 +99,7 @@ class RunPaths:
             raise NotFound(f"there is no run {name!r:.200} here; it may have been moved or removed")
         for part in PARTS:
             if (path / part).is_symlink():
-                raise NotFound(f"{part}/ of {name} is a symbolic link, which the board does not follow")
+                raise NotShown(f"{part}/ of {name} is a symbolic link, which the board does not follow")
         return path
 
     def media(self, name: str, path: str) -> Path:
@@ -89,6 +113,22 @@ class RunPaths:
         except OSError:
             pass
         raise NotFound(f"{path} is missing from {name}")
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """The subfolders of a folder; none if it has vanished or is unreadable."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield Path(entry.path)
+
+
+def _changed(run: Path) -> float:
+    """When a run last wrote metrics, or was made."""
+    for file in (run / "metrics.jsonl", run):
+        with contextlib.suppress(OSError):
+            return os.lstat(file).st_mtime
+    return 0.0
 
 
 def _has_address(name: str) -> bool:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mmrl.run_folder import validated
-from mmrl.run_folder.files import contents
+from mmrl.run_folder.bounded import toml_table
+from mmrl.run_folder.excerpt import METRICS, size_of
 from mmrl.ui.board.column_store import Columns
 from mmrl.ui.board.run_paths import index_file
 from mmrl.ui.board.sampled_curves import row_curves, sample_rows
 from mmrl.ui.board.state import State
 from mmrl.ui.report.charts import arranged, name_of
 
+EVALS = 20_000
+"""Largest number of evaluations of a run that are drawn: the newest ones."""
 POINTS = 800
 """Default number of points of a curve."""
 
@@ -48,24 +50,24 @@ def is_complete(db: sqlite3.Connection | None, run: Path) -> bool:
     """Whether the index has at least 95% of the run's metrics; below that, pages show a sample (`sample_rows`)."""
     if db is None:
         return False
-    try:
-        return bool(index_value(db, "at") >= 0.95 * (run / "metrics.jsonl").stat().st_size)
-    except FileNotFoundError:
-        return True
+    return bool(index_value(db, "full") or index_value(db, "at") >= 0.95 * size_of(run / "metrics.jsonl"))
 
 
 def curves(run: Path, state: State) -> dict[str, Any]:
-    """Data of a run's curves: {"run": about it, "keys": its metrics, "evals": its evaluations}."""
+    """Data of a run's curves: {"run": about it, "keys": its metrics, "evals": its evaluations, "left_out": lines about what it
+    does not have}."""
     with open_index(run) as db:
         if db is not None and is_complete(db, run):
-            keys = Columns(db).keys()
-            evals = [json.loads(row) for (row,) in db.execute("SELECT row FROM evals ORDER BY step")]
+            keys, left_out = Columns(db).keys(), json.loads(index_value(db, "left_out") or "[]")
+            newest = db.execute("SELECT row FROM evals ORDER BY step DESC LIMIT ?", (EVALS,)).fetchall()
+            evals = [json.loads(row) for (row,) in reversed(newest)]
         else:
             rows = sample_rows(run / "metrics.jsonl")
-            keys = sorted({key for row in rows for key in row.get("metrics", ())})
+            keys, left_out = sorted({key for row in rows for key in row.get("metrics", ())})[:METRICS], []
             evals = [row for row in rows if "eval" in row]
     about = {"name": state.name, "state": state.state, "steps": state.step, "planned": state.steps, "stages": stages(run)}
-    return {"run": about, "keys": keys, "evals": validated.to_storable([{"step": row["step"], **row["eval"]} for row in evals])}
+    figures = validated.to_storable([{"step": row["step"], **row["eval"]} for row in evals])
+    return {"run": about, "keys": keys, "evals": figures, "left_out": left_out}
 
 
 def sections(keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -112,6 +114,6 @@ def stages(run: Path) -> list[dict[str, Any]]:
 def config(run: Path) -> Mapping[str, Any]:
     """The resolved run file; empty if it is unreadable."""
     try:
-        return validated.config(tomllib.loads(contents(run / "config.toml").decode()))
-    except (OSError, ValueError, RecursionError):
+        return validated.config(toml_table(run / "config.toml"))
+    except (OSError, ValueError):
         return {}

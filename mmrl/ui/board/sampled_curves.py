@@ -9,20 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mmrl.run_folder.excerpt import MetricNames, tail
 from mmrl.run_folder.files import open_regular_file
 from mmrl.run_folder.validated import parsed
 from mmrl.ui.board.column_store import Series, number
 from mmrl.ui.board.index import READ, read_lines
-from mmrl.ui.board.state import tail
+from mmrl.ui.board.state import TAIL
 
 LINES = 400
 """Number of places at which a long file is read."""
-LONGEST = 1 << 20
-"""Maximal length of a line in bytes."""
+LONGEST = 1 << 17
+"""Maximal length of a line in bytes, thousands of metrics."""
 
 
 def sample_rows(file: Path) -> list[dict[str, Any]]:
     """Rows of `metrics.jsonl` in order: all rows of a short file, some of a long one with the last step."""
+    rows, names = _sampled(file), MetricNames()
+    return [{**row, "metrics": names.kept(row["metrics"])} if "metrics" in row else row for row in rows]
+
+
+def _sampled(file: Path) -> list[dict[str, Any]]:
     try:
         size = os.stat(file).st_size
         if size <= READ:
@@ -40,7 +46,7 @@ def sample_rows(file: Path) -> list[dict[str, Any]]:
         return []
     rows = list(sampled.values())
     known = rows[-1]["step"] if rows else 0
-    steps = [row for row in tail(file) if "metrics" in row and row["step"] > known]
+    steps = [row for row in tail(file, TAIL) if "metrics" in row and row["step"] > known]
     return rows + steps[-1:]
 
 

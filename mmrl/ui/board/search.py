@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from mmrl.run_folder.bounded import LINE, Budget
 from mmrl.run_folder.files import open_regular_file
 from mmrl.run_folder.validated import parsed
 from mmrl.ui.report import alarms
@@ -20,6 +21,8 @@ STATUSES = ("finished", "truncated", "failed")
 """Statuses to filter by, besides a rollout's own ones: `truncated` is any limit, `failed` is a failed score."""
 SCANNED = 4000
 """Maximal rollouts that are scanned for one page of groups."""
+MEMBERS = 1024
+"""Maximal rollouts of a group that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +141,14 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[Any]]:
     return where, values
 
 
+WORD = re.compile(r"[^\W_\u19b0-\u19c9]+")
+"""What FTS5 takes for one word. It takes `a_b` for two, and Unicode made signs of New Tai Lue letters after it. A word that it
+splits is a phrase, which this index can't search for."""
+
+
 def query(text: str) -> str:
     """Typed text as an FTS5 query for all its words, quoted so that none is an operator; the last word is a prefix."""
-    words = re.findall(r"\w+", text.replace("\0", " "))
+    words = WORD.findall(text)
     return " ".join(f'"{word}"*' if word == words[-1] else f'"{word}"' for word in words) or '""'
 
 
@@ -153,41 +161,49 @@ def _cursor(text: str) -> list[float] | None:
     return data if valid else None
 
 
-def members(db: sqlite3.Connection, run: Path, group: tuple[int, int | None, str]) -> list[tuple[int, dict[str, Any]]]:
-    """(line, row) of a group's rollouts; rows that have vanished since indexing are left out."""
+def members(
+    db: sqlite3.Connection, run: Path, group: tuple[int, int | None, str], budget: Budget
+) -> list[tuple[int, dict[str, Any]]]:
+    """(line, row) of a group's first `MEMBERS` rollouts; rows that have vanished since indexing, or don't fit into the budget of
+    the page, are left out."""
     step, number, task = group
     places = db.execute(
-        "SELECT line, offset, length FROM rollouts WHERE step = ? AND grp IS ? AND task = ? ORDER BY line", (step, number, task)
+        "SELECT line, offset, length FROM rollouts WHERE step = ? AND grp IS ? AND task = ? ORDER BY line LIMIT ?",
+        (step, number, task, MEMBERS),
     ).fetchall()
-    return rows_at(run, step, places)
+    return rows_at(run, step, places, budget)
 
 
-def witnesses(db: sqlite3.Connection, run: Path, alarm: Alarm) -> list[list[tuple[int, dict[str, Any]]]]:
+def witnesses(db: sqlite3.Connection, run: Path, alarm: Alarm, budget: Budget) -> list[list[tuple[int, dict[str, Any]]]]:
     """The groups that show an alarm, as `members` gives them."""
     step = 0
 
     def rows_of(of: int) -> list[dict[str, Any]]:
         nonlocal step
         step = of
-        text = "SELECT task, grp, tokens, reward, advantage, said, failed FROM rollouts WHERE step = ? ORDER BY line LIMIT ?"
+        text = (
+            "SELECT task, grp, tokens, reward, advantage, said, failed FROM rollouts "
+            "WHERE step = ? AND (? = '' OR task = ?) ORDER BY line LIMIT ?"
+        )
         names = ("task", "group", "tokens", "reward", "advantage", "completion")
         return [
             {**dict(zip(names, row, strict=True)), "score": {"status": "failed" if failed else "ok"}}
-            for *row, failed in db.execute(text, (of, SCANNED))
+            for *row, failed in db.execute(text, (of, alarm.task, alarm.task, SCANNED))
         ]
 
     chosen = alarms.witnesses(alarm, steps(db), rows_of)
-    return [found for task, group in chosen if (found := members(db, run, (step, group, task)))]
+    return [found for task, group in chosen if (found := members(db, run, (step, group, task), budget))]
 
 
-def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]]) -> list[tuple[int, dict[str, Any]]]:
+def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]], budget: Budget) -> list[tuple[int, dict[str, Any]]]:
     """(line, row) of a step's file at these places: (line, byte offset, length in bytes). Unreadable rows are left out."""
     rows = []
     try:
         with open_regular_file(run / "rollouts" / f"step-{step:06d}.jsonl") as file:
             for line, offset, length in places:
                 file.seek(offset)
-                if (row := parsed(file.read(length))) is not None and row.get("step") == step:
+                data = file.read(min(length, LINE))
+                if budget.take(data) and (row := parsed(data)) is not None and row.get("step") == step:
                     rows.append((line, row))
     except FileNotFoundError:
         return []

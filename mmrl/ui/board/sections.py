@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.run_folder import episodes as recorded
-from mmrl.run_folder import files, validated
-from mmrl.run_folder.files import contents
+from mmrl.run_folder import files
+from mmrl.run_folder.bounded import CONFIG, Budget
+from mmrl.run_folder.excerpt import ERRORS, size_of, tail
+from mmrl.run_folder.files import contents, reason, size_text
 from mmrl.run_folder.reader import item_files, step_entries
 from mmrl.ui.board import compare as comparing
 from mmrl.ui.board import rollouts, run_queries, search
-from mmrl.ui.board.pages import address, other_run, table
-from mmrl.ui.board.state import State, tail
+from mmrl.ui.board.pages import address, notes, other_run, table
+from mmrl.ui.board.state import State
 from mmrl.ui.report import alarms as alarming
 from mmrl.ui.report import cards
 from mmrl.ui.report import episodes as watched
-from mmrl.ui.report.media_sources import MediaSource
+from mmrl.ui.report.media_sources import Decoding, MediaSource
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc
 
@@ -28,8 +30,8 @@ ITEMS = 200
 """Maximal number of prompts listed in a comparison."""
 LONGEST = 1500
 """Maximal characters of a completion in a comparison."""
-ERRORS = 4 << 20
-"""Bytes at the end of `errors.jsonl` that are read."""
+ALARMS, EPISODES, DIFFERENCES = 300, 50, 1000
+"""Maximal number of alarms and warnings, of evaluations with episodes, and of differences of settings on a page."""
 
 
 def curves(state: State, runs: Sequence[str], others: Sequence[str]) -> str:
@@ -49,33 +51,48 @@ def curves(state: State, runs: Sequence[str], others: Sequence[str]) -> str:
 
 def alarms(name: str, run: Path) -> str:
     """The alarms of a run, each with the rollouts that show its cause."""
-    listed = alarming.alarms(tail(run / "errors.jsonl", ERRORS))
+    errors = run / "errors.jsonl"
+    listed = alarming.alarms(tail(errors, ERRORS))
     if not listed:
         return '<p class="hint" id="none">Nothing went wrong or looked wrong so far.</p>'
+    left_out = []
+    if (size := size_of(errors)) > ERRORS:
+        left_out.append(f"errors.jsonl: the first {size_text(size - ERRORS)} of {size_text(size)} are left out")
+    if len(listed) > ALARMS:
+        left_out.append(f"{len(listed) - ALARMS:,} more kinds of warnings are in errors.jsonl")
+    budget, decoding = rollouts.page_budget(), Decoding()
     with run_queries.open_index(run) as db:
-        return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(listed))
+        shown = [
+            _alarm(name, run, alarm, n, db if n < alarming.CARDS else None, budget, decoding)
+            for n, alarm in enumerate(listed[:ALARMS])
+        ]
+    return "".join(shown) + notes(left_out)
 
 
-def _alarm(name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3.Connection | None) -> str:
-    groups = [] if db is None else search.witnesses(db, run, alarm)
-    shown = [rollouts.card(name, run, members, place=f"a{number}") for members in groups]
+def _alarm(
+    name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3.Connection | None, budget: Budget, decoding: Decoding
+) -> str:
+    groups = [] if db is None else search.witnesses(db, run, alarm, budget)
+    shown = [rollouts.card(name, run, members, f"a{number}", decoding) for members in groups]
     step = groups[0][0][1]["step"] if groups else None
     return alarming.card(alarm, shown, step, address("/curves", run=name, step=alarm.steps[0]) if alarm.steps else "")
 
 
 def episodes(name: str, run: Path) -> str:
     """The recorded episodes of every evaluation, newest first."""
-    panels = []
-    for step, entry in sorted(step_entries(run / "episodes"), key=lambda pair: -pair[0]):
-        folder = Path(entry.path)
-        rows = [row for row in validated.rows(folder / recorded.ROWS) if isinstance(row.get("outcome"), dict)]
+    panels, left_out = [], list[str]()
+    found = sorted(step_entries(run / "episodes"), key=lambda pair: -pair[0])
+    if len(found) > EPISODES:
+        left_out.append(f"the episodes of {count(len(found) - EPISODES, 'earlier evaluation')} are left out")
+    budget, decoding = rollouts.page_budget(), Decoding()
+    for step, entry in found[:EPISODES]:
+        rows = watched.rows_of(Path(entry.path), budget, left_out)
         if rows:
-            html = watched.panel(rows, rollouts.linked(name, run, f"episodes/{entry.name}"))
+            html = watched.panel(rows, rollouts.linked(name, run, f"episodes/{entry.name}", decoding))
             title = f"Evaluation after step {step:,}" if step else "Evaluation before any training"
             panels.append(f"<section><h2>{title}</h2>{html}</section>")
-    return (
-        "".join(panels) or '<p class="hint" id="none">No episodes: this run has no acting tasks, or none was evaluated yet.</p>'
-    )
+    none = '<p class="hint" id="none">No episodes: this run has no acting tasks, or none was evaluated yet.</p>'
+    return ("".join(panels) or none) + notes(left_out)
 
 
 def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[str, str], names: Sequence[str]) -> str:
@@ -98,10 +115,12 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
     )
     figures = table(
         ("Task", f"A: {esc(name, 80)}", f"B: {esc(other, 80)}", "B - A", "p", "B better, worse, equal"),
-        [_task(task) for task in pair.tasks],
+        [_task(task) for task in pair.tasks[:ITEMS]],
         "Held-out figures of both runs",
     )
-    notes = f'<ul class="notes">{"".join(f"<li>{esc(note, 600)}</li>" for note in pair.notes)}</ul>' if pair.notes else ""
+    remarks = [*pair.notes]
+    if len(pair.tasks) > ITEMS:
+        remarks.insert(0, f"{count(len(pair.tasks) - ITEMS, 'more task')} left out")
     pictures = rollouts.linked(name, run, "rollouts")
     items = "".join(_item(item, pictures, n) for n, item in enumerate(pair.items[:ITEMS]))
     more = (
@@ -111,7 +130,7 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
     )
     differ = sum(abs(item.difference) > 1e-9 for item in pair.items)
     return (
-        f"{form}{ask}{figures}{notes}<h2>Prompt by prompt</h2>"
+        f"{form}{ask}{figures}{notes(remarks, len(remarks))}<h2>Prompt by prompt</h2>"
         f'<p class="hint">{count(len(pair.items), "prompt")} in common, largest difference first; the runs differ on {differ:,}. '
         "A run records the messages of the first record.evaluation_prompts prompts of each task.</p>"
         f'<ol class="pairs">{items}</ol>{more}'
@@ -161,18 +180,23 @@ def settings(name: str, run: Path, other: str, folder: Path | None, names: Seque
     """The resolved run file and its differences from another run's. folder: of the other run, None if none is selected."""
     form = other_run("/settings", name, other, names)
     try:
-        text = contents(run / "config.toml").decode(errors="replace")
-    except FileNotFoundError:
-        text = ""
+        text = contents(run / "config.toml", CONFIG).decode(errors="replace")
+    except OSError as error:
+        text = reason(error)
     difference = ""
     if folder is not None:
         differences = files.differences(run_queries.config(run), run_queries.config(folder))
-        rows = [[f"<code>{esc(key, 200)}</code>", *(_value(value) for value in pair)] for key, pair in differences.items()]
+        rows = [
+            [f"<code>{esc(key, 200)}</code>", *(_value(value) for value in pair)]
+            for key, pair in islice(differences.items(), DIFFERENCES)
+        ]
         difference = "<h2>Differences</h2>" + (
             table(("Key", esc(name, 80), esc(other, 80)), rows, "Settings that differ")
             if rows
             else '<p class="hint">None: both runs have the same settings.</p>'
         )
+        if len(differences) > DIFFERENCES:
+            difference += notes([f"{len(differences) - DIFFERENCES:,} more differences are left out"])
     return f'{form}{difference}<h2>Settings</h2><pre class="card" tabindex="0">{esc(text, 200_000)}</pre>'
 
 

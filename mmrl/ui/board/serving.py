@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import html
 import re
 import socket
+import tempfile
+from collections.abc import Iterator
 from types import FrameType
 
 import click
@@ -21,19 +25,31 @@ def serve(places: RunPaths, host: str, port: int, token: str, show: bool) -> Non
     """Serve the runs of a folder until Ctrl-C. show: open the browser. Raises UserError if the address is unavailable, or if
     other machines could reach it without a token."""
     if token and not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
-        raise UserError("--token must be 8 to 200 letters, digits, dots, dashes or underscores")
+        raise UserError("the token must be 8 to 200 letters, digits, dots, dashes or underscores")
     if not is_loopback(host) and not token:
-        raise UserError(f"--host {host} shows the runs to other machines: protect them with a --token, or leave --host out")
-    with _listening(host, port) as listening:
+        raise UserError(
+            f"--host {host} shows the runs to other machines: protect them with a token (MMRL_BOARD_TOKEN), or leave --host out"
+        )
+    with _listening(host, port) as listening, contextlib.ExitStack() as ended:
         at = listening.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{at}/" + (f"?token={token}" if token else "")
         click.echo(f"mmrl board: {places.folder}\n  {address}\n  Ctrl-C stops it")
         if show:
-            click.launch(address)
+            click.launch(ended.enter_context(_page_that_leads_to(address)) if token else address)
         board = app(places, token)
         config = uvicorn.Config(board, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3)
         _Server(config, board.state.hub).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _page_that_leads_to(address: str) -> Iterator[str]:
+    """The path of a file that only this user may read, and that leads to an address: a browser's command line, which everybody
+    may read, does not have the secret then."""
+    with tempfile.NamedTemporaryFile("w", prefix="mmrl-board-", suffix=".html", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(address)}"><title>mmrl board</title>')
+        file.flush()
+        yield file.name
 
 
 class _Server(uvicorn.Server):
@@ -51,9 +67,11 @@ class _Server(uvicorn.Server):
 def _listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
+        with contextlib.ExitStack() as failed:
+            listening = failed.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            failed.pop_all()  # it stays open
     except UnicodeError:
         raise UserError(f"--host {host:.80} is not a host name: choose another") from None
     except OSError as error:

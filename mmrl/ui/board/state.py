@@ -4,21 +4,28 @@ are read, so that a list of many long runs is fast."""
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
-import tomllib
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmrl.api.errors import shorten
 from mmrl.run_folder import validated
-from mmrl.run_folder.files import contents, open_regular_file
-from mmrl.run_folder.validated import parsed
+from mmrl.run_folder.bounded import LINE, json_object, toml_table
+from mmrl.run_folder.excerpt import size_of, tail
+from mmrl.run_folder.files import reason
 from mmrl.run_folder.writer import ENDED
+from mmrl.ui.board.run_paths import NotFound, NotShown, RunPaths
 
 TAIL = 1 << 18
 """Bytes at the end of `metrics.jsonl` that are read, enough for hundreds of steps."""
+TASKS, TEXT = 64, 200
+"""Largest number of tasks and of evaluations of a state, and of characters of their names."""
+KEPT = 4096
+"""Runs whose states are remembered until a file of theirs changes."""
 PACE = 30
 """Number of last steps whose mean duration predicts the remaining time."""
 
@@ -50,7 +57,9 @@ class State:
     reward: float | None = None
     """Last mean reward."""
     evals: tuple[Mapping[str, Any], ...] = ()
-    """The last evaluation of each task."""
+    """The last evaluation of each task, of the first tasks."""
+    more_evals: int = 0
+    """Number of tasks whose evaluation is not among them."""
     alarms: int = 0
     """Number of lines in the end of `errors.jsonl` that was read."""
 
@@ -65,41 +74,79 @@ class Ends:
 
 
 def state(name: str, path: Path) -> State:
-    """The state of a run folder of any version, damaged ones included. Raises FileNotFoundError if it does not exist."""
+    """The state of a run folder of any version, damaged ones included. It is remembered until a file changes. Raises
+    FileNotFoundError if the folder does not exist."""
+    files = ("config.toml", "manifest.json", "metrics.jsonl", "errors.jsonl", "summary.json")
+    return _state(name, path, is_held(path / ".lock"), tuple(_stamp(path / file) for file in files))
+
+
+def state_in_list(name: str, places: RunPaths) -> State | None:
+    """The state of a run for the list, which shows what is wrong with a run in its row; None if there is no such run."""
     try:
-        config = validated.config(tomllib.loads(contents(path / "config.toml").decode()))
-        manifest = json.loads(contents(path / "manifest.json"))
-        summary = _summary(path)
-        if not isinstance(manifest, dict):
-            raise ValueError("manifest.json is not a JSON object")
-        manifest, ends = validated.manifest(manifest), _ends(path)
+        return state(name, places.run(name))
+    except NotShown as error:
+        return unreadable(name, str(error))
+    except (FileNotFoundError, NotFound):
+        return None
+    except Exception as error:  # noqa: BLE001  one run must not break the list; its row shows the error
+        traceback.print_exc()
+        return unreadable(name, f"a bug in the board: {type(error).__name__}: {shorten(error)}")
+
+
+def unreadable(name: str, why: str) -> State:
+    """The state of a run that cannot be shown. why: the reason."""
+    return State(name=name, state="unreadable", why=" ".join(why.split())[:300])
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """Numbers that change when a file changes; empty if there is none."""
+    try:
+        about = file.stat(follow_symlinks=False)
+    except OSError:
+        return ()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _state(name: str, path: Path, running: bool, stamps: tuple[tuple[int, ...], ...]) -> State:
+    try:
+        config = validated.config(toml_table(path / "config.toml"))
+        manifest = validated.manifest(json_object(path / "manifest.json"))
+        summary, ends = _summary(path), _ends(path)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
-        return State(name=name, state="unreadable", why=" ".join(str(error).split())[:300])
-    running = is_held(path / ".lock")
+    except (OSError, ValueError) as error:
+        return unreadable(name, reason(error))
     ended = next((row for row in reversed(ends.errors) if row.get("where") == ENDED), None)
     how = "running" if running else "finished" if summary is not None else "failed" if ended else "stopped"
     plan = config["stages"]
     last = ends.steps[-1] if ends.steps else {}
     done = last.get("step") or 0
     wanted = sum(n for stage in plan if isinstance(n := stage.get("steps"), int))
+    evals = [{"step": row["step"], **row["eval"]} for row in ends.evals.values()] or _last(summary)
     return State(
         name=name,
         state=how,
         why=str(ended.get("what"))[:500] if ended and how == "failed" else "",
-        started=str(manifest.get("started") or ""),
-        mmrl=str(manifest.get("mmrl") or ""),
+        started=manifest["started"][:TEXT],
+        mmrl=manifest["mmrl"][:TEXT],
         step=done,
         steps=wanted,
-        stage=stage_at(plan, done),
-        tasks=tuple(str(task.get("name") or task.get("id")) for task in config["tasks"]),
+        stage=stage_at(plan, done)[:TEXT],
+        tasks=tuple(str(task.get("name") or task.get("id"))[:TEXT] for task in config["tasks"][:TASKS]),
         seconds=last.get("time") or 0.0,
         left=_left(ends.steps, wanted - done) if running else None,
         reward=next((v for row in reversed(ends.steps) if (v := row["metrics"].get("reward/mean")) is not None), None),
-        evals=tuple({"step": row["step"], **row["eval"]} for row in ends.evals.values()) or _last(summary),
+        evals=tuple(map(_figure, evals[:TASKS])),
+        more_evals=max(0, len(evals) - TASKS),
         alarms=len(ends.errors),
     )
+
+
+def _figure(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the list shows of an evaluation."""
+    texts = {key: found[key][:TEXT] for key in ("task", "split", "metric")}
+    return {**texts, **{key: found.get(key) for key in ("step", "value", "low", "high", "n")}}
 
 
 def stage_at(plan: Sequence[Mapping[str, Any]], step: int) -> str:
@@ -135,22 +182,13 @@ def _written(file: Path) -> bool:
     return False
 
 
-def tail(file: Path, size: int = TAIL) -> list[dict[str, Any]]:
-    """The rows in the last `size` bytes of a JSONL file; unreadable ones are left out."""
-    try:
-        with open_regular_file(file) as read:
-            end = read.seek(0, os.SEEK_END)
-            read.seek(max(0, end - size))
-            data = read.read(size)
-    except FileNotFoundError:
-        return []
-    lines = data[: data.rfind(b"\n") + 1].split(b"\n")[end > size :]
-    return [row for line in lines if (row := parsed(line)) is not None]
-
-
 def _ends(path: Path) -> Ends:
-    ends = Ends(errors=tail(path / "errors.jsonl"))
-    for row in tail(path / "metrics.jsonl"):
+    ends = Ends(errors=tail(path / "errors.jsonl", TAIL))
+    metrics = path / "metrics.jsonl"
+    rows = tail(metrics, TAIL)
+    if not rows and size_of(metrics) > TAIL:  # the last line alone is longer
+        rows = tail(metrics, LINE)
+    for row in rows:
         if "metrics" in row:
             ends.steps.append(row)
         elif "eval" in row:
@@ -160,16 +198,15 @@ def _ends(path: Path) -> Ends:
 
 def _summary(path: Path) -> dict[str, Any] | None:
     try:
-        summary = json.loads(contents(path / "summary.json"))
+        return validated.summary(json_object(path / "summary.json"))
     except FileNotFoundError:
         return None
-    return validated.summary(summary if isinstance(summary, dict) else {})
 
 
-def _last(summary: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+def _last(summary: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     """The summary's last evaluations, for a run whose evaluation lies before the part of metrics.jsonl that was read."""
     last = (summary or {}).get("last") or {}
-    return tuple({**row, "task": task, "step": None} for task, row in last.items())
+    return [{**row, "task": task, "step": None} for task, row in last.items()]
 
 
 def _left(steps: Sequence[Mapping[str, Any]], left: int) -> float | None:

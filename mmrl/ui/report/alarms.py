@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.registry import plugins
-from mmrl.run_folder import validated
+from mmrl.run_folder import excerpt
+from mmrl.run_folder.bounded import Budget
 from mmrl.run_folder.reader import RunData, step_of
 from mmrl.run_folder.writer import ENDED
 from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.gallery import fitting
+from mmrl.ui.report.media_sources import Decoding
 from mmrl.ui.report.text import count, esc
 
 SHOWN = 2
@@ -28,6 +30,8 @@ LISTED = 50
 """Kinds of warnings of a report that are listed."""
 BUDGET = 1_500_000
 """Bytes of HTML, the pictures included, for the rollouts of all alarms of a report together."""
+READ, VALUES = 128 << 20, 1_000_000
+"""Bytes and values of rollouts that are read for all alarms of a report together."""
 
 Row = Mapping[str, Any]
 
@@ -219,25 +223,38 @@ def section(run: RunData) -> str:
     told = [alarm for alarm in found if alarm.kind != "warning"][:CARDS]
     rest = [alarm for alarm in found if alarm not in told]
     files = {step_of(path): path for path in run.rollout_files}
-    cards = "".join(_card(alarm, n, files, BUDGET // len(told)) for n, alarm in enumerate(told))
+    reading = _Reading(files, run.left_out)
+    cards = "".join(_card(alarm, n, reading, BUDGET // len(told)) for n, alarm in enumerate(told))
     pause = videos.PAUSE if 'class="moving' in cards else ""
     shown = f'<section class="alarms"><h2>Alarms</h2>{pause}{cards}{overlay.legend(cards)}</section>' if cards else ""
     return f'<div id="errors">{shown}{_table(rest)}</div>' if found else ""
 
 
-def _card(alarm: Alarm, number: int, files: Mapping[int, Path], budget: int) -> str:
+@dataclass(slots=True)
+class _Reading:
+    """The rollouts of a run, of which all alarms together read some."""
+
+    files: Mapping[int, Path]
+    left_out: list[str]
+    budget: Budget = field(default_factory=lambda: Budget(size=READ, values=VALUES))
+    decoding: Decoding = field(default_factory=Decoding)
+
+
+def _card(alarm: Alarm, number: int, reading: _Reading, html: int) -> str:
+    """html: maximal bytes of HTML for the alarm's rollouts."""
     step = 0
     rows: Sequence[Row] = ()
 
     def rows_of(of: int) -> Sequence[Row]:
         nonlocal step, rows
-        step, rows = of, validated.rows(files[of])
+        step, rows = of, excerpt.rows(reading.files[of], reading.budget, reading.left_out)
         return rows
 
     groups = []
-    for task, group in witnesses(alarm, files, rows_of):
+    for task, group in witnesses(alarm, reading.files, rows_of):
         members = [row for row in rows if _group(row) == (task, group)]
-        if shown := fitting(members, files[step].parent, budget // SHOWN, budget // SHOWN, f"a{number}"):
+        folder = reading.files[step].parent
+        if shown := fitting(members, folder, html // SHOWN, html // SHOWN, reading.decoding, f"a{number}"):
             groups.append(shown)
     return card(alarm, groups, step, level=3)
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from mmrl.api.tasks import overlays
@@ -24,6 +25,10 @@ ROWS = 8
 """Maximal number of distinct completions shown per prompt: the best and the worst ones."""
 ASKED, LONG, LONGEST = 1500, 300, 6000
 """Maximal characters of a prompt, of a collapsed completion and of an expanded one; longer texts lose their middle."""
+WHOLE = 2_000_000
+"""Maximal characters of a text where all of it is shown, and of all turns of an episode together."""
+PARTS = 100
+"""Maximal number of parts of a reward."""
 WIDE = 448
 """Width in pixels of an image that a completion draws, before it is enlarged."""
 COPY, LARGER = 150, 320
@@ -96,7 +101,7 @@ class _Group:
             top=max([1.0, *(abs(v) for v in map(_value, members) if v is not None)]),
             true=true,
             prompt=(
-                f"{shown}{asking(messages, min(longest, ASKED))}{answer(first.get('answer'))}"
+                f"{shown}{asking(messages, min(longest, ASKED) or WHOLE)}{answer(first.get('answer'))}"
                 f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p>'
             ),
             placed=placed,
@@ -216,7 +221,7 @@ def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
         paths = [str(part.get("path", "")) for part in parts_of(message) if part.get("type") == "image"]
         shown = [picture(group.pictures.still(path, among * len(later) * len(paths)), name) for path in paths]
         said = said_in(message)
-        text = written(said, group.longest // 2) if said.strip() else ""
+        text = written(said, group.longest // 2 or WHOLE // len(later)) if said.strip() else ""
         parts.append(f'<div class="turn"><b>{esc(name)}</b>{text}{row_of(shown)}</div>')
     summary = f"{count(turns, 'turn')} before this one" if turns else "messages to the policy"
     opened = "" if group.longest else " open"
@@ -269,13 +274,16 @@ def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: s
         filled = min(max(value / group.top, 0.0), 1.0) * 100
         reward = f'<div class="reward"><b>{_reward(value)}</b>{_gauge(0, filled)}</div>'
     facts = [f"<span><b>{source}</b></span>"] if (source := _source(row)) else []
-    facts += [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in (score.get("parts") or {}).items()]
+    parts = score.get("parts") or {}
+    facts += [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in islice(parts.items(), PARTS)]
+    if len(parts) > PARTS:
+        facts.append(f"<span>and {len(parts) - PARTS:,} more parts of the reward</span>")
     if isinstance(row.get("tokens"), int):
         facts.append(f"<span>{count(row['tokens'], 'token')}</span>")
     if row.get("status") in _STATUS:
         facts.append(f'<span class="warn">{_STATUS[row["status"]]}</span>')
     if score.get("detail"):
-        detail = _merged(str(score["detail"]), score.get("parts") or {})
+        detail = _merged(str(score["detail"])[:LONGEST], list(parts)[:PARTS])
         facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(detail, 300)}</span>')
     if link:
         facts.append(f'<a href="{esc(link)}">open</a>')
@@ -304,7 +312,8 @@ def _completion(text: str, longest: int) -> str:
 
 
 def written(text: str, limit: int = 0) -> str:
-    """The text of a message as HTML, its thinking collapsed. limit: maximal characters of either part, 0 for all."""
+    """The text of a message as HTML, its thinking collapsed. limit: maximal characters of either part, 0 for `WHOLE`."""
+    limit = limit or WHOLE
     thinking, rest = thought(text)
     return f'{_thinking(thinking, limit)}<pre tabindex="0">{esc(rest, limit) if rest.strip() else "<em>empty</em>"}</pre>'
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +14,8 @@ from mmrl.run_folder.metrics import HIDDEN, PARTS, SECTIONS, Chart
 from mmrl.ui.report.svg import Number, Series, limits, line_chart, number, stacked_chart
 from mmrl.ui.report.text import count, esc
 
+BOUNDARIES, LABEL, STAGES = 50, 40, 20
+"""Maximal number of changes of stage that are marked, of characters of their labels, and of stages with a chart each."""
 MAX_SERIES = 8
 """Maximal lines in one chart, the number of colours of the page."""
 BANDS = 4
@@ -33,23 +36,28 @@ def table(steps: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
 
 
 def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
-    """(x, stage) of each change of stage; x lies half a step before the stage's first step."""
-    return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps) if before["stage"] != after["stage"]]
+    """(x, stage) of each of the first changes of stage; x lies half a step before the stage's first step."""
+    changes = (
+        (after["step"] - 0.5, after["stage"][:LABEL]) for before, after in pairwise(steps) if before["stage"] != after["stage"]
+    )
+    return list(islice(changes, BOUNDARIES))
 
 
-def stages(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = ()) -> list[tuple[str, str, int]]:
+def stages(
+    steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = (), every: int = 1
+) -> list[tuple[str, str, int]]:
     """(stage, algorithm or "", number of steps) in the order in which they ran. planned: the run file's stages, which separate
-    consecutive stages of one kind."""
+    consecutive stages of one kind. every: of how many steps one is given."""
     ran: list[tuple[str, str, int]] = []
     at = 0
     for row in steps:
         stage = row["stage"]
-        full = at + 1 < len(planned) and ran and ran[-1][2] == planned[at].get("steps")
+        full = at + 1 < len(planned) and ran and ran[-1][2] >= (planned[at].get("steps") or math.inf)
         if not ran or ran[-1][0] != stage or (full and planned[at + 1].get("kind") == stage):
             at += bool(ran)
             known = at < len(planned) and planned[at].get("kind") == stage == "rl"
             ran.append((stage, str(planned[at].get("algorithm") or "") if known else "", 0))
-        ran[-1] = (*ran[-1][:2], ran[-1][2] + 1)
+        ran[-1] = (*ran[-1][:2], ran[-1][2] + every)
     return ran
 
 
@@ -122,7 +130,7 @@ def evaluation_card(
 
 def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[float, str]]) -> list[str]:
     names = list(dict.fromkeys(stage for points in metrics.values() for stage in points))
-    if chart.per_stage and len(names) > 1:
+    if chart.per_stage and 1 < len(names) <= STAGES:
         return [_chart_card(chart, f"{chart.title} ({name})", _series(metrics, [name]), marks) for name in names]
     return [_chart_card(chart, chart.title, _series(metrics, names), marks)]
 

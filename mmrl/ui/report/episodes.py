@@ -7,16 +7,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder import episodes, validated
+from mmrl.run_folder import excerpt
+from mmrl.run_folder.bounded import Budget
+from mmrl.run_folder.episodes import ROWS
 from mmrl.run_folder.reader import RunData, step_of
 from mmrl.ui.report import videos
-from mmrl.ui.report.media_sources import EmbeddedMedia, MediaSource
+from mmrl.ui.report.media_sources import Decoding, EmbeddedMedia, MediaSource
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.tabs import tabs
 from mmrl.ui.report.text import count, esc
 
 BUDGET = 3_000_000
 """Maximal characters of HTML for all evaluations together, embedded videos included."""
+EVALUATIONS, MOST = 20, 500
+"""Maximal number of evaluations, and of episodes of each."""
 OPEN = 4
 """Number of tasks whose episodes are expanded."""
 _ENDS = {"truncated-time": "time limit", "environment-error": "simulator error"}
@@ -28,9 +32,10 @@ def section(run: RunData) -> str:
     """The section as HTML; empty if the run recorded no episodes."""
     names = _names(run)
     panels = []
+    budget, decoding = Budget(), Decoding()
     for folder, (tab, title) in names.items():
-        if rows := [row for row in validated.rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
-            panels.append((tab, title, panel(rows, EmbeddedMedia(folder, BUDGET // len(names)))))
+        if rows := rows_of(folder, budget, run.left_out):
+            panels.append((tab, title, panel(rows, EmbeddedMedia(folder, BUDGET // len(names), decoding))))
     if not panels:
         return ""
     return (
@@ -40,11 +45,22 @@ def section(run: RunData) -> str:
     )
 
 
+def rows_of(folder: Path, budget: Budget, left_out: list[str]) -> list[dict[str, Any]]:
+    """The rows of the videos of an evaluation. budget, left_out: see `excerpt.rows`."""
+    found = [row for row in excerpt.rows(folder / ROWS, budget, left_out) if isinstance(row.get("outcome"), dict)]
+    if len(found) > MOST:
+        left_out.append(f"{folder.name}: {len(found) - MOST:,} of {len(found):,} episodes are left out")
+    return found[:MOST]
+
+
 def _names(run: RunData) -> dict[Path, tuple[str, str]]:
     """Folder of an evaluation with recorded episodes -> (its tab, its title)."""
     folders, best = run.episode_folders, (run.summary or {}).get("best_step")
+    shown = folders if len(folders) <= EVALUATIONS else [folders[0], *folders[1 - EVALUATIONS :]]
+    if len(folders) > len(shown):
+        run.left_out.append(f"episodes/: {len(folders) - len(shown):,} of {len(folders):,} evaluations are left out")
     names = {}
-    for folder in folders:
+    for folder in shown:
         step = step_of(folder)
         name = f"step {step}" if step else "before any training"
         first = ["first"] if step and folder == folders[0] else []

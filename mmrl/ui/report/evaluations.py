@@ -9,6 +9,8 @@ from mmrl.run_folder.reader import RunData
 from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import esc
 
+ROWS = 500
+"""Maximal number of rows of the table."""
 EPISODE = (
     ("episode/success", "At any time", "%"),
     ("episode/success_at_end", "At the end", "%"),
@@ -37,13 +39,14 @@ def section(run: RunData) -> str:
     if columns and all(_extra(last, columns[0][0]) == last["value"] for _, last in tasks):  # usually the metric itself
         value += f", {columns.pop(0)[1].lower()}"
     heads = ["Task", *varying, f'<div class="ends">{ends}</div>', value, *(title for _, title, _ in columns), "n"]
-    rows = "".join(_row(first, last, columns, scale, len(metrics) > 1, len(ways) > 1, run) for first, last in tasks)
+    rows = "".join(_row(first, last, columns, scale, len(metrics) > 1, len(ways) > 1, run) for first, last in tasks[:ROWS])
+    more = f'<p class="hint">{len(tasks) - ROWS:,} more tasks in metrics.jsonl.</p>' if len(tasks) > ROWS else ""
     common = f"{next(iter(ways)).capitalize()}. " if len(ways) == 1 else ""
     return (
         f'<section class="by-task"><h2>Evaluation by task</h2><p class="hint">{common}Held-out prompts, best task first, with '
         "95% intervals. Grey: first evaluation; blue: last.</p>"
         f'<div class="card scroll"><table class="figures"><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
+        f"<tbody>{rows}</tbody></table></div>{more}</section>"
     )
 
 

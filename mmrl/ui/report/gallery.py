@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmrl.run_folder import validated
+from mmrl.run_folder import excerpt
+from mmrl.run_folder.bounded import Budget
 from mmrl.run_folder.reader import RunData, step_of
 from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.cards import LONG, LONGEST, group_card
-from mmrl.ui.report.media_sources import EmbeddedMedia
+from mmrl.ui.report.media_sources import Decoding, EmbeddedMedia
 from mmrl.ui.report.tabs import tabs
 from mmrl.ui.report.text import count, esc
 
@@ -20,14 +21,18 @@ GROUPS = 8
 """Maximal number of groups per step."""
 BUDGET = 5_000_000
 """Maximal bytes of HTML for all steps together, embedded media included."""
+READ, VALUES = 256 << 20, 2_000_000
+"""Maximal bytes and values of rollouts that are read for all steps together."""
 
 
 def gallery(run: RunData) -> str:
     """The section as HTML; empty if the run recorded no rollouts."""
     files = [path for path in _spread(run.rollout_files, STEPS)]
-    panels = [
-        (step_of(path), panel) for path in files if (panel := _panel(validated.rows(path), path.parent, BUDGET // len(files)))
-    ]
+    panels, decoding = [], Decoding()
+    for path in files:
+        rows = excerpt.rows(path, Budget(size=READ // len(files), values=VALUES // len(files)), run.left_out)
+        if panel := _panel(rows, path.parent, BUDGET // len(files), decoding):
+            panels.append((step_of(path), panel))
     if not panels:
         return ""
     shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # the last step is open first
@@ -47,15 +52,15 @@ def _spread(items: Sequence[Any], n: int) -> list[Any]:
     return [items[round(i * (len(items) - 1) / (n - 1))] for i in range(n)]
 
 
-def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
-    """The first groups of one step as HTML. budget: maximal bytes."""
+def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int, decoding: Decoding) -> str:
+    """The first groups of one step as HTML. budget: maximal bytes. decoding: what may still be decoded."""
     groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row.get("task"), row.get("group")), []).append(row)
     cards: list[str] = []
     shown = list(groups.values())[:GROUPS]
     for n, members in enumerate(shown):
-        if card := fitting(members, folder, budget, budget // (len(shown) - n)):
+        if card := fitting(members, folder, budget, budget // (len(shown) - n), decoding=decoding):
             cards.append(card)
             budget -= len(card.encode())
     hidden = len(groups) - len(cards)
@@ -63,11 +68,13 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     return f'<div class="groups">{"".join(cards)}</div>{more}' if cards else ""
 
 
-def fitting(members: Sequence[Mapping[str, Any]], folder: Path, budget: int, share: int, place: str = "") -> str:
+def fitting(
+    members: Sequence[Mapping[str, Any]], folder: Path, budget: int, share: int, decoding: Decoding, place: str = ""
+) -> str:
     """The card of a group in at most `budget` bytes, or empty. Expanded texts are dropped if the card without its media exceeds
-    `share` bytes. folder: the folder of the rollouts. place: see `group_card`."""
+    `share` bytes. folder: the folder of the rollouts. decoding: what may still be decoded. place: see `group_card`."""
     for longest in (LONGEST, LONG):
-        pictures = EmbeddedMedia(folder, budget)
+        pictures = EmbeddedMedia(folder, budget, decoding)
         card = group_card(members, pictures, place=place, longest=longest)
         size = len(card.encode())
         if size <= budget and (size - (budget - pictures.left) <= share or longest == LONG):

@@ -6,18 +6,22 @@ Only file names that `mmrl.run_folder.writer` writes are opened, so that a row c
 from __future__ import annotations
 
 import base64
+import errno
+import functools
 import io
 import re
 import struct
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mmrl.api.errors import UserError
+from mmrl.api.media.image_limits import MAX_FILE
 from mmrl.api.media.images import load_image
 from mmrl.run_folder import webp
-from mmrl.run_folder.files import open_regular_file
+from mmrl.run_folder.files import contents, open_regular_file, reason
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,7 +34,11 @@ whole episode."""
 MOMENTS, COLUMNS = 4, 2
 """Number of frames and of columns of the sheet that stands for a paused video."""
 LARGEST = 20_000_000
-"""Maximal pixels of a linked image: `mmrl.run_folder.writer` writes no larger one, but other programs may."""
+"""Maximal pixels of an image: `mmrl.run_folder.writer` writes no larger one, but other programs may."""
+PIXELS = 150_000_000
+"""Maximal pixels of images and videos that are decoded for a page or for a section of a report: some seconds of work."""
+LEAST = 400
+"""Characters of HTML that even a small image needs."""
 SHOWN = 192
 """Minimal width in pixels of a video on the page."""
 _NAME = re.compile(r"(?:media/)?[0-9a-zA-Z_-][0-9a-zA-Z._-]*\.(png|webp)")
@@ -66,6 +74,20 @@ class Film:
     """Duration of each frame in milliseconds."""
 
 
+@dataclass(slots=True)
+class Decoding:
+    """What may still be decoded for a page."""
+
+    pixels: int = PIXELS
+
+    def spend(self, pixels: int) -> bool:
+        """Whether a medium of so many pixels may be decoded; if so, fewer are left."""
+        if pixels > self.pixels:
+            return False
+        self.pixels -= pixels
+        return True
+
+
 class MediaSource(Protocol):
     """A source of images and videos by their path in a folder of rows. Its methods return a reason as text where a file cannot be
     shown."""
@@ -82,34 +104,40 @@ class MediaSource(Protocol):
 class EmbeddedMedia:
     """Embeds images and videos in the page as data URLs."""
 
-    def __init__(self, folder: Path, budget: int) -> None:
-        """folder: the folder of the rows. budget: maximal characters of HTML for all media."""
-        self.folder, self.left = folder, budget
+    def __init__(self, folder: Path, budget: int, decoding: Decoding | None = None) -> None:
+        """folder: the folder of the rows. budget: maximal characters of HTML for all media. decoding: what may be decoded, also
+        of other sources of the page."""
+        self.folder, self.left, self.decoding = folder, budget, decoding or Decoding()
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
-        data = _read(self.folder, path, "png")
-        if data is None:
-            return "image is missing"
-        size = _size(data)
-        if size is None:
-            return "not a PNG"
+        size = _image_size(self.folder, path)
+        if isinstance(size, str):
+            return size
+        if self.left // among < LEAST:
+            return f"left out for size: {path}"
+        if not self.decoding.spend(size[0] * size[1]):
+            return f"left out for time: {path}"
         try:
+            data = contents(self.folder / path, MAX_FILE)
             for kind, fitting in _smaller(data, (*LARGE, *SIDES) if large else SIDES):
                 if len(src := _embedded(kind, fitting)) <= self.left // among:
                     self.left -= len(src)
                     return Still(src, *size)
-        except UserError:
+        except (OSError, UserError):
             return f"not an image: {path}"
         return f"left out for size: {path}"
 
     def film(self, path: str) -> Film | str:
-        data = _read(self.folder, path, "webp")
-        if data is None:
-            return "video is missing"
+        data = _video(self.folder, path, self.left * 3 // 4)
+        if isinstance(data, str):
+            return data
         if len(src := _embedded("webp", data)) > self.left:
             return f"left out for size: {path}"
-        video = _film(data, path, src)
-        self.left -= 0 if isinstance(video, str) else len(video.src) + len(video.rest)
+        shown = _decoded(data, path, self.decoding)
+        if isinstance(shown, str):
+            return shown
+        video = Film(src, _embedded("webp", _at_rest(shown)), *shown[0][0].size, len(shown))
+        self.left -= len(video.src) + len(video.rest)
         return video
 
 
@@ -122,38 +150,89 @@ class LinkedMedia:
     """Path of a file in the folder -> its address."""
     frames: Callable[[str], str]
     """Path of a video in the folder -> its `Film.frames`."""
+    decoding: Decoding = field(default_factory=Decoding)
+    """What may be decoded, also of other sources of the page."""
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
-        data = _read(self.folder, path, "png", most=24)
-        if data is None:
-            return "image is missing"
-        size = _size(data)
-        if size is not None and size[0] * size[1] > LARGEST:  # a browser would need hundreds of megabytes
-            return f"too large to be shown: {size[0]:,} by {size[1]:,} pixels"
-        return "not a PNG" if size is None else Still(self.link(path), *size)
+        size = _image_size(self.folder, path)  # a browser would need hundreds of megabytes for a larger one
+        return size if isinstance(size, str) else Still(self.link(path), *size)
 
     def film(self, path: str) -> Film | str:
-        data = _read(self.folder, path, "webp")
-        if data is None:
+        if not _is_name(path, "webp"):
             return "video is missing"
         try:
-            shown = webp.decode_webp(data, path)
-        except UserError:
-            return f"not a video: {path}"
-        ms = tuple(ms for _, ms in shown)
-        return Film(self.link(path), self.frames(path) + "&n=0", *shown[0][0].size, len(shown), self.frames(path), ms)
+            about = (self.folder / path).stat(follow_symlinks=False)
+        except OSError:
+            return "video is missing"
+        if self.decoding.pixels <= 0:
+            return f"left out for time: {path}"
+        found = _played(self.folder, path, (about.st_ino, about.st_size, about.st_mtime_ns))
+        if isinstance(found, str):
+            return found
+        width, height, ms = found
+        self.decoding.pixels -= width * height * len(ms)
+        return Film(self.link(path), self.frames(path) + "&n=0", width, height, len(ms), self.frames(path), ms)
 
 
-def _read(folder: Path, path: str, suffix: str, most: int = -1) -> bytes | None:
-    """The first `most` bytes of a file, all by default; None if it does not exist or its name is not allowed."""
+@functools.lru_cache(maxsize=4096)
+def _played(folder: Path, path: str, stamp: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]] | str:
+    """(width, height, milliseconds of each frame) of a video, or why there is none. stamp: of the file, changes with it."""
+    data = _video(folder, path)
+    shown = data if isinstance(data, str) else _decoded(data, path)
+    return shown if isinstance(shown, str) else (*shown[0][0].size, tuple(ms for _, ms in shown))
+
+
+def _is_name(path: str, suffix: str) -> bool:
+    """Whether a path is that of a file as run folders have them."""
     name = _NAME.fullmatch(path)
-    if name is None or name[1] != suffix:
-        return None
+    return name is not None and name[1] == suffix
+
+
+def _image_size(folder: Path, path: str) -> tuple[int, int] | str:
+    """(width, height) in pixels of a PNG, from its header; or why it can't be shown."""
+    if not _is_name(path, "png"):
+        return "image is missing"
     try:
         with open_regular_file(folder / path) as file:
-            return file.read(most)
+            size = _size(file.read(24))
     except OSError:
-        return None
+        return "image is missing"
+    if size is None:
+        return "not a PNG"
+    return f"too large to be shown: {size[0]:,} by {size[1]:,} pixels" if size[0] * size[1] > LARGEST else size
+
+
+def _video(folder: Path, path: str, most: int = MAX_FILE) -> bytes | str:
+    """The bytes of a video, or why it can't be shown. most: its largest size."""
+    if not _is_name(path, "webp"):
+        return "video is missing"
+    try:
+        return contents(folder / path, max(1, most))
+    except OSError as error:
+        return f"left out for size: {reason(error)}" if error.errno == errno.EFBIG else "video is missing"
+
+
+_ONE_VIDEO = threading.Lock()
+"""Held while a video is decoded, which may take hundreds of megabytes: a server answers many requests at a time."""
+
+
+def video_frames(data: bytes, name: str) -> list[tuple[Image, int]]:
+    """(frame, duration in milliseconds) of a video, one video at a time. Raises UserError as `decode_webp`."""
+    with _ONE_VIDEO:
+        return webp.decode_webp(data, name)
+
+
+def _decoded(data: bytes, path: str, decoding: Decoding | None = None) -> list[tuple[Image, int]] | str:
+    """(frame, duration in milliseconds) of a video, or why it can't be shown."""
+    if decoding and decoding.pixels <= 0:
+        return f"left out for time: {path}"
+    try:
+        shown = video_frames(data, path)
+    except UserError:
+        return f"not a video: {path}"
+    if decoding:
+        decoding.pixels -= sum(frame.width * frame.height for frame, _ in shown)
+    return shown
 
 
 def _size(png: bytes) -> tuple[int, int] | None:
@@ -168,13 +247,14 @@ def _smaller(png: bytes, sides: tuple[int, ...]) -> Iterator[tuple[str, bytes]]:
     """Yields (format, data) of ever smaller versions of an image. sides: longer sides in pixels."""
     if len(png) <= EXACT:
         yield "png", png
+    image = load_image(png)
     for side in sides:
-        jpeg = _jpeg(png, side)
+        jpeg = _jpeg(image, side)
         yield ("jpeg", jpeg) if len(jpeg) < len(png) else ("png", png)
 
 
-def _jpeg(png: bytes, side: int) -> bytes:
-    small = load_image(png)
+def _jpeg(image: Image, side: int) -> bytes:
+    small = image.copy()
     small.thumbnail((side, side))
     small.save(out := io.BytesIO(), "JPEG", quality=82)
     return out.getvalue()
@@ -182,14 +262,6 @@ def _jpeg(png: bytes, side: int) -> bytes:
 
 def _embedded(kind: str, data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def _film(data: bytes, path: str, src: str) -> Film | str:
-    try:
-        shown = webp.decode_webp(data, path)
-    except UserError:
-        return f"not a video: {path}"
-    return Film(src, _embedded("webp", _at_rest(shown)), *shown[0][0].size, len(shown))
 
 
 def _at_rest(shown: list[tuple[Image, int]]) -> bytes:

@@ -21,6 +21,7 @@ from mmrl.api.signals import write_to_terminal
 from mmrl.config.sections import Training
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.ui.report.eta import TimeEstimator
+from mmrl.ui.report.output import RunOutput
 from mmrl.ui.report.terminal_panel import STOPPING, Sample, Seen, figure, panel, shown_metrics
 from mmrl.ui.report.text import duration, visible
 
@@ -37,7 +38,7 @@ class Show:
         """stages: all stages of the run. folder: the run folder; the panel shows its rollouts if this machine sees it.
         quiet: print only notes."""
         # a log may accept colours (FORCE_COLOR) but no redrawing
-        self.console = console or Console(force_interactive=None if sys.stdout.isatty() else False)
+        self.console = console or RunOutput(force_interactive=None if sys.stdout.isatty() else False)
         if not self.console.encoding.startswith("utf") and isinstance(self.console.file, io.TextIOWrapper):
             self.console.file.reconfigure(errors="replace")  # an unencodable character must not end a run
         self.folder, self.quiet = folder, quiet

@@ -6,14 +6,16 @@ import datetime
 import math
 import os
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.run_folder import validated
-from mmrl.run_folder.files import contents
+from mmrl.run_folder.bounded import CONFIG
+from mmrl.run_folder.excerpt import read_excerpt
+from mmrl.run_folder.files import contents, reason
 from mmrl.run_folder.metrics import PARTS
-from mmrl.run_folder.reader import RunData, read_run
+from mmrl.run_folder.reader import RunData
 from mmrl.run_folder.writer import ENDED, RunFolder
 from mmrl.ui.report import alarms, episodes, evaluations
 from mmrl.ui.report.charts import boundaries, curves, evaluation_card, stages
@@ -24,20 +26,21 @@ from mmrl.ui.report.text import count, duration, esc
 
 CARDS = 6
 """Maximal number of tasks that get a card each; with more tasks the table replaces the cards."""
+NOTES, CHAIN, BARS = 20, 100, 50
+"""Maximal number of lines about what is left out, of stages in the header, and of figures in a row."""
 PACKAGES = ("torch", "transformers", "torchvision", "peft", "vllm", "numpy", "pillow", "datasets")
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """Write `report.html` into the folder of a finished or running run and return its path. Raises UserError if it is no run."""
-    run = validated.run(read_run(run_dir))
-    return RunFolder.open(run_dir).report(page(run))
+    run = read_excerpt(run_dir)
+    return RunFolder(run.path).report(page(run))
 
 
 def page(run: RunData) -> str:
     """The whole report as HTML."""
     name = run.path.resolve().name
-    parts = (
-        _header(run, name),
+    parts = [
         _headline(run),
         evaluations.section(run),
         episodes.section(run),
@@ -45,8 +48,9 @@ def page(run: RunData) -> str:
         curves(run.steps),
         gallery(run),
         _details(run),
-    )
-    written = f"Written by mmrl {esc(run.manifest.get('mmrl', ''))}. All numbers are in <code>metrics.jsonl</code>."
+    ]
+    parts[:0] = [_header(run, name), _left_out(run)]  # the parts before have noted what they leave out
+    written = f"Written by mmrl {esc(run.manifest.get('mmrl', ''), 100)}. All numbers are in <code>metrics.jsonl</code>."
     return document(name, "\n".join(parts), written)
 
 
@@ -54,20 +58,29 @@ def _header(run: RunData, name: str) -> str:
     ended = any(row.get("where") == ENDED for row in run.errors)
     status = str(run.summary.get("status", "finished")) if run.summary is not None else "failed" if ended else "not finished"
     kind = {"finished": "good", "failed": "bad"}.get(status, "warn")
-    ran = stages(run.steps, run.config.get("stages") or ())
+    ran = stages(run.steps, run.config.get("stages") or (), run.every)
     chain = "".join(
-        f"<li>{', '.join(esc(name) for name in (stage, algorithm) if name)}, <b>{count(n, 'step')}</b></li>"
-        for stage, algorithm, n in ran
+        f"<li>{', '.join(esc(name, 200) for name in (stage, algorithm) if name)}, <b>{count(n, 'step')}</b></li>"
+        for stage, algorithm, n in ran[:CHAIN]
     )
+    chain += f"<li>{count(len(ran) - CHAIN, 'more stage')}</li>" if len(ran) > CHAIN else ""
     chain = f'<ol class="chain">{chain}</ol>' if chain else '<p class="hint">No step is recorded yet.</p>'
     machine = run.manifest.get("machine") or {}
     gpus = [str(gpu) for gpu in machine.get("gpus") or []]
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.get('cpu')}, {machine.get('cores')} cores"
     when, seed = _date(run.manifest.get("started")), run.manifest.get("seed")
     return (
-        f'<header><p class="brand">mmrl run</p><h1>{esc(name)} <span class="status {kind}">{esc(status)}</span></h1>{chain}'
-        f'<p class="hint">{esc(when)} on {esc(where)}, seed {esc(seed)}</p></header>'
+        f'<header><p class="brand">mmrl run</p><h1>{esc(name)} <span class="status {kind}">{esc(status, 100)}</span></h1>{chain}'
+        f'<p class="hint">{esc(when)} on {esc(where, 300)}, seed {esc(seed, 100)}</p></header>'
     )
+
+
+def _left_out(run: RunData) -> str:
+    """What the report does not show of the run folder, because it is damaged or too large; empty if it shows all."""
+    lines = list(dict.fromkeys(run.left_out))
+    more = [f"and {len(lines) - NOTES:,} more"] if len(lines) > NOTES else []
+    items = "".join(f"<li>{esc(line, 600)}</li>" for line in (*lines[:NOTES], *more))
+    return f'<section class="card left-out"><h2>Left out</h2><ul>{items}</ul></section>' if items else ""
 
 
 def _headline(run: RunData) -> str:
@@ -150,7 +163,7 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     n = f", {count(last['n'], 'prompt')}" if isinstance(last.get("n"), int) else ""
     extra = "".join(
         f"<span>{esc(name.removeprefix('episode/').replace('_', ' '))} <b>{number(value)}</b></span>"
-        for name, value in (last.get("extra") or {}).items()
+        for name, value in islice((last.get("extra") or {}).items(), BARS)
         if isinstance(value, int | float)
     )
     facts = f'<p class="facts">{extra}</p>' if extra else ""
@@ -164,13 +177,13 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def _tiles(run: RunData) -> str:
     """The card of small figures (time, steps, reward, memory, errors) and the bar of time by part."""
     summary = run.summary or {}
-    seconds = summary.get("seconds") or _seconds(run.steps)
+    seconds = summary.get("seconds") or _seconds(run.steps, run.every)
     seconds = {key: value for key, value in seconds.items() if isinstance(value, int | float)}
     total = seconds.pop("total", None) or (run.steps[-1]["time"] if run.steps else 0.0)
     if seconds and not run.summary and total > sum(seconds.values()):
         seconds["between steps"] = total - sum(seconds.values())  # evaluations and checkpoints
     rewards = [y for row in run.steps if isinstance(y := row["metrics"].get("reward/mean"), int | float)]
-    tiles = [("Wall time", duration(total)), ("Steps", f"{len(run.steps):,}")]
+    tiles = [("Wall time", duration(total)), ("Steps", f"{len(run.steps) * run.every:,}")]
     if rewards:
         some = max(len(rewards) // 10, 1)
         tiles.append(("Reward, first to last", f"{_mean(rewards[:some]):.2f} &rarr; {_mean(rewards[-some:]):.2f}"))
@@ -187,7 +200,7 @@ def _time_bar(seconds: Mapping[str, float]) -> str:
     whole = sum(seconds.values())
     if whole <= 0:
         return ""
-    names = [*(name for name in PARTS if name in seconds), *(name for name in seconds if name not in PARTS)]
+    names = [*(name for name in PARTS if name in seconds), *(name for name in seconds if name not in PARTS)][:BARS]
     parts = [(name, seconds[name], min(i + 1, 8)) for i, name in enumerate(names) if seconds[name] > 0]
     bar = "".join(
         f'<i class="s{color}" style="flex-grow:{value / whole:.4f}" title="{esc(name)}"></i>' for name, value, color in parts
@@ -199,13 +212,14 @@ def _time_bar(seconds: Mapping[str, float]) -> str:
     return f'<h3>Where the time went</h3><div class="bar">{bar}</div><ul class="legend">{keys}</ul>'
 
 
-def _seconds(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Part -> seconds, summed over the steps' `time/...` metrics, for a run without a summary."""
+def _seconds(steps: Sequence[Mapping[str, Any]], every: int) -> dict[str, float]:
+    """Part -> seconds, summed over the steps' `time/...` metrics, for a run without a summary. every: of how many steps one is
+    given."""
     sums: dict[str, float] = {}
     for row in steps:
         for key, value in row["metrics"].items():
             if key.startswith("time/") and key != "time/step" and isinstance(value, int | float):
-                sums[key.removeprefix("time/")] = sums.get(key.removeprefix("time/"), 0.0) + value
+                sums[key.removeprefix("time/")] = sums.get(key.removeprefix("time/"), 0.0) + every * value
     return sums
 
 
@@ -227,7 +241,10 @@ def _details(run: RunData) -> str:
         "system": machine.get("system", "unknown"),
     }
     rows = "".join(f"<div><dt>{esc(name)}</dt><dd>{esc(str(value), 400)}</dd></div>" for name, value in facts.items())
-    config = esc(contents(run.path / "config.toml").decode(errors="replace"), 50_000)
+    try:
+        config = esc(contents(run.path / "config.toml", CONFIG).decode(errors="replace"), 50_000)
+    except OSError as error:
+        config = esc(reason(error))
     return (
         '<section class="details"><h2>Reproduce this run</h2>'
         f'<details class="card"><summary>Machine and versions</summary><dl class="facts-table">{rows}</dl></details>'

@@ -48,7 +48,8 @@ class Curves {
   async begin() {
     this.trouble = el("div", {}, el("p", { class: "empty" }, "Loading ..."));
     this.sections = el("div", {});
-    this.place.append(this.trouble, this.sections);
+    this.left = el("ul", { class: "notes", id: "left-out" });
+    this.place.append(this.trouble, this.left, this.sections);
     if (!(await this.#read())) return;
     this.controls = new Controls(this);
     this.place.prepend(this.controls.card);
@@ -95,11 +96,13 @@ class Curves {
       for (const run of this.runs) Object.assign(run, plan.runs.find(({ name }) => name === run.name));
       this.evals = new Map(this.runs.map(({ name }) => [name, plan.evals[name]]));
       this.plan = plan.sections;
+      this.leftOut = plan.left_out;
     } catch (error) {
       this.trouble.replaceChildren(problem("The curves", error, () => location.reload()));
       return false;
     }
     this.trouble.replaceChildren();
+    this.left.replaceChildren(...this.leftOut.map((line) => el("li", {}, line)));
     for (const { charts } of this.plan) for (const { keys } of charts) for (const key of keys) this.known.add(key);
     this.#lay();
     return true;
