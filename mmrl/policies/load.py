@@ -14,7 +14,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind, read_settings
 from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
-from mmrl.registry.importing import FILLED, check_options
+from mmrl.registry.importing import FILLED, check_options, check_types
 
 
 def make_policy(config: PolicyConfig, **given: Any) -> Policy:
@@ -24,6 +24,7 @@ def make_policy(config: PolicyConfig, **given: Any) -> Policy:
     kind, options = registry.target(spec), checked_options(config, spec)
     with plugin_errors(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)
+    check_types("policy.options.", kind, options)  # afterwards, since a policy's own checks say more
     _refuse_incomplete(spec, lacking(policy))
     return policy
 

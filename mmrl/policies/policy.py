@@ -53,6 +53,11 @@ class Policy:
         return 1
 
     @property
+    def continuous_dims(self) -> int:
+        """Number of normal distributions that an action is drawn from, one for each of its numbers; 0 if choices are discrete."""
+        return 0
+
+    @property
     def exact_sampler(self) -> bool:
         """Whether samples come from the same forward pass as updates, so that their log-probabilities are the learner's."""
         return False

@@ -20,29 +20,7 @@ from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.pi0 import tiny as pi0_tiny
 from mmrl.policies.pi0.loading import check_model
 from mmrl.policies.pi0.model import Pi0
-
-MODEL = "tiny:pi0:hidden=32,layers=2,chunk=5"
-TEXTS = ["pick up the red cube", "push it", "stack the ball on the yellow box", "x"]
-SEEDS, CALLS = torch.arange(50, 54), torch.arange(4)
-DRAW = CallRandomness(seeds_n=SEEDS, calls_n=CALLS)
-
-
-def seen(n=4, seed=0):
-    noise = torch.Generator().manual_seed(seed)
-
-    def picture(height, width):
-        return torch.randint(0, 256, (n, height, width, 3), dtype=torch.uint8, generator=noise)
-
-    return Observation(
-        images={"front": picture(64, 64), "wrist": picture(40, 64)},
-        state=torch.randn(n, 6, generator=noise),
-        instructions=TEXTS[:n],
-    )
-
-
-def pi0(model=MODEL, attention="sdpa", dtype="float32", lora=None, source=None, **options):
-    config = PolicyConfig(model=model, kind="pi0", attn_implementation=attention, dtype=dtype, lora=lora)
-    return Pi0(config, seed=1, source=source, **{"dims": 3, "chunk": 2, "state": 6, **options})
+from pi0_cases import CALLS, DRAW, MODEL, SEEDS, moved, pi0, seen
 
 
 def calls(shown, choices, chunk=2):
@@ -238,13 +216,6 @@ def test_a_critics_gradient_is_cut_where_it_says_so(detach):
 
 
 # -- weights --------------------------------------------------------------------------------------------------------------
-
-
-def moved(policy, by=0.05):
-    with torch.no_grad():
-        for _, p in policy.parameters():
-            p.add_(by * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)).to(p.dtype))
-    return policy
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

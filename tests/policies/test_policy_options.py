@@ -4,7 +4,9 @@ import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies import load
 from mmrl.policies.load import make_policy
+from mmrl.registry import plugins
 
 SMALL = {"kind": "robotics/small", "model": "mlp"}
 CNN = {"kind": "robotics/small", "model": "cnn"}
@@ -64,3 +66,30 @@ def test_what_cannot_be_meant(policy, options, message):
     with pytest.raises(UserError, match=f"^policy.options.*{message}") as error:
         make_policy(PolicyConfig(**policy, options=options))
     assert error.value.__cause__ is None, "nothing was raised before"
+
+
+def test_a_policy_without_checks_of_its_own_takes_no_switch_for_a_number(monkeypatch):
+    """Python's `True` is a whole number. The types are checked for every policy, before it is loaded and afterwards."""
+    made = []
+
+    def plain(config, *, width: int = 3, scale: float = 1.0, wide: bool = False, source=None, device="cpu", seed=0):
+        made.append((width, scale, wide))
+        return Whole()
+
+    registry = plugins.registry()
+    monkeypatch.setattr(type(registry), "target", lambda self, spec: plain)
+    monkeypatch.setattr(load, "lacking", lambda *_: [])
+    for options, message in (
+        ({"width": True}, "policy.options.width = True must be a whole number"),
+        ({"scale": False}, "policy.options.scale = False must be a number"),
+        ({"wide": 1}, "policy.options.wide = 1 must be true or false"),
+    ):
+        with pytest.raises(UserError, match=f"^{message}$"):
+            make_policy(PolicyConfig(**SMALL, options=options))
+    made.clear()
+    make_policy(PolicyConfig(**SMALL, options={"width": 5, "scale": 2, "wide": True}))
+    assert made == [(5, 2, True)]
+
+
+class Whole:
+    """Stands for a policy."""

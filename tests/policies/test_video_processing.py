@@ -4,6 +4,7 @@ frames, in prompts, in later turns, and packed behind a shared prompt."""
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from transformers.video_utils import VideoMetadata
@@ -215,6 +216,26 @@ def test_limits_are_kept(files):
     assert read.media["video_grid_thw"].tolist() == [[2, 2, 2]]  # three seconds at one frame each, two frames a step
     many = policy.encode(Prompt(messages=[user_message("x", Clip(path=files[0], count=20))]))
     assert many.media["video_grid_thw"][0, 0] == 2
+
+
+@pytest.mark.parametrize("frames", [12, 24, 48, 96])
+def test_times_of_frames_are_those_of_vllm(frames):
+    """vLLM 0.32, `Qwen2_5_VLForConditionalGeneration.iter_mm_grid_thw`: frame t is at int(t * tokens_per_second * seconds per
+    grid), in float64. Five seconds in so many frames have times that are whole numbers but for rounding."""
+    vlm = cases.policy("qwen2_5_vl")
+    config = vlm.model.config
+    grid, seconds = torch.tensor([[frames // 2, 2, 2]]), torch.tensor([2 / (frames / 5.0)])
+    ids = torch.tensor([5, config.vision_start_token_id, *[config.video_token_id] * (frames // 2), config.vision_end_token_id])
+    encoded = {
+        "video_grid_thw": grid,
+        "second_per_grid_ts": seconds,
+        "mm_token_type_ids": 2 * (ids == config.video_token_id)[None],
+    }
+    found = vlm.family.positions(ids, encoded)
+    per_grid = seconds[0].item() * config.vision_config.tokens_per_second
+    wanted = (np.arange(frames // 2) * per_grid).astype(np.int64)
+    assert (found[0, 2:-1] - 2).tolist() == wanted.tolist()
+    assert found[1:, 2:-1].unique().tolist() == [2] and found[:, -1].unique().tolist() == [3 + wanted.max()]
 
 
 def test_models_that_see_no_videos_say_so(tmp_path, files):

@@ -19,7 +19,7 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
-from mmrl.policies.acting.heads import Head
+from mmrl.policies.acting.heads import Head, Tokens
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
 from mmrl.policies.acting.units import Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
@@ -76,6 +76,10 @@ class ActingPolicy(Policy):
     """The data's gripper convention, a key of `units.GRIPPERS`."""
     units: Units | None = None
     """Units of the simulator, for a policy with statistics; `fits` sets them."""
+
+    @property
+    def continuous_dims(self) -> int:
+        return 0 if isinstance(self.head, Tokens) else self.dims
 
     @property
     def ahead(self) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
@@ -16,6 +18,7 @@ from mmrl.policies.names import refuse_path
 from mmrl.policies.pi0 import tiny
 
 CURE = "give a folder or hub name of a pi0 that transformers loads, or tiny:pi0"
+EMBEDDING = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 TOKENIZER_CURE = "set policy.options.tokenizer to that of PaliGemma, such as google/paligemma-3b-pt-224, or a folder with it"
 
 
@@ -48,8 +51,10 @@ def load_model(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tu
         return tiny.build(pi0_class(), dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
     settings = _settings(name)
     try:
+        saved = lerobot_file(name)
         model, report = pi0_class().from_pretrained(
-            name,
+            None if saved else name,
+            state_dict=_lerobot_weights(saved) if saved else None,
             config=settings,
             dtype=dtype,
             attn_implementation=config.attn_implementation,
@@ -62,6 +67,30 @@ def load_model(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tu
     if missing:
         raise UserError(f"{name!r} lacks {len(missing)} of pi0's weights, such as {missing[0]}: {CURE}", key="policy.model")
     return model, _tokenizer(name, tokenizer)
+
+
+def lerobot_file(name: str) -> Path | None:
+    """The weights of a policy that LeRobot saved, whose names begin with `model.`; None for other checkpoints, such as those on
+    the hub that were converted from openpi's."""
+    from transformers.utils import cached_file
+
+    if name.startswith("tiny:"):
+        return None
+    found = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False)
+    if found is None:
+        return None
+    with safe_open(found, "pt") as file:
+        names = file.keys()
+    return Path(found) if any(key.startswith("model.paligemma_with_expert.") for key in names) else None
+
+
+def _lerobot_weights(file: Path) -> dict[str, torch.Tensor]:
+    """The weights under the names of the checkpoints on the hub, which transformers knows. Those hold the embedding as `lm_head`.
+    LeRobot saves it under its own name, and a head besides that pi0 never uses."""
+    weights = {key.removeprefix("model."): tensor for key, tensor in load_file(file).items()}
+    if EMBEDDING in weights:
+        weights["paligemma_with_expert.paligemma.lm_head.weight"] = weights.pop(EMBEDDING)
+    return weights
 
 
 def skeleton(name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import pad
+from torch.nn.functional import interpolate, pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
@@ -25,15 +25,16 @@ from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Chains
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.saved_policy import SETTINGS
+from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
-from mmrl.policies.pi0.loading import check_model, load_model, skeleton
+from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton
 from mmrl.policies.resizing import center_crop, resize
 
 NOISY = ("all", "one")
+RESIZES = ("openpi", "lerobot")
 EMPHASIS = 1.5
 """`Chains.emphasis`: pi0 was trained at times from Beta(1.5, 1) (Black et al., appendix B)."""
 
@@ -101,7 +102,7 @@ class Pi0(ActingPolicy):
     value depends on no noise and needs no chain; a mean over the action tokens, as in pi_RL, would.
     """
 
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras", "resize"})
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
     head: Any
     model: Any
@@ -122,6 +123,7 @@ class Pi0(ActingPolicy):
         prompt: str = "{instruction}",
         cameras: Sequence[str] = (),
         crop: float = 1.0,
+        resize: str = "auto",
         tokenizer: str = "",
         statistics: str | Mapping[str, Any] = "",
         statistics_key: str = "",
@@ -131,9 +133,12 @@ class Pi0(ActingPolicy):
         """dims: numbers of an action. chunk: actions of a call, the first of those that the network predicts. state: numbers of
         the state that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
         cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its middle that is kept.
+        resize: `openpi`, with antialiasing; `lerobot`, without; `auto`: as the checkpoint was trained, see `lerobot_file`.
         tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key, statistics_kind,
         gripper: normalisation of its numbers, see `units.load_statistics`."""
         _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
+        if resize not in ("auto", *RESIZES):
+            raise UserError(f"policy.options.resize = {resize!r:.60} is unknown: choose one of auto, {', '.join(RESIZES)}")
         options.check_integer("state", state, 0, 100_000)
         options.check_texts("cameras", cameras)
         options.check_text("tokenizer", tokenizer)
@@ -160,6 +165,9 @@ class Pi0(ActingPolicy):
         self.side, self.picture_tokens = eye.image_size, (eye.image_size // eye.patch_size) ** 2
         self._read: dict[tuple[str, int], list[int]] = {}
         given = source or Path(config.model)
+        if resize == "auto":
+            resize = read_settings(given).get("resize", "lerobot" if lerobot_file(name) else "openpi")
+        self.resize = resize
         if (given / SETTINGS).is_file():
             self.load(given)
 
@@ -184,7 +192,7 @@ class Pi0(ActingPolicy):
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "pi0", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
         found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
-        return found | {"prompt": self.text, "crop": self.crop}
+        return found | {"prompt": self.text, "crop": self.crop, "resize": self.resize}
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = {(track.instruction, len(self.cameras or track.images)) for track in tracks}
@@ -196,7 +204,7 @@ class Pi0(ActingPolicy):
     # -- reading ----------------------------------------------------------------------------------------------------------
 
     def _pictures(self, seen: Observation) -> torch.Tensor:
-        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and padded with black, as in openpi."""
+        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and padded with black."""
         if not seen.images:
             raise UserError("the simulator shows no picture, and pi0 needs one: give it a camera")
         names = self.cameras or list(seen.images)
@@ -205,7 +213,7 @@ class Pi0(ActingPolicy):
                 raise UserError(
                     f"policy.options.cameras has {name!r}, which the simulator doesn't have: it has {', '.join(seen.images)}"
                 )
-        found = [_framed(seen.images[name].to(self.device), self.crop, self.side) for name in names]
+        found = [_framed(seen.images[name].to(self.device), self.crop, self.side, self.resize) for name in names]
         return torch.stack(found, 1).to(self._dtype)
 
     def _ids(self, instruction: str, pictures: int) -> list[int]:
@@ -342,14 +350,18 @@ class Pi0(ActingPolicy):
         yield from ()
 
 
-def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor:
-    """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]."""
+def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int, how: str) -> torch.Tensor:
+    """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]. how: one of `RESIZES`; openpi's JAX code resizes as Pillow
+    does, LeRobot's `resize_with_pad_torch` interpolates between neighbouring pixels even where it shrinks."""
     pictures = center_crop(pictures_nHWC.permute(0, 3, 1, 2), crop)
     ratio = max(pictures.shape[2:]) / side
     high, wide = (min(side, max(1, int(s / ratio))) for s in pictures.shape[2:])
-    inner = resize(pictures, high, wide, "bilinear")
+    if how == "lerobot":
+        inner = interpolate(pictures.float(), (high, wide), mode="bilinear", align_corners=False)
+    else:
+        inner = resize(pictures, high, wide, "bilinear").float()
     top, left = (side - high) // 2, (side - wide) // 2
-    return pad(inner.float() / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
+    return pad(inner / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
 
 
 def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:

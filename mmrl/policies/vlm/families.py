@@ -27,6 +27,8 @@ class Family:
     """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
     completion_type = 0
     """Value of `token_type_ids` and the like for a completion's tokens."""
+    has_turns = True
+    """A conversation may go on after an answer."""
     frame = CoordinateFormat.PIXELS
     """The format in which the family writes coordinates."""
 
@@ -124,9 +126,12 @@ class Family:
 
 
 class PaliGemma(Family):
-    """PaliGemma: token type 0 is the prompt, whose attention is bidirectional; a completion's must not be."""
+    """PaliGemma: token type 0 is the prompt, whose attention is bidirectional; a completion's must not be.
+
+    A second turn would make the first answer part of a prompt, and the update would see its tokens in both directions."""
 
     completion_type = 1
+    has_turns = False
 
 
 class InternVL(Family):
@@ -202,6 +207,8 @@ class Qwen25VL(PrefixFamily):
         seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
         if not seen:
             return torch.arange(len(ids_S)).expand(3, -1)
+        if "second_per_grid_ts" in seen:  # in float64, as vLLM computes times: float32 rounds some to the position before
+            seen["second_per_grid_ts"] = torch.as_tensor(seen["second_per_grid_ts"]).double()
         types = encoded["mm_token_type_ids"]
         return after_media(self.model.model.get_rope_index(ids_S[None], mm_token_type_ids=types, **seen)[0][:, 0], types[0])
 
@@ -284,6 +291,10 @@ FAMILIES: dict[str, type[Family]] = {
     "internvl": InternVL,
     "paligemma": PaliGemma,
 }
+
+
+UNSUPPORTED = {"mllama": "it reads pictures by cross-attention, which can't be trained here: choose another model"}
+"""`model_type` -> why such a model is refused."""
 
 
 def family_of(model: Any, processor: Any) -> Family:

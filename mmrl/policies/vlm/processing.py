@@ -34,7 +34,7 @@ class PromptInputs:
     media: Mapping[str, torch.Tensor]
     """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
     token_types: Mapping[str, torch.Tensor]
-    """Keyword arguments [S] that do; a completion's tokens get 0."""
+    """Keyword arguments [S] that do, such as `mm_token_type_ids`; a completion's tokens get the family's `completion_type`."""
     clocks: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Times from which positions of videos were computed; needed by a sampler that computes them again."""
     image_sizes: tuple[tuple[int, int], ...] = ()
@@ -100,6 +100,8 @@ class PromptProcessor:
         inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
         """
         where = "an environment's reply"
+        if not self.family.has_turns:
+            raise UserError(one_turn(self.family))
         following, images, videos = self._loaded(where, messages)
         self._check_text(where, following)
         encoded = self._encode_text(where, self._after_an_answer(following), images, videos)
@@ -117,25 +119,46 @@ class PromptProcessor:
             steps = torch.arange(len(answered)).expand(len(positions), -1) + start
             positions = torch.cat([positions, steps, own + start + len(answered)], 1)
         per_token = _per_token(encoded, len(ids))
-        types = {
-            k: torch.cat([v, torch.full((len(answered),), self.family.completion_type, dtype=v.dtype), encoded[k][0]])
-            for k, v in inputs.token_types.items()
-            if k in encoded
-        }
-        media = concatenate(
-            [inputs.media, {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}], torch.device("cpu")
-        )
+        shown = {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}
+        if not can_join([inputs.media, shown]):
+            kind = self.family.model.config.model_type
+            raise UserError(
+                f"{where}: its pictures are processed into another number or size of tiles than the earlier ones, and a {kind} "
+                "model can't take both in one conversation: show pictures of one size, or choose another model"
+            )
+        types = {} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)}
         extended = PromptInputs(
             ids=torch.cat([inputs.ids, answered, ids]),
             positions=positions,
-            media=media,
-            token_types=types,
+            media=concatenate([inputs.media, shown], torch.device("cpu")),
+            token_types=self._types(inputs, len(answered), types, len(ids)),
             clocks=concatenate([inputs.clocks, _clocks(encoded)], torch.device("cpu")),
             image_sizes=(*inputs.image_sizes, *(i.size for i in images)),
             model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
             coordinate_format=inputs.coordinate_format,
         )
         return extended, tuple(ids.tolist())
+
+    def _types(
+        self, inputs: PromptInputs, answered: int, following: Mapping[str, torch.Tensor], length: int
+    ) -> dict[str, torch.Tensor]:
+        """The token types of a conversation, of an answer and of the reply to it. following, length: types and tokens of the
+        reply. A processor may give types only where it sees pictures; the other tokens are text."""
+
+        def types(known: torch.Tensor | None, count: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.full((count,), self.family.completion_type, dtype=dtype) if known is None else known
+
+        dtypes = {k: v.dtype for k, v in (*inputs.token_types.items(), *following.items())}
+        return {
+            k: torch.cat(
+                [
+                    types(inputs.token_types.get(k), len(inputs.ids), dtype),
+                    types(None, answered, dtype),
+                    types(following.get(k), length, dtype),
+                ]
+            )
+            for k, dtype in dtypes.items()
+        }
 
     def _after_an_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text of the chat template after an assistant's answer: its end, these messages, and the next turn's head. It is the
@@ -191,7 +214,8 @@ class PromptProcessor:
                 "video_metadata": [[_metadata(v) for v in videos]],
             }
         try:
-            encoded = self.processor(text=[text], images=list(images) or None, return_tensors="pt", **options)
+            # one list for the text, as from the chat template: some processors cut only a text's single picture into tiles
+            encoded = self.processor(text=[text], images=[list(images)] if images else None, return_tensors="pt", **options)
         except Exception as err:
             raise _unfit(where, err) from err
         return _tensors(encoded)
@@ -246,10 +270,34 @@ class PromptProcessor:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
+TRUE_SIZES = ("image_sizes", "pixel_attention_mask")
+"""Keyword arguments that tell a model which part of each picture is padding."""
+
+
+def can_join(media: Sequence[Mapping[str, torch.Tensor]]) -> bool:
+    """Whether `concatenate` is exact: the tensors differ along their first axis alone, or the model is told what is padding."""
+    shapes = [{m[k].shape[1:] for m in media if k in m} for k in {k for m in media for k in m}]
+    return all(len(found) == 1 for found in shapes) or any(name in m for m in media for name in TRUE_SIZES)
+
+
 def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.device) -> dict[str, torch.Tensor]:
-    """Join the media arguments of several prompts along their first axis; prompts without media add nothing."""
+    """Join the media arguments of several prompts along their first axis; prompts without media add nothing. Where the other axes
+    differ (tiles of a picture, its height and width), tensors are padded with zeros at their ends, as the processors do it."""
     keys = sorted({k for m in media for k in m})
-    return {k: torch.cat([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
+    return {k: _padded([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
+
+
+def _padded(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    shapes = {v.shape[1:] for v in tensors}
+    if len(shapes) == 1:
+        return torch.cat(list(tensors))
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    joined = tensors[0].new_zeros(sum(len(v) for v in tensors), *largest)
+    start = 0
+    for v in tensors:
+        joined[(slice(start, start + len(v)), *(slice(size) for size in v.shape[1:]))] = v
+        start += len(v)
+    return joined
 
 
 def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -278,6 +326,12 @@ def _metadata(footage: VideoFrames) -> Any:
     times = [round(1000 * t) for t in footage.times_s]
     total = max(round(1000 * footage.duration_s), 1)
     return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
+
+
+def one_turn(family: Family) -> str:
+    """Why a family can't have a second turn."""
+    kind = family.model.config.model_type
+    return f"a {kind} model gives one answer to a prompt and can't go on with an environment's reply: choose another model"
 
 
 def explained(error: BaseException) -> str:

@@ -13,21 +13,20 @@ from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig
 
 from mmrl.api.coordinates import ImageProcessing
-from mmrl.api.errors import UserError, shorten
+from mmrl.api.errors import UserError
 from mmrl.api.types import Message, Prompt, user_message
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import ForwardOutputs, MicroBatch
-from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, save_adapters
 from mmrl.policies.names import base_name, refuse_path
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.families import Family, family_of
+from mmrl.policies.vlm.loading import MODEL_CURE, load
 from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor, explained
 from mmrl.policies.vlm.vocabulary import check_teacher
 
-MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 ALIGNED = 16
 """Rows of a mask begin at multiples of this many numbers: torch's attention on GPUs copies masks whose rows don't."""
 LOGIT_CHUNK = 2**25
@@ -53,7 +52,7 @@ class VLM(Policy):
         self.lora = config.lora
         self.root: Sharded | None = None
         self.base = base_name(config.model, seed, tiny.full_name)
-        model, self.processor = _load(config, str(source) if source and not config.lora else config.model, seed)
+        model, self.processor = load(config, str(source) if source and not config.lora else config.model, seed)
         if config.lora:
             add_adapters(model, config.lora, seed)
             if source:
@@ -296,49 +295,3 @@ def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
     declared = model.generation_config.eos_token_id
     ids = set(declared if isinstance(declared, list) else [declared]) | {tokenizer.eos_token_id}
     return {i for i in ids if i is not None}
-
-
-def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
-    prepare_torchvision()
-    adapters, name = adapter_chain(name)
-    model, processor = _load_whole(config, name, seed)
-    for folder in reversed(adapters):
-        merge_saved_adapters(model, folder)
-    return model, processor
-
-
-def model_type(name: str) -> str:
-    """`model_type` in the config.json of a folder or hub name; empty if it can't be read."""
-    from transformers import PreTrainedConfig
-
-    try:
-        return str(PreTrainedConfig.get_config_dict(name)[0].get("model_type", ""))
-    except (OSError, ValueError, AttributeError):  # AttributeError: it holds no table
-        return ""  # loading reports the error
-
-
-def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
-    dtype = getattr(torch, config.dtype)
-    if name.startswith("tiny:"):
-        return tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    if model_type(name) == "openvla":
-        from mmrl.policies.openvla import model as openvla
-        from mmrl.policies.openvla import reading
-
-        whole = openvla.load(name, dtype, config.attn_implementation)
-        return whole, reading.load_processor(name, whole.config)
-    options = dict(trust_remote_code=config.trust_remote_code)
-    try:
-        model = AutoModelForImageTextToText.from_pretrained(
-            name, dtype=dtype, attn_implementation=config.attn_implementation, use_safetensors=True, **options
-        )
-        processor = AutoProcessor.from_pretrained(name, **options)
-    except Exception as err:
-        raise UserError(f"{name!r} can't be loaded: {shorten(err)[:300]}: {MODEL_CURE}", key="policy.model") from err
-    if processor.tokenizer.eos_token_id is None:
-        raise UserError(
-            f"{name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config", key="policy.model"
-        )
-    return model, processor

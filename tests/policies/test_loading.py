@@ -1,0 +1,101 @@
+"""Loading models: code that comes with a checkpoint, and what can't be loaded is one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from transformers.models.smolvlm import processing_smolvlm
+
+import other_families
+import vlm_cases as cases
+from mmrl.api.errors import UserError
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.loading import _reason
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.checks.parts import skeleton
+
+CONFIG = """
+from transformers import LlavaConfig
+
+class OwnConfig(LlavaConfig):
+    model_type = "own_vlm"
+"""
+MODEL = """
+from transformers import LlavaForConditionalGeneration
+from .configuration_own import OwnConfig
+
+class OwnForCausalLM(LlavaForConditionalGeneration):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A checkpoint whose model is code in its folder, registered for `AutoModelForCausalLM` alone."""
+    name = cases.llava(tmp_path / "own")
+    model = transformers.LlavaForConditionalGeneration.from_pretrained(name)
+    model.save_pretrained(name, save_original_format=False)
+    (tmp_path / "own" / "configuration_own.py").write_text(CONFIG)
+    (tmp_path / "own" / "modeling_own.py").write_text(MODEL)
+    settings = tmp_path / "own" / "config.json"
+    code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    changed = {"model_type": "own_vlm", "auto_map": code, "architectures": ["OwnForCausalLM"]}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | changed))
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    return name, model
+
+
+def test_code_that_registers_its_model_for_text_alone_loads(own):
+    name, model = own
+    config = PolicyConfig(model=name, trust_remote_code=True)
+    vlm = VLM(config)
+    assert type(vlm.model).__name__ == "OwnForCausalLM" and type(vlm.model).__module__.startswith("transformers_modules")
+    assert all(torch.equal(p, q) for (_, p), q in zip(vlm.parameters(), model.parameters(), strict=True))
+    inputs = vlm.encode(cases.prompt(1))
+    mine, theirs = (m(input_ids=inputs.ids[None], **inputs.media).logits for m in (vlm.model, model.eval()))
+    assert torch.equal(mine, theirs)
+    assert [n for n, _ in skeleton(config).named_parameters()] == [n for n, _ in vlm.parameters()]
+
+
+def test_code_of_a_checkpoint_runs_only_if_it_is_trusted(own):
+    with pytest.raises(UserError, match=r"it comes with code of its own: set policy\.trust_remote_code = true if") as told:
+        VLM(PolicyConfig(model=own[0]))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("qwen2_5_omni", "transformers has no qwen2_5_omni model that takes pictures and text and writes text: choose another"),
+        ("mllama", "is a mllama model: it reads pictures by cross-attention, which can't be trained here: choose another model"),
+    ],
+)
+def test_a_family_that_cannot_be_is_one_line(tmp_path, kind, message):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(UserError, match=message) as told:
+        VLM(PolicyConfig(model=str(tmp_path)))
+    assert str(told.value).startswith("policy.model: ") and "\n" not in str(told.value) and len(str(told.value)) < 400
+
+
+def test_a_processor_that_lacks_a_package_names_it(tmp_path, monkeypatch):
+    model, processor = other_families.smolvlm()
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    with pytest.raises(UserError, match=r"can't be loaded: it needs the Python package num2words: install num2words$") as told:
+        VLM(PolicyConfig(model=str(tmp_path)))
+    assert "\n" not in str(told.value)
+    monkeypatch.setattr(processing_smolvlm, "num2words", str)
+    assert VLM(PolicyConfig(model=str(tmp_path))).encode(cases.prompt(1)).media
+
+
+def test_the_package_that_code_imports_is_named():
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import no_such_package.inside  # noqa: F401
+    assert _reason(caught.value, "own") == "it needs the Python package no_such_package: install no_such_package"
+    other = ImportError("cannot import name 'x' from 'transformers'", name="transformers")
+    assert _reason(other, "own").startswith("cannot import name 'x' from 'transformers': give a folder")
