@@ -16,7 +16,7 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all test-pythons lint bench bench-gpu clean
+.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -55,6 +55,9 @@ lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
 	.venv/bin/python tests/support/contracts.py
+
+attack: $(STAMP)  ## bad input of all kinds against everything, half an hour: what was tried, what held, what fell
+	OMP_NUM_THREADS=1 .venv/bin/python tests/attack/run.py
 
 bench: $(STAMP)  ## list the benchmarks; NAME=... runs one
 ifdef NAME

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs from Debian what some tests use and pip can't bring: Chromium, for web pages and for the software Vulkan driver that comes
-# with it, a Chromium without windows, and a driver for it; Vulkan's loader; OSMesa, with which MuJoCo draws; what ManiSkill's
-# libraries link to. Tests skip what is missing and say so.
+# with it, a Chromium without windows, and a driver for it; Vulkan's loader; OSMesa, with which MuJoCo draws; what ManiSkill's libraries
+# link to; bubblewrap, which isolates verifiers. Tests skip what is missing and say so.
 # Needs root or sudo; does nothing where all is there.
 set -euo pipefail
 
@@ -12,6 +12,7 @@ command -v chromium chromium-browser google-chrome chrome >/dev/null || want+=(c
 command -v chromium-headless-shell chrome-headless-shell google-chrome chrome >/dev/null || want+=(chromium-headless-shell)
 command -v chromedriver >/dev/null || want+=(chromium-driver)
 fc-list 2>/dev/null | grep -q . || want+=(fonts-dejavu-core fontconfig)
+command -v bwrap >/dev/null || want+=(bubblewrap)
 has libvulkan.so.1 || want+=(libvulkan1)
 has libOSMesa.so || want+=(libosmesa6)
 has libX11.so.6 || want+=(libx11-6)

@@ -8,6 +8,9 @@ import numbers
 from collections.abc import Iterable, Iterator
 from typing import Any, Self, TypeGuard
 
+LONGEST = 2000
+"""Largest number of characters of a message for users."""
+
 
 class UserError(Exception):
     """An error that the user can fix. The message is one line: what is wrong, where, what to do.
@@ -24,7 +27,11 @@ class UserError(Exception):
         self.what, self.key = what, key
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.what}" if self.key else self.what
+        """The message in one line: blanks for line breaks, and ? for other characters that a terminal obeys or can't show, as in
+        a file's name. Of a message of more than `LONGEST` characters, such as with a huge option, the middle is left out."""
+        whole = f"{self.key}: {self.what}" if self.key else self.what
+        short = whole if len(whole) <= LONGEST else f"{whole[: LONGEST - 505]} ... {whole[-500:]}"
+        return short if short.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in short)
 
     def at(self, where: str) -> Self:
         """A copy whose message begins with where the error happened, such as a step."""

@@ -53,6 +53,9 @@ class VerifierSpec(Spec):
     """The function reads `case.images`; otherwise images are not sent to it."""
     rollout: bool = False
     """The function reads `case.rollout`."""
+    environment: tuple[str, ...] = ()
+    """Names of environment variables that it reads, such as an endpoint's key. Other variables that may be secret aren't given to
+    it; see docs/isolation.md."""
     model: bool = False
     """The target is a class that holds a model. It is made once, `target(**options)`, in its own process without a memory limit,
     and called with several cases at once: `(cases) -> [float | Score, ...]`. An optional static method

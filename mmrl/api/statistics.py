@@ -1,5 +1,6 @@
 """Confidence intervals, for evaluations and for plugins."""
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
+@functools.lru_cache(maxsize=256)
 def student(freedom: int, share: float = 0.95) -> float:
     """The t with P(|T| <= t) = share, for Student's T with `freedom` degrees of freedom (at least 1), to 1e-9."""
     low, high = 0.0, 1.0

@@ -6,7 +6,9 @@ The keys are in `mmrl.config.sections`. This module imports nothing heavy, so a 
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import stat
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -32,16 +34,29 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     return parse_config(read_toml(path), overrides, where=str(path))
 
 
+MAX_FILE = 2**20
+"""Bytes of a run file; the longest of ours has 3,000. A megabyte of TOML takes about a second to parse."""
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a folder: give the run file, for example {path / 'config.toml'}")
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        about = os.stat(path)
+        if stat.S_ISDIR(about.st_mode):
+            raise UserError(f"{path} is a folder: give the run file, for example {path / 'config.toml'}")
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe or a device may never end
+            raise UserError(f"run file {path} is a pipe or a device: save the text in a file")
+        if about.st_size > MAX_FILE:
+            raise UserError(f"run file {path} has {about.st_size:,} bytes, at most {MAX_FILE:,} are read: give a run file")
+        text = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"run file {path} does not exist: check the path, or write one (docs/run-files.md)") from None
     except OSError as err:
-        raise UserError(f"run file {path} can't be read: {err.strerror}: check its permissions") from None
+        raise UserError(f"run file {path} can't be read: {err.strerror}: check its path and permissions") from None
+    except ValueError:  # a null byte or half a surrogate pair; each Python says so in words of its own
+        raise UserError(f"run file {path} can't be read: its name has a character that no path can have: check it") from None
+    try:
+        return tomllib.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as err:
         raise UserError(f"run file {path} is not UTF-8 text (byte {err.start}): save it as UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as err:

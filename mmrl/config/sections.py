@@ -200,11 +200,14 @@ class JudgeConfig(Section):
     """`[judge]`: the processes in which verifiers run."""
 
     num_workers: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Number of parallel worker processes; verifiers that are models share one further process."""
+    """Number of parallel worker processes of each plugin; its verifiers that are models share one further process."""
     timeout_s: Rate | None = None
     """Time limit in seconds per case and verifier; by default each verifier's own."""
     memory_mb: Annotated[int, Field(ge=16, le=1_000_000)] = 512
     """Memory limit in MB of a worker beyond its imports, on Linux; a case that needs more fails. Models have no limit."""
+    isolation: Literal["process", "strict"] = "process"
+    """`strict`: workers run in a sandbox (bubblewrap), without a network and with files that can only be read. See
+    docs/isolation.md."""
     failure_limit: Share = 0.1
     """The run stops when more than this share of a step's scores failed."""
 
@@ -282,9 +285,10 @@ class LimitsConfig(Section):
     answer_collapse: Alarm = Alarm(warn=0.9)
     """Share of a step's completions that are the same text although their prompts have different answers."""
     length_growth: Alarm = Alarm(warn=4.0)
-    """Mean length, divided by that of the stage's first steps."""
+    """Mean length, divided by that of the stage's first steps. Lengths of episodes in simulators raise no alarm."""
     entropy_fall: Alarm = Alarm(warn=0.98)
-    """Decrease of the entropy, as a share of the entropy in the first steps."""
+    """Decrease of the entropy as a share of that in the first steps; of policies whose actions are normally distributed, decrease
+    of the standard deviation."""
     clip_share: Alarm = Alarm(warn=0.5)
     """Share of tokens without gradient because the loss clips them."""
     zero_std: Alarm = Alarm(warn=0.95)

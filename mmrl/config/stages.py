@@ -142,7 +142,8 @@ class RlStage(Training):
     epochs: Positive = 1
     """Number of passes over each step's completions; from the second on, the ratio is clipped."""
     minibatches: Positive = 1
-    """Number of mini-batches, and so of optimiser steps, per pass; each has its share of the prompts."""
+    """Number of mini-batches, and so of optimiser steps, per pass. Each has its share of the prompts, whose groups stay whole,
+    or, with a policy that acts, of its calls."""
     stop_kl: Rate | None = None
     """Skip the update of a mini-batch, and the step's later ones, if it shows a larger KL to the sampling policy than this, in
     nats per unit of `ratio`."""
@@ -164,6 +165,9 @@ class RlStage(Training):
     """Weight of the KL penalty against the reference model; 0: no penalty."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the KL from the sampled tokens (Schulman, Approximating KL). In the loss, k1 has no gradient on average."""
+    kl_bias_correction: bool = False
+    """Multiply the KL in the loss by the probability ratio, gradient included: with k3 the gradient is then that of KL(policy ||
+    reference), also off-policy (DeepSeek-V3.2, arXiv 2512.02556). TRL's default."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss, or subtract it from the reward of each token."""
     kl_target: Rate | None = None
@@ -225,6 +229,8 @@ class RlStage(Training):
 
     def smaller(self) -> RlStage:
         smaller = super().smaller()
+        if self.minibatches > self.prompts_per_step:  # which policies that act may have, and others not
+            smaller = smaller.model_copy(update={"minibatches": smaller.prompts_per_step + 1})
         return smaller.model_copy(update={"critic": self.critic.smaller()}) if self.critic else smaller
 
     @model_validator(mode="after")
@@ -251,11 +257,6 @@ class RlStage(Training):
                 raise ValueError(
                     f'condition and {key} = "{getattr(self, key)}" both change the prompts that are trained on: drop one'
                 )
-        if self.minibatches > self.prompts_per_step:
-            raise ValueError(
-                f"minibatches = {self.minibatches} is above prompts_per_step = {self.prompts_per_step}, and groups aren't split: "
-                "lower it"
-            )
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Self, get_args
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -58,13 +59,32 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_switches(cls, data: Any) -> Any:
-        """Refuse booleans for numbers, which Python accepts."""
+        """Refuse booleans for numbers, which Python accepts, also within lists and tables."""
         for key, value in data.items() if isinstance(data, dict) else ():
-            if isinstance(value, bool) and key in cls.model_fields and _is_number(cls.model_fields[key].annotation):
-                raise ValueError(f"{key} should be a number; found {value}")
+            if key in cls.model_fields and _has_switch(value, cls.model_fields[key].annotation):
+                found = f"a number; found {value}" if isinstance(value, bool) else "of numbers; found true or false among them"
+                raise ValueError(f"{key} should be {found}")
         return data
 
 
-def _is_number(annotation: Any) -> bool:
-    kinds = {getattr(kind, "__origin__", kind) for kind in (annotation, *get_args(annotation))}
-    return bool(kinds & {int, float}) and bool not in kinds
+def _has_switch(value: Any, annotation: Any) -> bool:
+    """Whether a value is a boolean, or a list or table that has one, where the annotation wants a number."""
+    ways = _ways(annotation)
+    if isinstance(value, bool):
+        return bool({int, float} & set(ways)) and bool not in ways
+    if isinstance(value, list | tuple):
+        lists = [get_args(way) for way in ways if get_origin(way) in (list, tuple)]
+        return any(_has_switch(item, inner[at % len(inner)]) for inner in lists for at, item in enumerate(value))
+    if isinstance(value, dict):
+        tables = [get_args(way)[1] for way in ways if get_origin(way) is dict]
+        return any(_has_switch(item, inner) for inner in tables for item in value.values())
+    return False
+
+
+def _ways(annotation: Any) -> list[Any]:
+    """The types that an annotation names, without the conditions on them."""
+    if get_origin(annotation) is Annotated:
+        return _ways(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [way for one in get_args(annotation) for way in _ways(one)]
+    return [annotation]

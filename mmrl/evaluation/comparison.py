@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,7 +15,8 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.evaluation.paired_tests import PairedDifference, paired_difference
-from mmrl.run_folder.reader import item_files, read_items, read_run
+from mmrl.run_folder.excerpt import read_excerpt
+from mmrl.run_folder.reader import item_files, read_items
 from mmrl.run_folder.writer import MAY_CHANGE, RunFolder
 
 NAMES = ("name", "seed")
@@ -80,9 +82,9 @@ class Comparison:
 # -- reading ------------------------------------------------------------------------------------------------------------
 
 
-def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
-    """A run with one of its evaluations. which: `last`, `best` or a step. split: only rows of this split. Raises UserError if
-    there is no such evaluation or it has no scores."""
+def measured(path: Path, which: str, split: str | None, most: int = 0) -> EvaluatedRun:
+    """A run with one of its evaluations. which: `last`, `best` or a step. split: only rows of this split. most: largest file of
+    an evaluation in bytes, 0 for any. Raises UserError if there is no such evaluation or it has no scores."""
     files, config = item_files(path), RunFolder(path).config
     if not files:
         raise UserError(
@@ -100,7 +102,7 @@ def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
     if step is None or step not in files:
         what = "no best evaluation" if which == "best" else f"no evaluation {which!r}"
         raise UserError(f"{path} has {what} to compare: give last, best or one of {', '.join(map(str, files))}")
-    rows = [row for row in read_items(files[step]) if row["value"] is not None]
+    rows = [row for row in read_items(files[step], most) if row["value"] is not None]
     splits = sorted({row["split"] for row in rows})
     if rows and split and split not in splits:
         raise UserError(f"{path} was not evaluated on split {split!r}, only on {', '.join(splits)}: leave --split out")
@@ -111,7 +113,7 @@ def measured(path: Path, which: str, split: str | None) -> EvaluatedRun:
 
 def _best_step(path: Path) -> int | None:
     """The step with the best evaluation, by the mean over tasks; the first among equals."""
-    data = read_run(path)
+    data = read_excerpt(path)
     if data.summary:
         best = data.summary.get("best_step")
         return best if isinstance(best, int) else None
@@ -272,8 +274,9 @@ def notes(measured: Sequence[EvaluatedRun], found: Sequence[Comparison], missing
         notes.append(f"the runs are at different steps: {', '.join(f'{run.name} at {run.step}' for run in measured)}")
     if missing:
         notes.append(f"left out, as not every run has it: {', '.join(missing)}")
+    counts = [Counter(row["task"] for row in run.rows) for run in measured]
     for one in found:
-        most = max(sum(row["task"] == one.task for row in run.rows) for run in measured)
+        most = max(count[one.task] for count in counts)
         if one.n < most:
             notes.append(f"{one.task}: {one.n} of up to {most} scored prompts are in all runs; only these are compared")
     if len(measured) == 2 and len(found) > 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmrl.algorithms.labels import majority
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.statistics import Z, wilson
+from mmrl.api.statistics import mean_interval, wilson
 from mmrl.api.types import Prompt, Score
 
 HELD = ("episode/success", "episode/success_at_end")
@@ -52,8 +52,8 @@ class Evaluation:
     """Mean over prompts of the mean over a prompt's answers."""
     low: float
     high: float
-    """Bounds of the 95% interval over prompts: Wilson's if each prompt's value is 0 or 1, otherwise the normal approximation of
-    the mean's, within the verifier's range. If all prompts have the same value, that interval would be empty; then it is Wilson's
+    """Bounds of the 95% interval over prompts: Wilson's if each prompt's value is 0 or 1, otherwise Student's interval of the
+    mean, within the verifier's range. If all prompts have the same value, that interval would be empty; then it is Wilson's
     interval of the mean as a share of the range, which is wide enough for any values in the range. Answers to one prompt are not
     independent and count as one."""
     n: int
@@ -173,5 +173,5 @@ def confidence_interval(
     if n > 1 and statistics.stdev(values) <= 1e-9 * (high - low):
         least, most = (low + (high - low) * b for b in wilson(n * (mean - low) / (high - low), n))
         return min(least, mean), max(most, mean)  # against rounding
-    half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # the spread of one value is unknown
-    return max(low, mean - half), min(high, mean + half)
+    least, most = mean_interval(values)
+    return max(low, least), min(high, most)

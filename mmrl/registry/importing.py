@@ -58,10 +58,15 @@ def build_errors(what: str, target: Callable[..., Any], options: Mapping[str, An
             yield
     except PluginError as error:
         if wrong := type_mismatch(target, options):
-            raise UserError(wrong) from error
+            raise UserError(f"{what}: {wrong}") from error
         raise
+    check_types(f"{what}: ", target, options)
+
+
+def check_types(before: str, target: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise UserError for an option whose type differs from its annotation. before: begins the message."""
     if wrong := type_mismatch(target, options):
-        raise UserError(wrong)
+        raise UserError(before + wrong)
 
 
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
@@ -117,7 +122,7 @@ def check_options(
         if p.default is p.empty and p.name not in options and p.name not in filled:
             raise UserError(f"{what} needs the option {p.name!r}: {cure.format(name=p.name)}; it accepts: {', '.join(accepted)}")
         choices = _choices(p.annotation)
-        if p.name in options and choices and options[p.name] not in choices:
+        if p.name in options and choices and not _is_one_of(options[p.name], choices):
             known = ", ".join(repr(c) for c in choices)
             raise UserError(f"{what}: {p.name} = {options[p.name]!r} is not one of {known}")
 
@@ -127,6 +132,11 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
         return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
     return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _is_one_of(value: Any, choices: Iterable[Any]) -> bool:
+    """Whether a value is a choice. Booleans are not numbers here: `true` is not the choice 1."""
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
 
 
 def type_mismatch(target: Callable[..., Any], options: Mapping[str, Any]) -> str:
@@ -171,7 +181,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is None or hint is type(None):
         return value is None
     if origin is Literal:
-        return value in inner
+        return _is_one_of(value, inner)
     if origin not in _NAMES:
         return True
     if origin in (str, bool):

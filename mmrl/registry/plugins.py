@@ -29,7 +29,7 @@ from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
-from mmrl.registry.importing import FILLED, build_errors, check_options, explain_import, import_file, load_target, type_mismatch
+from mmrl.registry.importing import FILLED, build_errors, check_options, check_types, explain_import, import_file, load_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +157,11 @@ class Registry:
                 return versions[max(v for v in versions if v is not None)]
         raise self._unknown(kind, id)
 
+    def plugin_of(self, spec: Spec) -> PluginInfo:
+        """The plugin that brings a spec of this registry."""
+        kind = next(kind for kind, known in self._specs.items() if known.get(spec.id) is spec)
+        return next(plugin for plugin in self.plugins if spec.id in plugin.specs.get(kind, ()))
+
     def target(self, spec: Spec) -> Any:
         """Import the target of a spec. Raises PluginError that names a missing module and what to install."""
         return load_target(spec.target, f"{self._kind_of(spec)} {spec.id!r}")
@@ -199,13 +204,13 @@ class Registry:
         """Call a spec's target with the spec's options, overridden by these; a UserError begins with the id."""
         target, merged, what = self.target(spec), {**spec.options, **options}, f"{self._kind_of(spec)} {spec.id!r}"
         check_options(what, target, merged)
-        try:
-            with build_errors(what, target, merged):
+        with build_errors(what, target, merged):
+            try:
                 return target(**merged)
-        except PluginError:
-            raise
-        except UserError as error:
-            raise UserError(f"{what}: {error}") from error
+            except PluginError:
+                raise
+            except UserError as error:
+                raise UserError(f"{what}: {error}") from error
 
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
         """Make the simulator of a task with its spec's options, overridden by the task's. Also raises UserError if the task
@@ -281,8 +286,7 @@ class Registry:
                 raise
             except UserError as error:
                 raise UserError(f"verifier {spec.id!r}: {error}") from error
-        if wrong := type_mismatch(function, merged):
-            raise UserError(f"verifier {spec.id!r}: {wrong}")
+        check_types(f"verifier {spec.id!r}: ", function, merged)
         return function, merged
 
     def _load_entry_points(self, found: list[EntryPoint], only: Iterable[str] | None, block: set[str]) -> None:

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mmrl.api.episodes import Conversation
-from mmrl.api.errors import EnvironmentFailed, PluginError, is_finite, plugin_errors
+from mmrl.api.errors import EnvironmentFailed, PluginError, UserError, is_finite, plugin_errors
 from mmrl.api.interfaces import Environment, Task
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.data.prompts import check_messages
 from mmrl.policies.critic import Critic
-from mmrl.policies.vlm.processing import PromptInputs
+from mmrl.policies.vlm.processing import PromptInputs, one_turn
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 
@@ -288,6 +288,8 @@ class ConversationCollector:
             return None
         close = functools.cache(functools.partial(_close, environment, prompt.task))
         opened.callback(close)
+        if not self.policy.family.has_turns:
+            raise UserError(f"task {prompt.task!r} has an environment, but {one_turn(self.policy.family)}", key="policy.model")
         return environment, close
 
     def _continue(self, episodes: Sequence[OngoingConversation], sampling: SamplingParams, version: int) -> None:

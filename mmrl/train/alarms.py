@@ -136,7 +136,13 @@ class AlarmMonitor:
         judge: JudgeConfig = JudgeConfig(),
         generate: GenerateConfig = GenerateConfig(),
         of_plugins: Sequence[PluginAlarm] = (),
+        acts: bool = False,
+        entropy_dims: Sequence[int] = (),
     ) -> None:
+        """acts: the lengths are those of episodes in a simulator, where long ones may be what is rewarded. entropy_dims: of each
+        stage, the number of normal distributions whose differential entropies are added up in one `entropy`; 0, and none by
+        default, if choices are discrete."""
+        self.acts, self.entropy_dims = acts, entropy_dims
         self.limits, self.judge, self.generate, self.of_plugins = limits, judge, generate, of_plugins
         self.stage: int | None = None
         self.warned: set[tuple[str, str]] = set()
@@ -218,7 +224,7 @@ class AlarmMonitor:
         return self._check("answer_collapse", share, what, cure)
 
     def _length(self) -> list[AlarmEvent]:
-        if (change := self.history.change("length/mean")) is None or not change[0]:
+        if self.acts or (change := self.history.change("length/mean")) is None or not change[0]:
             return []
         first, now = change
         what = (
@@ -228,12 +234,19 @@ class AlarmMonitor:
         return self._check("length_growth", now / first, what, cure)
 
     def _entropy(self) -> list[AlarmEvent]:
-        if (change := self.history.change("entropy")) is None or change[0] <= 0:
+        if (change := self.history.change("entropy")) is None:
             return []
         first, now = change
-        what = f"the entropy fell by {1 - now / first:.0%} since the first steps ({now:.3g} nats a token, then {first:.3g})"
+        if dims := self.entropy_dims[self.stage or 0] if self.entropy_dims else 0:
+            fall = 1 - math.exp((now - first) / dims)  # a differential entropy has no zero, so a share of it means nothing
+            what = f"the standard deviation of the actions fell by {fall:.0%} since the first steps"
+        elif first > 0:
+            fall = 1 - now / first
+            what = f"the entropy fell by {fall:.0%} since the first steps ({now:.3g} nats a token, then {first:.3g})"
+        else:
+            return []
         cure = "the policy hardly explores: raise entropy_coef, clip_high or temperature, lower learning_rate, or stop here"
-        return self._check("entropy_fall", 1 - now / first, what, cure)
+        return self._check("entropy_fall", fall, what, cure)
 
     def _clipping(self) -> list[AlarmEvent]:
         if (share := self.history.recent("clip_share")) is None:

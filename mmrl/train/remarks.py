@@ -29,8 +29,15 @@ def remarks(setup: Setup) -> list[str]:
                 f"{where}.settings.gamma is 1: an episode that the time limit truncates is valued as if it went on, so being "
                 "slow costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
             )
-        if stage.kl_coef and stage.kl_in == "loss" and stage.kl_estimator == "k1":
+        in_loss = stage.kl_coef and stage.kl_in == "loss"
+        if in_loss and stage.kl_estimator == "k1" and not stage.kl_bias_correction:
             found.append(f'{where}.kl_estimator = "k1" has no gradient on average in the loss: use k2 or k3, or kl_in = "reward"')
+        if in_loss and stage.kl_estimator == "k2" and stage.kl_bias_correction:
+            found.append(f'{where}.kl_bias_correction makes the gradient of kl_estimator = "k2" wrong: use k3, or leave it out')
+        if stage.kl_bias_correction and not in_loss:
+            found.append(
+                f"{where}.kl_bias_correction has no effect without a KL penalty in the loss: set kl_coef, or leave it out"
+            )
         if stage.kl_coef and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
             found.append(f'{where}.kl_in = "reward": {stage.algorithm} uses only the verifiers\' scores: set kl_in = "loss"')
     return found

@@ -14,6 +14,7 @@ from mmrl.config.load import describe_validation_error
 from mmrl.config.sections import DistillStage, PluginStage, RlStage, RunConfig, Training
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
+from mmrl.judge import sandbox
 from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
@@ -36,6 +37,8 @@ def resolve(config: RunConfig) -> Setup:
         algorithm_of(stage, spec, config.generate.max_tokens) for stage, spec in zip(config.stages, specs, strict=True)
     )
     check_compute(config, policy.acts, algorithms)
+    if config.judge.isolation == "strict" and not config.compute.judges:  # judges on other machines check for themselves
+        sandbox.wrapper()
     weights = {entry.label: weights_of(entry, found[entry.label]) for entry in config.tasks}
     metrics = {entry.label: task_metric(entry, found[entry.label]) for entry in config.tasks}
     verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)

@@ -14,7 +14,7 @@ from mmrl.api.errors import LimitReached, UserError, shorten
 from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.sections import SftStage, Training
+from mmrl.config.sections import RlStage, SftStage, Training
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge
@@ -63,7 +63,14 @@ class Run:
         self.evaluator = Evaluator(setup, self.collector, judge)
         self.at = Position()
         self.steps: Steps
-        self.watch = AlarmMonitor(config.limits, config.judge, config.generate, setup.alarms)
+        self.watch = AlarmMonitor(
+            config.limits,
+            config.judge,
+            config.generate,
+            setup.alarms,
+            acts=any(task.simulation is not None for task in setup.tasks.values()),
+            entropy_dims=[_entropy_dims(policy, stage) for stage in config.stages],
+        )
         self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
         self.resume: tuple[Path, Mapping[str, torch.Tensor]] | None = None
         """Checkpoint folder and learner state that the next `prepare` restores."""
@@ -310,3 +317,9 @@ class Run:
 
 def _mean(figures: Mapping[str, Mapping[str, Any]]) -> float:
     return sum(f["value"] for f in figures.values()) / len(figures) if figures else -torch.inf
+
+
+def _entropy_dims(policy: Policy, stage: Training) -> int:
+    """The number of normal distributions whose entropies are added up in one `entropy` of the stage's metrics."""
+    actions = policy.chunk if isinstance(stage, RlStage) and stage.ratio == "chunk" else 1
+    return policy.continuous_dims * actions

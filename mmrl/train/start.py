@@ -290,4 +290,4 @@ def _judge(setup: Setup) -> Judge:
     config, settings = setup.config, setup.config.judge
     if config.compute.judges:
         return ray_judge(config, setup.verifier_options, on_gpu=setup.device.startswith("cuda"))
-    return local_judge(setup.verifier_options, settings.num_workers, settings.timeout_s, settings.memory_mb)
+    return local_judge(setup.verifier_options, settings.num_workers, settings.timeout_s, settings.memory_mb, settings.isolation)

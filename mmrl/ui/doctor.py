@@ -21,6 +21,7 @@ from packaging.version import Version
 
 from mmrl.api.errors import UserError
 from mmrl.api.processes.attempt import try_python
+from mmrl.judge import sandbox
 from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 from mmrl.run_folder import machine as facts
@@ -29,6 +30,7 @@ from mmrl.run_folder.machine import Facts
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
 """Installs the CPU build; pip's default is the CUDA build, with gigabytes of libraries that only a GPU needs."""
+BUSY = "run mmrl doctor again when the machine is less busy"
 STATES = ("ok", "note", "missing", "broken")
 SPACE_GIB = 2.0
 """Free disk space in GiB below which even a run of a small model may fail."""
@@ -71,7 +73,8 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
         check_opencv(have),
         *(check_plugin(p, facts.requirements(p.dist) if p.dist and p.name not in judged else (), have) for p in installed),
         check_gpu(tried.get("torch", {}), gpus),
-        *(finding for check, answer in simulators.items() for finding in check_simulator(check, answer.result())),
+        *_once(finding for check, answer in simulators.items() for finding in check_simulator(check, answer.result())),
+        check_isolation(sandbox.problem()),
         check_run_folder(runs),
         check_space(runs),
     ]
@@ -133,6 +136,9 @@ def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts])
     if name not in have:
         return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "multimodal-rl[train]"')
     version, answer = have[name], tried[name]
+    if "timed_out" in answer:
+        late = f"{version} took longer than {answer['timed_out']:g} s to import: the machine may be busy"
+        return base(name=name, state="note", detail=late, cure=BUSY)
     if "error" in answer:
         return base(
             name=name,
@@ -216,7 +222,7 @@ def check_opencv(have: Mapping[str, str]) -> Finding:
             cure=f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless",
         )
     if not installed:
-        return base(name="opencv", state="missing", detail="it reads videos", cure='pip install "multimodal-rl[train]"')
+        return base(name="opencv", state="missing", detail="plugins that compare pictures bring it")
     return base(name="opencv", state="ok", detail=f"{installed[0]} {have[installed[0]]}")
 
 
@@ -251,6 +257,8 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
         )
     if not listed:
         return machine(name="gpu", state="missing", detail="models run on the CPU, which is enough for small ones")
+    if "timed_out" in torch:
+        return machine(name="gpu", state="note", detail=f"{', '.join(listed)}: torch gave no answer about it in time", cure=BUSY)
     if torch.get("build") == "cpu":
         return machine(
             name="gpu",
@@ -269,6 +277,10 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
 def check_simulator(check: str, answer: Facts) -> list[Finding]:
     """Findings of a plugin's own check (`SimulatorSpec.doctor`). answer: the result of `TRY_SIMULATOR`. None is `needed`."""
     plugin = check.partition(":")[0].partition(".")[0]
+    if isinstance(answer, dict) and "timed_out" in answer:
+        return [
+            machine(name=plugin, state="note", detail=f"its check {check}: {answer['error']}: the machine may be busy", cure=BUSY)
+        ]
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         return [machine(name=plugin, state="broken", detail=f"its check {check} failed: {answer['error']}")]
     required, known = {"state", "detail"}, {"state", "detail", "cure"}
@@ -277,6 +289,28 @@ def check_simulator(check: str, answer: Facts) -> list[Finding]:
         if all(f.state in STATES and isinstance(f.detail, str) and isinstance(f.cure, str) for f in findings):
             return findings
     return [machine(name=plugin, state="broken", detail=f"its check {check} returned no findings, but {str(answer)[:80]!r}")]
+
+
+def check_isolation(problem: str) -> Finding:
+    """How far verifiers can be isolated here. problem: why there is no sandbox, empty if there is one."""
+    if not problem:
+        return machine(name="isolation", state="ok", detail='verifiers can run in a sandbox: judge.isolation = "strict"')
+    return machine(
+        name="isolation",
+        state="note",
+        detail=f'verifiers run in processes of their own; judge.isolation = "strict" is not possible: {problem}',
+        cure=sandbox.CURE,
+    )
+
+
+def _once(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for each name, the worst: two plugins may look for the same browser, and one cure is enough."""
+    found: dict[str, Finding] = {}
+    for finding in findings:
+        known = found.get(finding.name)
+        if known is None or STATES.index(finding.state) > STATES.index(known.state):
+            found[finding.name] = finding
+    return list(found.values())
 
 
 def check_run_folder(runs: Path) -> Finding:

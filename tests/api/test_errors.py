@@ -22,3 +22,20 @@ def test_what_an_error_knows_survives_a_place_and_another_process() -> None:
         again = pickle.loads(pickle.dumps(placed))
         assert (type(again), str(again), vars(again)) == (type(placed), str(placed), vars(placed))
     assert (placed.alarm, placed.task) == ("blind", "t")
+
+
+def test_a_message_is_cut_in_its_middle_so_that_the_cure_stays():
+    text = str(UserError("x" * 100_000 + ": choose a shorter one", key="policy.model"))
+    assert (
+        len(text) == 2000
+        and text.startswith("policy.model: xxx")
+        and text.endswith("xxx: choose a shorter one")
+        and " ... " in text
+    )
+    assert str(UserError("what", key="where")) == "where: what"
+
+
+def test_a_message_is_one_line_that_no_terminal_obeys():
+    """A file's name and a user's value may hold anything."""
+    text = str(UserError("'a\r\nb\u2028c\td' \x1b[31mred\ud800 \u202eé \u00a0日: leave it out", key="line\nbreak"))
+    assert text == "line break: 'a  b c d' ?[31mred? ?é  日: leave it out"

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -60,6 +61,9 @@ def test_defaults_and_overrides():
         ("compute.gpu_memory_utilization=true", "'compute': gpu_memory_utilization should be a number; found True"),
         ("policy.max_pixels=false", "'policy': max_pixels should be a number; found False"),
         ("stages.0.steps=true", "'stages.0': steps should be a number; found True"),
+        ("evaluate.sparse_frames=[true, 8]", "'evaluate': sparse_frames should be of numbers; found true or false among them"),
+        ("tasks.0.verifiers={'a/b' = true}", "'tasks.0': verifiers should be of numbers; found true or false among them"),
+        ("tasks.0.verifiers={'a/b' = [0, true]}", "'tasks.0': verifiers should be of numbers; found true or false among them"),
         ("generate.temperature=0", "'generate.temperature': input should be greater than or equal to 0.001; found 0"),
         ("generate.temperature=1e-300", "'generate.temperature': input should be greater than or equal to 0.001; found 1e-300"),
         ("train.threads=100000000", "'train.threads': input should be less than or equal to 1024; found 100000000"),
@@ -154,7 +158,16 @@ def test_what_is_missing_is_named():
 def test_unreadable_files(tmp_path):
     (tmp_path / "latin.toml").write_bytes('name = "é"'.encode("latin-1"))
     (tmp_path / "broken.toml").write_text("name =")
+    os.mkfifo(tmp_path / "pipe.toml")
+    with open(tmp_path / "sparse.toml", "wb") as file:
+        file.truncate(2**33)
     for name, message in [
+        ("pipe.toml", "is a pipe or a device: save the text in a file"),
+        ("/dev/zero", "is a pipe or a device"),
+        ("sparse.toml", "has 8,589,934,592 bytes, at most 1,048,576 are read"),
+        ("x" * 5000, "can't be read: File name too long: check its path"),
+        ("a\0b", "can't be read: its name has a character that no path can have"),
+        ("a\ud800b", "can't be read: its name has a character that no path can have"),
         ("none.toml", "does not exist"),
         ("latin.toml", "not UTF-8"),
         ("broken.toml", "not valid TOML"),

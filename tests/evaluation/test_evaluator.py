@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import random
 import statistics
 from dataclasses import replace
 from types import SimpleNamespace
@@ -26,7 +27,15 @@ from mmrl.api.statistics import mean_interval, student, wilson
 from mmrl.api.tasks.perturb import blanked
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.results import Evaluation, PromptResult, figure_of, mean_parts, pass_at, pass_at_k_metrics
+from mmrl.evaluation.results import (
+    Evaluation,
+    PromptResult,
+    confidence_interval,
+    figure_of,
+    mean_parts,
+    pass_at,
+    pass_at_k_metrics,
+)
 from mmrl.registry import plugins
 from mmrl.train.resolve import resolve
 from mmrl.ui.cli import main
@@ -165,13 +174,29 @@ def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
     assert len(scores) == 5
 
 
-def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
+def test_other_scores_have_students_interval_of_their_mean(tmp_path):
     values = (0.25, 0.75, 1.0, None, 0.5)
     found, _ = figure(tmp_path, Judged(*values), n=5, overrides=("judge.failure_limit=0.2",))
     assert (found.metric, found.value, found.n, found.extra["failed"]) == ("toy/exact", 0.625, 4, 1.0)
-    half = 1.959964 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
-    assert (found.low, found.high) == pytest.approx((0.625 - half, 0.625 + half))
-    assert half == pytest.approx(1.959964 * statistics.stdev([0.25, 0.75, 1.0, 0.5]) / math.sqrt(4))
+    half = 3.182446 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
+    assert half == pytest.approx(3.182446 * statistics.stdev([0.25, 0.75, 1.0, 0.5]) / math.sqrt(4)) and half > 0.375
+    assert (found.low, found.high) == pytest.approx((0.625 - half, 1.0)), "within the verifier's range"
+
+
+def test_the_interval_of_graded_scores_is_scipys():
+    """`scipy.stats.t.interval(0.95, n - 1, mean, sem)` of these values."""
+    some = [0.2, 0.5, 0.9]
+    assert confidence_interval(some, -9, 9, counted=False) == pytest.approx((-0.3390671602, 1.4057338269), abs=1e-9)
+    more = [0.1, 0.4, 0.35, 0.8, 0.65]
+    assert confidence_interval(more, -9, 9, counted=False) == pytest.approx((0.1216608001, 0.7983391999), abs=1e-9)
+
+
+def test_the_interval_of_three_graded_scores_holds_the_mean_as_often_as_it_says():
+    chance, held = random.Random(7), 0
+    for _ in range(4000):
+        low, high = confidence_interval([chance.gauss(0.5, 0.1) for _ in range(3)], -9, 9, counted=False)
+        held += low <= 0.5 <= high
+    assert 0.94 < held / 4000 < 0.96, "1.96 standard errors hold it in 0.82 of the draws"
 
 
 @pytest.mark.parametrize(("value", "k"), [(0.0, 0.0), (1.0, 4.0), (0.5, 2.0), (0.1, 0.4)])
@@ -371,8 +396,8 @@ def test_several_answers_to_a_prompt(tmp_path):
     found, scores = figure(tmp_path, Judged(*values), 3, Sampled(*texts), (*FOUR, "record.evaluation_prompts=1"))
     # means 1/4, 3/4, 1/4, whose standard deviation is sqrt(1/12)
     assert (found.metric, found.n, len(scores)) == ("accuracy", 3, 12) and found.value == pytest.approx(5 / 12)
-    half = 1.959964 * math.sqrt(1 / 12) / math.sqrt(3)
-    assert (found.low, found.high) == pytest.approx((5 / 12 - half, 5 / 12 + half), abs=1e-6)
+    half = 4.302653 * math.sqrt(1 / 12) / math.sqrt(3)
+    assert (found.low, found.high) == (0.0, 1.0) and half > 7 / 12, "three prompts say next to nothing"
     # pass@2 is 1 - C(3, 2) / C(4, 2) = 1/2 with one right of four, and 1 with three
     several = {name: value for name, value in found.extra.items() if "@" in name}
     assert list(several) == ["pass@1", "pass@2", "pass@4", "majority@4"]
@@ -662,7 +687,8 @@ def test_eval_asks_as_it_is_told(evaluated):
     [
         (
             ("--checkpoint", "best"),
-            "--checkpoint best needs a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
+            "--checkpoint best needs a run folder, and x.toml is a run file: leave it out, or give runs/NAME; "
+            "--set policy.model=runs/NAME/checkpoints/STEP/policy evaluates a checkpoint on this file's tasks",
         ),
         (("--num-samples", "4"), "samples = 4 greedy answers would be the same: set temperature, such as 1.0"),
         (("--num-samples", "0"), "0 is not in the range x>=1"),
@@ -673,6 +699,26 @@ def test_eval_refuses(evaluated, arguments, told):
     done, asked = evaluated("x.toml", *arguments)
     assert done.exit_code == 2 and done.stderr.startswith("mmrl: ") and told in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 1 and not asked
+
+
+def test_eval_refuses_a_model_that_would_go_unread(evaluated, tmp_path):
+    """The weights of a checkpoint are whole; adapters need the model that they were trained on."""
+    from mmrl.config.load import to_dict
+    from mmrl.run_folder.writer import RunFolder
+
+    config = runs.toy_config(tmp_path)
+    folder = RunFolder.create(tmp_path / "runs" / "x", to_dict(config), 0)
+    folder.checkpoint_dir(2).mkdir()
+    other = "tiny:qwen3_vl:hidden=64"
+    done, asked = evaluated(str(folder.path), "--checkpoint", "2", "--set", f"policy.model={other}")
+    assert done.exit_code == 2 and not asked
+    assert done.stderr == (
+        f"mmrl: policy.model = {other!r} has no effect, since the checkpoint of step 2 has all weights: leave it out, or "
+        f"evaluate that model: mmrl eval {folder.path}/config.toml --set policy.model={other}\n"
+    )
+    for fitting in (f"policy.model={config.policy.model}", f"policy={{model = '{other}', lora = {{}}}}"):
+        done, asked = evaluated(str(folder.path), "--checkpoint", "2", "--set", fitting)
+        assert asked and asked[0][2] == "2", done.stderr
 
 
 def test_eval_reads_a_checkpoints_state_once(evaluated, tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.start import evaluate_only
+from mmrl.train.update import pack_trajectories
 from mmrl.ui.cli import main
 from pages import assert_self_contained, page_of
 
@@ -108,6 +109,23 @@ def test_it_learns_to_turn_to_the_mark(tmp_path, stage, policy, options):
     rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
     assert all(m["logprob_gap"] < 1e-4 and m["simulator/lost"] == 0 for m in rows)
     assert rows[-1]["episode/success"] > rows[0]["episode/success"] + 0.2
+
+
+def test_there_may_be_more_minibatches_than_prompts(tmp_path, monkeypatch):
+    """Calls are dealt out singly: two episodes give six optimiser steps, each on calls of its own."""
+    packed, pack = [], pack_trajectories.pack_trajectories
+
+    def kept(*args, **options):
+        packed.append(pack(*args, **options))
+        return packed[-1]
+
+    monkeypatch.setattr(pack_trajectories, "pack_trajectories", kept)
+    stage = {**PPO, "steps": 1, "prompts_per_step": 2, "minibatches": 6, "stop_kl": 1e9, "epochs": 1}
+    folder = runs.run(config(tmp_path, [stage]))
+    (metrics,) = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
+    assert metrics["optimizer_steps"] == 6 and len(packed[-1]) == 6
+    assert min(batch.num_tokens for batch in packed[-1]) > 0
+    assert sum(batch.num_tokens for batch in packed[-1]) == int(packed[-1][0].lengths_N.sum())
 
 
 def test_imitation_of_the_expert(tmp_path):

@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import json
 import os
+import statistics
 import tempfile
 import types
 import typing
@@ -196,6 +197,8 @@ class Ran:
     """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
     judges: list[Any] = field(default_factory=list)
     """Of the judges in processes of their own: how many."""
+    sandboxes: int = 0
+    """Workers in a sandbox."""
     elsewhere: list[int] = field(default_factory=list)
     """Environments in each simulator in a process of its own."""
     lanes: list[int] = field(default_factory=list)
@@ -435,6 +438,7 @@ def watch(m, found):
 
     def hired(*args, **options):
         found.workers += 1
+        found.sandboxes += bool(options["wrapper"])
         return worker(*args, **options)
 
     def attended(*args, **options):
@@ -447,6 +451,7 @@ def watch(m, found):
     m.setattr(LocalGenerator, "_decode", decoded)
     m.setattr(Learner, "_accumulate", accumulated)
     m.setattr(mmrl.judge, "Worker", hired)
+    m.setattr(mmrl.judge.sandbox, "wrapper", lambda gpu=False: ["env"])  # the real one has tests of its own
     m.setattr(torch.nn.functional, "scaled_dot_product_attention", attended)
 
 
@@ -843,6 +848,7 @@ OF_RL = {
     ),
     "kl_coef": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
     "kl_estimator": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
+    "kl_bias_correction": Effect(to=True, also=KL | {S + "epochs": 2}, seen=learns, why="another gradient"),
     "kl_in": Effect(
         to="reward",
         each=True,
@@ -1078,7 +1084,7 @@ OF_DISTILL = {
 
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
-    m.setattr(mmrl.evaluation.results, "Z", 0.0)
+    m.setattr(mmrl.evaluation.results, "mean_interval", lambda values: (statistics.fmean(values),) * 2)
     m.setattr(mmrl.evaluation.results, "wilson", lambda successes, n: (successes / n, successes / n))
 
 
@@ -1360,6 +1366,12 @@ ENTRIES = {
         also={"tasks": [{"id": "toy/colour", "verifiers": {"extras/hungry": 1.0}}], S + "steps": 1, S + "group_size": 2},
         seen=refused("scores of step 1 failed"),
         why="a verifier that takes 300 MB fails",
+    ),
+    "judge.isolation": Effect(
+        to=["strict"],
+        each=True,
+        seen=lambda a, b: (a.sandboxes, b.sandboxes) == (0, 1) and a.steps == b.steps and same(a, b),
+        why="a sandbox, and the very same results",
     ),
     "judge.failure_limit": Effect(
         to=0.0,

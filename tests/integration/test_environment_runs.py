@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
+from click.testing import CliRunner
 
 import runs
 from mmrl import UserError
+from mmrl.ui.cli import main
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 SPECS = """
@@ -77,6 +80,45 @@ def test_a_resumed_run_has_the_same_episodes(guess):
     with pytest.raises(KeyboardInterrupt):
         runs.run(guess("cut"), progress=runs.Silent(5))
     assert runs.trajectory(runs.run(guess("cut"), resume=True)) == runs.trajectory(whole)
+
+
+RIBBON = """
+from PIL import Image
+from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user_message
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="ribbon/talk", target="ribbon:Talk", verifiers={"ribbon/any": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="ribbon/any", target="ribbon:any_")]
+
+def any_(case):
+    return 1.0
+
+class Talk(Task):
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}-{i}", messages=[user_message(f"{i}?")]) for i in range(40)]
+    def environment(self, prompt):
+        return self
+    def step(self, completion):
+        return Reply(messages=[user_message("And this?", Image.new("RGB", (9000, 3)))])
+    def close(self):
+        pass
+"""
+
+
+def test_a_later_picture_that_cannot_be_shown_is_no_fault_of_the_engine(tmp_path, monkeypatch):
+    (tmp_path / "ribbon.py").write_text(RIBBON)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "ribbon.py"))
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 1, "group_size": 2}
+    config = runs.toy_config(tmp_path / "runs", tasks=[{"id": "ribbon/talk"}], stages=[stage], evaluate={"num_prompts": 0})
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(config.model_dump(mode="json", exclude_unset=True)))
+    done = CliRunner().invoke(main, ["train", str(tmp_path / "run.toml")])
+    sys.modules.pop("ribbon", None)
+    assert done.exit_code == 2 and "Traceback" not in done.stderr and "bug" not in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("mmrl: image given as a Image is too narrow, 9000 x 3: ")
 
 
 LOSING = '''

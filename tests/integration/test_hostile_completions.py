@@ -1,24 +1,27 @@
-"""No completion makes a verifier slower than its deadline or larger than a judge's worker may grow, whatever it holds."""
+"""No completion makes a verifier raise, slower than its deadline or larger than a judge's worker may grow, whatever it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Prompt
+from mmrl.api.types import Case
 from mmrl.config.load import load_config
 from mmrl.judge import local_judge
 from mmrl.registry import plugins
-from mmrl.testing.verifiers import case_of
+from mmrl.testing.verifiers import Verify, case_of
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = {"classification", "grounding", "jigsaw", "ssl", "vqa", "rendering", "transit"}
+FAMILIES = {"classification", "grounding", "gui", "jigsaw", "ssl", "vqa", "rendering", "transit", "video"}
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
+GOLDEN = ROOT / "tests" / "golden" / "rewards.jsonl"
 HOSTILE = {
     "a list of two million numbers": "[" + "0," * 2_000_000 + "0]",
     "boxes without end": "[" + '{"bbox_2d": [1, 2, 30, 40], "label": "a"},' * 100_000,
@@ -29,6 +32,12 @@ HOSTILE = {
     "tags that close": "<think>" + "</think><answer>" * 100_000 + "</answer>",
     "a number of a million digits": "9" * 1_000_000,
     "a power": "9**9**9**9**9",
+    "a factorial by another name": "$\\Gamma(10^9)$",
+    "a set of two thousand numbers": "$\\{" + ",".join(map(str, range(2000))) + "\\}$",
+    "intervals": "$" + "\\cup".join(f"({i},{i + 1})" for i in range(60)) + "$",
+    "boxes without an area": "0, 0, 0, 0 [0, 0, 0, 0] (5, 5), (5, 5)",
+    "a box beyond all numbers": ", ".join(["9" * 400] * 4),
+    "blanks": " \n\t\u3000" * 50_000,
     "exponents": "1e999999999 -1e999999999 nan inf",
     "a fraction of fractions": "\\boxed{" + "\\frac{1}{" * 5_000 + "2" + "}" * 5_000 + "}",
     "boxed without end": "\\boxed{" * 200_000,
@@ -54,8 +63,14 @@ NOTHING = ("arcs of a hundred thousand pixels", "a picture on which the renderer
 WRAPS = {"bare": "{}", "tagged": "<think>x</think><answer>{}</answer>", "fenced": "```json\n{}\n```"}
 
 
-def used() -> Iterator[tuple[str, Prompt]]:
-    """(a verifier, a prompt that it scores) for each of the bundled tasks' and the recipes' verifiers."""
+PROBES = ("", "B", "7", "[1, 2, 30, 40]", "(10, 20)", "<think>t</think><answer>[1, 2, 30, 40]</answer>", "<answer>B</answer>")
+"""Short completions: a case is fit for a verifier that scores them all."""
+ANSWERS = ("7", "yes", [1, 2, 30, 40])
+"""Answers for verifiers whose plugin has no case that is fit for them."""
+
+
+def used() -> Iterator[tuple[str, Case]]:
+    """(a verifier, a case that it scores) for each of the bundled tasks' and the recipes' verifiers."""
     registry, seen = plugins.registry(), set[str]()
     asked = [(t.id, t.options, t.verifiers) for path in RECIPES for t in load_config(path).tasks]
     asked += [(id, {}, {}) for id, spec in registry.specs("tasks").items() if id.partition("/")[0] in FAMILIES]
@@ -74,11 +89,39 @@ def used() -> Iterator[tuple[str, Prompt]]:
             continue
         for verifier in sorted(new):
             seen.add(verifier)
-            if not registry.get("verifiers", verifier).model:  # which would be loaded
-                yield verifier, prompt
+            spec = registry.get("verifiers", verifier)
+            if not spec.model:  # which would be loaded
+                yield verifier, case_of(spec, prompt)
 
 
-def first(task: Task) -> Prompt | None:
+def others(cases: Mapping[str, Case]) -> Iterator[tuple[str, Case]]:
+    """(a verifier, a case) for those that no task names: a row of the golden table, or the first of its plugin's cases that are
+    fit."""
+    golden = {row["verifier"]: row for row in map(json.loads, GOLDEN.read_text("utf-8").splitlines())}
+    for id, spec in plugins.registry().specs("verifiers").items():
+        family = id.partition("/")[0]
+        if id in cases or spec.model or spec.rollout or family not in FAMILIES:
+            continue
+        if row := golden.get(id):
+            yield id, Case(completion="", answer=row["answer"], meta=row["meta"])
+            continue
+        verify = plugins.registry().make_verifier(id)
+        near = [case for name, case in cases.items() if name.startswith(f"{family}/")]
+        near += [replace(near[0], answer=answer) for answer in ANSWERS]
+        yield id, next(case for case in near if scores(verify, case))
+
+
+def scores(verify: Verify, case: Case) -> bool:
+    """Whether the case has an answer of the kind that the verifier reads."""
+    try:
+        for probe in PROBES:
+            verify(replace(case, completion=probe))
+    except Exception:  # an answer of another kind
+        return False
+    return True
+
+
+def first(task: Task) -> Any:
     """A task's first prompt that can be made: rows may be broken. None where there is no browser to make it with."""
     try:
         prompts = task.prompts("train", 0)
@@ -98,10 +141,10 @@ def test_no_completion_is_too_much_for_a_verifier(monkeypatch):
     monkeypatch.chdir(ROOT)
     found = dict(used())
     assert len(found) >= 40 and {v.partition("/")[0] for v in found} >= FAMILIES
+    found |= dict(others(found))
     names = [(name, wrap) for name in HOSTILE for wrap in WRAPS]
     with local_judge({verifier: {} for verifier in found}, num_workers=2) as judge:  # of 512 MB each
-        for verifier, prompt in found.items():
-            honest = case_of(plugins.registry().get("verifiers", verifier), prompt)
+        for verifier, honest in found.items():
             scores = judge.run(verifier, [replace(honest, completion=WRAPS[w].format(HOSTILE[n])) for n, w in names])
             for name, score in zip(names, scores, strict=True):
                 assert score.value is not None, f"{verifier}, {' '.join(name)}: {score.detail}"

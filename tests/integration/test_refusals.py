@@ -122,7 +122,10 @@ REFUSED = {
         {"evaluate": {"num_samples": 4}},
         r"evaluate.*num_samples = 4 greedy answers .* set temperature",
     ),
-    "more mini-batches than prompts": (stage(minibatches=3), r"stages\.0.*minibatches = 3 is above prompts_per_step = 2.* lower"),
+    "more mini-batches than prompts": (
+        stage(minibatches=3),
+        r"stages\.0\.minibatches: 3 is above prompts_per_step = 2, and groups aren't split: lower it",
+    ),
     # rules that leave nothing or contradict each other
     "bounds that cross": (
         stage(min_success_rate=0.8, max_success_rate=0.2),
@@ -621,6 +624,14 @@ def test_the_command_line_says_it_in_one_line(fault, switch, tmp_path, nothing_l
     with pytest.raises(UserError, match=message):
         raise UserError(lines[0])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("switch", [[], ["--dry-run"]])
+def test_a_sandbox_is_missed_before_anything_is_loaded(switch, tmp_path, nothing_loads, monkeypatch):
+    monkeypatch.setattr("mmrl.judge.sandbox.problem", lambda: "there is none in this test")
+    done = CliRunner().invoke(main, ["train", written(tmp_path, {"judge": {"isolation": "strict"}}), *switch])
+    assert done.exit_code == 2 and not (tmp_path / "runs").exists()
+    assert 'judge.isolation = "strict" needs a sandbox, and there is none in this test: install bubblewrap' in done.stderr
 
 
 def test_a_process_of_its_own_ends_with_2_and_no_traceback(tmp_path):

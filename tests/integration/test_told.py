@@ -245,6 +245,15 @@ def test_what_ended_a_run_is_written_down(tmp_path):
         ({"algorithm": "rloo", "epochs": 2}, "the loss of rloo has no probability ratio, so from the second update on"),
         ({"algorithm": "rloo", "hints": "guide"}, "so hinted completions count as if sampled without a hint"),
         ({"kl_coef": 0.1, "kl_estimator": "k1"}, 'stages.0.kl_estimator = "k1" has no gradient on average in the loss'),
+        ({"kl_bias_correction": True}, "stages.0.kl_bias_correction has no effect without a KL penalty in the loss: set kl_coef"),
+        (
+            {"kl_coef": 0.1, "kl_bias_correction": True, "kl_in": "reward"},
+            "stages.0.kl_bias_correction has no effect without a KL penalty in the loss",
+        ),
+        (
+            {"kl_coef": 0.1, "kl_bias_correction": True, "kl_estimator": "k2"},
+            'stages.0.kl_bias_correction makes the gradient of kl_estimator = "k2" wrong: use k3, or leave it out',
+        ),
         ({"algorithm": "gdpo", "kl_coef": 0.1, "kl_in": "reward"}, "gdpo uses only the verifiers' scores"),
     ],
 )
@@ -254,7 +263,9 @@ def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, s
 
     (told,) = remarks(resolve(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told
-    assert remarks(resolve(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl_coef": 0.1, "epochs": 2, "hints": "guide"}]))) == []
+    fine = {**RL, "kl_coef": 0.1, "epochs": 2, "hints": "guide"}
+    corrected = [{**fine, "kl_bias_correction": True, "kl_estimator": k} for k in ("k1", "k3")]
+    assert remarks(resolve(runs.toy_config(tmp_path, stages=[RL, fine, *corrected]))) == []
 
 
 def test_a_run_does_not_replace_the_model_it_begins_with(tmp_path):

@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 
 import mmrl
 from mmrl.registry.distributions import DISTRIBUTION, canonical
+from mmrl.ui.doctor import OPENCV
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -96,6 +97,17 @@ def test_one_extra_brings_all_bundled_plugins():
 def test_torchvision_is_the_one_for_torch():
     torch, torchvision = version("torch").split("."), version("torchvision").split(".")
     assert torch[0] == "2" and torchvision[:2] == ["0", str(int(torch[1]) + 15)]
+
+
+def test_training_goes_together_with_every_simulator():
+    """Distributions of OpenCV install over each other. SAPIEN, which ManiSkill needs, brings one, and the rendering plugin the
+    other: `mmrl doctor` names the two where someone installs both."""
+    brings = {name: {canonical(Requirement(r).name) for r in PLUGINS[name]["dependencies"]} for name in PLUGINS}
+    brings["maniskill"] |= set(own_pins("sims/maniskill/constraints.txt"))
+    train = {canonical(Requirement(r).name) for r in EXTRAS["train"]}
+    for name, brought in brings.items():
+        assert len((train | brought) & set(OPENCV)) <= 1, f"multimodal-rl[train,{name}] installs two OpenCVs"
+    assert [name for name, brought in brings.items() if brought & set(OPENCV)] == ["maniskill", "rendering"]
 
 
 def test_nothing_that_breaks_beside_cpu_torch_is_pinned():

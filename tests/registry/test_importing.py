@@ -32,6 +32,7 @@ class Options(Base):
     count: int | None = None
     share: float = 0.0
     way: Literal["up", "down"] | int = "up"
+    turns: Literal[1, 2] = 1
     size: str | Sequence[int] = "small"
     nested: list[list[int]] | None = None
     anything: Any = None
@@ -50,6 +51,8 @@ class Options(Base):
         ({"names": ["a", 5]}, "names = ['a', 5] must be a list of texts"),
         ({"shares": ["a"]}, "shares = ['a'] must be a table of numbers"),
         ({"shares": {"a": "b"}}, "shares = {'a': 'b'} must be a table of numbers"),
+        ({"turns": True}, "turns = True must be one of 1, 2"),
+        ({"size": [2, True]}, "size = [2, True] must be a text or a list of whole numbers"),
         ({"way": "left"}, "way = 'left' must be one of 'up', 'down' or a whole number"),
         ({"size": ["a"]}, "size = ['a'] must be a text or a list of whole numbers"),
         ({"nested": [5]}, "nested = [5] must be a list of lists of whole numbers"),
@@ -65,7 +68,7 @@ def test_what_is_of_another_kind_is_named(options, wrong):
     [
         {"text": "", "flag": True, "count": 5, "share": 1, "names": ["a"], "shares": {"a": 1, "b": 0.5}, "way": "down"},
         {"count": None, "names": (), "size": [1, 2], "nested": [[1], []], "anything": object(), "odd": 5, "unknown": 5},
-        {"size": "large", "way": 3},
+        {"size": "large", "way": 3, "turns": 2},
     ],
 )
 def test_what_fits_or_isnt_known_is_let_through(options):
@@ -85,6 +88,10 @@ def test_the_annotations_of_functions_and_of_classes_with_their_own_init():
     assert type_mismatch(Own, {"text": 5}) == "text = 5 must be a text" and type_mismatch(Own, {"text": "a"}) == ""
 
 
+def turning(num_envs, device, turns: Literal[1, 2] = 1):
+    return turns
+
+
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
@@ -98,6 +105,8 @@ def test_the_annotations_of_functions_and_of_classes_with_their_own_init():
         (lambda num_envs, device: 0, {"device": "cpu"}, "sim 'a/b': leave out the option 'device', which mmrl gives itself"),
         (lambda num_envs: 0, {}, "sim 'a/b': its target must take the keyword argument 'device', which mmrl gives: add it"),
         (lambda **anything: 0, {"size": 1}, ""),
+        (turning, {"turns": 1}, ""),
+        (turning, {"turns": True}, "sim 'a/b': turns = True is not one of 1, 2"),
         (5, {}, "sim 'a/b': its target must be a class or a function with named parameters: 5 is not a callable object"),
     ],
 )
@@ -122,7 +131,7 @@ def test_what_a_target_refuses_itself_comes_first():
     with pytest.raises(UserError, match="text is to be said"):
         built({"text": 5}, UserError("text is to be said"))
     for raises in (None, TypeError("int is no str")):
-        with pytest.raises(UserError, match=r"^text = 5 must be a text$") as found:
+        with pytest.raises(UserError, match=r"^task 'a/b': text = 5 must be a text$") as found:
             built({"text": 5}, raises)
         assert not isinstance(found.value, PluginError)
     with pytest.raises(PluginError, match=r"task 'a/b', made with {'text': 'a'}, raised TypeError: of its own making"):

@@ -92,6 +92,33 @@ def test_entropy_that_is_gone_skips_steps_that_measured_none() -> None:
     assert text.startswith("the entropy fell by 75% since the first steps (0.25 nats a token, then 1): ")
 
 
+def test_long_episodes_in_a_simulator_are_no_alarm() -> None:
+    """To stay upright for longer is what is rewarded."""
+    lengths = [10.0] * 5 + [500.0] * 5
+    assert feed(AlarmMonitor(only("length_growth", warn=4.0), acts=True), "length/mean", *lengths) == []
+    assert len(feed(AlarmMonitor(only("length_growth", warn=4.0)), "length/mean", *lengths)) == 1
+
+
+def gaussian(std: float, dims: int) -> float:
+    """Entropy of so many independent normal distributions, in nats."""
+    return dims * (0.5 * math.log(2 * math.pi * math.e) + math.log(std))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 14])
+def test_of_normally_distributed_actions_the_standard_deviation_falls(dims: int) -> None:
+    """A differential entropy passes through 0: of std 0.24 it is nearly nothing and of less it is negative."""
+
+    def told(first: float, now: float, stage: int = 1, entropy_dims: tuple[int, ...] = (0, dims)) -> list[tuple[int, str]]:
+        monitor = AlarmMonitor(only("entropy_fall", warn=0.98), entropy_dims=entropy_dims)
+        return feed(monitor, "entropy", *[gaussian(first, dims)] * 5, *[gaussian(now, dims)] * 5, stage=stage)
+
+    assert told(1.0, 0.4) == told(1.0, 0.021) == told(0.1, 0.05) == told(0.1, 10.0) == []
+    ((step, text),) = told(1.0, 0.01)
+    assert step == 10 and text.startswith("the standard deviation of the actions fell by 99% since the first steps: ")
+    assert len(told(0.1, 0.001)) == 1, "although the entropy was negative from the start"
+    assert len(told(1.0, 0.2, stage=0)) == 1, "the share of an entropy that is no differential one"
+
+
 def test_the_gap_is_told_from_the_first_step_and_left_to_the_learner_to_stop() -> None:
     limits = only("logprob_gap", warn=0.02, stop=0.1)
     assert feed(AlarmMonitor(limits), "logprob_gap", 0.019) == []

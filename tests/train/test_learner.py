@@ -285,6 +285,60 @@ def test_the_kl_penalty_its_weight_and_its_figure(estimate, value, slope):
     assert reference.copy.w.tolist() == [0.0, 0.0] and reference.copy.w.grad is None
 
 
+def kl_by_trl(policy, old, reference, tokens):
+    """TRL 1.16, `GRPOTrainer._compute_loss` with use_bias_correction_kl, averaged over tokens. All are logits."""
+    per_token_logps, old_logps, ref_logps = (log_softmax(w, 0)[tokens] for w in (policy, old, reference))
+    per_token_kl = torch.exp(ref_logps - per_token_logps) - (ref_logps - per_token_logps) - 1
+    return (per_token_kl * torch.exp(per_token_logps - old_logps)).mean()
+
+
+OLD, NOW, THEN = [0.3, -0.4, 0.9], [1.0, 0.2, -0.5], [-0.7, 0.5, 0.4]
+
+
+def test_the_bias_correction_is_trls():
+    """What another policy sampled is compared with its sampler, with gradient through the ratio."""
+    policy, tokens = Bandit(*NOW), [0, 2, 1, 1]
+    sampler = log_softmax(torch.tensor(OLD), 0)[tokens].tolist()
+    learner = rl(policy, reference=reference_of(policy, *THEN), kl_coef=0.5, kl_bias_correction=True)
+    w = torch.tensor(NOW, requires_grad=True)
+    wanted = 0.25 * kl_by_trl(w, torch.tensor(OLD), torch.tensor(THEN), tokens)
+    wanted.backward()
+    found = learner.update([batch(tokens, [0.0] * 4, sampler, off_policy=[True] * 4)], 0, kl=0.25)
+    assert found["loss"] == pytest.approx(wanted.item(), rel=1e-5)
+    assert learner.state()["optimizer/w/exp_avg"].tolist() == pytest.approx((0.1 * w.grad).tolist(), rel=1e-4)
+
+
+def test_from_the_second_pass_on_the_bias_correction_compares_with_the_first():
+    tokens = [0, 2, 1, 1]
+    once, twice = Bandit(*NOW), Bandit(*NOW)
+    sampler = log_softmax(torch.tensor(NOW), 0)[tokens].tolist()
+    for policy, epochs in ((once, 1), (twice, 2)):
+        keys = {"kl_coef": 0.5, "kl_bias_correction": True, "epochs": epochs, "learning_rate": 0.3}
+        learner = rl(policy, reference=reference_of(policy, *THEN), **keys)
+        found = learner.update([batch(tokens, [0.0] * 4, sampler)], 0, kl=0.5)
+        before = torch.tensor(NOW) if epochs == 1 else once.w.detach()
+        wanted = 0.5 * kl_by_trl(before, torch.tensor(NOW), torch.tensor(THEN), tokens)
+        assert found["loss"] == pytest.approx(wanted.item(), rel=1e-5)
+    assert (once.w - torch.tensor(NOW)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("estimate", "correct", "right"), [("k3", True, True), ("k1", True, True), ("k3", False, False)])
+def test_with_bias_correction_the_mean_gradient_is_that_of_the_divergence(estimate, correct, right):
+    """All draws of an older policy with probabilities of eighths, as often as they come."""
+    tokens = [0, 1, 2, 2, 3, 3, 3, 3]
+    old = torch.tensor([1 / 8, 1 / 8, 2 / 8, 4 / 8])
+    now, then = [0.5, -0.3, 0.9, 0.0], [0.0, 1.0, -0.4, 0.3]
+    policy = Bandit(*now)
+    keys = {"kl_coef": 0.5, "kl_bias_correction": correct, "kl_estimator": estimate}
+    learner = rl(policy, reference=reference_of(policy, *then), **keys)
+    learner.update([batch(tokens, [0.0] * 8, old.log()[tokens].tolist(), off_policy=[True] * 8)], 0, kl=1.0)
+    w = torch.tensor(now, requires_grad=True)
+    p, q = log_softmax(w, 0), log_softmax(torch.tensor(then), 0)
+    (p.exp() * (p - q)).sum().backward()
+    gap = (learner.state()["optimizer/w/exp_avg"] - 0.1 * w.grad).abs().max().item()
+    assert gap < 1e-7 if right else gap > 1e-3
+
+
 def test_a_penalty_in_the_reward_is_none_of_the_loss():
     policy = Bandit(1.0, 0.0)
     learner = rl(policy, reference=reference_of(policy, 0.0, 0.0), kl_coef=0.5, kl_in="reward")

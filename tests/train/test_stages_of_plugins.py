@@ -127,6 +127,7 @@ def test_a_broken_one_is_named(tmp_path: Path, kind: str, keys: dict, message: s
             ("odd/rfuses", {}, "stages.0: no stage 'odd/rfuses'. Did you mean 'odd/refuses'?"),
             ("gone/away", {}, "stages.0: no stage 'gone/away': is the package for 'gone' installed?"),
             ("rejection/best", {"options": {"abov": 1}}, "stage 'rejection/best' has no option 'abov'. Did you mean 'above'?"),
+            ("odd/refuses", {"options": {"share": True}}, "stage 'odd/refuses': share = True must be a number"),
             ("odd/refuses", {"options": {"share": 3.0}}, "stage 'odd/refuses': share = 3.0 is above 1: lower it"),
             ("rejection/best", {"batch_size": 3}, "unknown key 'stages.0.batch_size': known keys are kind, steps"),
             ("rejection", {}, '\'stages.0\' needs kind = "sft", kind = "rl", kind = "distill", or the id of a plugin\'s stage'),

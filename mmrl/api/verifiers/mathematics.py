@@ -29,8 +29,19 @@ _OPENING, _CLOSING = frozenset("({["), frozenset(")}]")
 _EXP = re.compile(r"exp\W*exp|exp\s*(?:\\left)?\s*[({][^)}]*(?:exp|\^)")
 _PRODUCT = re.compile(r"\)\s*(?:\\cdot|\\times|\*)?\s*(?:\\left)?\s*\(")
 _FACTORIAL = re.compile(r"\d{3}[\s)}]*!|!\s*!|\^[\s({-]*\d+[\s)}]*!|(?:\d(?:[\s*+(){}]|\\cdot|\\times){0,8}){5}\d[\s)}]*!")
+_GAMMA = re.compile(r"\\[Gg]amma\s*(?:\\left)?\s*[({][^)}]{0,40}?(?:\d{4}|\d[\s)}]*\^|\d\s*(?:\*|\\cdot|\\times)|!|\\[Gg]amma)")
+"""The gamma function of a large number: a factorial by another name."""
+_ROUNDED = re.compile(r"(?:floor|ceil)\s*!")
 _CHOOSE = re.compile(r"binom\s*\{(?:[^{}]*[\^!]|(?:[^{}]{0,20}\d){4})|\d{4}\W{0,4}choose")
 _SIGN = re.compile(r"[A-Za-z]")
+_DELIMITER = re.compile(r"\$|\\[()\[\]]|\\boxed")
+"""Where a formula may begin or end."""
+_TERM = re.compile(r"[-+=|,]")
+MAX_TERMS = 500
+"""Largest number of terms or elements of a formula: parsing takes milliseconds for each."""
+_UNION = re.compile(r"\\c[au]p(?![A-Za-z])")
+MAX_UNIONS = 16
+"""Largest number of unions and intersections in a text: comparing them takes cubic time."""
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline
 
@@ -58,7 +69,7 @@ def answers_match(completion: str, answer: str) -> bool:
 
 def is_too_expensive(text: str) -> bool:
     """Whether math-verify would take minutes or hours for a text: texts longer than `MAX_MATH`, towers of powers, high powers of
-    sums, factorials, deeply nested brackets. The check takes linear time."""
+    sums, factorials, sums and sets of hundreds of terms, many unions, deeply nested brackets. The check takes linear time."""
     if len(text) > MAX_MATH:
         return True
     text = _PYTHON.sub("^", text)
@@ -73,7 +84,9 @@ def is_too_expensive(text: str) -> bool:
         or sum(int(power) > 2 for power in sums) > (1 if many else 3)
         or (letters > 6 and len(_PRODUCT.findall(text)) > 2)
         or bool(_EXP.search(text))
-        or (any(c in text for c in "$\\[") and bool(_FACTORIAL.search(text) or _CHOOSE.search(text)))
+        or (any(c in text for c in "$\\[") and any(p.search(text) for p in (_FACTORIAL, _GAMMA, _ROUNDED, _CHOOSE)))
+        or any(len(_TERM.findall(formula)) > MAX_TERMS for formula in _DELIMITER.split(text)[1:])
+        or len(_UNION.findall(text)) > MAX_UNIONS
         or _towers(text)
         or _nested(text) > 20
     )

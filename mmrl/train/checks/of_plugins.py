@@ -7,7 +7,7 @@ import functools
 from mmrl.api.errors import UserError
 from mmrl.config.sections import Alarm, PluginStage, RunConfig
 from mmrl.registry import plugins
-from mmrl.registry.importing import check_options
+from mmrl.registry.importing import check_options, check_types
 from mmrl.train.alarms import PluginAlarm
 
 
@@ -39,6 +39,8 @@ def check_plugin_stage(where: str, stage: PluginStage) -> None:
     registry = plugins.registry()
     try:
         spec = registry.get("stages", stage.kind)
-        check_options(f"stage {spec.id!r}", registry.target(spec), {**spec.options, **stage.options}, skip=2)
+        target, options = registry.target(spec), {**spec.options, **stage.options}
+        check_options(f"stage {spec.id!r}", target, options, skip=2)
+        check_types(f"stage {spec.id!r}: ", target, options)
     except UserError as error:
         raise type(error)(f"{where}: {error}") from error

@@ -70,15 +70,16 @@ def skeleton(config: PolicyConfig) -> Any:
         options = tiny.parse(name, 0)
         return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
     prepare_torchvision()
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoConfig
 
     from mmrl.policies.openvla import model  # noqa: F401  registers it with transformers
+    from mmrl.policies.vlm.loading import auto_class
 
     trust = config.trust_remote_code
     try:
         settings = AutoConfig.from_pretrained(name, trust_remote_code=trust)
         with torch.device("meta"):
-            return AutoModelForImageTextToText.from_config(settings, trust_remote_code=trust)
+            return auto_class(name, trust).from_config(settings, trust_remote_code=trust)
     except Exception as error:
         raise UserError(
             f"{name!r} can't be built from its config: {shorten(error)[:300]}: give a folder with a transformers "

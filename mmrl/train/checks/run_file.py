@@ -15,6 +15,7 @@ from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
 from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
+from mmrl.registry.importing import check_types
 from mmrl.train.checks.parts import check_parts
 from mmrl.train.sampling.rules import check_plugin_rules
 
@@ -101,6 +102,11 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
             continue
         if stage.ratio != "token" and not acts:
             raise UserError(f'stages.{number}.ratio = "{stage.ratio}" is for policies that act: words are tokens; leave it out')
+        if stage.minibatches > stage.prompts_per_step and not acts:  # the calls of policies that act are dealt out singly
+            raise UserError(
+                f"{stage.minibatches} is above prompts_per_step = {stage.prompts_per_step}, and groups aren't split: lower it",
+                key=f"stages.{number}.minibatches",
+            )
         odd = [
             key
             for key, off in (("hints", "none"), ("labels", "task"), ("ground_truth", "never"), ("length", None))
@@ -226,12 +232,13 @@ def check_model(config: RunConfig, policy: PolicySpec) -> None:
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
     doesn't need that model."""
     kind = policy_class(policy)
-    checked_options(config.policy, policy)
+    options = checked_options(config.policy, policy)
     if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} always trains all its weights: leave it out")
     kind.check(config.policy)
+    check_types("policy.options.", plugins.registry().target(policy), options)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
             try:

@@ -193,7 +193,10 @@ class Learner:
             reference_L = self.reference.logprobs(micro, self.temperature)
             kl_L = k3(out.logprobs_L.detach(), reference_L)
             if stage.kl_in == "loss":
-                loss_L = loss_L + kl * ESTIMATES[stage.kl_estimator](out.logprobs_L, reference_L)
+                penalty_L = ESTIMATES[stage.kl_estimator](out.logprobs_L, reference_L)
+                if stage.kl_bias_correction:
+                    penalty_L = penalty_L * (out.logprobs_L - inputs.old_logprobs_L).exp()
+                loss_L = loss_L + kl * penalty_L
         else:
             kl_L = k3(out.logprobs_L.detach(), old[i])
         if stage and stage.entropy_coef:

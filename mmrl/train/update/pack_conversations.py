@@ -4,7 +4,7 @@ and its images are computed once; a model that can't share a prompt gets one `[p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,14 +63,14 @@ def pack(
     lengths_N = torch.tensor([0 if nowhere[n] else r.length for n, r in enumerate(rollouts)], dtype=torch.long)
     computed = [n for n in trained if keep_zero or moved[n]]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
-    micro = tuple(_micro(_seeing(chunk, policy), rollouts, credit, policy) for chunk in _fill(rows, budget))
+    micro = tuple(_micro(_seeing(chunk, rollouts, policy), rollouts, credit, policy) for chunk in _fill(rows, rollouts, budget))
     tokens = sum(rollouts[n].length for n in trained)
     return Batch(
         micro=micro,
         num_tokens=tokens,
         num_rollouts=len(trained),
         lengths_N=lengths_N.to(policy.device),
-        looks=any(row.inputs.media for row in rows),
+        looks=any(_looks(row, rollouts) for row in rows),
     )
 
 
@@ -84,10 +84,15 @@ def pad_passes(batch: Batch, policy: VLM) -> Batch:
     return replace(batch, micro=(*batch.micro, *(_micro([_blank(policy)], [], nothing, policy) for _ in range(more))))
 
 
-def _seeing(rows: list[_Row], policy: VLM) -> list[_Row]:
+def _seeing(rows: list[_Row], rollouts: Sequence[Conversation], policy: VLM) -> list[_Row]:
     """With sharded weights, the rows with at least one image: all ranks must reduce the gradients of the same weights, the vision
     tower's too."""
-    return rows if policy.root is None or any(row.inputs.media for row in rows) else [_blank(policy), *rows]
+    return rows if policy.root is None or any(_looks(row, rollouts) for row in rows) else [_blank(policy), *rows]
+
+
+def _looks(row: _Row, rollouts: Sequence[Conversation]) -> bool:
+    """Whether a row has a picture, in its prompt or in a later turn."""
+    return any(_media(row, rollouts))
 
 
 def _blank(policy: VLM) -> _Row:
@@ -134,11 +139,11 @@ def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_pref
         yield row
 
 
-def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
+def _fill(rows: list[_Row], rollouts: Sequence[Conversation], budget: int) -> Iterator[list[_Row]]:
     """Split rows into micro-batches of similar length, each within the budget after padding; a single row may exceed it."""
     chunk: list[_Row] = []
     for row in rows:  # sorted by length, so the last is the longest
-        if chunk and ((len(chunk) + 1) * row.length > budget or not _fit(chunk, row)):
+        if chunk and ((len(chunk) + 1) * row.length > budget or not _fit(chunk, row, rollouts)):
             yield chunk
             chunk = []
         chunk.append(row)
@@ -146,10 +151,27 @@ def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
         yield chunk
 
 
-def _fit(rows: Sequence[_Row], row: _Row) -> bool:
-    """Whether the row's media can be concatenated with the others': some families' images differ in tiles and padding."""
-    known = {k: v.shape[1:] for r in rows for k, v in r.inputs.media.items()}
-    return all(known.get(k, v.shape[1:]) == v.shape[1:] for k, v in row.inputs.media.items())
+def _fit(rows: Sequence[_Row], row: _Row, rollouts: Sequence[Conversation]) -> bool:
+    """Whether the row's pictures can be joined with the others' without padding: some families' differ in tiles and size."""
+    known = {k: v.shape[1:] for r in rows for m in _media(r, rollouts) for k, v in m.items()}
+    return all(known.get(k, v.shape[1:]) == v.shape[1:] for m in _media(row, rollouts) for k, v in m.items())
+
+
+def _media(row: _Row, rollouts: Sequence[Conversation]) -> list[Mapping[str, torch.Tensor]]:
+    """The media of a row in the order of its tokens: the prompt's, then those of each member's later turns."""
+    if len(row.members) == 1 and (final := rollouts[row.members[0]].final_inputs):
+        return [final.media]
+    later = [rollouts[n].final_inputs for n in row.members]
+    own = row.inputs.media
+    return [own, *({k: v[len(own[k]) if k in own else 0 :] for k, v in final.media.items()} for final in later if final)]
+
+
+def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, torch.Tensor]:
+    """Types of the first tokens of a row: of its prompt, or of a conversation up to its last turn, with the pictures in it.
+
+    Families that are given positions have none, and all others have one rollout per row."""
+    final = rollouts[row.members[0]].final_inputs if len(row.members) == 1 else None
+    return (final or row.inputs).token_types
 
 
 def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
@@ -159,7 +181,9 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
     segment = np.full((B, S), -1, np.int64)
     axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
     positions = np.zeros((axes, B, S), np.int64)
-    types = {k: torch.full((B, S), policy.family.completion_type, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
+    given = [_token_types(row, rollouts) for row in rows]
+    dtypes = {k: v.dtype for types in given for k, v in types.items()}
+    types = {k: torch.full((B, S), policy.family.completion_type, dtype=dtype) for k, dtype in dtypes.items()}
     spread = {"advantages_L": _float32(credit.advantages)}
     if credit.values_NT is not None and credit.returns_NT is not None:
         spread |= {"values_L": _float32(credit.values_NT), "returns_L": _float32(credit.returns_NT)}
@@ -170,8 +194,8 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
         ids[b, :prompt], segment[b, :prompt] = row.inputs.ids, 0
         if row.inputs.positions is not None:
             positions[:, b, :prompt] = row.inputs.positions
-        for key, values in row.inputs.token_types.items():
-            types[key][b, :prompt] = values
+        for key, values in given[b].items():
+            types[key][b, : len(values)] = values
         for g, n in enumerate(row.members, 1):
             rollout = rollouts[n]
             following, is_sampled = _tokens(rollout)
@@ -193,10 +217,7 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
             for name, piece in pieces.items():
                 flat[name].append(piece)
             start = end
-    shown = [
-        m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))
-    ]  # in the order of the rows
-    media = concatenate(shown, device) | {k: v.to(device) for k, v in types.items()}
+    media = concatenate([m for row in rows for m in _media(row, rollouts)], device) | {k: v.to(device) for k, v in types.items()}
     return MicroBatch(
         ids_BS=torch.from_numpy(ids).to(device),
         segment_BS=torch.from_numpy(segment).to(device),
@@ -219,14 +240,6 @@ def _positions(rollout: Conversation, length: int) -> np.ndarray:
 def _float32(values: torch.Tensor) -> np.ndarray:
     """Values of each rollout [N] or of its trained tokens [N, T]."""
     return values.detach().float().cpu().numpy()
-
-
-def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
-    """The media of all turns after the prompt."""
-    if rollout.final_inputs is None:
-        return {}
-    own = rollout.inputs.media
-    return {k: v[len(own[k]) if k in own else 0 :] for k, v in rollout.final_inputs.media.items()}
 
 
 class ConversationPacker:

@@ -109,9 +109,11 @@ class Main(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line and exit: 0 on success, 1 when a check fails (`mmrl check`), 2 on bad input, 130 on an interrupt."""
+        """Run a command line and exit: 0 on success, 1 when a check fails (`mmrl check`) or nobody reads
+        the output any more, 2 on bad input, 130 on an interrupt."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        _open_streams()
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _print_warning
@@ -152,7 +154,16 @@ def _message(error: click.ClickException) -> str:
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning on one line, without its file and source line."""
-    click.echo(f"mmrl: warning: {' '.join(str(message).split())}", err=True)
+    with contextlib.suppress(OSError):  # a closed stderr must not end a run
+        click.echo(f"mmrl: warning: {' '.join(str(message).split())}", err=True)
+
+
+def _open_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr (`>&-`) ones that lead nowhere. Otherwise the next
+    file that it opens takes the number, and what children print goes into it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  as long as the process
 
 
 @contextlib.contextmanager

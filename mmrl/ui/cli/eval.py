@@ -94,7 +94,7 @@ def command(
         _refuse_full(videos)
     folder = target if target.is_dir() else None
     if folder is None and ctx.get_parameter_source("which") is ParameterSource.COMMANDLINE:
-        raise UserError(f"--checkpoint {which} needs a run folder, and {target} is a run file: leave it out, or give runs/NAME")
+        _refuse_checkpoint_of_a_run_file(target, which)
     extra = [f"evaluate.split={json.dumps(split)}"] if split else []
     given = {"num_prompts": n, "num_samples": samples, "sparse_agreement": agree, "temperature": temperature}
     extra += ["evaluate.shuffle_frames=true"] if shuffled else []
@@ -107,6 +107,8 @@ def command(
     from mmrl.train.start import evaluate_only
 
     weights, step = _weights(config.policy.model, folder, which)
+    if folder and step is not None and not config.policy.lora:
+        _refuse_other_model(folder, step, config.policy.model)
     # step None: no checkpoint was better than the run file's own policy
     figures = evaluate_only(config, None if step is None else folder, str(step))
     if videos:
@@ -124,6 +126,27 @@ def command(
             _print(f, settings.num_prompts)
             if settings.steer:
                 _print_steered(f)
+
+
+def _refuse_checkpoint_of_a_run_file(run_file: Path, which: str) -> None:
+    """Raise UserError: a checkpoint was named, and no run whose it is."""
+    run = run_file.parent if run_file.name == "config.toml" else "runs/NAME"
+    policy = f"{which}/policy" if Path(which).is_dir() else "runs/NAME/checkpoints/STEP/policy"
+    raise UserError(
+        f"--checkpoint {which} needs a run folder, and {run_file} is a run file: leave it out, or give {run}; "
+        f"--set policy.model={policy} evaluates a checkpoint on this file's tasks"
+    )
+
+
+def _refuse_other_model(run: Path, step: int, model: str) -> None:
+    """Raise UserError if --set named another model than the run's: its checkpoint has all weights, and it would go unread."""
+    from mmrl.config.load import load_config
+
+    if load_config(run / "config.toml").policy.model != model:
+        raise UserError(
+            f"policy.model = {model!r} has no effect, since the checkpoint of step {step} has all weights: leave it out, or "
+            f"evaluate that model: mmrl eval {run / 'config.toml'} --set policy.model={model}"
+        )
 
 
 def _refuse_full(videos: Path) -> None:

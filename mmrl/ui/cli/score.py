@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import click
 
 from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.settings import key_values
 from mmrl.api.types import Case, Status
-from mmrl.judge import local_judge
+from mmrl.judge import Isolation, local_judge
 from mmrl.ui.cli.complete import ids
 
 KEYS: dict[str, Any] = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
@@ -31,14 +31,21 @@ NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"
     show_default=True,
     help="Number of worker processes.",
 )
-def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
+@click.option(
+    "--isolation",
+    type=click.Choice(get_args(Isolation)),
+    default="process",
+    show_default=True,
+    help="`strict` runs the verifier in a sandbox.",
+)
+def command(verifier: str, settings: tuple[str, ...], processes: int, isolation: Isolation) -> None:
     """Score completions with VERIFIER: one JSON line out for each JSON line in, in the same order.
 
     Input: {"completion": "...", "answer": ..., "meta": {...}, "images": ["PATH", ...], "status": "finished"}; only the
     completion is required. Output: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}; value is null and status is
     "failed" where the verifier raised an error, timed out or returned no finite number.
     """
-    with local_judge({verifier: key_values(settings)}, processes) as judge:
+    with local_judge({verifier: key_values(settings)}, processes, isolation=isolation) as judge:
         judge.ready()
         for lines in _batches(sys.stdin.buffer):
             cases, fault = [], None

@@ -13,6 +13,7 @@ from typing import Any
 from mmrl import UserError
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks.image_sources import SUFFIXES, hash_rank
+from mmrl.api.tasks.tables import SLICE
 from mmrl_classification.sampling import Item
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
@@ -158,7 +159,7 @@ def _load(path: str, name: str | None, revision: str | None) -> Mapping[str, Any
         if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
             loaded = datasets.load_from_disk(str(local))
         elif local.suffix == ".parquet" and local.is_file():
-            loaded = datasets.load_dataset("parquet", data_files=str(local))
+            loaded = datasets.load_dataset("parquet", data_files=str(local), batch_size=SLICE)
         else:
             loaded = datasets.load_dataset(str(local) if local.exists() else path, name, revision=revision)
     except Exception as error:  # a download, a file or a schema: all end in one line

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmrl import Prompt, UserError, user_message
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import chance, hash_rank, split_of
+from mmrl.api.tasks.image_sources import chance, hash_order, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
 from mmrl.api.tasks.tables import LazyItems
 from mmrl_grounding import asking, sources
@@ -50,19 +51,16 @@ class Data(Grounded):
             if (value := getattr(self, option)) is not None:
                 check_type(option, value, str)
         self._shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
-        self._rows = sources.source(self.path, self.images, self.boxes)
-        self._chosen: dict[str, list[int]] = {name: [] for name in self._shares}
-        for number, key in enumerate(self._rows.keys):
-            self._chosen[split_of(key, self.seed, self._shares)].append(number)
-        self._tables = dict.fromkeys(self._shares, self._rows)
+        rows = sources.source(self.path, self.images, self.boxes, lambda key: split_of(key, self.seed, self._shares))
+        self._tables = dict.fromkeys(self._shares, rows)
         if self.test_path:
-            self._tables["test"] = sources.source(self.test_path, self.images, self.boxes)
-            self._chosen["test"] = list(range(len(self._tables["test"])))
+            self._tables["test"] = sources.source(self.test_path, self.images, self.boxes, lambda _: "test")
+        chosen = {name: table.splits.get(name, ()) for name, table in self._tables.items()}
         self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
-        for name, numbers in self._chosen.items():
+        for name, numbers in chosen.items():
             if not numbers:
                 raise UserError(f"split {name!r} of {self.path} is empty: add rows, or change shares")
-            numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
+        self._chosen = {name: hash_order(numbers, self.seed, "order", name) for name, numbers in chosen.items()}
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """In an order in which neighbouring rows of the file are far apart."""
@@ -87,7 +85,7 @@ class Data(Grounded):
     def _keep(self, wanted: Callable[[list[str] | None], bool], why: str) -> None:
         """Leave out the rows of which `wanted` says no; it gets what `_names` finds."""
         for split, table in self._tables.items():
-            kept = [number for number in self._chosen[split] if wanted(self._names(table, number))]
+            kept = array("Q", (number for number in self._chosen[split] if wanted(self._names(table, number))))
             if not kept:
                 raise UserError(f"split {split!r} of {self.path} has no picture with objects: see {why}")
             self._chosen[split] = kept

@@ -6,15 +6,15 @@ unusable row raises when it is read, and the message names its file and line, or
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.api.tasks.tables import DataTable, read_table, resolve_image
+from mmrl.api.tasks.tables import DataTable, read_json, read_table, resolve_image
 from mmrl.api.verifiers.parse import only_json, parse_numbers
 
 IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")
@@ -31,18 +31,19 @@ class Chosen(DataTable):
     """Some rows of several tables, each with one of its expressions."""
 
     tables: tuple[DataTable, ...] = ()
-    places: tuple[tuple[int, int, int], ...] = ()
-    """(table, row, expression) of each row."""
-    keys: tuple[str, ...] = ()
-    """Decides a row's split: the picture's path as the row gives it, so that no picture is in two splits."""
+    places: Sequence[int] = ()
+    """Table, row and expression of each row, one after the other."""
+    splits: Mapping[str, array[int]] = field(default_factory=dict)
+    """Split -> numbers of its rows."""
 
     def location(self, index: int) -> str:
-        table, row, _ = self.places[index]
-        return self.tables[table].location(row)
+        return self.tables[self.places[3 * index]].location(self.places[3 * index + 1])
 
 
-def source(path: str, images: str | None, box_format: str | None) -> Chosen:
+def source(path: str, images: str | None, box_format: str | None, split_of: Callable[[str], str]) -> Chosen:
     """The rows of one file, or of several joined by ':'; `images` is then one folder for each of them, or one for all.
+
+    split_of: the split of a picture, by its path as the row gives it, so that no picture is in two splits.
 
     A row is `{"id", "image", "question", "expression", "objects", "count"}`; objects are `{"bbox_2d": [x1, y1, x2, y2],
     "label"}`, unchecked; count is the number of objects, if the row gives it. box_format: xywh or xyxy; by default the convention
@@ -56,18 +57,21 @@ def source(path: str, images: str | None, box_format: str | None) -> Chosen:
         raise UserError(f"path names {len(paths)} files and images {len(folders)} folders: give one folder for each file, or one")
     folders = folders * len(paths) if len(folders) == 1 else folders
     tables = tuple(_table(p) for p in paths)
-    places, keys = [], []
+    places = array("Q")  # 24 bytes a row
+    splits: dict[str, array[int]] = {}
     for t, table in enumerate(tables):
-        for row, (key, expressions) in enumerate(map(_outline, _tolerant(table))):
-            places += [(t, row, e) for e in range(expressions)]
-            keys += [key or f"{Path(paths[t]).name} {row}"] * expressions
+        for row, (key, expressions) in enumerate(map(_outline, table.scan((*IMAGE_KEYS, *TEXT_KEYS)))):
+            numbers = splits.setdefault(split_of(key or f"{Path(paths[t]).name} {row}"), array("Q"))
+            for expression in range(expressions):
+                numbers.append(len(places) // 3)
+                places.extend((t, row, expression))
 
     def read(index: int) -> dict[str, Any]:
-        table, row, expression = places[index]
+        table, row, expression = places[3 * index : 3 * index + 3]
         plain = _plain(tables[table][row], expression, paths[table], folders[table], box_format)
         return {"id": f"{table}-{row}-{expression}", **plain}
 
-    return Chosen(str(path), len(places), read, tables=tables, places=tuple(places), keys=tuple(keys))
+    return Chosen(str(path), len(places) // 3, read, tables=tables, places=places, splits=splits)
 
 
 def _exists(path: str) -> bool:
@@ -116,7 +120,7 @@ def _table(path: str) -> DataTable:
     local = Path(path).expanduser()
     if local.suffix.lower() == ".json" and local.is_file():
         try:
-            found = json.loads(local.read_bytes())
+            found = read_json(local)
         except (ValueError, RecursionError, OSError) as error:
             raise UserError(f"{path} is no JSON ({str(error)[:120]}): correct it") from error
         if isinstance(found, dict) and {"images", "annotations"} <= found.keys():
@@ -125,15 +129,6 @@ def _table(path: str) -> DataTable:
             return DataTable(path, len(found), found.__getitem__, "item")
         raise UserError(f"{path} is neither COCO's JSON, with images and annotations, nor a list of rows: see the guide")
     return read_table(path)
-
-
-def _tolerant(table: DataTable) -> Iterator[dict[str, Any] | None]:
-    """The rows; None for one that can't be read, which raises when it is used."""
-    for row in range(len(table)):
-        try:
-            yield table[row]
-        except UserError:
-            yield None
 
 
 def _outline(row: Mapping[str, Any] | None) -> tuple[str, int]:
@@ -217,11 +212,11 @@ def _conversation(said: Any) -> dict[str, Any]:
 def coco(path: str, found: Mapping[str, Any]) -> DataTable:
     """One row for each picture of COCO's detection JSON, and one for each annotation without a picture. Annotations of crowds are
     left out."""
-    images, annotations = found["images"], found["annotations"]
-    if not isinstance(images, list) or not isinstance(annotations, list):
-        raise UserError(f"{path}: images and annotations must be lists")
-    categories = {c.get("id"): c.get("name") for c in found.get("categories", ()) if isinstance(c, Mapping)}
-    known: dict[Any, list[Any]] = {i["id"]: [] for i in images if isinstance(i, Mapping) and _hashable(i.get("id"))}
+    images, annotations, categories = found["images"], found["annotations"], found.get("categories", [])
+    if not all(isinstance(entries, list) for entries in (images, annotations, categories)):
+        raise UserError(f"{path}: images, annotations and categories must be lists")
+    labels = {c["id"]: c.get("name") for c in categories if _has_id(c)}
+    known: dict[Any, list[Any]] = {i["id"]: [] for i in images if _has_id(i)}
     lost: list[Any] = []
     for number, annotation in enumerate(annotations):
         owner = annotation.get("image_id") if isinstance(annotation, Mapping) else None
@@ -234,16 +229,16 @@ def coco(path: str, found: Mapping[str, Any]) -> DataTable:
         image = images[index]
         if not isinstance(image, Mapping) or "id" not in image or not isinstance(image.get("file_name"), str):
             raise UserError(f"{path} image {index} has no id or no file_name: correct or remove it")
-        objects = [_annotated(path, number, a, categories) for number, a in known[image["id"]] if not _crowd(a)]
+        objects = [_annotated(path, number, a, labels) for number, a in known[image["id"]] if not _crowd(a)]
         return {"id": image["id"], "image": image["file_name"], "objects": objects, "labels": None}
 
     return DataTable(path, len(images) + len(lost), read, "picture")
 
 
-def _annotated(path: str, number: int, annotation: Any, categories: Mapping[Any, Any]) -> dict[str, Any]:
+def _annotated(path: str, number: int, annotation: Any, labels: Mapping[Any, Any]) -> dict[str, Any]:
     name = _annotation(number, annotation)
     category = annotation.get("category_id")
-    label = categories.get(category) if _hashable(category) else None
+    label = labels.get(category) if _hashable(category) else None
     if not isinstance(label, str) or not label.strip():
         raise UserError(f"{path} {name} has the category {category!r:.40}, which the file doesn't define: correct or remove it")
     if "bbox" not in annotation:
@@ -264,6 +259,10 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value) < 10:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _has_id(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and "id" in entry and _hashable(entry["id"])
 
 
 def _hashable(value: Any) -> bool:

@@ -59,9 +59,19 @@ def screens(screens: str, folder: Path, settings: tuple[str, ...], pages: str, a
     stop = Stop()
     try:
         with stop.listening():
-            tally = walked(
-                screens, folder, options=key_values(settings), pages=_names(pages), actions=_names(actions), stop=stop, **given
-            )
+            try:
+                tally = walked(
+                    screens,
+                    folder,
+                    options=key_values(settings),
+                    pages=_names(pages),
+                    actions=_names(actions),
+                    stop=stop,
+                    **given,
+                )
+            finally:
+                if stop.number:
+                    deaf()
     except UserError as error:
         if not stop.number:
             raise

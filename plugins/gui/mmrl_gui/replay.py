@@ -6,7 +6,6 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from mmrl import Reply, UserError
@@ -30,7 +29,7 @@ class Recording:
         Every step that can be imitated is checked, but only the beginning and the end of its picture file are read. Raises
         UserError if there is none, and for the first unusable one, which would end a run in the middle of an episode."""
         self.path = path
-        if not Path(path).expanduser().exists():  # other tables may be names of data sets
+        if not os.path.exists(os.path.expanduser(path)):  # other tables may be names of data sets
             raise UserError(f"recording = {path!r:.200} doesn't exist: make it with `mmrl record screens`")
         self._steps = steps(tables(path, None))
         self.episodes = [own for own in self._steps.episodes if only == "all" or self._steps.won[own[0]]]

@@ -50,9 +50,8 @@ class Stop:
 
 
 def deaf() -> None:
-    """Ignore signals while this process ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    """Hold signals back while this process ends, whatever their handlers are by then."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 __all__ = ["Stop", "deaf"]

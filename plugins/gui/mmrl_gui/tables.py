@@ -10,7 +10,7 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.api.errors import display_path
-from mmrl.api.tasks.tables import DataTable, read_table
+from mmrl.api.tasks.tables import DataTable, read_json, read_table
 
 EPISODES = "episodes.jsonl"
 """The file of a recording, see the guide."""
@@ -86,7 +86,7 @@ def _rows(path: str) -> DataTable:
     local = Path(path).expanduser()
     if local.suffix.lower() == ".json" and local.is_file():
         try:
-            found = json.loads(local.read_bytes())
+            found = read_json(local)
         except (ValueError, RecursionError, OSError) as error:
             raise UserError(f"{display_path(path)} is no JSON ({str(error)[:120]}): correct it") from error
         if isinstance(found, dict):

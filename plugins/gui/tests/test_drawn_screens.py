@@ -482,8 +482,12 @@ def test_nothing_is_overwritten_unasked_and_only_recordings_at_all(tmp_path):
 
 
 def command(folder, *arguments, screens="browser/miniwob"):
-    with pytest.raises(SystemExit) as ended:
-        main(["record", "screens", screens, str(folder), *map(str, arguments)])
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["record", "screens", screens, str(folder), *map(str, arguments)])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)  # the command ends its process, and holds signals back until then
     return ended.value.code
 
 

@@ -366,6 +366,7 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
         ({"demos": 0}, "demos = 0"),
         ({"recording": "/nowhere/at/all"}, "'/nowhere/at/all' doesn't exist"),
         ({"recording": "someone/recorded"}, "'someone/recorded' doesn't exist"),
+        ({"recording": "x" * 10_000}, "doesn't exist"),
         ({"again": 3}, "again = 3"),
         ({"only": "won", "recording": "."}, "only = 'won' is unknown: choose one of success, all"),
         ({"only": "all"}, "only = 'all' needs recorded episodes: set recording"),

@@ -172,7 +172,11 @@ def grid_of(case: Case, count: int) -> list[int] | None:
 
 
 def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    """IoU by VLM-R1's rule; 0 if the published division fails."""
+    """IoU by VLM-R1's rule, at least 0.
+
+    Two boxes without an area, or one in reverse as large as the true one, have no union: the published code divides by 0 and ends
+    its run. Numbers of hundreds of digits are infinite, and its reward no number. Both are wrong answers: 0.
+    """
     left, top = max(a[0], b[0]), max(a[1], b[1])
     right, bottom = min(a[2] - 1, b[2] - 1), min(a[3] - 1, b[3] - 1)
     inside = (right - left + 1) * (bottom - top + 1) if left < right and top < bottom else 0.0

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import random
 import re
 import time
@@ -147,6 +148,30 @@ def test_boxes_overlap_by_the_rule_of_vlm_r1():
     assert seen("0, 0, 0, 0", answer=(0, 0, 0, 0)) == 0  # the published division fails
     assert seen("10, 20, 30, 60", model=((50, 100),)) == 1  # in the pixels that the model saw
     assert seen("<think>1, 2, 3, 4</think><answer>20, 20, 60, 60</answer>", think=True) == 1
+
+
+def published_overlap(found, true):
+    left, top = max(found[0], true[0]), max(found[1], true[1])
+    right, bottom = min(found[2] - 1, true[2] - 1), min(found[3] - 1, true[3] - 1)
+    inside = (right - left + 1) * (bottom - top + 1) if left < right and top < bottom else 0
+    return float(inside) / ((found[2] - found[0]) * (found[3] - found[1]) + (true[2] - true[0]) * (true[3] - true[1]) - inside)
+
+
+def test_boxes_earn_what_is_published_and_nothing_where_that_is_no_number():
+    """The published code divides by 0 for a box in reverse as large as the true one, and gives NaN for infinite ones."""
+    true, raised, odd = (20.0, 20.0, 60.0, 60.0), 0, 0
+    for said in itertools.product(("0", "020", "59", "60", "1" * 200, "9" * 400, "\u0666\u0660"), repeat=4):
+        value = seen(", ".join(said))
+        found = tuple(map(float, said))
+        try:
+            wanted = published_overlap(found, true)
+        except ZeroDivisionError:
+            raised, wanted = raised + 1, 0.0
+        odd += math.isnan(wanted)
+        assert value == pytest.approx(0.0 if math.isnan(wanted) else wanted), said
+        x, y = (found[0] + found[2]) / 2, (found[1] + found[3]) / 2
+        assert seen(", ".join(said), verify=jigsaw_r1.point) == (20 <= x <= 60 and 20 <= y <= 60), said
+    assert raised and odd
 
 
 def test_points_are_the_centres_of_boxes():

@@ -51,7 +51,7 @@ def browser() -> str:
     if found is None:
         raise UserError(
             f"code = 'html' needs a browser, and there is no {named or ', '.join(BROWSERS)}: "
-            "install Chromium, or set MMRL_BROWSER"
+            "install Chromium (in mmrl's repository `make system` does), or set MMRL_BROWSER to its path"
         )
     return found
 

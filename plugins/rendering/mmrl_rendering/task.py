@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -207,15 +208,17 @@ class Own(Rendered):
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
         check_split(split, self.splits)
-        rows, names = self._sources[split]
+        rows, name = self._sources[split]
         one = self.test_path is None and self._sources["train"][0].name == self._sources["test"][0].name
-        chosen = [i for i in range(len(rows)) if not one or split_of(names[i], self.seed, SPLIT_SHARES) == split]
+        chosen: Sequence[int] = range(len(rows))
+        if one:
+            chosen = array("Q", (i for i in chosen if split_of(name(i), self.seed, SPLIT_SHARES) == split))
         if not chosen:
             raise UserError(f"split {split!r} of {display_path(self.path)} is empty: give more pictures, or a test_path")
         if Path(rows.name).suffix == "":
-            chosen.sort(key=lambda i: hash_rank(self.seed, "order", names[i]))
+            chosen = sorted(chosen, key=lambda i: hash_rank(self.seed, "order", name(i)))
         path = self.test_path or self.path if split == "test" else self.path
-        return LazyItems(rows, lambda row, number: self._prompt(f"{split}/{names[number]}", path, row), chosen)
+        return LazyItems(rows, lambda row, number: self._prompt(f"{split}/{name(number)}", path, row), chosen)
 
     def gold(self, prompt: Prompt) -> str:
         return gold(prompt, self.think)
@@ -278,8 +281,8 @@ def gold(prompt: Prompt, think: bool) -> str:
     return f"<think>I write down what I see.</think>\n{prompt.answer}" if think else str(prompt.answer)
 
 
-def opened(path: str, split: str) -> tuple[DataTable, list[str]]:
-    """(rows, their names) of a folder of SVG files or of a table."""
+def opened(path: str, split: str) -> tuple[DataTable, Callable[[int], str]]:
+    """(rows, the name of each by its index) of a folder of SVG files or of a table."""
     folder = Path(path).expanduser()
     try:
         is_folder = folder.is_dir()
@@ -287,7 +290,7 @@ def opened(path: str, split: str) -> tuple[DataTable, list[str]]:
         is_folder = False
     if not is_folder or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
         rows = read_table(path, split=split)
-        return rows, [f"row-{i}" for i in range(len(rows))]
+        return rows, "row-{}".format
     files = sorted(p for p in folder.rglob("*.svg") if not p.name.startswith("."))
     if not files:
         raise UserError(f"folder {display_path(path)} has no .svg files: add some, or give a table")
@@ -296,7 +299,7 @@ def opened(path: str, split: str) -> tuple[DataTable, list[str]]:
     def read(index: int) -> dict[str, str]:
         return {"code": files[index].read_text(encoding="utf-8", errors="replace")}
 
-    return _Files(str(path), len(files), read, names=tuple(names)), names
+    return _Files(str(path), len(files), read, names=tuple(names)), names.__getitem__
 
 
 class _Files(DataTable):

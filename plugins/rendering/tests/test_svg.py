@@ -195,7 +195,7 @@ WORST = {
 def test_the_most_that_is_allowed_renders_in_time(name):
     start = time.process_time()
     assert svg.render(WORST[name], (512, 512)).size == (512, 512)
-    assert time.process_time() - start < 2.5  # of the processor; the deadline is 5 s and more
+    assert time.process_time() - start < 4  # of the processor, 2 where this was written; the deadline is 5 s and more
 
 
 def test_what_lies_in_the_largest_picture_is_never_too_long():

@@ -12,6 +12,7 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.errors import display_path
+from mmrl.api.media.decoding import open_video
 from mmrl.api.media.images import load_image
 
 TOLERANCE_S = 1e-4
@@ -41,30 +42,21 @@ class Pictures:
 
     def of_video(self, path: Path, time_s: float) -> torch.Tensor:
         """uint8 [H, W, 3] of the frame at that time."""
-        try:
-            import av
-        except ModuleNotFoundError:
-            raise UserError('videos need av: pip install "multimodal-rl[train]"') from None
-
         if not path.is_file():
             raise UserError(f"{display_path(path)} does not exist: download the data set with its videos")
         tolerance = TOLERANCE_S + abs(time_s) * 2**-22  # times are stored as float32
         best: Any = None
-        try:
-            with av.open(str(path)) as video:
-                stream = video.streams.video[0]
-                base = stream.time_base or Fraction(1, 1000)
-                video.seek(int((time_s + tolerance) / base), stream=stream)  # to the key frame before it
-                for frame in video.decode(stream):
-                    if best is None or abs(frame.time - time_s) < abs(best.time - time_s):
-                        best = frame
-                    if frame.time >= time_s:
-                        break
-                shown = None if best is None else best.to_ndarray(format="rgb24")
-        except (av.FFmpegError, IndexError) as error:
-            raise UserError(
-                f"{display_path(path)} can't be decoded ({' '.join(str(error).split())[:120]}): download it again"
-            ) from error
+        with open_video(str(path)) as (video, stream):
+            base = stream.time_base or Fraction(1, 1000)
+            video.seek(int((time_s + tolerance) / base), stream=stream)  # to the key frame before it
+            for frame in video.decode(stream):
+                if frame.time is None:
+                    continue
+                if best is None or abs(frame.time - time_s) < abs(best.time - time_s):
+                    best = frame
+                if frame.time >= time_s:
+                    break
+            shown = None if best is None else best.to_ndarray(format="rgb24")
         if shown is None or abs(best.time - time_s) > tolerance:
             nearest = "it has none there" if best is None else f"the nearest is at {best.time:.4f} s"
             raise UserError(f"{display_path(path)} has no frame at {time_s:.4f} s, for {self.where}: {nearest}; encode it again")

@@ -347,7 +347,7 @@ def nan(rows):
         (
             "mp4",
             lambda f: next(f.glob("videos/**/*front/episode_000001.mp4")).write_bytes(b"no"),
-            r"000001.mp4 can't be decoded \(.*\): download it again",
+            r"000001.mp4 is broken or of an unknown kind \(.*\): replace it",
         ),
         (
             "mp4",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.tasks.image_sources import SPLIT_SHARES, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
-from mmrl.api.tasks.tables import LazyItems, read_table, resolve_image
+from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
 from mmrl_transit.network import Lines, best_route, cost, fold
 from mmrl_transit.task import STYLES, asked, sections, thought, trip
 
@@ -60,17 +61,19 @@ class Rows(Task):
         table = self._tables[split]
         path = self.test_path or self.path if split == "test" else self.path
         one = self.test_path is None and self._tables["train"].name == self._tables["test"].name
-        maps = [_map(table, i) for i in range(len(table))] if one else []
-        chosen = [i for i in range(len(table)) if not one or split_of(maps[i], self.seed, SPLIT_SHARES) == split]
+        chosen: Sequence[int] = range(len(table))
+        if one:
+            chosen = array("Q", (i for i, key in enumerate(_maps(table)) if split_of(key, self.seed, SPLIT_SHARES) == split))
         if not chosen and len(table):
-            count = len(set(maps))
+            count = len(set(_maps(table)))
             why = f"all {len(table)} rows show one figure" if count == 1 else f"all its {count} figures fall to the other one"
             raise UserError(
                 f"split {split!r} of {display_path(path)} is empty: all questions of a map are in one split, "
                 f"and {why}: give more maps, another seed or a test_path"
             )
         if self.kinds:
-            chosen = [i for i in chosen if table[i].get("type") in self.kinds]
+            kinds = array("B", (row is None or row.get("type") in self.kinds for row in table.scan(("type",))))
+            chosen = array("Q", (i for i in chosen if kinds[i]))
         if not chosen:
             raise UserError(f"split {split!r} of {display_path(path)} is empty: give more rows, other kinds, or a test_path")
         return LazyItems(table, lambda row, number: self._prompt(f"{split}-{number}", path, row), chosen)
@@ -128,13 +131,11 @@ class Rows(Task):
         meta.setdefault("question_transfer_count", len(route) - 1)
 
 
-def _map(table: Sequence[Mapping[str, Any]], number: int) -> str:
-    """The key of a row's map, so that all questions of a map are in one split; the row's number if it names no map."""
-    try:
-        figure = table[number].get("figure")
-    except UserError:  # raised when the row is used
-        figure = None
-    return figure if isinstance(figure, str) else f"row {number}"
+def _maps(table: DataTable) -> Iterator[str]:
+    """The key of each row's map, so that all questions of a map are in one split; the row's number if it names no map."""
+    for number, row in enumerate(table.scan(("figure",))):
+        figure = None if row is None else row.get("figure")
+        yield figure if isinstance(figure, str) else f"row {number}"
 
 
 def _truth(kind: str, answer: Any) -> tuple[int, str, tuple[str, ...]]:

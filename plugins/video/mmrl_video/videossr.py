@@ -45,15 +45,15 @@ def counting(case: Case) -> float:
 
 def jigsaw(case: Case) -> float:
     """Temporal jigsaw: 1 minus the sum of the parts' distances over its maximum, n * n // 2. The completion is `341562`, a
-    permutation of the truth's characters; all else is 0.
+    permutation of the truth's characters, with blanks around it or not; all else is 0.
 
     Known exploits, as published: any permutation earns a third on average, of six parts.
     """
-    true, found = str(case.answer), case.completion
-    if len(found) != len(true) or sorted(found) != sorted(true) or len(set(true)) != len(true):
+    true, found = str(case.answer).strip(), case.completion.strip()
+    if not found or len(found) != len(true) or sorted(found) != sorted(true):
         return 0.0
-    off = sum(abs(found.index(sign) - at) for at, sign in enumerate(true))
-    return 1 - off / (len(true) ** 2 // 2) if len(true) > 1 else float(found == true)
+    off = sum(abs(found.index(sign) - true.index(sign)) for sign in true)
+    return 1 - off / (len(true) ** 2 // 2) if len(true) > 1 else 1.0
 
 
 def _span(value: object) -> spans.Span | None:

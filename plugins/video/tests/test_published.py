@@ -351,8 +351,29 @@ def test_orders_are_the_formula_for_all_permutations_of_four():
         assert value == pytest.approx(1 - off / 8) and 0 <= value <= 1
         total += value
     assert total / 24 == pytest.approx(1 - 5 / 8)  # the footrule's mean is (n * n - 1) / 3
-    for text in ("2413 ", "2,4,1,3", "2414", "241", "24135", "\uff12\uff14\uff11\uff13", ""):
+    for text in ("2,4,1,3", "24 13", "2414", "241", "24135", "\uff12\uff14\uff11\uff13", ""):
         assert videossr.jigsaw(Case(completion=text, answer="2413")) == 0
+
+
+def published_order(said, true):
+    said, true = said.strip(), true.strip()
+    if not said or sorted(said) != sorted(true):
+        return 0.0
+    most = len(true) ** 2 // 2
+    return 1.0 - sum(abs(said.find(sign) - true.find(sign)) for sign in true) / most if most else 1.0
+
+
+@pytest.mark.parametrize("true", ["3142", "1", "1213", "21\n"])
+def test_orders_are_read_as_published_blanks_around_them_included(true):
+    """The published code strips both sides, and looks for the first of equal signs in each."""
+    signs, found = sorted(set(true.strip())), set()
+    for length in range(5):
+        for text in map("".join, itertools.product([*signs, "7"], repeat=length)):
+            for said in (text, f"{text}\n", f" \t{text}\u3000", f"{text[:1]} {text[1:]}"):
+                value = videossr.jigsaw(Case(completion=said, answer=true))
+                assert value == pytest.approx(published_order(said, true)), (said, true)
+                found.add(value)
+    assert {0.0, 1.0} <= found
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------------

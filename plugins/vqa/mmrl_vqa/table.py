@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -151,8 +152,8 @@ class Table(Task):
             return None
         return test if test.name != train.name else None
 
-    def _cut(self, rows: DataTable) -> dict[str, list[int]]:
-        parts: dict[str, list[int]] = {"train": [], "test": []}
+    def _cut(self, rows: DataTable) -> dict[str, array[int]]:
+        parts = {"train": array("Q"), "test": array("Q")}  # 8 bytes a row
         shares = {"train": 1 - self.test_share, "test": self.test_share}
         for number in range(len(rows)):
             parts[split_of(self._key(rows, number), 0, shares)].append(number)

@@ -35,6 +35,9 @@ def chromium() -> dict[str, str]:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     except UserError as error:
         return {"state": "missing", "detail": str(error).partition(":")[0], "cure": CURE}
+    except subprocess.TimeoutExpired:
+        late = f"{path} gave no answer within {PATIENCE_S} s: the machine may be busy"
+        return {"state": "note", "detail": late, "cure": "run mmrl doctor again when the machine is less busy"}
     except (subprocess.SubprocessError, OSError) as error:
         return {"state": "broken", "detail": f"{path} doesn't start: {error}", "cure": CURE}
     return {"state": "ok", "detail": f"{said.strip()} ({path})"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,9 +49,9 @@ class Folder(Browser):
     def __init__(self, folder: str, *, size: Sequence[int] = (640, 480), step_ms: int = 500) -> None:
         """folder: a folder with HTML files. size: [width, height] of the window in pixels. step_ms: milliseconds of the page's
         time per action."""
-        root = Path(folder)
-        if not root.is_dir():
+        if not isinstance(folder, str | os.PathLike) or not os.path.isdir(folder):  # which takes names that are too long
             raise UserError(f"folder = {folder!r:.200} is not a folder: set it to one with HTML files")
+        root = Path(folder)
         goals = _goals(root)
         super().__init__(lambda driver: Files(driver, root, goals), size, step_ms)
 

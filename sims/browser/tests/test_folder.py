@@ -124,6 +124,9 @@ def test_no_folder_and_no_page(browser, tmp_path, play):
             (path / "third.html").unlink()
         with pytest.raises(UserError, match=why):
             Folder(str(path))
+    for odd in (3, True, None, [], "x" * 10_000, "a\0b"):
+        with pytest.raises(UserError, match="is not a folder"):
+            Folder(odd)
     with pytest.raises(UserError, match=r"has no page 'firs.html'.*first.html"):
         play("firs.html")
 

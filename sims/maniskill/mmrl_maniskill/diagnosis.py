@@ -37,7 +37,8 @@ def packages_found(have: Mapping[str, str]) -> dict[str, str]:
         return {
             "state": "missing",
             "detail": "not installed here; its tasks can run in another interpreter (their option python)",
-            "cure": 'pip install "multimodal-rl[maniskill]", in an environment of its own: its SAPIEN brings another OpenCV',
+            "cure": 'pip install "multimodal-rl[maniskill]"; beside the rendering plugin or vLLM in an environment of its own: '
+            "its SAPIEN brings another OpenCV",
         }
     unfit = [need for need in NEEDS if need.name not in have or not need.specifier.contains(have[need.name], prereleases=True)]
     if unfit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from mmrl import Prompt, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.tasks.option_checks import check_type
+from mmrl.api.tasks.tables import read_json
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import question
@@ -85,7 +85,7 @@ class GroundedData(ClipData):
 
 def _segments(path: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(Path(path).expanduser().read_bytes())
+        found = read_json(Path(path).expanduser())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"segments = {display_path(path)!r} can't be read ({str(error)[:100]}): give NExT-GQA's JSON") from error
     if not isinstance(found, dict) or not found:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import bisect
+import itertools
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmrl import Overlay, Prompt, Task, UserError
 from mmrl.api.errors import display_path
 from mmrl.api.media.clips import MAX_SHOWN, Clip
-from mmrl.api.tasks.image_sources import hash_rank, split_of
+from mmrl.api.tasks.image_sources import hash_order, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_split, check_type, parse_split_shares
 from mmrl.api.tasks.tables import DataTable, LazyItems
 from mmrl_video import seen
@@ -28,11 +31,16 @@ class _Joined(DataTable):
     """The rows of several tables."""
 
     tables: tuple[Table, ...] = ()
-    places: tuple[tuple[int, int], ...] = ()
-    """(table, row) of each row."""
+    starts: tuple[int, ...] = ()
+    """Number of each table's first row."""
+
+    def place(self, index: int) -> tuple[int, int]:
+        """(table, row in it)"""
+        table = bisect.bisect_right(self.starts, index) - 1
+        return table, index - self.starts[table]
 
     def location(self, index: int) -> str:
-        table, row = self.places[index]
+        table, row = self.place(index)
         return self.tables[table].rows.location(row)
 
 
@@ -78,18 +86,19 @@ class ClipData(Task):
         shares = parse_split_shares("shares", self.shares, without="test" if self.test_path else None)
         self._folders: dict[str, Folder] = {}
         rows, keys = self._rows(self.path)
-        self._chosen: dict[str, list[int]] = {name: [] for name in shares}
-        self._tables = dict.fromkeys(shares, rows)
+        parts = {name: array("Q") for name in shares}
         for number, key in enumerate(keys):
-            self._chosen[split_of(key, self.seed, shares)].append(number)
+            parts[split_of(key, self.seed, shares)].append(number)
+        chosen: dict[str, Sequence[int]] = {**parts}
+        self._tables = dict.fromkeys(shares, rows)
         if self.test_path:
             self._tables["test"], _ = self._rows(self.test_path)
-            self._chosen["test"] = list(range(len(self._tables["test"])))
+            chosen["test"] = range(len(self._tables["test"]))
         self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
-        for name, numbers in self._chosen.items():
+        for name, numbers in chosen.items():
             if not numbers:
                 raise UserError(f"split {name!r} of {display_path(self.path)} is empty: add rows, or change shares or seed")
-            numbers.sort(key=lambda number: hash_rank(self.seed, "order", name, str(number)))
+        self._chosen = {name: hash_order(numbers, self.seed, "order", name) for name, numbers in chosen.items()}
 
     def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
         """A prompt about a row. Raises UserError or ValueError for an unusable row."""
@@ -101,7 +110,7 @@ class ClipData(Task):
         rows = self._tables[split]
 
         def make(row: dict[str, Any], number: int) -> Prompt:
-            table, line = rows.places[number]
+            table, line = rows.place(number)
             own = rows.tables[table].folder
             return self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
 
@@ -138,19 +147,20 @@ class ClipData(Task):
             if self.fps is not None:
                 raise UserError("fps and count are both given: choose one")
 
-    def _rows(self, path: str) -> tuple[_Joined, list[str]]:
+    def _rows(self, path: str) -> tuple[_Joined, Iterator[str]]:
         """(the rows of all tables, the clip of each)."""
         found = tables(path, self.videos)
-        places = [(t, row) for t, table in enumerate(found) for row in range(len(table.rows))]
-        if not places:
+        *starts, count = itertools.accumulate((len(table.rows) for table in found), initial=0)
+        if not count:
             raise UserError(f"{display_path(path)} has no rows: give a table with some")
 
         def read(index: int) -> dict[str, Any]:
-            t, row = places[index]
-            return dict(found[t].rows[row])
+            table, row = rows.place(index)
+            return dict(found[table].rows[row])
 
-        rows = _Joined(path, len(places), read, tables=tuple(found), places=tuple(places))
-        return rows, [_key(found[t].rows, row) for t, row in places]
+        rows = _Joined(path, count, read, tables=tuple(found), starts=tuple(starts))
+        scanned = (enumerate(table.rows.scan(CLIP_KEYS)) for table in found)
+        return rows, (_key(table.rows, *row) for table, part in zip(found, scanned, strict=True) for row in part)
 
 
 def length_of(path: str, row: Mapping[str, Any]) -> Known:
@@ -168,15 +178,12 @@ def length_of(path: str, row: Mapping[str, Any]) -> Known:
     return found
 
 
-def _key(rows: DataTable, row: int) -> str:
+def _key(rows: DataTable, number: int, row: Mapping[str, Any] | None) -> str:
     """The clip of a row by its name without folder and suffix, so that it is the same in all tables; for an unreadable row, which
     raises when it is used, its location."""
-    try:
-        clip = first(rows[row], CLIP_KEYS)
-    except UserError:
-        clip = None
+    clip = None if row is None else first(row, CLIP_KEYS)
     if not isinstance(clip, str | int):
-        return f"{rows.name} {row}"
+        return f"{rows.name} {number}"
     name = str(clip).rstrip("/").rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
     return stem if dot and f".{suffix.lower()}" in SUFFIXES else name
