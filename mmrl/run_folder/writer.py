@@ -174,19 +174,28 @@ class RunFolder:
         """The complete checkpoints, the earliest first."""
         return [path for path in _by_step(self.path / "checkpoints") if path.is_dir()]
 
-    def rewind(self, step: int) -> None:
-        """Remove everything after `step`, to resume from its checkpoint: rows, rollouts, evaluations, their episodes, the
-        summary, a truncated last line."""
+    def rewind(self, step: int, evaluated: bool = True) -> None:
+        """Remove everything after the checkpoint of `step`, to resume from it: rows, rollouts, evaluations, their episodes, the
+        summary, a truncated last line. evaluated: the checkpoint is later than an evaluation at its step; otherwise the resumed
+        run makes this evaluation again."""
+        last = step if evaluated else step - 1  # the last step whose evaluation is kept
+
+        def kept(row: Mapping[str, Any]) -> bool:
+            of_evaluation = "eval" in row or str(row.get("where", "")).startswith("evaluation")
+            return row["step"] is None or row["step"] <= (last if of_evaluation else step)
+
         for name in ("metrics.jsonl", "errors.jsonl"):
             path = self.path / name
             if path.exists():
-                kept = [row for row in read_jsonl(path) if row["step"] is None or row["step"] <= step]
-                files.replace_file(path, b"".join(map(files.line, kept)))
-        for path in (*_by_step(self.path / "rollouts"), *_by_step(self.path / "evaluations")):
+                files.replace_file(path, b"".join(files.line(row) for row in read_jsonl(path) if kept(row)))
+        for path in _by_step(self.path / "rollouts"):
             if step_of(path) > step:
                 path.unlink()
+        for path in _by_step(self.path / "evaluations"):
+            if step_of(path) > last:
+                path.unlink()
         for path in _by_step(self.path / "episodes"):
-            if step_of(path) > step:
+            if step_of(path) > last:
                 shutil.rmtree(path)
         (self.path / "summary.json").unlink(missing_ok=True)
         self._continue_clock()
@@ -268,5 +277,5 @@ class NullRunFolder(RunFolder):
     def report(self, page: str) -> Path:
         return self.path / "report.html"
 
-    def rewind(self, step: int) -> None:
+    def rewind(self, step: int, evaluated: bool = True) -> None:
         self._continue_clock()

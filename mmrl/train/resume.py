@@ -37,7 +37,7 @@ def restore(run: Run, path: Path | None) -> None:
     with checkpoint.checkpoint_errors(path):
         run.at = position_of(state, path)
         check_position(run, path)
-    ranks.run_on_all(lambda: run.folder.rewind(run.at.step))
+    ranks.run_on_all(lambda: run.folder.rewind(run.at.step, evaluated=run.at.evaluated_step == run.at.step))
     run.watch.replay(steps_and_figures(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)

@@ -192,6 +192,28 @@ def test_killed_between_the_last_checkpoint_and_the_summary(whole, tmp_path):
     assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole) and (tmp_path / "toy" / "summary.json").exists()
 
 
+class KilledAfterAnEvaluation(runs.Silent):
+    """Ends the run when an evaluation after this step has been written."""
+
+    def evaluated(self, step, figures):
+        if step == 2:
+            raise SystemExit
+
+
+def test_killed_after_the_evaluation_that_opens_a_later_stage(tmp_path):
+    stages = [
+        {"kind": "sft", "steps": 2, "batch_size": 2, "learning_rate": 1e-3},
+        {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 2, "learning_rate": 1e-3},
+    ]
+    given = {"stages": stages, "checkpoint": {"every": 2, "keep": 9}, "evaluate": {"num_prompts": 2}}
+    whole = runs.run(runs.toy_config(tmp_path / "a", **given))
+    config = runs.toy_config(tmp_path / "b", **given)
+    with pytest.raises(SystemExit):
+        runs.run(config, progress=KilledAfterAnEvaluation())
+    folder = runs.run(config, resume=True)
+    assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
+
+
 def test_what_only_computes_or_records_otherwise_may_change(whole, tmp_path):
     config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
     with pytest.raises(KeyboardInterrupt):

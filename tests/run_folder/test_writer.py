@@ -342,6 +342,21 @@ def test_rewind_then_the_rest_equals_a_run_without_a_break(tmp_path: Path) -> No
     assert content(broken) == content(straight)
 
 
+def test_an_evaluation_after_the_last_checkpoint_is_made_again(run: RunFolder) -> None:
+    for step in (1, 2):
+        run.metrics(step, "rl", {"loss": 0.5})
+        run.evaluation(step, "rl", figure("t/a", 0.5))
+        run.error(step, "evaluation of t/a", "late")
+        run.error(step, "w", "kept")
+        run.items(step, [{"id": "p"}])
+    run.rewind(2, evaluated=False)
+    rows = read_jsonl(run.path / "metrics.jsonl")
+    assert [(r["step"], "eval" in r) for r in rows] == [(1, False), (1, True), (2, False)]
+    errors = [(r["step"], r["where"]) for r in read_jsonl(run.path / "errors.jsonl")]
+    assert errors == [(1, "evaluation of t/a"), (1, "w"), (2, "w")]
+    assert [step_of(path) for path in (run.path / "evaluations").iterdir()] == [1]
+
+
 def test_the_clock_goes_on_from_the_last_kept_row(run: RunFolder) -> None:
     (run.path / "metrics.jsonl").write_bytes(
         b"".join(files.line({"step": s, "stage": "rl", "time": 100.0 * s, "metrics": {}}) for s in (1, 2, 3))

@@ -386,7 +386,7 @@ def compare(one: Any, two: Any, where: str, bound: float, found: list[str]) -> N
 def main() -> None:
     rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
-    os.environ["LEARNERS_RANK"] = str(rank)
+    os.environ["MMRL_TEST_RANK"] = str(rank)
     distributed.init_process_group(
         "gloo",
         init_method=f"file://{folder / 'store'}",
