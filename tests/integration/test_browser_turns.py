@@ -113,7 +113,7 @@ def directly(policy, rollout):
             at += 1
         places += range(at, at + len(wanted))
         at += len(wanted)
-    policy.family._forget()
+    policy.family.forget_positions()
     logits = policy.model(**encoded).logits[0]
     logits[:, sorted(policy.banned)] = -torch.inf
     predicted = logits.log_softmax(-1)[[p - 1 for p in places]]
@@ -167,7 +167,7 @@ def test_a_later_screen_matters_to_what_is_said_after_it_and_not_before(policy, 
     found = []
     for said in (conversation(rollout), swapped):
         encoded = policy.processor.apply_chat_template(said, tokenize=True, return_dict=True, return_tensors="pt")
-        policy.family._forget()
+        policy.family.forget_positions()
         found.append(policy.model(**encoded).logits[0])
     before = len(rollout.turns[0].observed_ids) + len(rollout.turns[0].token_ids)
     assert torch.equal(*(f[: before - 1] for f in found)) and not torch.allclose(*(f[-1] for f in found), atol=1e-4)

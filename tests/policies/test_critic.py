@@ -97,7 +97,7 @@ def by_hand(vlm, head, rollout):
     for key in ("mm_token_type_ids", "token_type_ids"):
         if key in encoded:
             encoded[key] = torch.cat([encoded[key], torch.zeros(1, added, dtype=encoded[key].dtype)], 1)
-    vlm.family._forget()
+    vlm.family.forget_positions()
     with torch.no_grad():
         states = vlm.model(**encoded, output_hidden_states=True).hidden_states[-1][0]
         values = head(states)[:, 0]

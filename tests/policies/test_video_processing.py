@@ -127,7 +127,7 @@ def directly(policy, rollout, said):
             at += 1
         places += range(at, at + len(wanted))
         at += len(wanted)
-    policy.family._forget()
+    policy.family.forget_positions()
     positions = published(policy, encoded)[:, None]
     encoded = {k: v for k, v in encoded.items() if k != "video_metadata"}
     logits = policy.model(**encoded, position_ids=positions).logits[0]

@@ -93,7 +93,7 @@ def directly(vlm, rollout):
     pads = [vlm.tokenizer.convert_tokens_to_ids(t) for t in ("<|image_pad|>", "<image>")]
     if "llava" not in vlm.model.config.model_type:
         encoded["mm_token_type_ids"] = torch.isin(ids, torch.tensor([p for p in pads if p is not None])).int()
-    vlm.family._forget()
+    vlm.family.forget_positions()
     logits = vlm.model(input_ids=ids, attention_mask=torch.ones_like(ids), **encoded).logits[0] / TEMPERATURE
     logits[:, sorted(vlm.banned)] = -torch.inf
     places = torch.tensor(sampled)

@@ -78,7 +78,7 @@ def directly(vlm, rollout):
     for key in ("mm_token_type_ids", "token_type_ids"):
         if key in encoded:
             encoded[key] = torch.cat([encoded[key], torch.zeros_like(added)], 1)
-    vlm.family._forget()
+    vlm.family.forget_positions()
     logits = vlm.model(**encoded).logits[0, start - 1 : -1] / TEMPERATURE
     logits[:, sorted(vlm.banned)] = -torch.inf
     return logits.log_softmax(-1).gather(1, added[0][:, None])[sampled, 0]

@@ -30,7 +30,7 @@ from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.openvla.reading import statistics_file
 from mmrl.policies.resizing import center_crop, resize
-from mmrl.policies.vlm.families import OpenVLAFamily, PrefixFamily
+from mmrl.policies.vlm.families import Family, OpenVLAFamily
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM, prefix_mask
 
@@ -230,7 +230,7 @@ class VLA(ActingPolicy):
         if together:
             mask.masked_fill_((segment[:, None, :, None] == 1) & (segment[:, None, None, :] == 1), 0.0)
         source = (torch.arange(len(ids), device=self.device)[:, None] * ids.shape[1] + last_n[:, None] + at_nM).flatten()
-        values, _, _ = self.family.logits(ids, mask, positions, media, source)
+        values = self.family.hidden(ids, mask, positions, media).flatten(0, 1).index_select(0, source)
         return values.view(len(ids), at_nM.shape[1], -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -315,8 +315,8 @@ class VLA(ActingPolicy):
         yield from self.own.named_parameters()
 
 
-def _acting_family(vlm: VLM) -> PrefixFamily:
-    if not isinstance(vlm.family, PrefixFamily):
+def _acting_family(vlm: VLM) -> Family:
+    if not vlm.family.shares_prefix or vlm.family.capabilities.attention != ("full_attention",):
         kind = vlm.model.config.model_type
         raise UserError(f"policy.kind = 'vla': models of type {kind} can't act yet: take a Qwen-VL or a checkpoint of OpenVLA")
     return vlm.family

@@ -1,19 +1,24 @@
-"""What differs between model families: positions, coordinate format, banned ids, whether a group can share its prompt.
+"""What differs between model families: positions, coordinate format, banned ids, and how the model is run.
 
-`Family` itself serves any transformers image-text-to-text model, one completion a row and one prompt a prefill. A family that can
-share a prompt sets `shares_prefix` and computes positions.
+`Family` serves any transformers image-text-to-text model. What a model can do is found by trying it, see `capabilities`; a subclass
+says what can't be found so: the coordinates that the model was trained to write, and faults of its code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError
+from mmrl.policies.batches import MicroBatch
+from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
+from mmrl.policies.vlm.logits import HEADS
+from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
+from mmrl.policies.vlm.recurrent import share_states
 from mmrl.policies.vlm.vision import speed_up
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
@@ -21,20 +26,35 @@ _VISION_TOKEN = re.compile(r"image|video|vision|audio|<img|</img|_img|patch", re
 
 
 class Family:
-    """Any model: exact, and as fast as the model's own forward."""
+    """Any model: exact, and as fast as what it can do allows."""
 
-    shares_prefix = False
-    """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
     completion_type = 0
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
-    frame = CoordinateFormat.PIXELS
+    frame: CoordinateFormat | None = CoordinateFormat.PIXELS
     """The format in which the family writes coordinates."""
 
-    def __init__(self, model: Any, processor: Any) -> None:
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        """capabilities: of another model with this configuration; by default the slow way is taken until `use` is called."""
         self.model = model
         self.processor = processor
+        self.use(capabilities)
+
+    def use(self, capabilities: Capabilities) -> None:
+        """Run the model in the fastest way that these allow."""
+        self.capabilities = capabilities
+        share_states(self.model, capabilities.recurrent, capabilities.continues)
+
+    @property
+    def shares_prefix(self) -> bool:
+        """Rows may hold `[prompt][completion 1]..[completion G]`."""
+        return self.capabilities.packs
+
+    @property
+    def pads_prompts(self) -> bool:
+        """Prompts of several lengths may be computed together, padded on the left."""
+        return self.capabilities.pads
 
     def banned_ids(self) -> list[int]:
         """Ids that must never be sampled: vision placeholders, and rows of the embedding without a token."""
@@ -51,7 +71,27 @@ class Family:
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         """Rotary positions of a prompt, int64 [axes, S]; None lets the model count them itself."""
-        return None
+        if not self.capabilities.packs:
+            return None
+        if not self.has_axes:
+            return torch.arange(len(ids_S))[None]
+        seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
+        if not seen:
+            return torch.arange(len(ids_S)).expand(3, -1)
+        if "second_per_grid_ts" in seen:  # in float64, as vLLM computes times: float32 rounds some to the position before
+            seen["second_per_grid_ts"] = torch.as_tensor(seen["second_per_grid_ts"]).double()
+        types = encoded["mm_token_type_ids"]
+        return after_media(self.base.get_rope_index(ids_S[None], mm_token_type_ids=types, **seen)[0][:, 0], types[0])
+
+    @property
+    def has_axes(self) -> bool:
+        """Positions have axes for time, height and width (M-RoPE), which the model computes from the grids of its pictures."""
+        return hasattr(self.base, "get_rope_index")
+
+    @property
+    def base(self) -> Any:
+        """The model without its output head."""
+        return self.model.base_model if self.model.base_model is not self.model else self.model.model
 
     def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
         """`policy.min_pixels` and `max_pixels` as the image processor's `size`; empty for its own."""
@@ -78,29 +118,67 @@ class Family:
         """Options of `VLA` in which the family differs from others."""
         return {}
 
-    def logits(
+    # -- running the model ------------------------------------------------------------------------------------------------
+
+    def hidden(
         self,
         ids_BS: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
         media: Mapping[str, torch.Tensor],
-        source_L: torch.Tensor,
-        states_Q: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
-        """Predictions of the next token after each of L flat positions: (values, head, states); head(values) are the logits [L,
-        V], states the last hidden states [Q, H] at the flat positions `states_Q`, if they are given."""
-        self._forget()
-        row_L, place_L = source_L // ids_BS.shape[1], source_L % ids_BS.shape[1]
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: read and extended."""
+        found: torch.Tensor = self.base(
+            input_ids=ids_BS,
+            attention_mask=mask,
+            position_ids=positions if self.has_axes else positions[0],
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **media,
+        ).last_hidden_state
+        return found
+
+    @property
+    def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Hidden states -> logits."""
+        return HEADS[self.capabilities.head](self.model)
+
+    def values(self, micro: MicroBatch, at_Q: torch.Tensor | None = None) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """Predictions of a micro-batch's L targets: (values, head, states); head(values) are the logits [L, V], states the last
+        hidden states [Q, H] at the flat positions `at_Q`, if they are given."""
+        if micro.positions is None:
+            return self._separate(micro, at_Q)
+        rows = PackedRows(micro.segment_BS, type(self.model.config.get_text_config()))
+        with packed_rows(rows):
+            hidden = self.packed(rows, micro.ids_BS, micro.positions, micro.media).flatten(0, 1)
+        # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
+        # in the order of CPU threads
+        states = None if at_Q is None else hidden.index_select(0, at_Q)
+        return hidden.index_select(0, micro.source_L), self.head, states
+
+    def packed(
+        self, rows: PackedRows, ids_BS: torch.Tensor, positions: torch.Tensor, media: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """The last hidden states [B, S, H] of packed rows. Masks are the model's own, see `packed_rows`; a mask of ones keeps it
+        from guessing the layout by the positions."""
+        return self.hidden(ids_BS, torch.ones_like(ids_BS), positions, media)
+
+    def _separate(self, micro: MicroBatch, at_Q: torch.Tensor | None) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """One prompt and completion a row; the model counts positions itself."""
+        self.forget_positions()
+        ids_BS, mask = micro.ids_BS, (micro.segment_BS >= 0).long()
+        row_L, place_L = micro.source_L // ids_BS.shape[1], micro.source_L % ids_BS.shape[1]
         kept, index_L = place_L.unique(return_inverse=True)
         output = self.model(
             input_ids=ids_BS,
             attention_mask=mask,
             use_cache=False,
             logits_to_keep=kept,
-            output_hidden_states=states_Q is not None,
-            **media,
+            output_hidden_states=at_Q is not None,
+            **micro.media,
         )
-        states = None if states_Q is None else output.hidden_states[-1].flatten(0, 1).index_select(0, states_Q)
+        states = None if at_Q is None else output.hidden_states[-1].flatten(0, 1).index_select(0, at_Q)
         return output.logits[row_L, index_L], torch.nn.Identity(), states
 
     def step(
@@ -112,13 +190,16 @@ class Family:
         cache: Any,
     ) -> torch.Tensor:
         """Feed tokens to a cache; returns the logits [N, V] that follow the last one."""
+        if positions is not None:
+            return self.head(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
         if not cache.get_seq_length():
-            self._forget()
-        return self.model(
+            self.forget_positions()
+        found: torch.Tensor = self.model(
             input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **media
         ).logits[:, -1]
+        return found
 
-    def _forget(self) -> None:
+    def forget_positions(self) -> None:
         """Clear the offset that models with M-RoPE store from the last prompt with images."""
         for module in (self.model, self.model.base_model, getattr(self.model, "model", None)):
             if module is not None and getattr(module, "rope_deltas", None) is not None:
@@ -140,77 +221,17 @@ class InternVL(Family):
     frame = CoordinateFormat.THOUSANDTHS
 
 
-class PrefixFamily(Family):
-    """A family whose masks and positions can be given, so that rows share a prompt."""
-
-    shares_prefix = True
-
-    def hidden(
-        self,
-        ids_BS: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor | None,
-        media: Mapping[str, torch.Tensor],
-        cache: Any = None,
-    ) -> torch.Tensor:
-        """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: read and extended."""
-        found: torch.Tensor = self.model.model(
-            input_ids=ids_BS,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=cache is not None,
-            **media,
-        ).last_hidden_state
-        return found
-
-    def logits(
-        self,
-        ids_BS: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor | None,
-        media: Mapping[str, torch.Tensor],
-        source_L: torch.Tensor,
-        states_Q: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
-        hidden = self.hidden(ids_BS, mask, positions, media).flatten(0, 1)
-        # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
-        # in the order of CPU threads
-        states = None if states_Q is None else hidden.index_select(0, states_Q)
-        return hidden.index_select(0, source_L), self.model.get_output_embeddings(), states
-
-    def step(
-        self,
-        ids_NS: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor | None,
-        media: Mapping[str, torch.Tensor],
-        cache: Any,
-    ) -> torch.Tensor:
-        found: torch.Tensor = self.model.get_output_embeddings()(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
-        return found
-
-
-class Qwen25VL(PrefixFamily):
+class Qwen25VL(Family):
     """Qwen2.5-VL: coordinates in pixels of the resized image."""
 
     frame = CoordinateFormat.MODEL_PIXELS
 
-    def __init__(self, model: Any, processor: Any) -> None:
-        super().__init__(model, processor)
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
         speed_up(model.model.visual)
 
     def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
         return {k: v for k, v in (("shortest_edge", low), ("longest_edge", high)) if v}
-
-    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
-        if not seen:
-            return torch.arange(len(ids_S)).expand(3, -1)
-        if "second_per_grid_ts" in seen:  # in float64, as vLLM computes times: float32 rounds some to the position before
-            seen["second_per_grid_ts"] = torch.as_tensor(seen["second_per_grid_ts"]).double()
-        types = encoded["mm_token_type_ids"]
-        return after_media(self.model.model.get_rope_index(ids_S[None], mm_token_type_ids=types, **seen)[0][:, 0], types[0])
 
     @property
     def frame_factor(self) -> int:
@@ -245,14 +266,13 @@ class Qwen3VL(Qwen25VL):
     frame = CoordinateFormat.THOUSANDTHS
 
 
-class OpenVLAFamily(PrefixFamily):
+class OpenVLAFamily(Family):
     """OpenVLA: pictures follow the first token; actions are the ids before the padding rows of the embeddings."""
+
+    has_axes = False
 
     def banned_ids(self) -> list[int]:
         return sorted({*super().banned_ids(), self.model.config.image_id})
-
-    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return torch.arange(len(ids_S))[None]
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         shown = encoded.get("pixel_values")
@@ -262,13 +282,12 @@ class OpenVLAFamily(PrefixFamily):
         self,
         ids_BS: torch.Tensor,
         mask: torch.Tensor | None,
-        positions: torch.Tensor | None,
+        positions: torch.Tensor,
         media: Mapping[str, torch.Tensor],
         cache: Any = None,
     ) -> torch.Tensor:
-        places = None if positions is None else positions[0]
         found: torch.Tensor = self.model.hidden(
-            ids_BS, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=cache is not None, **media
+            ids_BS, attention_mask=mask, position_ids=positions[0], past_key_values=cache, use_cache=cache is not None, **media
         )
         return found
 

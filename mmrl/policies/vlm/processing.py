@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ class PromptProcessor:
             ids=ids,
             positions=positions,
             media={k: v for k, v in encoded.items() if k not in per_token and k != SECONDS},
-            token_types={} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)},
+            token_types=self._read_types(encoded, per_token, positions),
             clocks=_clocks(encoded),
             image_sizes=tuple(i.size for i in images),
             model_sizes=self.family.model_sizes(encoded),
@@ -126,7 +126,7 @@ class PromptProcessor:
                 f"{where}: its pictures are processed into another number or size of tiles than the earlier ones, and a {kind} "
                 "model can't take both in one conversation: show pictures of one size, or choose another model"
             )
-        types = {} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)}
+        types = self._read_types(encoded, per_token, positions)
         extended = PromptInputs(
             ids=torch.cat([inputs.ids, answered, ids]),
             positions=positions,
@@ -138,6 +138,12 @@ class PromptProcessor:
             coordinate_format=inputs.coordinate_format,
         )
         return extended, tuple(ids.tolist())
+
+    def _read_types(
+        self, encoded: Mapping[str, torch.Tensor], per_token: Collection[str], positions: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """The types that the forward pass reads: a model with M-RoPE needs them for its positions alone."""
+        return {} if positions is not None and self.family.has_axes else {k: encoded[k][0] for k in sorted(per_token)}
 
     def _types(
         self, inputs: PromptInputs, answered: int, following: Mapping[str, torch.Tensor], length: int

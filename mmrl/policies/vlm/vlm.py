@@ -22,13 +22,14 @@ from mmrl.policies.names import base_name, refuse_path
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.families import Family, family_of
 from mmrl.policies.vlm.loading import MODEL_CURE, load
+from mmrl.policies.vlm.packed_rows import additive
+from mmrl.policies.vlm.probe import probe
 from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor, explained
 from mmrl.policies.vlm.vocabulary import check_teacher
 
-ALIGNED = 16
-"""Rows of a mask begin at multiples of this many numbers: torch's attention on GPUs copies masks whose rows don't."""
 LOGIT_CHUNK = 2**25
 """Logits are computed for this many (token, vocabulary) pairs at a time: 128 MiB in float32."""
 
@@ -71,6 +72,7 @@ class VLM(Policy):
         self.bias_V = torch.zeros(vocabulary, device=self.device)
         self.bias_V[list(self.banned)] = -torch.inf
         self._try(config.model)
+        self._probe()
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
@@ -94,19 +96,24 @@ class VLM(Policy):
 
     def _try(self, name: str) -> None:
         """Raise UserError if the processor or chat template can't process a picture."""
-        from PIL import Image
-
         try:
-            shown = self.encode(Prompt(messages=[user_message("x", Image.new("RGB", (64, 64)))]))
+            shown = self.encode(Prompt(messages=[user_message("x", _blank_picture())]))
         except UserError as error:
             why = explained(error.__cause__) if error.__cause__ else str(error)
             raise UserError(
                 f"{name!r}: a picture can't be processed: {why}: check its chat template", key="policy.model"
             ) from error
-        self.blank = shown
-        """The inputs of a prompt with a small black picture."""
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"{name!r}: its chat template leaves pictures out: use one that shows them", key="policy.model")
+
+    def _probe(self) -> None:
+        """Find out how the model may be run. Models of one configuration share the verdict."""
+        key = f"{type(self.model).__name__} {self.model.dtype} {self.model.config.to_json_string(use_diff=False)}"
+        if key in _PROBED:
+            self.family.use(_PROBED[key])
+        else:
+            _PROBED[key] = probe(self.family, self.reader.encode)
+        self.blank = self.encode(Prompt(messages=[user_message("x", _blank_picture())]))
 
     # -- prompts and text, by the processor ------------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class VLM(Policy):
             other.model = copy.deepcopy(self.model) if self.root is None else self._rebuilt()
         if frozen:
             other.model.requires_grad_(False)
-        other.family = type(self.family)(other.model, self.processor)
+        other.family = type(self.family)(other.model, self.processor, self.family.capabilities)
         if self.root is not None and spread:
             other.spread()
         return other
@@ -229,9 +236,8 @@ class VLM(Policy):
 
     def _forward(self, micro: MicroBatch, states: bool) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """(values_L, head, states [L + R, H]): head(values_L) are the logits that predict each target token."""
-        mask = prefix_mask(micro.segment_BS, self.model.dtype) if micro.positions is not None else (micro.segment_BS >= 0).long()
         at_Q = torch.cat([micro.source_L, micro.final_R]) if states else None
-        return self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L, at_Q)
+        return self.family.values(micro, at_Q)
 
     def _by_chunk(
         self, function: Callable[..., tuple[torch.Tensor, torch.Tensor]], *values_L: torch.Tensor
@@ -272,6 +278,16 @@ class VLM(Policy):
         self.processor.save_pretrained(folder)
 
 
+_PROBED: dict[str, Capabilities] = {}
+"""Configuration -> verdict of the probe, in this process."""
+
+
+def _blank_picture() -> Any:
+    from PIL import Image
+
+    return Image.new("RGB", (64, 64))
+
+
 def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:
     """[N] in nats, of log-probabilities, some of which may be minus infinity."""
     return -(logprobs_NV.exp() * logprobs_NV.clamp_min(-1e4)).sum(-1)
@@ -279,16 +295,10 @@ def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:
 
 def prefix_mask(segment_BS: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Additive mask [B, 1, S, S] in the model's dtype: 0 where a token sees another (the prompt and its own completion up to
-    itself), else the smallest number. Padding sees itself, so that no row of the softmax is empty.
-
-    torch would convert a boolean mask to such a copy in every layer and keep it until the backward pass.
-    """
-    segment_B1S1, segment_B11S = segment_BS[:, None, :, None], segment_BS[:, None, None, :]
+    itself), else the smallest number. Padding sees itself, so that no row of the softmax is empty."""
     causal = torch.ones(segment_BS.shape[1], segment_BS.shape[1], dtype=torch.bool, device=segment_BS.device).tril()
-    allowed = causal & ((segment_B11S == 0) & (segment_B1S1 >= 0) | (segment_B1S1 == segment_B11S))
-    B, S = segment_BS.shape
-    room = torch.zeros(B, 1, S, -(-S // ALIGNED) * ALIGNED, dtype=dtype, device=allowed.device)
-    return room[..., :S].masked_fill_(~allowed, torch.finfo(dtype).min)
+    segment_B1S1, segment_B11S = segment_BS[:, None, :, None], segment_BS[:, None, None, :]
+    return additive(causal & ((segment_B11S == 0) & (segment_B1S1 >= 0) | (segment_B1S1 == segment_B11S)), dtype)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> set[int]:

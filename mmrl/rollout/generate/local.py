@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 import torch
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
@@ -50,7 +51,7 @@ class LocalGenerator:
     ) -> list[list[Completion]]:
         """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
         numbers = numbers or range(len(inputs))
-        at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
+        at_once = max(1, self.batch_size // group_size) if self.policy.family.pads_prompts else 1
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # similar lengths together: little padding
         groups: list[list[Completion]] = [[] for _ in inputs]
         with (sampling.logits_processor or LogitsProcessor()).decoding(self.policy.model):
@@ -64,7 +65,7 @@ class LocalGenerator:
     @torch.inference_mode()
     def first(self, inputs: Sequence[PromptInputs]) -> torch.Tensor:
         """Float32 log-probabilities [P, V] of the token that follows each prompt, at temperature 1; nothing is sampled."""
-        at_once = self.batch_size if self.policy.family.shares_prefix else 1
+        at_once = self.batch_size if self.policy.family.pads_prompts else 1
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))
         found: list[torch.Tensor | None] = [None] * len(inputs)
         for start in range(0, len(order), at_once):
@@ -162,9 +163,17 @@ class LocalGenerator:
             ids[row, start:], mask[row, start:] = one.ids, 1
             if one.positions is not None:
                 positions[:, row, start:] = one.positions
-        media = concatenate([i.media for i in inputs], device) | {k: v[None].to(device) for k, v in inputs[0].token_types.items()}
+        media = concatenate([i.media for i in inputs], device)
+        for key in sorted({key for one in inputs for key in one.token_types}):
+            types = [_padded_left(one.token_types.get(key), longest) for one in inputs]
+            media[key] = torch.stack(types).to(device)
         padded = mask.to(device) if not mask.all() else None
         return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
+
+
+def _padded_left(types_S: torch.Tensor | None, length: int) -> torch.Tensor:
+    """Token types [length] of a prompt; without any, all are text."""
+    return torch.zeros(length, dtype=torch.long) if types_S is None else pad(types_S, (length - len(types_S), 0))
 
 
 def uniform_draws(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:

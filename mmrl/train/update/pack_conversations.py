@@ -125,7 +125,7 @@ def _tokens(rollout: Conversation) -> tuple[list[int], list[bool]]:
 def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_prefix: bool, budget: int) -> Iterator[_Row]:
     groups: dict[tuple[int, int], list[int]] = {}
     for n in computed:  # a group may have several inputs, such as one per condition
-        key = (rollouts[n].group, id(rollouts[n].inputs) if shared_prefix else n)
+        key = (rollouts[n].group, id(rollouts[n].inputs) if shared_prefix and _can_share(rollouts[n]) else n)
         groups.setdefault(key, []).append(n)
     for members in groups.values():
         inputs = rollouts[members[0]].inputs
@@ -137,6 +137,13 @@ def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_pref
                 row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
             row = _Row(inputs=inputs, members=[*row.members, n], length=row.length + size)
         yield row
+
+
+def _can_share(rollout: Conversation) -> bool:
+    """Whether its row may hold other completions. A model that reads token types, by which pictures see themselves, takes them by
+    a token's index in a row of its own; pictures of later turns would have other tokens' types."""
+    final = rollout.final_inputs
+    return not (final and final.token_types and any(bool(v[len(rollout.inputs.ids) :].any()) for v in final.token_types.values()))
 
 
 def _fill(rows: list[_Row], rollouts: Sequence[Conversation], budget: int) -> Iterator[list[_Row]]:
@@ -167,9 +174,7 @@ def _media(row: _Row, rollouts: Sequence[Conversation]) -> list[Mapping[str, tor
 
 
 def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, torch.Tensor]:
-    """Types of the first tokens of a row: of its prompt, or of a conversation up to its last turn, with the pictures in it.
-
-    Families that are given positions have none, and all others have one rollout per row."""
+    """Types of the first tokens of a row: of its prompt, or of a conversation up to its last turn, with the pictures in it."""
     final = rollouts[row.members[0]].final_inputs if len(row.members) == 1 else None
     return (final or row.inputs).token_types
 
@@ -249,7 +254,7 @@ class ConversationPacker:
         """Raises UserError if the run file sets shared prompts and the policy can't share them."""
         self.policy, self.budget = policy, config.train.micro_batch_tokens
         self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
-        self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy.model.config.model_type)
+        self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy)
 
     def pack(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> list[Batch]:
         groups = [r.group for r in rollouts]
@@ -269,13 +274,15 @@ class ConversationPacker:
         return self.pack(rollouts, credit, options)
 
 
-def _unshared(packing: str, kind: str) -> str:
-    """The remark about a family that can't share a prompt. Raises UserError if the run file sets "shared-prefix"."""
+def _unshared(packing: str, policy: VLM) -> str:
+    """The remark about a model that can't share a prompt. Raises UserError if the run file sets "shared-prefix"."""
+    family, kind = policy.family, policy.model.config.model_type
     if packing == "shared-prefix":
-        raise UserError(f'train.packing = "shared-prefix", but mmrl can\'t share a prompt of a {kind} model: use "auto"')
+        why = family.capabilities.why_not
+        raise UserError(f'train.packing = "shared-prefix", but a {kind} model can\'t share a prompt ({why}): use "auto"')
     if packing == "per-completion":
         return ""
     return (
-        f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, which is exact but "
-        'several times slower (set train.packing = "per-completion" to hide this note)'
+        f"{family.capabilities.described(kind)}, which is exact but several times slower "
+        '(set train.packing = "per-completion" to hide this note)'
     )

@@ -1,0 +1,149 @@
+"""Rows that hold a prompt once and several completions of it, for any transformers model.
+
+A row is `[prompt][completion 1]..[completion G]`. A model builds its own attention masks (causal, sliding windows, chunks,
+pictures that see themselves) from the index of each token. Within `packed_rows` these masks are computed from the index that a
+token would have in a row of its own, `[prompt][completion]`, and completions don't see each other. So the model's own rules hold,
+whatever they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+ALIGNED = 16
+"""Rows of a mask begin at multiples of this many numbers: torch's attention on GPUs copies masks whose rows don't."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """The layout of a batch of rows. B rows of S tokens, N completions of at most C tokens, prompts of at most P tokens."""
+
+    segment_BS: torch.Tensor
+    """int64: 0 prompt, 1..G the completion a token belongs to, -1 padding on the right."""
+    config: type
+    """Class of the language model's configuration; masks of other models, such as a vision tower, are left alone."""
+
+    @functools.cached_property
+    def own_index_BS(self) -> torch.Tensor:
+        """int64: the index of each token in a row `[prompt][completion]` of its own."""
+        S = self.segment_BS.shape[1]
+        places_S = torch.arange(S, device=self.segment_BS.device)
+        new_BS = torch.ones_like(self.segment_BS, dtype=torch.bool)
+        new_BS[:, 1:] = self.segment_BS[:, 1:] != self.segment_BS[:, :-1]
+        start_BS = torch.where(new_BS, places_S, 0).cummax(1).values
+        prompt_B1 = (self.segment_BS == 0).sum(1, keepdim=True)
+        return places_S - start_BS + torch.where(self.segment_BS > 0, prompt_B1, 0)
+
+    def allowed(self, b: Any, q: Any, k: Any) -> Any:
+        """Whether token q of row b may see token k: a token sees its prompt and its own completion, and padding sees itself, so
+        that no row of the softmax is empty."""
+        own, other = self.segment_BS[b, q], self.segment_BS[b, k]
+        return (own == other) & (own >= 0) | (other == 0) & (own > 0) | (q == k)
+
+    @functools.cached_property
+    def gathers(self) -> Gathers:
+        return Gathers.of(self.segment_BS)
+
+
+@dataclass(frozen=True, eq=False)
+class Gathers:
+    """Where the tokens of prompts and of completions are in the flat rows [B * S], for modules that run them apart."""
+
+    prompt_BP: torch.Tensor
+    """int64: padded on the left with an index of any token."""
+    real_BP: torch.Tensor
+    """bool: False for padding."""
+    completion_NC: torch.Tensor
+    """int64: padded on the right."""
+    valid_NC: torch.Tensor
+    owner_N: torch.Tensor
+    """int64: row of each completion."""
+    whole: bool
+    """No prompt is padded."""
+
+    @staticmethod
+    def of(segment_BS: torch.Tensor) -> Gathers:
+        device, (B, S) = segment_BS.device, segment_BS.shape
+        rows = segment_BS.tolist()
+        prompts = [row.count(0) for row in rows]
+        found: list[tuple[int, int, int]] = []  # row, start, length of each completion
+        for b, row in enumerate(rows):
+            start = prompts[b]
+            for g in range(1, max(row, default=0) + 1):
+                length = row.count(g)
+                found.append((b, start, length))
+                start += length
+        P, C = max(prompts), max((length for *_, length in found), default=0)
+        places_P, places_C = torch.arange(P), torch.arange(max(C, 2))  # one token would be taken for a step of decoding
+        prompt_B1, row_B1 = torch.tensor(prompts)[:, None], torch.arange(B)[:, None]
+        real_BP = places_P >= P - prompt_B1
+        prompt_BP = row_B1 * S + (places_P - (P - prompt_B1)).clamp_min(0)
+        spans_N3 = torch.tensor(found, dtype=torch.long).reshape(-1, 3)
+        valid_NC = places_C < spans_N3[:, 2:]
+        completion_NC = spans_N3[:, :1] * S + spans_N3[:, 1:2] + torch.minimum(places_C, spans_N3[:, 2:] - 1)
+        return Gathers(
+            prompt_BP=prompt_BP.to(device),
+            real_BP=real_BP.to(device),
+            completion_NC=completion_NC.to(device),
+            valid_NC=valid_NC.to(device),
+            owner_N=spans_N3[:, 0].to(device),
+            whole=bool(real_BP.all()),
+        )
+
+
+_ROWS: ContextVar[PackedRows | None] = ContextVar("rows", default=None)
+
+
+def current_rows() -> PackedRows | None:
+    """The layout of the forward pass that is running; None if its rows aren't packed."""
+    return _ROWS.get()
+
+
+@contextlib.contextmanager
+def packed_rows(rows: PackedRows) -> Iterator[None]:
+    """Forward passes inside are of rows with this layout."""
+    _renumber_masks()
+    token = _ROWS.set(rows)
+    try:
+        yield
+    finally:
+        _ROWS.reset(token)
+
+
+@functools.cache
+def _renumber_masks() -> None:
+    """Register masks that know packed rows. They are those of transformers for all other passes."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    for name in ("sdpa", "eager"):
+        ALL_MASK_ATTENTION_FUNCTIONS.register(name, functools.partial(_mask, ALL_MASK_ATTENTION_FUNCTIONS[name]))
+
+
+def _mask(original: Callable[..., Any], *args: Any, mask_function: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+    rows = _ROWS.get()
+    if rows is None or not isinstance(kwargs.get("config"), rows.config) or args:
+        given = {} if mask_function is None else {"mask_function": mask_function}
+        return original(*args, **given, **kwargs)
+    index_BS = rows.own_index_BS
+
+    def renumbered(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return rows.allowed(b, q, k) & mask_function(b, h, index_BS[b, q], index_BS[b, k])
+
+    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "attention_mask": None}
+    seen = original(mask_function=renumbered, **kwargs)
+    return additive(seen if seen.dtype == torch.bool else seen == 0, kwargs["dtype"])
+
+
+def additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """bool [..., S] -> 0 or the smallest number. torch would convert a boolean mask to such a copy in every layer and keep it
+    until the backward pass."""
+    S = allowed.shape[-1]
+    room = torch.zeros(*allowed.shape[:-1], -(-S // ALIGNED) * ALIGNED, dtype=dtype, device=allowed.device)
+    return room[..., :S].masked_fill_(~allowed, torch.finfo(dtype).min)

@@ -1,0 +1,256 @@
+"""Find out what a model can do, by a second or less of trying it on a few tokens and a blank picture.
+
+The model's own forward pass over separate rows is the truth. A packed row is accepted if its log-probabilities and its gradients
+equal that, and if a fault that is made on purpose (completions that see each other) differs far more, so that equality means
+something. Nothing here knows a model family by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import DynamicCache
+
+from mmrl.api.errors import shorten
+from mmrl.api.types import Prompt, user_message
+from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.logits import HEADS, possible_heads
+from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
+from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.recurrent import recurrent_kinds
+
+BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-8, torch.bfloat16: 0.05, torch.float16: 0.01}
+"""Greatest difference of a log-probability, relative to 1 and the largest log-probability, and of the gradients relative to their
+norm. A number of bfloat16 has 8 bits: log-probabilities of about 10 differ by several hundredths if sums are taken in another
+order."""
+CONTRAST = 5.0
+"""The planted fault differs at least so many times more than a packed row."""
+LAYERS = 8
+"""Of deeper models the first layers are tried, as many as it takes to have one of each kind, and at least two."""
+COMPLETIONS, LENGTH = 3, 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A prompt as the model reads it without and with given positions, and completions of random ids [G, C]."""
+
+    counted: PromptInputs
+    given: PromptInputs
+    ids_GC: torch.Tensor
+
+
+class _Differs(Exception):
+    """A way of running the model isn't exact; the text says how."""
+
+
+def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilities:
+    """What the family's model can do, which the family uses from now on. encode: as `PromptProcessor.encode`."""
+    config = family.model.config.get_text_config()
+    kinds = recurrent_kinds(decoder_of(family.model), config.hidden_size)
+    layers = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ("full_attention",)))
+    found = Capabilities(packs=False, recurrent=kinds, attention=layers)
+    for continues in (True, False) if kinds else (True,):
+        try:
+            with _shallow(family.model):
+                found = _tried(family, replace(found, packs=True, continues=continues), encode)
+        except _Differs as differs:
+            found = replace(found, packs=False, why_not=str(differs))
+        except Exception as error:  # a model that can't be given positions, masks or a cache may fail in any way
+            found = replace(found, packs=False, why_not=f"{type(error).__name__}: {shorten(error)[:120]}")
+        if found.packs:
+            break
+    family.use(found)
+    return found
+
+
+def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs]) -> Capabilities:
+    trial, other = (_trial(family, tried, encode, text) for text in ("What is it?", "Say in other words what is shown."))
+    bound = BOUNDS[family.model.get_input_embeddings().weight.dtype]
+    logits, gradient = _separate(family, trial)
+    wanted = _logprobs(logits, trial.ids_GC)
+    tried = replace(tried, head=_head(family, trial, logits))
+    family.use(tried)
+    found, own_gradient = _packed(family, trial)
+    slope = ((own_gradient - gradient).norm() / gradient.norm()).item()
+    gap = _gap(found, wanted)
+    _check(gap, bound, "log-probabilities of a packed row")
+    _check(slope, bound, "gradients of a packed row")
+    seen_by_others = _logprobs(_separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))[0].view(logits.shape), trial.ids_GC)
+    if (fault := _gap(seen_by_others, wanted)) < CONTRAST * gap:
+        raise _Differs(f"completions that see each other change its log-probabilities by {fault:.1e} alone, so that nothing shows")
+    _check(_gap(_stepped(family, [trial]), logits[:1, 1]), bound, "logits of a step with a cache")
+    second = _separate(family, other)[0]
+    pads = _gap(_stepped(family, [trial, other]), torch.cat([logits[:1, 1], second[:1, 1]])) <= bound
+    return replace(
+        tried,
+        pads=pads,
+        looks_ahead=_looks_ahead(family, trial),
+        logprob_difference=gap,
+        gradient_difference=slope,
+    )
+
+
+def _check(gap: float, bound: float, what: str) -> None:
+    if not gap <= bound:
+        raise _Differs(f"{what} differ by {gap:.1e}")
+
+
+def _gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return ((found - wanted).abs().max() / (1 + wanted.abs().max())).item()
+
+
+def _trial(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], text: str) -> _Trial:
+    from PIL import Image
+
+    prompt = Prompt(messages=[user_message(text, Image.new("RGB", (64, 64), (90, 140, 40)))])
+    family.use(UNKNOWN)
+    counted = encode(prompt)
+    family.use(tried)
+    banned = set(family.banned_ids())
+    allowed = torch.tensor([i for i in range(min(4096, family.action_end)) if i not in banned])
+    drawn = torch.randint(len(allowed), (COMPLETIONS, LENGTH), generator=torch.Generator().manual_seed(len(text)))
+    return _Trial(counted, encode(prompt), allowed[drawn].to(family.model.device))
+
+
+def _separate(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
+    """(logits [G, C, V], gradient at the first layer [P + G * C, H]) of the model's own forward, a completion a row."""
+    (G, C), P, device = trial.ids_GC.shape, len(trial.counted.ids), trial.ids_GC.device
+    ids = torch.cat([trial.counted.ids.to(device).expand(G, -1), trial.ids_GC], 1)
+    types = {k: _typed(family, v.to(device).expand(G, -1), C) for k, v in trial.counted.token_types.items()}
+    media = {k: torch.cat([v] * G).to(device) for k, v in trial.counted.media.items()}
+    family.forget_positions()
+    with _first_layer(family.model) as seen:
+        output = family.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **media, **types)
+        logits = output.logits[:, P - 1 : -1]
+        (gradient,) = torch.autograd.grad(_loss(_logprobs(logits, trial.ids_GC)), seen)
+    return logits.detach(), torch.cat([gradient[:, :P].sum(0), gradient[:, P:].flatten(0, 1)])
+
+
+def _packed(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probabilities [G, C], gradient at the first layer [P + G * C, H]) of one row with the prompt and all completions."""
+    with _first_layer(family.model) as seen:
+        hidden, before_GC = _packed_hidden(family, trial)
+        logprobs = _logprobs(family.head(hidden[before_GC]), trial.ids_GC)
+        (gradient,) = torch.autograd.grad(_loss(logprobs), seen)
+    return logprobs.detach(), gradient[0]
+
+
+def _packed_hidden(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
+    """(hidden states [P + G * C, H], index [G, C] of the token before each of the completions')."""
+    inputs, (G, C), device = trial.given, trial.ids_GC.shape, trial.ids_GC.device
+    P = len(inputs.ids)
+    assert inputs.positions is not None
+    segment = torch.cat([torch.zeros(P, dtype=torch.long), torch.arange(1, G + 1).repeat_interleave(C)])[None].to(device)
+    later = (torch.arange(C).repeat(G) + inputs.next_position).expand(len(inputs.positions), -1)
+    positions = torch.cat([inputs.positions, later], 1)[:, None].to(device)
+    media = {k: v.to(device) for k, v in inputs.media.items()}
+    media |= {k: _typed(family, v.to(device)[None], G * C) for k, v in inputs.token_types.items()}
+    ids = torch.cat([inputs.ids.to(device), trial.ids_GC.flatten()])[None]
+    rows = PackedRows(segment, type(family.model.config.get_text_config()))
+    with packed_rows(rows):
+        hidden = family.packed(rows, ids, positions, media)[0]
+    before_GC = P + torch.arange(G * C, device=device).view(G, C) - 1
+    before_GC[:, 0] = P - 1
+    return hidden, before_GC
+
+
+def _typed(family: Family, types_GP: torch.Tensor, more: int) -> torch.Tensor:
+    return torch.cat([types_GP, types_GP.new_full((len(types_GP), more), family.completion_type)], 1)
+
+
+def _logprobs(logits_GCV: torch.Tensor, ids_GC: torch.Tensor) -> torch.Tensor:
+    return logits_GCV.float().log_softmax(-1).gather(-1, ids_GC[..., None])[..., 0]
+
+
+def _loss(logprobs_GC: torch.Tensor) -> torch.Tensor:
+    return (logprobs_GC * torch.linspace(-1, 1.5, logprobs_GC.numel(), device=logprobs_GC.device).view_as(logprobs_GC)).sum()
+
+
+@torch.no_grad()
+def _head(family: Family, trial: _Trial, wanted: torch.Tensor) -> Head:
+    """What follows the output embeddings."""
+    hidden, before_GC = _packed_hidden(family, trial)
+    gaps: dict[Head, float] = {}
+    for name in possible_heads(family.model):
+        gaps[name] = _gap(HEADS[name](family.model)(hidden[before_GC]), wanted)
+    return min(gaps, key=lambda name: gaps[name])
+
+
+@torch.no_grad()
+def _stepped(family: Family, trials: Sequence[_Trial]) -> torch.Tensor:
+    """The logits [n, V] after the first completion's first token of each trial, by a cache; prompts are padded on the left."""
+    device, inputs = trials[0].ids_GC.device, [t.given for t in trials]
+    longest = max(len(i.ids) for i in inputs)
+    ids, mask, positions = [], [], []
+    for one in inputs:
+        assert one.positions is not None
+        left = (longest - len(one.ids), 0)
+        ids.append(pad(one.ids, left))
+        mask.append(pad(torch.ones_like(one.ids), left))
+        positions.append(pad(one.positions, left))
+    media = concatenate([i.media for i in inputs], device)
+    for key in inputs[0].token_types:
+        media[key] = torch.stack([pad(i.token_types[key], (longest - len(i.ids), 0)) for i in inputs]).to(device)
+    mask_PS = torch.stack(mask).to(device)
+    cache = DynamicCache(config=family.model.config)
+    family.step(torch.stack(ids).to(device), padding_only(mask_PS), torch.stack(positions, 1).to(device), media, cache)
+    place = torch.tensor([i.next_position for i in inputs], device=device).expand(len(inputs[0].positions), -1)[..., None]
+    token = torch.stack([t.ids_GC[0, :1] for t in trials])
+    return family.step(token, padding_only(torch.cat([mask_PS, torch.ones_like(token)], 1)), place, {}, cache)
+
+
+def padding_only(mask: torch.Tensor) -> torch.Tensor | None:
+    return None if bool(mask.all()) else mask
+
+
+def _looks_ahead(family: Family, trial: _Trial) -> bool:
+    """Whether a picture's first token sees those that follow, or a prompt's does in a model whose pictures have no tokens."""
+    ids = trial.given.ids
+    shown = ids[torch.isin(ids, torch.tensor(family.banned_ids()))]
+    first = int((ids == shown.mode().values).long().argmax()) if len(shown) else 0
+    with _first_layer(family.model) as seen:
+        hidden, _ = _packed_hidden(family, trial)
+        (gradient,) = torch.autograd.grad(hidden[first].sum(), seen)
+    return bool(gradient[0, first + 1 :].any())
+
+
+def decoder_of(model: Any) -> Any:
+    """The language model that has the layers."""
+    decoder = model.get_decoder()
+    return decoder if hasattr(decoder, "layers") else decoder.base_model
+
+
+@contextlib.contextmanager
+def _first_layer(model: Any) -> Iterator[list[torch.Tensor]]:
+    """The hidden states that enter the decoder's first layer in the pass inside, as a leaf whose gradient can be asked for."""
+    seen: list[torch.Tensor] = []
+
+    def leaf(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        seen.append(hidden.detach().requires_grad_())
+        return ((seen[0], *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": seen[0]})
+
+    hook = decoder_of(model).layers[0].register_forward_pre_hook(leaf, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+@contextlib.contextmanager
+def _shallow(model: Any) -> Iterator[None]:
+    """Run the first layers alone, one of each kind at least, if there are many."""
+    config = decoder_of(model).config
+    whole, kinds = config.num_hidden_layers, getattr(config, "layer_types", None) or ()
+    try:
+        if whole > LAYERS:
+            config.num_hidden_layers = max([2, *(kinds.index(kind) + 1 for kind in kinds)])
+        yield
+    finally:
+        config.num_hidden_layers = whole
