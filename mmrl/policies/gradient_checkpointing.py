@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -42,5 +43,6 @@ def _again(forward: Callable, *args: Any, **kwargs: Any) -> Any:
     caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
     if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
         return forward(*args, **kwargs)
-    # nothing in evaluation mode is random
-    return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, preserve_rng_state=False)
+    # nothing in evaluation mode is random; the layout of packed rows is a variable of the context
+    again = partial(copy_context().run, partial(forward, **kwargs))
+    return checkpoint(again, *args, use_reentrant=False, preserve_rng_state=False)

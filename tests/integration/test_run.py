@@ -16,6 +16,8 @@ import forked
 import runs
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.policies.vlm import vlm as vlm_module
+from mmrl.policies.vlm.capabilities import UNKNOWN
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.alarms import AlarmMonitor
 from mmrl.train.start import evaluate_only
@@ -130,13 +132,23 @@ def test_an_evaluation_of_the_run_folder_repeats_its_figures(tmp_path):
         evaluate_only(load_config(folder.path / "config.toml"), folder.path, "5")
 
 
-def test_a_model_of_another_family_trains_and_says_that_it_is_slower(tmp_path):
+def test_a_model_that_no_adapter_names_shares_its_prompt(tmp_path):
     watch = runs.Silent()
     policy = {"model": cases.llava(tmp_path / "llava")}
     folder = runs.run(runs.toy_config(tmp_path, policy=policy), progress=watch)
-    assert len(watch.notes) == 1 and "'llava' has no adapter" in watch.notes[0] and "slower" in watch.notes[0]
+    assert not any("slower" in note for note in watch.notes)
     assert all(r["metrics"]["logprob_gap"] < 1e-5 for r in runs.rows(folder) if "metrics" in r and r["stage"] == "rl")
-    with pytest.raises(UserError, match="can't share a prompt of a llava model"):
+
+
+def test_a_model_that_cannot_share_its_prompt_trains_and_says_that_it_is_slower(tmp_path, monkeypatch):
+    monkeypatch.setattr(vlm_module, "probe", lambda *_: UNKNOWN)
+    monkeypatch.setattr(vlm_module, "_PROBED", {})
+    watch = runs.Silent()
+    policy = {"model": cases.llava(tmp_path / "llava")}
+    folder = runs.run(runs.toy_config(tmp_path, policy=policy), progress=watch)
+    assert len(watch.notes) == 1 and watch.notes[0].startswith("llava: every completion") and "slower" in watch.notes[0]
+    assert all(r["metrics"]["logprob_gap"] < 1e-5 for r in runs.rows(folder) if "metrics" in r and r["stage"] == "rl")
+    with pytest.raises(UserError, match=r"a llava model can't share a prompt \(it was not tried\)"):
         runs.run(runs.toy_config(tmp_path, "other", policy=policy, train={"packing": "shared-prefix"}))
     assert not (tmp_path / "other").exists()
 

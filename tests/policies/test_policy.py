@@ -13,6 +13,7 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm import vlm as vlm_module
+from mmrl.policies.vlm.capabilities import UNKNOWN
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.vision import embed_patches, stacked_attention
 from mmrl.policies.vlm.vlm import VLM
@@ -134,14 +135,26 @@ def llava(tmp_path_factory):
     return VLM(PolicyConfig(model=cases.llava(tmp_path_factory.mktemp("llava"))))
 
 
-def test_any_other_family_is_served_one_completion_a_row(llava):
-    assert type(llava.family) is Family and not llava.family.shares_prefix
+@pytest.mark.parametrize("shared", [True, False])
+def test_any_other_family_shares_its_prompt_if_the_probe_says_so(llava, shared):
+    """Without a verdict, one completion a row."""
+    found = llava.family.capabilities
+    assert type(llava.family) is Family and found.packs
+    llava.family.use(found if shared else UNKNOWN)
+    try:
+        check_sampled_and_trained(llava, shared)
+    finally:
+        llava.family.use(found)
+
+
+def check_sampled_and_trained(llava, shared):
     assert llava.model.config.image_token_id in llava.banned
     prompts = [cases.prompt(1), cases.prompt(2)]
     inputs = [llava.encode(p) for p in prompts]
     groups = LocalGenerator(llava).generate(inputs, 3, SamplingParams(max_tokens=6, temperature=0.7, seed=0))
     rollouts = cases.as_rollouts(prompts, inputs, groups)
-    batch = pack(rollouts, cases.credit(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), llava, shared_prefix=False, budget=10_000)
+    batch = pack(rollouts, cases.credit(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), llava, shared_prefix=shared, budget=10_000)
+    assert sum(len(m.ids_BS) for m in batch.micro) == (2 if shared else 6)
     logprobs, _ = cases.logprobs_and_gradient(llava, batch, temperature=0.7)
     sampled = torch.tensor([x for r in rollouts for x in r.turns[0].logprobs])
     naive = torch.cat([cases.naive_logprobs(llava, r, 0.7) for r in rollouts])

@@ -1,4 +1,4 @@
-"""Conversations with pictures in later turns, on models that mmrl has no adapter for: what was sampled is what is trained, and
+"""Conversations with pictures in later turns, on models that no adapter names: what was sampled is what is trained, and
 what the model computes of the whole conversation. The pictures differ in number and size."""
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def test_what_was_sampled_is_what_is_trained(family):
                 assert abs(value - wanted[n][k].item()) < 1e-5, (rollouts[n].prompt.id, k)
 
 
-@pytest.mark.parametrize("family", TYPED)
-def test_pictures_of_later_turns_are_no_words(family):
-    """Of a planted fault: typed as text, they would be seen in another order or place, and the probabilities be others."""
+def test_pictures_of_later_turns_are_no_words():
+    """Of a planted fault: typed as text, they would be seen in another order, and the probabilities be others."""
+    family = "gemma3"
     vlm = other_families.policy(family)
     (rollout, *_) = collected(vlm, ["more"])
     (micro,) = packed(vlm, [rollout], 100_000).micro

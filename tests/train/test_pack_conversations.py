@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vlm_cases as cases
+from mmrl.policies.vlm.packed_rows import PackedRows
 from mmrl.train.update.pack_conversations import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
@@ -110,16 +111,12 @@ def test_other_prompt_ids_than_the_learners_are_refused():
 
 def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch):
     """The planted fault of the parity test above."""
-    from mmrl.policies.vlm import vlm as module
-
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1)])
     right = cases.logprobs_and_gradient(
         vlm, pack(rollouts, cases.credit(1.0, -0.5, 0.25, 2.0), vlm, shared_prefix=True, budget=10_000)
     )[0]
-    monkeypatch.setattr(
-        module, "prefix_mask", lambda segment, *_: torch.ones(1, 1, *2 * segment.shape[1:], dtype=torch.bool).tril()
-    )
+    monkeypatch.setattr(PackedRows, "allowed", lambda self, b, q, k: q >= k)
     wrong = cases.logprobs_and_gradient(
         vlm, pack(rollouts, cases.credit(1.0, -0.5, 0.25, 2.0), vlm, shared_prefix=True, budget=10_000)
     )[0]

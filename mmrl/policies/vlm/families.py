@@ -1,7 +1,7 @@
 """What differs between model families: positions, coordinate format, banned ids, and how the model is run.
 
-`Family` serves any transformers image-text-to-text model. What a model can do is found by trying it, see `capabilities`; a subclass
-says what can't be found so: the coordinates that the model was trained to write, and faults of its code.
+`Family` serves any transformers image-text-to-text model. What a model can do is found by trying it, see `probe`; a subclass says
+what can't be found so: the coordinates that the model was trained to write, and faults of its code.
 """
 
 from __future__ import annotations

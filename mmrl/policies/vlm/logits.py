@@ -1,4 +1,4 @@
-"""What models do behind their output embeddings."""
+"""Logits from the last hidden states: the output embeddings, and what some models do behind them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ HEADS: Mapping[Head, Callable[[Any], Logits]] = {
 }
 
 
-def _number(model: Any, name: str) -> float | None:
-    return getattr(model.config.get_text_config(), name, None)
+def _number(model: Any, name: str) -> float:
+    return getattr(model.config.get_text_config(), name, None) or 0.0
 
 
 def possible_heads(model: Any) -> Iterator[Head]:

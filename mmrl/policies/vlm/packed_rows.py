@@ -65,8 +65,6 @@ class Gathers:
     valid_NC: torch.Tensor
     owner_N: torch.Tensor
     """int64: row of each completion."""
-    whole: bool
-    """No prompt is padded."""
 
     @staticmethod
     def of(segment_BS: torch.Tensor) -> Gathers:
@@ -94,7 +92,6 @@ class Gathers:
             completion_NC=completion_NC.to(device),
             valid_NC=valid_NC.to(device),
             owner_N=spans_N3[:, 0].to(device),
-            whole=bool(real_BP.all()),
         )
 
 
@@ -126,18 +123,16 @@ def _renumber_masks() -> None:
         ALL_MASK_ATTENTION_FUNCTIONS.register(name, functools.partial(_mask, ALL_MASK_ATTENTION_FUNCTIONS[name]))
 
 
-def _mask(original: Callable[..., Any], *args: Any, mask_function: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+def _mask(original: Callable[..., Any], **kwargs: Any) -> Any:
     rows = _ROWS.get()
-    if rows is None or not isinstance(kwargs.get("config"), rows.config) or args:
-        given = {} if mask_function is None else {"mask_function": mask_function}
-        return original(*args, **given, **kwargs)
-    index_BS = rows.own_index_BS
+    if rows is None or not isinstance(kwargs.get("config"), rows.config):
+        return original(**kwargs)
+    index_BS, own = rows.own_index_BS, kwargs["mask_function"]
 
     def renumbered(b: Any, h: Any, q: Any, k: Any) -> Any:
-        return rows.allowed(b, q, k) & mask_function(b, h, index_BS[b, q], index_BS[b, k])
+        return rows.allowed(b, q, k) & own(b, h, index_BS[b, q], index_BS[b, k])
 
-    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "attention_mask": None}
-    seen = original(mask_function=renumbered, **kwargs)
+    seen = original(**kwargs | {"mask_function": renumbered, "allow_is_causal_skip": False, "attention_mask": None})
     return additive(seen if seen.dtype == torch.bool else seen == 0, kwargs["dtype"])
 
 

@@ -61,7 +61,7 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilit
                 found = _tried(family, replace(found, packs=True, continues=continues), encode)
         except _Differs as differs:
             found = replace(found, packs=False, why_not=str(differs))
-        except Exception as error:  # a model that can't be given positions, masks or a cache may fail in any way
+        except Exception as error:  # noqa: BLE001  a model that can't be given positions, masks or a cache may fail in any way
             found = replace(found, packs=False, why_not=f"{type(error).__name__}: {shorten(error)[:120]}")
         if found.packs:
             break
@@ -81,19 +81,17 @@ def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], Promp
     gap = _gap(found, wanted)
     _check(gap, bound, "log-probabilities of a packed row")
     _check(slope, bound, "gradients of a packed row")
-    seen_by_others = _logprobs(_separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))[0].view(logits.shape), trial.ids_GC)
+    seen_by_others = _logprobs(
+        _separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))[0].view(logits.shape), trial.ids_GC
+    )
     if (fault := _gap(seen_by_others, wanted)) < CONTRAST * gap:
-        raise _Differs(f"completions that see each other change its log-probabilities by {fault:.1e} alone, so that nothing shows")
+        raise _Differs(
+            f"completions that see each other change its log-probabilities by {fault:.1e} alone, so that nothing shows"
+        )
     _check(_gap(_stepped(family, [trial]), logits[:1, 1]), bound, "logits of a step with a cache")
     second = _separate(family, other)[0]
     pads = _gap(_stepped(family, [trial, other]), torch.cat([logits[:1, 1], second[:1, 1]])) <= bound
-    return replace(
-        tried,
-        pads=pads,
-        looks_ahead=_looks_ahead(family, trial),
-        logprob_difference=gap,
-        gradient_difference=slope,
-    )
+    return replace(tried, pads=pads, looks_ahead=_looks_ahead(family, trial), logprob_difference=gap, gradient_difference=slope)
 
 
 def _check(gap: float, bound: float, what: str) -> None:
@@ -187,6 +185,7 @@ def _stepped(family: Family, trials: Sequence[_Trial]) -> torch.Tensor:
     """The logits [n, V] after the first completion's first token of each trial, by a cache; prompts are padded on the left."""
     device, inputs = trials[0].ids_GC.device, [t.given for t in trials]
     longest = max(len(i.ids) for i in inputs)
+    axes = 0 if inputs[0].positions is None else len(inputs[0].positions)
     ids, mask, positions = [], [], []
     for one in inputs:
         assert one.positions is not None
@@ -200,7 +199,7 @@ def _stepped(family: Family, trials: Sequence[_Trial]) -> torch.Tensor:
     mask_PS = torch.stack(mask).to(device)
     cache = DynamicCache(config=family.model.config)
     family.step(torch.stack(ids).to(device), padding_only(mask_PS), torch.stack(positions, 1).to(device), media, cache)
-    place = torch.tensor([i.next_position for i in inputs], device=device).expand(len(inputs[0].positions), -1)[..., None]
+    place = torch.tensor([i.next_position for i in inputs], device=device).expand(axes, -1)[..., None]
     token = torch.stack([t.ids_GC[0, :1] for t in trials])
     return family.step(token, padding_only(torch.cat([mask_PS, torch.ones_like(token)], 1)), place, {}, cache)
 

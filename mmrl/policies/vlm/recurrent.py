@@ -54,8 +54,10 @@ class SharedState(LinearAttentionLayer):
 
 def share_states(model: torch.nn.Module, kinds: Collection[str], continues: bool) -> None:
     """Make the modules of these classes right in packed rows. continues: they can go on from a state with several tokens;
-    otherwise the prompt is computed again for each completion, in these modules alone."""
+    otherwise the prompt is computed again for each completion, in these modules alone. Those of other classes are as they were."""
     for mixer in model.modules():
+        if isinstance(before := vars(mixer).get("forward"), partial) and before.func is _forward:
+            del mixer.forward
         if type(mixer).__name__ not in kinds:
             continue
         own = type(mixer).forward.__get__(mixer)
@@ -97,7 +99,7 @@ def _mixes(part: torch.nn.Module, width: int, given: dict[str, Any]) -> bool:
         given = {"attention_mask": diagonal.fill_diagonal_(0)[None, None]}
     try:
         outputs = [part(hidden_states=x, **given) for x in (one, other)]
-    except Exception:  # it takes something else: a mask that it can't use lets it mix, other arguments make it no such part
+    except Exception:  # noqa: BLE001  it takes something else: a mask that it can't use lets it mix, other arguments make it no such part
         return bool(given)
     a, b = (o[0] if isinstance(o, tuple) else o for o in outputs)
     return isinstance(a, torch.Tensor) and a.shape == one.shape and not torch.equal(a[:, -1], b[:, -1])
@@ -108,36 +110,36 @@ def _forward(own: Callable[..., Any], cache: str, layer: int, hidden_states: tor
     if rows is None:
         return own(hidden_states, *args, **kwargs)
     given = {k: v for k, v in kwargs.items() if k not in (*CACHES, "attention_mask")}
-    gathers, flat = rows.gathers, hidden_states.flatten(0, 1)
-    padding = {} if gathers.whole else {"attention_mask": gathers.real_BP.long()}
-    if not cache:
-        return _unrolled(own, gathers, hidden_states, given)
-    found = torch.zeros_like(flat)
-    state = SharedState()
-    states = DynamicCache()
+    run = _once_each if cache else _again_each
+    return run(partial(own, **given), cache, layer, rows.gathers, hidden_states.flatten(0, 1)).view_as(hidden_states)
+
+
+def _once_each(own: Callable[..., Any], cache: str, layer: int, g: Gathers, flat: torch.Tensor) -> torch.Tensor:
+    """Each prompt once, then each completion from its state."""
+    state, states = SharedState(), DynamicCache()
     states.layers = [state] * (layer + 1)
-    prompt = own(flat[gathers.prompt_BP], **{cache: states}, **padding, **given)
-    found = found.index_put((gathers.prompt_BP[gathers.real_BP],), prompt[gathers.real_BP])
-    if len(gathers.owner_N):
-        state.for_completions(gathers.owner_N)
-        completion = own(flat[gathers.completion_NC], **{cache: states}, **given)
-        found = found.index_put((gathers.completion_NC[gathers.valid_NC],), completion[gathers.valid_NC])
-    return found.view_as(hidden_states)
+    found = _placed(flat, g.prompt_BP, g.real_BP, own(flat[g.prompt_BP], **{cache: states}, **_padding(g.real_BP)))
+    if not len(g.owner_N):
+        return found
+    state.for_completions(g.owner_N)
+    return _placed(found, g.completion_NC, g.valid_NC, own(flat[g.completion_NC], **{cache: states}))
 
 
-def _unrolled(own: Callable[..., Any], gathers: Gathers, hidden_states: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
-    flat, P = hidden_states.flatten(0, 1), gathers.prompt_BP.shape[1]
-    found = torch.zeros_like(flat)
-    if not len(gathers.owner_N) or len(gathers.owner_N.unique()) < len(gathers.prompt_BP):
-        padding = {} if gathers.whole else {"attention_mask": gathers.real_BP.long()}
-        prompt = own(flat[gathers.prompt_BP], **padding, **given)
-        found = found.index_put((gathers.prompt_BP[gathers.real_BP],), prompt[gathers.real_BP])
-    if len(gathers.owner_N):
-        index_NS = torch.cat([gathers.prompt_BP[gathers.owner_N], gathers.completion_NC], 1)
-        real_NS = torch.cat([gathers.real_BP[gathers.owner_N], torch.ones_like(gathers.valid_NC)], 1)
-        both = own(flat[index_NS], **({} if gathers.whole else {"attention_mask": real_NS.long()}), **given)
-        first_N = torch.ones_like(gathers.owner_N, dtype=torch.bool)
-        first_N[1:] = gathers.owner_N[1:] != gathers.owner_N[:-1]
-        kept = torch.cat([gathers.real_BP[gathers.owner_N] & first_N[:, None], gathers.valid_NC], 1)
-        found = found.index_put((index_NS[kept],), both[kept])
-    return found.view_as(hidden_states)
+def _again_each(own: Callable[..., Any], cache: str, layer: int, g: Gathers, flat: torch.Tensor) -> torch.Tensor:
+    """Each prompt, and each completion behind its prompt."""
+    found = _placed(flat, g.prompt_BP, g.real_BP, own(flat[g.prompt_BP], **_padding(g.real_BP)))
+    if not len(g.owner_N):
+        return found
+    prompts = g.prompt_BP.shape[1]
+    real_NS = torch.cat([g.real_BP[g.owner_N], torch.ones_like(g.valid_NC)], 1)
+    both = own(flat[torch.cat([g.prompt_BP[g.owner_N], g.completion_NC], 1)], **_padding(real_NS))
+    return _placed(found, g.completion_NC, g.valid_NC, both[:, prompts:])
+
+
+def _padding(real: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {} if bool(real.all()) else {"attention_mask": real.long()}
+
+
+def _placed(flat: torch.Tensor, index: torch.Tensor, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The flat rows with these values at their places; padding is left out."""
+    return flat.index_put((index[real],), values[real])
