@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from mmrl.api.errors import shorten
 from mmrl.policies.lora import CONFIG, WEIGHTS
@@ -21,6 +20,8 @@ from mmrl.policies.vlm.suitability import GGUF, refusal
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 LOW = ("F8_E4M3", "F8_E5M2", "F4", "I8", "U8")
 """Data types of quantised weights, as safetensors calls them."""
+LONGEST_HEADER = 100_000_000
+"""Largest header that the safetensors library reads, in bytes."""
 TOGETHER = "take config.json and weights from one checkpoint"
 
 
@@ -53,11 +54,10 @@ def read_headers(file: Path, name: str) -> dict[str, torch.Tensor]:
     """Name -> a tensor of that shape on torch's meta device, for each tensor of a file. Raises UserError for a damaged file and
     for quantised weights."""
     try:
-        with safe_open(file, "pt") as opened:
-            slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118
-            kinds = {key: str(one.get_dtype()) for key, one in slices.items()}
-            shapes = {key: list(one.get_shape()) for key, one in slices.items()}
-    except Exception as error:
+        table = _header(file)
+        kinds = {key: str(one["dtype"]) for key, one in table.items()}
+        found = {key: torch.empty(one["shape"], device="meta") for key, one in table.items()}
+    except (OSError, ValueError, KeyError, IndexError, AttributeError, TypeError, RuntimeError, RecursionError) as error:
         with open(file, "rb") as opened:
             pointer = opened.read(40).startswith(b"version https://git-lfs")
         cure = "it is a pointer of Git LFS: fetch the file with git lfs pull" if pointer else "copy it again"
@@ -66,7 +66,25 @@ def read_headers(file: Path, name: str) -> dict[str, torch.Tensor]:
         raise refusal(
             name, f"its weights are quantised ({low[0]} is {kinds[low[0]]}), and can't be trained: take the checkpoint in 16 bits"
         )
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+    return found
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """Name -> type, shape and place of each tensor of a safetensors file. Raises ValueError for a damaged one.
+
+    The library reads headers too, but maps the whole file into memory, which a system may refuse for a large one. The format:
+    the header's length in 8 bytes, the header in JSON, the tensors; https://github.com/huggingface/safetensors, Format."""
+    size = file.stat().st_size
+    with open(file, "rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if not 2 <= length <= min(size - 8, LONGEST_HEADER):
+            raise ValueError(f"its header has {length} bytes, and the file {size}")
+        table = json.loads(opened.read(length))
+    table.pop("__metadata__", None)
+    end = max((one["data_offsets"][1] for one in table.values()), default=0)
+    if size != 8 + length + end:
+        raise ValueError(f"it has {size} bytes, and its header says {8 + length + end}")
+    return dict(table)
 
 
 def refuse_weights(name: str, files: list[Path], empty: Any) -> None:
