@@ -63,7 +63,7 @@ FIXED_PARTS: dict[str, Any] = {
 
 def head_config(table: Mapping[str, Any]) -> HeadConfig:
     """The head's part of a config.json. Raises UserError for a head of another layout."""
-    parts = {"diffusion_model_cfg": {}, "vl_self_attention_cfg": {}} | {
+    parts: dict[str, dict[str, Any]] = {"diffusion_model_cfg": {}, "vl_self_attention_cfg": {}} | {
         name: dict(table[name]) for name in ("diffusion_model_cfg", "vl_self_attention_cfg") if table.get(name)
     }
     for where, given, fixed in (("", table, FIXED), ("diffusion_model_cfg.", parts["diffusion_model_cfg"], FIXED_PARTS)):

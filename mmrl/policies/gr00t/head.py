@@ -9,21 +9,15 @@ The layout is that of Isaac-GR00T, gr00t/model/gr00t_n1d7/gr00t_n1d7.py and gr00
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_attention, silu
 
-from mmrl.api.errors import UserError, shorten
-from mmrl.policies.gr00t.config import HeadConfig, TransformerConfig, head_config
+from mmrl.policies.gr00t.config import HeadConfig, TransformerConfig
 
-PREFIX = "action_head."
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 LONGEST_PERIOD = 10_000.0
 """Of the sines that encode times."""
 
@@ -33,7 +27,8 @@ class EmbodimentLinear(nn.Module):
 
     def __init__(self, embodiments: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.W = nn.Parameter(0.02 * torch.randn(embodiments, inputs, outputs))
+        self.W = nn.Parameter(torch.empty(embodiments, inputs, outputs))
+        nn.init.normal_(self.W, std=0.02)
         self.b = nn.Parameter(torch.zeros(embodiments, outputs))
 
     def forward(self, x_nTI: torch.Tensor, embodiment_n: torch.Tensor) -> torch.Tensor:
@@ -73,7 +68,7 @@ def waves(times_n: torch.Tensor, exponents: torch.Tensor) -> tuple[torch.Tensor,
     """(sines, cosines) of times, float32 [n, count], at the frequencies exp(exponents). They fall from 1 to about 1 /
     LONGEST_PERIOD. Each caller rounds the exponents as the published code does: times go up to 1000, so that an error in the last
     bit of a frequency is one of 1e-4 in an angle."""
-    angles = times_n.float()[:, None] * exponents.to(times_n.device).exp()
+    angles = times_n.float()[:, None] * exponents.float().exp().to(times_n.device)
     return angles.sin(), angles.cos()
 
 
@@ -287,35 +282,3 @@ class ActionHead(nn.Module):
         for i in range(steps):
             x_nCD = x_nCD + self.velocity(context, x_nCD, noise_nCD.new_full((len(x_nCD),), i / steps)) / steps
         return x_nCD
-
-
-def load_head(folder: Path, dtype: torch.dtype = torch.float32) -> ActionHead:
-    """The action head of a folder with a GR00T N1.7; its other weights are not read. Raises UserError for a folder that holds
-    none, and for weights that are missing, left over or of another shape than in config.json."""
-    try:
-        config = head_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        index = folder / INDEX
-        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index.is_file() else [SINGLE]
-        weights: dict[str, torch.Tensor] = {}
-        for file in sorted(set(named)):
-            with safe_open(folder / file, "pt") as opened:
-                keys = [key for key in opened.keys() if key.startswith(PREFIX)]  # noqa: SIM118
-                weights |= {key.removeprefix(PREFIX): opened.get_tensor(key) for key in keys}
-    except UserError as error:
-        raise UserError(f"{str(folder)!r}: {error.what}") from error
-    except Exception as error:
-        raise UserError(f"{str(folder)!r} can't be read: {shorten(error)[:300]}: give a folder with a GR00T N1.7") from error
-    with torch.device("meta"):
-        head = ActionHead(config)
-    wanted = {name: tuple(p.shape) for name, p in head.named_parameters()}
-    odd = sorted(key for key in wanted.keys() | weights.keys() if key not in weights or wanted.get(key) != weights[key].shape)
-    if odd:
-        there = list(weights[odd[0]].shape) if odd[0] in weights else "missing"
-        here = list(wanted[odd[0]]) if odd[0] in wanted else "unknown"
-        more = f" (and {len(odd) - 1} more weights)" if len(odd) > 1 else ""
-        raise UserError(
-            f"{str(folder)!r}: {PREFIX}{odd[0]} is {there} in its files and {here} by its config.json{more}: take both from one "
-            "checkpoint"
-        )
-    head.load_state_dict({name: weight.to(dtype) for name, weight in weights.items()}, assign=True)
-    return head.eval()

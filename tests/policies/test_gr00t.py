@@ -1,10 +1,13 @@
-"""GR00T's action head: against LeRobot's, against plain loops, and what its files may hold."""
+"""GR00T N1.7: against LeRobot's, its action head against plain loops, and what its files may hold."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from torch.nn.functional import gelu, layer_norm, relu, silu
 
 from mmrl.api.errors import UserError
 from mmrl.policies.gr00t.config import HeadConfig, TransformerConfig, head_config
-from mmrl.policies.gr00t.head import ActionHead, load_head
+from mmrl.policies.gr00t.head import ActionHead
+from mmrl.policies.gr00t.network import COSMOS, Network, backbone_config, load_network
 
 LEROBOT = os.environ.get("MMRL_LEROBOT_PYTHON", "")
 SCRIPT = Path(__file__).parents[1] / "support" / "gr00t_of_lerobot.py"
@@ -134,45 +138,125 @@ def test_steps_follow_the_velocity(head, shown):
         assert torch.equal(head.denoise(context, noise), x)
 
 
-def written(head, folder, extra=(), drop=()):
-    config = {f: getattr(SMALL, f) for f in SMALL.__dataclass_fields__}
-    parts = {
-        name: {f: getattr(part, f) for f in part.__dataclass_fields__} for name, part in config.items() if name.endswith("cfg")
+BACKBONE = {
+    "model_type": "qwen3_vl",
+    **{"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63},
+    "text_config": {
+        **{"model_type": "qwen3_vl_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 5, "vocab_size": 64},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+    },
+    "vision_config": {
+        **{"depth": 2, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 16, "patch_size": 4},
+        **{"num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """(a small network, the folder it was written to as NVIDIA names its weights)."""
+    folder = tmp_path_factory.mktemp("gr00t")
+    (folder / "backbone").mkdir()
+    (folder / "backbone" / "config.json").write_text(json.dumps(BACKBONE))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = Network(backbone_config(str(folder / "backbone")), SMALL, 3).eval()
+        with torch.no_grad():
+            for weight in network.parameters():
+                weight.normal_(0, 0.3)
+    table = dataclasses.asdict(SMALL) | {"model_type": "Gr00tN1d7", "model_name": str(folder / "backbone"), "select_layer": 3}
+    (folder / "config.json").write_text(json.dumps(table))
+    weights = {re.sub(r"^backbone\.", "backbone.model.model.", name): weight for name, weight in network.state_dict().items()}
+    save_file({**weights, "backbone.model.lm_head.weight": torch.zeros(64, 16)}, folder / "model.safetensors")
+    return network, folder
+
+
+def same(one, other):
+    ours, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return ours.keys() == theirs.keys() and all(torch.equal(p, theirs[name]) for name, p in ours.items())
+
+
+def looking():
+    """Two calls that saw a picture of 4 x 6 patches, the second after two tokens of padding."""
+    ids = torch.tensor([[5, 62, *[60] * 6, 63, 7, 8], [0, 0, 62, *[60] * 6, 63, 9]])
+    draw = torch.Generator().manual_seed(4)
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "pixel_values": torch.randn(48, 3 * 2 * 4 * 4, generator=draw),
+        "image_grid_thw": torch.tensor([[1, 4, 6]] * 2),
+        "mm_token_type_ids": (ids == 60).int(),
     }
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "Gr00tN1d7", **config, **parts}))
-    weights = {f"action_head.{k}": v for k, v in head.state_dict().items() if k not in drop} | dict(extra)
-    save_file({**weights, "backbone.model.lm_head.weight": torch.zeros(2, 2)}, folder / "model.safetensors")
-    return folder
 
 
-def test_a_folder_is_read_by_the_published_names(head, shown, tmp_path):
-    read = load_head(written(head, tmp_path / "m"))
-    assert read.config == SMALL
-    assert all(torch.equal(p, q) for p, q in zip(read.parameters(), head.parameters(), strict=True))
-    assert {p.dtype for p in load_head(tmp_path / "m", torch.bfloat16).parameters()} == {torch.bfloat16}
-    shards = load_file(tmp_path / "m" / "model.safetensors")
+def test_a_folder_is_read_by_the_published_names(sound, tmp_path):
+    network, folder = sound
+    read = load_network(folder)
+    assert read.action_head.config == SMALL and same(read, network)
+    with torch.no_grad():
+        assert torch.equal(read.features(looking()), network.features(looking()))
+    assert {p.dtype for p in load_network(folder, torch.bfloat16).parameters()} == {torch.bfloat16}
+    shutil.copytree(folder, tmp_path / "m")
+    shards = load_file(folder / "model.safetensors")
     (tmp_path / "m" / "model.safetensors").unlink()
     names = {key: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, key in enumerate(shards)}
     for file in set(names.values()):
         save_file({k: v for k, v in shards.items() if names[k] == file}, tmp_path / "m" / file)
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    assert all(torch.equal(p, q) for p, q in zip(load_head(tmp_path / "m").parameters(), head.parameters(), strict=True))
+    assert same(load_network(tmp_path / "m"), network)
 
 
-def test_weights_that_do_not_fit_are_refused(head, tmp_path):
+def test_features_are_those_before_the_norm_of_the_last_layer_that_is_used(sound):
+    network, _ = sound
+    with torch.no_grad():
+        found = network.features(looking())
+        after = network.backbone(**looking(), use_cache=False).last_hidden_state
+        network.backbone.rope_deltas = None
+        torch.testing.assert_close(network.backbone.language_model.norm(found), after)
+    assert found.shape == (2, 11, 16) and len(network.backbone.language_model.layers) == 3
+
+
+def test_a_call_does_not_depend_on_the_padding_of_its_batch(sound):
+    network, _ = sound
+    both, state, kinds = looking(), torch.randn(2, 5, generator=torch.Generator().manual_seed(5)), torch.tensor([0, 2])
+    alone = {k: v[1:, 2:] for k, v in both.items() if k not in ("pixel_values", "image_grid_thw")}
+    alone |= {"pixel_values": both["pixel_values"][24:], "image_grid_thw": both["image_grid_thw"][1:]}
+    noise = torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        found = network.action_head.denoise(network.encode(both, state, kinds), noise)
+        wanted = network.action_head.denoise(network.encode(alone, state[1:], kinds[1:]), noise[1:])
+    torch.testing.assert_close(found[1:], wanted, rtol=1e-3, atol=1e-3)
+    assert wanted.std() > 1
+
+
+def test_weights_that_do_not_fit_are_refused(sound, tmp_path):
+    _, folder = sound
     cure, bias = "take both from one checkpoint", "action_head.vlln.bias"
-    for name, options, told in (
-        ("a", {"drop": ["vlln.bias"]}, "action_head.vlln.bias is missing in its files and [16] by its config.json"),
-        ("b", {"extra": {"action_head.x": torch.zeros(1)}}, "action_head.x is [1] in its files and unknown by its config.json"),
-        ("c", {"extra": {bias: torch.zeros(3)}}, f"{bias} is [3] in its files and [16] by its config.json"),
-    ):  # fmt: skip
-        folder = written(head, tmp_path / name, **options)
+    weights = load_file(folder / "model.safetensors")
+    for name, changed, told in (
+        ("a", {k: v for k, v in weights.items() if k != bias}, f"{bias} is missing in its files and [16] by its config.json"),
+        ("b", {**weights, "action_head.x": torch.zeros(1)}, "action_head.x is [1] in its files and unknown by its config.json"),
+        ("c", {**weights, bias: torch.zeros(3)}, f"{bias} is [3] in its files and [16] by its config.json"),
+    ):
+        shutil.copytree(folder, tmp_path / name)
+        save_file(changed, tmp_path / name / "model.safetensors")
         with pytest.raises(UserError) as caught:
-            load_head(folder)
-        assert str(caught.value) == f"{str(folder)!r}: {told}: {cure}"
+            load_network(tmp_path / name)
+        assert str(caught.value) == f"policy.model: {str(tmp_path / name)!r}: {told}: {cure}"
     with pytest.raises(UserError, match=r"can't be read: .*config.json.*: give a folder with a GR00T N1\.7$"):
-        load_head(tmp_path)
+        load_network(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gr00t_n1_5"}')
+    with pytest.raises(UserError, match=r"its config.json is of 'gr00t_n1_5', not of Gr00tN1d7: give a folder with a GR00T"):
+        load_network(tmp_path)
+
+
+def test_the_published_sizes():
+    """Of nvidia/GR00T-N1.7-3B, whose name counts its weights."""
+    with torch.device("meta"):
+        network = Network(backbone_config(COSMOS), head_config({}), 16)
+    parts = {name: sum(p.numel() for p in part.parameters()) / 1e9 for name, part in network.named_children()}
+    assert 2.5 < sum(parts.values()) < 3.5, parts
 
 
 def test_another_layout_is_refused():
@@ -199,16 +283,12 @@ def test_lerobot_computes_the_same(tmp_path):
         timeout=300,
         env={**os.environ, "PYTHONPATH": os.environ.get("MMRL_LEROBOT_PATH", "")},
     )
-    head, computed = load_head(folder, torch.float64), load_file(folder / "computed.safetensors")
+    network, computed = load_network(folder, torch.float64), load_file(folder / "computed.safetensors")
+    inputs, head = load_file(folder / "inputs.safetensors"), network.action_head
     with torch.no_grad():
-        context = head.encode(
-            computed["features"],
-            torch.ones(4, 11, dtype=torch.bool),
-            computed["images"],
-            computed["state"][:, 0],
-            computed["embodiment"],
-        )
-        velocity = head.velocity(context, computed["noise"], computed["times"])
-        actions = head.denoise(context, computed["start"])
-    for name, found in (("read", context.read_nPF), ("velocity", velocity), ("actions", actions)):
-        torch.testing.assert_close(found, computed[name], rtol=1e-5, atol=1e-5)
+        found = {"features": network.features(inputs)}
+        context = network.encode(inputs, computed["state"][:, 0], computed["embodiment"])
+        found |= {"read": context.read_nPF, "velocity": head.velocity(context, computed["noise"], computed["times"])}
+        found["actions"] = head.denoise(context, computed["start"])
+    for name, value in found.items():
+        torch.testing.assert_close(value, computed[name], rtol=1e-6, atol=1e-6)
