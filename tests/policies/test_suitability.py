@@ -247,6 +247,19 @@ def test_a_special_token_that_stands_for_pictures(copied, unread, what):
     refused(copied, f": its {what} is '<|image_pad|>', a picture's placeholder: {cure}")
 
 
+@pytest.mark.parametrize("ends", ["<|im_end|>", [2, [3]], 2.5, True])
+def test_ends_that_are_no_ids(copied, unread, ends):
+    changed(copied, "generation_config.json", eos_token_id=ends)
+    refused(copied, f": its generation_config.json has eos_token_id = {ends!r}: give the ids of tokens that end an answer")
+
+
+def test_a_placeholder_beyond_the_embeddings(copied, unread):
+    """transformers' default is the published models' id."""
+    changed(copied, drop=["image_token_id"])
+    cure = "set the id of its tokenizer"
+    refused(copied, f": its config.json has image_token_id = 151655, and its embeddings have 512 rows: {cure}")
+
+
 # -- files of weights -----------------------------------------------------------------------------------------------------
 
 

@@ -63,8 +63,8 @@ FIXED_PARTS: dict[str, Any] = {
 
 def head_config(table: Mapping[str, Any]) -> HeadConfig:
     """The head's part of a config.json. Raises UserError for a head of another layout."""
-    parts: dict[str, dict[str, Any]] = {"diffusion_model_cfg": {}, "vl_self_attention_cfg": {}} | {
-        name: dict(table[name]) for name in ("diffusion_model_cfg", "vl_self_attention_cfg") if table.get(name)
+    parts: dict[str, dict[str, Any]] = {
+        name: dict(table.get(name) or {}) for name in ("diffusion_model_cfg", "vl_self_attention_cfg")
     }
     for where, given, fixed in (("", table, FIXED), ("diffusion_model_cfg.", parts["diffusion_model_cfg"], FIXED_PARTS)):
         for name, value in fixed.items():

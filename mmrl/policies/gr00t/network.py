@@ -54,8 +54,8 @@ class Network(nn.Module):
             )
         if width != head.backbone_embedding_dim:
             raise UserError(
-                f"config.json: backbone_embedding_dim = {head.backbone_embedding_dim}, and the backbone is {width} wide: take its "
-                "own backbone"
+                f"config.json: backbone_embedding_dim = {head.backbone_embedding_dim}, and the backbone is {width} wide: "
+                "take its own backbone"
             )
         self.backbone = Qwen3VLModel._from_config(backbone)
         del self.backbone.language_model.layers[layers:]

@@ -76,9 +76,12 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
     except Exception as error:
         raise _unloadable(name, error, kind) from error
     suitability.refuse_config(name, config)
-    files = weights.weight_files(folder) if folder.is_dir() else []
-    if folder.is_dir() and not any((folder / file).is_file() for file in suitability.PROCESSOR_FILES):
-        raise suitability.refusal(name, suitability.NO_PROCESSOR)
+    files: list[Path] = []
+    if folder.is_dir():
+        files = weights.weight_files(folder)
+        suitability.refuse_ends(folder)
+        if not any((folder / file).is_file() for file in suitability.PROCESSOR_FILES):
+            raise suitability.refusal(name, suitability.NO_PROCESSOR)
     try:
         processor = AutoProcessor.from_pretrained(name, trust_remote_code=trusted)
     except Exception as error:
@@ -87,10 +90,11 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
     if files or adapters:
         try:
             empty = without_weights(name, trusted)
+            weights.refuse_weights(name, files, empty)
+        except UserError:
+            raise
         except Exception as error:
             raise _unloadable(name, error, kind) from error
-        if files:
-            weights.refuse_weights(name, files, empty)
         for one in adapters:
             weights.refuse_adapters(one, name, empty)
     return processor

@@ -7,6 +7,7 @@ would fail after minutes, in the middle of a run.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ NO_PROCESSOR = f"it has no processor for pictures: copy {' or '.join(PROCESSOR_F
 GGUF = "in the format of llama.cpp (GGUF), which can't be trained: take the checkpoint in safetensors"
 CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
 """Encoder-decoders of transformers whose configuration doesn't say so."""
+
+
+_PICTURE_SETTING = re.compile(r"(image|video|vision).*token.*(id|index)$")
 
 
 def refusal(name: str, reason: str) -> UserError:
@@ -71,7 +75,7 @@ def _without_config(folder: Path) -> UserError:
 def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     """Raise UserError if the table of a config.json is that of a model that isn't trained here. trusted: whether code that comes
     with the checkpoint may run; then the code says what the model is."""
-    kind, own = str(settings.get("model_type", "")), settings.get("auto_map")
+    kind, own = f"{settings.get('model_type', '')!s:.60}", settings.get("auto_map")
     if kind in UNSUPPORTED:
         raise UserError(f"{name!r} is a {kind} model: {UNSUPPORTED[kind]}", key="policy.model")
     if method := _quantised(settings):
@@ -138,6 +142,20 @@ def refuse_config(name: str, config: Any) -> None:
         raise refusal(name, _two_parts(config.model_type))
 
 
+def refuse_ends(folder: Path) -> None:
+    """Raise UserError for a generation_config.json whose ids of ends aren't whole numbers."""
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        return
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        ends = table.get("eos_token_id")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise refusal(str(folder), f"its {file.name} is damaged ({shorten(error)[:200]}): copy it again") from error
+    if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends]) if end is not None):
+        raise refusal(str(folder), f"its {file.name} has eos_token_id = {ends!r:.60}: give the ids of tokens that end an answer")
+
+
 def refuse_processor(name: str, config: Any, processor: Any) -> None:
     """Raise UserError if the processor has no part for pictures, if its tokenizer doesn't fit the model's embeddings, or if its
     chat template shows no picture."""
@@ -161,6 +179,12 @@ def refuse_processor(name: str, config: Any, processor: Any) -> None:
             f"its tokenizer has ids up to {highest} ({token!r:.60}), and its embeddings have {rows} rows: take both from one "
             "checkpoint",
         )
+    for part in (config, config.get_text_config()):
+        for key, value in part.to_dict().items():
+            if _PICTURE_SETTING.search(key) and isinstance(value, int) and value >= rows:
+                raise refusal(
+                    name, f"its config.json has {key} = {value}, and its embeddings have {rows} rows: set the id of its tokenizer"
+                )
     _refuse_template(name, processor)
 
 

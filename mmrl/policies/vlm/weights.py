@@ -88,8 +88,10 @@ def _header(file: Path) -> dict[str, Any]:
 
 
 def refuse_weights(name: str, files: list[Path], empty: Any) -> None:
-    """Raise UserError if files don't hold the weights of a model. empty: the model on torch's meta device. transformers itself
-    renames and merges the tensors, which have shapes and no values."""
+    """Raise UserError if files don't hold the weights of a model; without files, nothing is checked. empty: the model on torch's
+    meta device. transformers itself renames and merges the tensors, which have shapes and no values."""
+    if not files:
+        return
     headers: dict[str, torch.Tensor] = {}
     for file in files:
         headers |= read_headers(file, name)
