@@ -200,6 +200,12 @@ def test_a_damaged_config(copied, unread, text, why):
     refused(copied, f": its config.json is damaged ({why}): copy it again")
 
 
+def test_an_absurd_number_of_layers(copied, unread):
+    vision = json.loads((copied / "config.json").read_text())["vision_config"]
+    changed(copied, vision_config=vision | {"depth": 10**6})
+    refused(copied, ": its config.json has depth = 1000000, more than any model: copy it again")
+
+
 # -- the processor --------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
 """Encoder-decoders of transformers whose configuration doesn't say so."""
 
 
+MOST_LAYERS = 1000
+"""A damaged number of layers would take hours, even without weights."""
 _PICTURE_SETTING = re.compile(r"(image|video|vision).*token.*(id|index)$")
 
 
@@ -80,6 +82,10 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
         raise UserError(f"{name!r} is a {kind} model: {UNSUPPORTED[kind]}", key="policy.model")
     if method := _quantised(settings):
         raise refusal(name, f"its weights are quantised ({method}), and can't be trained: take the checkpoint in 16 bits")
+    for table in _tables(settings):
+        for key in ("num_hidden_layers", "num_layers", "depth"):
+            if isinstance(count := table.get(key), int) and count > MOST_LAYERS:
+                raise refusal(name, f"its config.json has {key} = {count:.10g}, more than any model: copy it again")
     if kind == "openvla" or (own and trusted):
         return
     if kind == "pi0" or (not kind and settings.get("type") == "pi0"):
@@ -119,9 +125,14 @@ def _nameless(settings: Mapping[str, Any]) -> str:
     return f"its config.json names no model_type: {MODEL_CURE}"
 
 
+def _tables(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A configuration and those of its parts."""
+    return [settings, *(v for v in settings.values() if isinstance(v, Mapping))]
+
+
 def _quantised(settings: Mapping[str, Any]) -> str:
     """The method by which a model, or a part of it, was quantised; empty if none was."""
-    for table in (settings, *(v for v in settings.values() if isinstance(v, Mapping))):
+    for table in _tables(settings):
         for key in ("quantization_config", "quantization"):  # the latter of MLX
             given = table.get(key)
             if isinstance(given, Mapping) and given:
