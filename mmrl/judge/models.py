@@ -185,7 +185,6 @@ def check_vision_language(model: str, *, device: str = "auto", batch_size: int =
         VLM.check(PolicyConfig(model=_named(model, "qwen2_5_vl")))
     except UserError as error:
         raise _of_model(error) from error
-    _check_sight(model)
 
 
 def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:

@@ -190,7 +190,7 @@ def test_a_teacher_that_can_not_be_loaded_is_named_as_such(tmp_path):
     VLM(runs.toy_config(tmp_path).policy).save(tmp_path / "teacher")
     (tmp_path / "teacher" / "model.safetensors").write_bytes(b"cut off")
     stage = {"kind": "distill", "steps": 1, "teacher": str(tmp_path / "teacher")}
-    with pytest.raises(UserError, match=r"^stages\.0\.teacher: '.*' can't be loaded"):
+    with pytest.raises(UserError, match=r"^stages\.0\.teacher: '.*': model\.safetensors is damaged"):
         runs.run(runs.toy_config(tmp_path, stages=[stage]))
 
 

@@ -154,12 +154,19 @@ def test_what_is_refused_without_loading(tmp_path):
     for name, config in (("text", {"model_type": "llama"}), ("torn", None)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{" if config is None else json.dumps(config))
-    for check in (check_vision_language, check_contrastive):
+    for check, blind, torn in (
+        (
+            check_vision_language,
+            "it is a llama model, which reads text alone: choose a vision-language model",
+            "config.json is damaged",
+        ),
+        (check_contrastive, "is a llama, which takes no images: give a vision-language model", "config.json can't be read: "),
+    ):
         for model, wanted in [
             (str(tmp_path / "nowhere"), f"model: '{tmp_path / 'nowhere'}' is not a folder: give "),
             (str(tmp_path / "empty"), "is a folder without config.json: give "),
-            (str(tmp_path / "text"), "is a llama, which takes no images: give a vision-language model"),
-            (str(tmp_path / "torn"), "its config.json can't be read: "),
+            (str(tmp_path / "text"), blind),
+            (str(tmp_path / "torn"), torn),
             ("tiny:nothing", "tiny"),
         ]:
             with pytest.raises(UserError) as error:

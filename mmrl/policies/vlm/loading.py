@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,31 +12,102 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.lora import adapter_chain, merge_saved_adapters
-from mmrl.policies.vlm import tiny
-from mmrl.policies.vlm.families import UNSUPPORTED
-
-MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
+from mmrl.policies.lora import CONFIG, adapter_chain, merge_saved_adapters
+from mmrl.policies.names import refuse_path
+from mmrl.policies.vlm import suitability, tiny, weights
+from mmrl.policies.vlm.suitability import MODEL_CURE
 
 
 def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
-    """(model, processor), with the adapters of a folder that holds some merged. Raises UserError for what can't be loaded."""
+    """(model, processor), with the adapters of a folder that holds some merged. Raises UserError for what can't be loaded; before
+    weights are read, if the other files tell."""
     prepare_torchvision()
     adapters, name = adapter_chain(name)
-    model, processor = _load_whole(config, name, seed)
+    _refuse_lost_base(adapters, name)
+    dtype = getattr(torch, config.dtype)
+    if name.startswith("tiny:"):
+        model, processor = tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
+    elif suitability.read_settings(name).get("model_type") == "openvla":
+        from mmrl.policies.openvla import model as openvla
+        from mmrl.policies.openvla import reading
+
+        model = openvla.load(name, dtype, config.attn_implementation)
+        processor = reading.load_processor(name, model.config)
+    else:
+        processor = examine(name, config.trust_remote_code, adapters)
+        model = _load_weights(config, name)
     for folder in reversed(adapters):
         merge_saved_adapters(model, folder)
     return model, processor
 
 
-def model_type(name: str) -> str:
-    """`model_type` in the config.json of a folder or hub name; empty if it can't be read."""
-    from transformers import PreTrainedConfig
+def check(config: PolicyConfig) -> None:
+    """Raise UserError for a `model` that can't be loaded, without reading weights. A hub name is not looked up."""
+    if config.model.startswith("tiny:"):
+        tiny.parse(config.model, 0)
+        return
+    if not Path(config.model).is_dir():
+        suitability.refuse_gguf(config.model)
+        refuse_path(config.model, MODEL_CURE)
+        return
+    adapters, name = adapter_chain(config.model)
+    _refuse_lost_base(adapters, name)
+    if not Path(name).is_dir():
+        return
+    settings = suitability.read_settings(name)
+    suitability.refuse_kind(name, settings, config.trust_remote_code)
+    if settings.get("model_type") != "openvla":
+        prepare_torchvision()
+        examine(name, config.trust_remote_code, adapters)
 
+
+def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
+    """The processor of a folder or hub name. Raises UserError for a model that can't be trained, or whose files don't belong
+    together. No weights are read; those of a folder, and adapters, are compared with the model by their names and shapes.
+
+    trusted: code that comes with the checkpoint may run. adapters: folders with adapters of the model."""
+    from transformers import AutoConfig, AutoProcessor
+
+    settings = suitability.read_settings(name)
+    suitability.refuse_kind(name, settings, trusted)
+    kind, folder = str(settings.get("model_type", "")), Path(name)
     try:
-        return str(PreTrainedConfig.get_config_dict(name)[0].get("model_type", ""))
-    except (OSError, ValueError, AttributeError):  # AttributeError: it holds no table
-        return ""  # loading reports the error
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    except Exception as error:
+        raise _unloadable(name, error, kind) from error
+    suitability.refuse_config(name, config)
+    files: list[Path] = []
+    if folder.is_dir():
+        files = weights.weight_files(folder)
+        suitability.refuse_ends(folder)
+        if not any((folder / file).is_file() for file in suitability.PROCESSOR_FILES):
+            raise suitability.refusal(name, suitability.NO_PROCESSOR)
+    try:
+        processor = AutoProcessor.from_pretrained(name, trust_remote_code=trusted)
+    except Exception as error:
+        raise _unloadable(name, error, kind) from error
+    suitability.refuse_processor(name, config, processor)
+    if files or adapters:
+        try:
+            empty = without_weights(name, trusted)
+            weights.refuse_weights(name, files, empty)
+        except UserError:
+            raise
+        except Exception as error:
+            raise _unloadable(name, error, kind) from error
+        for one in adapters:
+            weights.refuse_adapters(one, name, empty)
+    return processor
+
+
+def _refuse_lost_base(adapters: Sequence[Path], name: str) -> None:
+    """Raise UserError if the model that adapters name is a folder that isn't there."""
+    if adapters and not name.startswith("tiny:") and not Path(name).is_dir():
+        cure = f"put it there, or name another folder as base_model_name_or_path in {CONFIG}"
+        try:
+            refuse_path(name, cure)
+        except UserError as error:
+            raise suitability.refusal(str(adapters[-1]), f"the model of its adapters, {error.what}") from error
 
 
 def auto_class(name: str, trusted: bool) -> Any:
@@ -47,34 +120,35 @@ def auto_class(name: str, trusted: bool) -> Any:
     return AutoModelForCausalLM if only_causal else AutoModelForImageTextToText
 
 
-def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
-    dtype = getattr(torch, config.dtype)
-    if name.startswith("tiny:"):
-        return tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
-    kind = model_type(name)
-    if kind in UNSUPPORTED:
-        raise UserError(f"{name!r} is a {kind} model: {UNSUPPORTED[kind]}", key="policy.model")
-    if kind == "openvla":
-        from mmrl.policies.openvla import model as openvla
-        from mmrl.policies.openvla import reading
+def without_weights(name: str, trusted: bool) -> Any:
+    """The model of a folder or hub name on torch's meta device: all weights have names and shapes, none has values."""
+    from transformers import AutoConfig
 
-        whole = openvla.load(name, dtype, config.attn_implementation)
-        return whole, reading.load_processor(name, whole.config)
-    from transformers import AutoProcessor
+    settings = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    with torch.device("meta"):
+        return auto_class(name, trusted).from_config(settings, trust_remote_code=trusted)
 
-    options = dict(trust_remote_code=config.trust_remote_code)
+
+def _load_weights(config: PolicyConfig, name: str) -> Any:
     try:
-        model = auto_class(name, config.trust_remote_code).from_pretrained(
-            name, dtype=dtype, attn_implementation=config.attn_implementation, use_safetensors=True, **options
+        model, report = auto_class(name, config.trust_remote_code).from_pretrained(
+            name,
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=config.attn_implementation,
+            use_safetensors=True,
+            trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
-        processor = AutoProcessor.from_pretrained(name, **options)
-    except Exception as err:
-        raise UserError(f"{name!r} can't be loaded: {_reason(err, kind)}", key="policy.model") from err
-    if processor.tokenizer.eos_token_id is None:
-        raise UserError(
-            f"{name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config", key="policy.model"
-        )
-    return model, processor
+    except Exception as error:
+        raise _unloadable(name, error, "") from error
+    weights.refuse_report(name, report)
+    weights.refuse_untied(name, model)
+    return model
+
+
+def _unloadable(name: str, error: Exception, kind: str) -> UserError:
+    return UserError(f"{name!r} can't be loaded: {_reason(error, kind)}", key="policy.model")
 
 
 def _reason(error: Exception, kind: str) -> str:

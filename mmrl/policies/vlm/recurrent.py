@@ -54,7 +54,7 @@ class SharedState(LinearAttentionLayer):
 
 def share_states(model: torch.nn.Module, kinds: Collection[str], continues: bool) -> None:
     """Make the modules of these classes right in packed rows. continues: they can go on from a state with several tokens;
-    otherwise the prompt is computed again for each completion, in these modules alone. Those of other classes are as they were."""
+    otherwise the prompt is computed again for each completion, in these modules alone. Others stay as they are."""
     for mixer in model.modules():
         if isinstance(before := vars(mixer).get("forward"), partial) and before.func is _forward:
             del mixer.forward

@@ -17,14 +17,14 @@ from mmrl.api.errors import UserError
 from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import ForwardOutputs, MicroBatch
-from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, save_adapters
-from mmrl.policies.names import base_name, refuse_path
+from mmrl.policies.lora import add_adapters, is_adapter, load_adapters, save_adapters
+from mmrl.policies.names import base_name
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
-from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm import loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.families import Family, family_of
-from mmrl.policies.vlm.loading import MODEL_CURE, load
+from mmrl.policies.vlm.loading import load
 from mmrl.policies.vlm.packed_rows import additive
 from mmrl.policies.vlm.probe import probe
 from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor, explained
@@ -77,17 +77,7 @@ class VLM(Policy):
     @staticmethod
     def check(config: PolicyConfig) -> None:
         """Raise UserError for a `model` that can't be loaded, without loading it. A hub name is not looked up."""
-        name = config.model
-        if name.startswith("tiny:"):
-            tiny.parse(name, 0)
-        elif Path(name).is_dir():
-            adapters, _ = adapter_chain(name)
-            if not adapters and not (Path(name) / "config.json").is_file():
-                kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
-                cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
-                raise UserError(f"{name!r} is a folder without config.json: {cure}", key="policy.model")
-        else:
-            refuse_path(name, MODEL_CURE)
+        loading.check(config)
 
     @staticmethod
     def check_teacher(config: PolicyConfig, teacher: str) -> None:

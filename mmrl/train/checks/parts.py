@@ -58,8 +58,6 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
 
 def skeleton(config: PolicyConfig) -> Any:
     """The model of a run file on torch's meta device: all weights have names and shapes, none has values."""
-    import torch
-
     from mmrl.compute.torchvision import prepare_torchvision
     from mmrl.policies.lora import adapter_chain
 
@@ -70,16 +68,11 @@ def skeleton(config: PolicyConfig) -> Any:
         options = tiny.parse(name, 0)
         return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
     prepare_torchvision()
-    from transformers import AutoConfig
-
     from mmrl.policies.openvla import model  # noqa: F401  registers it with transformers
-    from mmrl.policies.vlm.loading import auto_class
+    from mmrl.policies.vlm.loading import without_weights
 
-    trust = config.trust_remote_code
     try:
-        settings = AutoConfig.from_pretrained(name, trust_remote_code=trust)
-        with torch.device("meta"):
-            return auto_class(name, trust).from_config(settings, trust_remote_code=trust)
+        return without_weights(name, config.trust_remote_code)
     except Exception as error:
         raise UserError(
             f"{name!r} can't be built from its config: {shorten(error)[:300]}: give a folder with a transformers "
