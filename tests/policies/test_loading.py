@@ -82,7 +82,7 @@ def test_a_family_that_cannot_be_is_one_line(tmp_path, kind, message):
 
 
 def test_a_processor_that_lacks_a_package_names_it(tmp_path, monkeypatch):
-    model, processor = other_families.smolvlm()
+    model, processor = other_families.build("smolvlm", hidden=32)
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     monkeypatch.setattr(processing_smolvlm, "num2words", None)

@@ -14,7 +14,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Rollout, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.tiny.tokens import CHAT_TEMPLATE, make_tokenizer
 from mmrl.policies.vlm.vlm import VLM
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -128,7 +128,7 @@ def llava(folder: Path) -> str:
         LlavaProcessor,
     )
 
-    tokenizer = tiny._tokenizer()
+    tokenizer = make_tokenizer()
     text = LlamaConfig(
         vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         bos_token_id=None, pad_token_id=0, eos_token_id=tokenizer.eos_token_id,
@@ -152,7 +152,7 @@ def llava(folder: Path) -> str:
         vision_feature_select_strategy="default",
         image_token="<|image_pad|>",
         num_additional_image_tokens=1,
-        chat_template=tiny.CHAT_TEMPLATE,
+        chat_template=CHAT_TEMPLATE,
     )
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

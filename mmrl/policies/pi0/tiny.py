@@ -12,7 +12,7 @@ import torch
 from mmrl.api.errors import UserError
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
-from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 
 FAMILY = "pi0"
 SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
@@ -43,7 +43,7 @@ def config(hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any
     prepare_torchvision()
     from transformers import PI0Config
 
-    tokenizer = tiny._tokenizer()
+    tokenizer = make_tokenizer()
     heads = 4
     shared = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": hidden // heads}
     shared |= {"vocab_size": 512, "max_position_embeddings": 4096, "pad_token_id": tokenizer.pad_token_id}
@@ -71,6 +71,6 @@ def build(
     for name, parameter in model.named_parameters():
         if not any(part in name for part in kind._keep_in_fp32_modules_strict):
             parameter.data = parameter.data.to(dtype)
-    tokenizer = tiny._tokenizer()
+    tokenizer = make_tokenizer()
     tokenizer.bos_token = "<|im_start|>"
     return model, tokenizer

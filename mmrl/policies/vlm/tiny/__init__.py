@@ -1,0 +1,147 @@
+"""Small but real checkpoints of a model family: built from its config, random weights, its own processor and chat layout.
+
+Nothing is downloaded; the code paths are those of the full-size models. `tiny:qwen2_5_vl` in a run file builds the default
+size, `tiny:qwen2_5_vl:hidden=256,layers=6` another; `python -m mmrl.policies.vlm.tiny FAMILY FOLDER` writes one to disk. A
+family's builder is the function of its name in the module that `FAMILIES` gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.vlm.tiny.checkpoint import Checkpoint
+
+HIDDEN, LAYERS = 128, 2
+
+FAMILIES = {
+    "qwen2_vl": "qwen",
+    "qwen2_5_vl": "qwen",
+    "qwen3_vl": "qwen",
+    "openvla": "",
+    "qwen3_vl_moe": "qwen",
+    "qwen3_5": "qwen",
+    "qwen3_5_moe": "qwen",
+    "gemma3": "gemma",
+    "internvl": "tiles",
+    "glm4v": "glm",
+    "glm4v_moe": "glm",
+    "glm46v": "glm",
+    "smolvlm": "tiles",
+    "idefics3": "tiles",
+    "llava_onevision": "llava",
+    "mistral3": "llava",
+}
+"""`model_type` -> module of the builder; OpenVLA's is `mmrl.policies.openvla.tiny`."""
+LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2}
+"""Families with layers of several types -> the least depth that has one of each."""
+
+
+def build(
+    family: str = "qwen2_5_vl",
+    *,
+    hidden: int = HIDDEN,
+    layers: int = LAYERS,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "sdpa",
+    words: Sequence[str] = (),
+    spread: float | None = None,
+) -> tuple[Any, Any]:
+    """A model and its processor.
+
+    hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. words: texts that get a
+    token of their own, 100 at most. spread: standard deviation of all matrices; None for the family's own initialisation, with
+    which what a token sees hardly shows in the probabilities. Same arguments, same weights.
+    """
+    if family == "openvla":
+        from mmrl.policies.openvla import tiny
+
+        _refuse(family, hidden, layers)
+        return tiny.build(hidden, layers, seed, dtype, attention)
+    made = _checkpoint(family, hidden, layers, words)
+    processor = made.processor()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = made.kind._from_config(made.config, attn_implementation=attention)
+        if spread is not None:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.ndim > 1:
+                        parameter.normal_(0, spread)
+    for parameter in model.parameters():  # not the buffers: rotary frequencies stay float32, as in from_pretrained
+        parameter.data = parameter.data.to(dtype)
+    end, pad = made.tokenizer.eos_token_id, made.tokenizer.pad_token_id
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = [end, pad], pad
+    return model, processor
+
+
+def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
+    """The model without its weights, which are on torch's meta device."""
+    if family == "openvla":
+        from mmrl.policies.openvla import model as openvla
+        from mmrl.policies.openvla import tiny
+
+        with torch.device("meta"):
+            return openvla.OpenVLA._from_config(tiny.config_of(hidden, layers))
+    made = _checkpoint(family, hidden, layers)
+    with torch.device("meta"):
+        return made.kind._from_config(made.config)
+
+
+def _checkpoint(family: str, hidden: int, layers: int, words: Sequence[str] = ()) -> Checkpoint:
+    _refuse(family, hidden, layers)
+    prepare_torchvision()  # before the import of transformers' classes
+    module = importlib.import_module(f"{__name__}.{FAMILIES[family]}")
+    made: Checkpoint = getattr(module, family)(hidden, layers, words)
+    return made
+
+
+def parse(name: str, seed: int) -> dict[str, Any]:
+    """`tiny:FAMILY[:key=value,...]` -> keyword arguments of `build`."""
+    family, sizes = tiny_sizes(name, {"hidden": HIDDEN, "layers": LAYERS}, seed)
+    _refuse(family, sizes["hidden"], sizes["layers"])
+    return {"family": family, **sizes}
+
+
+def full_name(name: str, seed: int) -> str:
+    """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
+    options = parse(name, seed)
+    return tiny_name(options.pop("family"), options)
+
+
+def _refuse(family: str, hidden: int, layers: int) -> None:
+    if family not in FAMILIES:
+        raise UserError(f"no tiny {family!r}: choose one of {', '.join(FAMILIES)}", key="policy.model")
+    if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
+        raise UserError(
+            f"tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64",
+            key="policy.model",
+        )
+    if layers < LEAST_LAYERS.get(family, 1):
+        raise UserError(
+            f"tiny {family}, layers={layers}: it has layers of several types: give layers={LEAST_LAYERS[family]} or more",
+            key="policy.model",
+        )
+
+
+def vocabulary(family: str = "qwen2_5_vl") -> dict[str, int]:
+    """Token -> id."""
+    if family == "openvla":
+        from mmrl.policies.openvla import tiny
+
+        return dict(tiny.tokenizer_of().get_vocab())
+    return dict(_checkpoint(family, HIDDEN, max(LAYERS, LEAST_LAYERS.get(family, 1))).tokenizer.get_vocab())
+
+
+def save(folder: str, family: str = "qwen2_5_vl", **options: Any) -> None:
+    """Write a checkpoint that transformers and vLLM load like any other."""
+    model, processor = build(family, **options)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)

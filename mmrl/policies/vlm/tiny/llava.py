@@ -1,0 +1,53 @@
+"""Tiny checkpoints of families built like LLaVA: a known vision tower, a projector, a known language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import transformers as hf
+
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
+
+
+def llava_onevision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """A message's only picture is cut into tiles; several are not."""
+    named = {"image_token": "<image>", "video_token": "<video>"}
+    tokenizer = make_tokenizer(words, named=named)
+    grids = [[SIDE * high, SIDE * wide] for high in (1, 2) for wide in (1, 2)]
+    config = hf.LlavaOnevisionConfig(
+        text_config=text("qwen2", tokenizer, hidden, layers),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        image_grid_pinpoints=grids,
+        **ids(tokenizer, image_token_index=named["image_token"], video_token_index=named["video_token"]),
+    )
+
+    def processor() -> hf.LlavaOnevisionProcessor:
+        size = {"height": SIDE, "width": SIDE}
+        return hf.LlavaOnevisionProcessor(
+            hf.LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=grids),
+            tokenizer,
+            hf.LlavaOnevisionVideoProcessor(size=size),
+            num_image_tokens=(SIDE // PATCH) ** 2,
+            vision_feature_select_strategy="full",
+            chat_template=template(named["image_token"], named["video_token"]),
+        )
+
+    return Checkpoint(config, hf.LlavaOnevisionForConditionalGeneration, tokenizer, processor)
+
+
+def mistral3(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Mistral Small 3.1: pictures of any shape, a token for every two by two patches and one at the end of each row."""
+    tokenizer = make_tokenizer(words, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"])
+    config = hf.Mistral3Config(
+        text_config=text("mistral", tokenizer, hidden, layers, head_dim=hidden // HEADS, sliding_window=None),
+        vision_config=eye("pixtral", hidden, layers, image_size=4 * SIDE, head_dim=hidden // HEADS),
+        spatial_merge_size=2,
+        **ids(tokenizer, image_token_index="[IMG]"),
+    )
+
+    def processor() -> hf.PixtralProcessor:
+        images = hf.PixtralImageProcessor(patch_size={"height": 2 * PATCH, "width": 2 * PATCH}, size={"longest_edge": 4 * SIDE})
+        return hf.PixtralProcessor(images, tokenizer, patch_size=PATCH, spatial_merge_size=2, chat_template=template("[IMG]"))
+
+    return Checkpoint(config, hf.Mistral3ForConditionalGeneration, tokenizer, processor)

@@ -1,0 +1,90 @@
+"""Every tiny checkpoint reads conversations with pictures, can be trained, and is loaded by transformers' own classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers.models.smolvlm import processing_smolvlm
+
+import vlm_cases as cases
+from mmrl.api.errors import UserError
+from mmrl.policies.vlm import tiny
+
+FAMILIES = [family for family in tiny.FAMILIES if family != "openvla"]
+NORM = [f"model.vision_tower.post_layernorm.{name}" for name in ("weight", "bias")]
+UNUSED = {"llava_onevision": NORM}
+"""Family -> weights that the gradient of a text with two pictures doesn't reach."""
+PICTURES = {0: [], 1: [(56, 84)], 2: [(56, 84), (140, 70)]}
+
+
+@pytest.fixture(autouse=True)
+def _numbers_as_words(monkeypatch):
+    """SmolVLM's processor reads a package for this, for videos alone."""
+    monkeypatch.setattr(processing_smolvlm, "num2words", str)
+
+
+def encoded(processor, count):
+    shown = [{"type": "image", "image": cases.picture(n, *size)} for n, size in enumerate(PICTURES[count])]
+    message = {"role": "user", "content": [*shown, {"type": "text", "text": "What digit is shown?"}]}
+    return processor.apply_chat_template(
+        [[message]], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_reads_pictures_learns_and_is_loaded_again(family, tmp_path):
+    model, processor = tiny.build(family, hidden=32, spread=0.1)
+    assert model.config.model_type == family
+    model.eval()
+    inputs = {count: encoded(processor, count) for count in PICTURES}
+    lengths = [inputs[count]["input_ids"].shape[1] for count in PICTURES]
+    assert lengths[0] + 4 <= min(lengths[1:]) and len({*lengths}) == 3
+    assert model.generation_config.eos_token_id[0] == processor.tokenizer.eos_token_id
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    again, reader = AutoModelForImageTextToText.from_pretrained(tmp_path).eval(), AutoProcessor.from_pretrained(tmp_path)
+    assert (type(again), type(reader)) == (type(model), type(processor))
+    assert reader.tokenizer.eos_token_id == processor.tokenizer.eos_token_id
+    for count, shown in inputs.items():
+        forget(model, again)
+        found = encoded(reader, count)
+        assert found.keys() == shown.keys()
+        assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(found[k])) for k, v in shown.items())
+        with torch.no_grad():
+            assert torch.equal(model(**shown).logits, again(**found).logits)
+    forget(model)
+    model(**inputs[2], labels=inputs[2]["input_ids"]).loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    assert [name for name, g in gradients.items() if g is None or not g.isfinite().all() or not g.any()] == UNUSED.get(family, [])
+
+
+def forget(*models):
+    for model in models:
+        if hasattr(model.model, "rope_deltas"):
+            model.model.rope_deltas = None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_skeleton_has_the_names_and_shapes_of_the_model(family):
+    model, _ = tiny.build(family, hidden=64)
+    bare = tiny.skeleton(family, hidden=64)
+    assert {n: p.shape for n, p in bare.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
+    assert {p.device.type for p in bare.parameters()} == {"meta"}
+
+
+def test_a_family_with_layers_of_several_types_has_one_of_each():
+    assert set(tiny.skeleton("qwen3_5").config.text_config.layer_types) == {"linear_attention", "full_attention"}
+    with pytest.raises(UserError, match=r"tiny qwen3_5, layers=1: it has layers of several types: give layers=2 or more"):
+        tiny.parse("tiny:qwen3_5:layers=1", 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_get_a_token_and_change_no_weight(family):
+    words = [f"word{n}" for n in range(100)]
+    model, processor = tiny.build(family, hidden=32, words=words)
+    plain, _ = tiny.build(family, hidden=32)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    ids = [processor.tokenizer.encode(word, add_special_tokens=False) for word in words]
+    assert all(len(i) == 1 for i in ids) and max(ids)[0] < model.get_output_embeddings().weight.shape[0]
+    assert tiny.vocabulary(family).items() <= processor.tokenizer.get_vocab().items()
