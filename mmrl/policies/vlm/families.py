@@ -1,7 +1,7 @@
 """What differs between model families: positions, coordinate format, banned ids, and how the model is run.
 
 `Family` serves any transformers image-text-to-text model. What a model can do is found by trying it, see `probe`; a subclass says
-what can't be found so: the coordinates that the model was trained to write, and faults of its code.
+what can't be found so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError
 from mmrl.policies.batches import MicroBatch
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
@@ -32,8 +31,6 @@ class Family:
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
-    frame: CoordinateFormat | None = CoordinateFormat.PIXELS
-    """The format in which the family writes coordinates."""
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         """capabilities: of another model with this configuration; by default the slow way is taken until `use` is called."""
@@ -215,16 +212,8 @@ class PaliGemma(Family):
     has_turns = False
 
 
-class InternVL(Family):
-    """InternVL: coordinates in thousandths."""
-
-    frame = CoordinateFormat.THOUSANDTHS
-
-
-class Qwen25VL(Family):
-    """Qwen2.5-VL: coordinates in pixels of the resized image."""
-
-    frame = CoordinateFormat.MODEL_PIXELS
+class QwenVL(Family):
+    """The families of Qwen: their vision tower, and processors with limits of pixels."""
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         super().__init__(model, processor, capabilities)
@@ -254,16 +243,8 @@ def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
     return positions
 
 
-class Qwen2VL(Qwen25VL):
-    """Qwen2-VL: coordinates in thousandths."""
-
-    frame = CoordinateFormat.THOUSANDTHS
-
-
-class Qwen3VL(Qwen25VL):
-    """Qwen3-VL: coordinates in thousandths."""
-
-    frame = CoordinateFormat.THOUSANDTHS
+class Qwen3VL(QwenVL):
+    """Qwen3-VL and Qwen3.5: the text says when each frame of a video is."""
 
 
 class OpenVLAFamily(Family):
@@ -303,11 +284,12 @@ class OpenVLAFamily(Family):
 
 FAMILIES: dict[str, type[Family]] = {
     "openvla": OpenVLAFamily,
-    "qwen2_vl": Qwen2VL,
-    "qwen2_5_vl": Qwen25VL,
+    "qwen2_vl": QwenVL,
+    "qwen2_5_vl": QwenVL,
     "qwen3_vl": Qwen3VL,
     "qwen3_vl_moe": Qwen3VL,
-    "internvl": InternVL,
+    "qwen3_5": Qwen3VL,
+    "qwen3_5_moe": Qwen3VL,
     "paligemma": PaliGemma,
 }
 

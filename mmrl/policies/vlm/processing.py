@@ -17,6 +17,7 @@ from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.images import load_image
 from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import VideoConfig
+from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 
 SECONDS = "second_per_grid_ts"
@@ -51,9 +52,16 @@ class PromptProcessor:
     """The processor of a model family, with its limits on pictures."""
 
     def __init__(
-        self, family: Family, pixels: Mapping[str, int], eos: frozenset[int], video: VideoConfig = VideoConfig()
+        self,
+        family: Family,
+        pixels: Mapping[str, int],
+        eos: frozenset[int],
+        video: VideoConfig = VideoConfig(),
+        frame: CoordinateFormat | None = None,
     ) -> None:
-        """pixels: limits of the image processor, none if empty; eos: the ids that end a turn; video: limits of videos."""
+        """pixels: limits of the image processor, none if empty; eos: the ids that end a turn; video: limits of videos; frame: the
+        format in which the model writes coordinates, None if nobody knows."""
+        self.frame = frame
         self.family, self.pixels, self.eos, self.video = family, pixels, eos, video
         self.processor = family.processor
         self.tokenizer = self.processor.tokenizer
@@ -63,7 +71,8 @@ class PromptProcessor:
     @property
     def image_processing(self) -> ImageProcessing:
         """How this policy processes images, for tasks."""
-        return ImageProcessing(self.family.frame, functools.lru_cache(maxsize=4096)(self._seen_size))
+        known = ImageProcessing(self.frame or CoordinateFormat.PIXELS, functools.lru_cache(maxsize=4096)(self._seen_size))
+        return known if self.frame else UnknownFormat(known, self.family.model.config.model_type)
 
     def _seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         from PIL import Image
@@ -88,7 +97,7 @@ class PromptProcessor:
             clocks=_clocks(encoded),
             image_sizes=tuple(i.size for i in images),
             model_sizes=self.family.model_sizes(encoded),
-            coordinate_format=self.family.frame,
+            coordinate_format=self.frame or CoordinateFormat.PIXELS,
         )
 
     def extend(

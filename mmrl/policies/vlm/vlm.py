@@ -23,6 +23,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
+from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.families import Family, family_of
 from mmrl.policies.vlm.loading import load
 from mmrl.policies.vlm.packed_rows import additive
@@ -64,7 +65,8 @@ class VLM(Policy):
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
         limits = self.family.pixel_limits(config.min_pixels, config.max_pixels)
-        self.reader = PromptProcessor(self.family, limits, self.eos, config.video)
+        frame = format_of(self.model.config.model_type, config.frame)
+        self.reader = PromptProcessor(self.family, limits, self.eos, config.video, frame)
         # other generation settings of a checkpoint are ignored; transformers may refuse to save them
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
         self.end_id: int = self.tokenizer.eos_token_id

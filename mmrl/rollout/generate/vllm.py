@@ -17,13 +17,15 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
-from mmrl.policies.vlm.families import Qwen3VL, Qwen25VL
+from mmrl.policies.vlm.families import Qwen3VL
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 from mmrl.rollout.generate.vllm_engine import has_separate_workers, preserve_rng_state, start_engine
 from mmrl.rollout.generate.weights import Named, SharedWeights, changed_weights, num_bytes, parameter_versions
 
+SERVED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+"""`model_type`s whose pictures are passed to vLLM in the form that its classes read."""
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
 """vLLM's name of a modality -> the tensor with one row per item: its numbers of patches."""
 
@@ -36,7 +38,7 @@ class VllmGenerator:
 
         Raises UserError for a model family whose pictures can't be passed to vLLM.
         """
-        if not isinstance(policy.family, Qwen25VL):
+        if policy.model.config.model_type not in SERVED:
             kind = policy.model.config.model_type
             raise UserError(f'compute.sampler = "vllm" serves the Qwen-VL families, not {kind}: use "local"')
         self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context

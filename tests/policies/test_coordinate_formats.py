@@ -1,0 +1,46 @@
+"""In which numbers a model writes coordinates is known by its family, or said; nothing is guessed."""
+
+import pytest
+
+import other_families
+import vlm_cases as cases
+from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.errors import UserError
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.coordinate_formats import FORMATS, format_of
+from mmrl.policies.vlm.vlm import VLM
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "glm4v"])
+def test_a_family_that_is_known_writes_its_own(family):
+    vlm = other_families.policy(family)
+    assert vlm.image_processing.coordinate_format is CoordinateFormat.THOUSANDTHS
+    assert vlm.encode(cases.prompt(1)).coordinate_format is CoordinateFormat.THOUSANDTHS
+
+
+def test_a_task_with_coordinates_asks_for_the_format_of_an_unknown_family():
+    processing = other_families.policy("gemma3").image_processing
+    assert processing.model_size((30, 40)) == (30, 40)
+    with pytest.raises(
+        UserError, match=r"^policy\.frame: in which numbers a gemma3 model writes coordinates isn't known"
+    ) as told:
+        _ = processing.coordinate_format
+    assert "thousandths" in str(told.value) and "\n" not in str(told.value)
+
+
+def test_the_run_file_says_it(tmp_path):
+    model = cases.llava(tmp_path)
+    vlm = VLM(PolicyConfig(model=model, frame="unit"))
+    assert vlm.image_processing.coordinate_format is CoordinateFormat.UNIT
+    assert vlm.encode(cases.prompt(1)).coordinate_format is CoordinateFormat.UNIT
+
+
+def test_a_format_that_contradicts_the_family_is_refused():
+    assert format_of("qwen2_5_vl", "model-pixels") is CoordinateFormat.MODEL_PIXELS
+    with pytest.raises(UserError, match=r"^policy\.frame: a qwen3_vl model writes thousandths \(") as told:
+        VLM(PolicyConfig(model="tiny:qwen3_vl", frame="unit"))
+    assert "\n" not in str(told.value)
+
+
+def test_every_format_has_a_source():
+    assert all(source for _, source in FORMATS.values())
