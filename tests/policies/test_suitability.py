@@ -220,7 +220,7 @@ def test_a_tokenizer_in_place_of_a_processor(tmp_path):
     """AutoProcessor returns a tokenizer where it finds nothing else."""
     config = transformers.LlavaConfig()
     with pytest.raises(UserError, match=r": it has no processor for pictures: copy processor_config\.json or"):
-        suitability.refuse_processor("m", config, tiny._tokenizer())
+        suitability.refuse_processor("m", config, make_tokenizer())
 
 
 def test_chat_templates(copied, unread):
