@@ -37,7 +37,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
-from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm import coordinate_formats, tiny
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.update.learner import Learner
@@ -1142,6 +1142,13 @@ ENTRIES = {
         also=SGD,
         seen=lambda a, b: a.sdpa > 0 == b.sdpa and same(a, b),
         why="torch's fused attention isn't called, and the results are the same",
+    ),
+    "policy.frame": Effect(
+        to="thousandths",
+        also={"policy.frame": "unit"},
+        patch=lambda m: m.setattr(coordinate_formats, "FORMATS", {}),
+        why="tasks are told of other numbers",
+        seen=lambda a, b: [ran.policy.image_processing.coordinate_format for ran in (a, b)] == ["unit", "thousandths"],
     ),
     "policy.min_pixels": Effect(
         to=4 * 3136, why="small pictures are enlarged", seen=lambda a, b: prompt_length(b) > prompt_length(a) and learns(a, b)

@@ -20,6 +20,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.vlm import loading, suitability, tiny
+from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.ui.cli import main
 
