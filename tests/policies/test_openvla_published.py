@@ -1,0 +1,89 @@
+"""OpenVLA against its published code: arrays that the code of openvla/openvla computed, see tests/golden/openvla/README.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
+
+from mmrl.api.simulators.types import Observation
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.vla import VLA
+from tests.support import openvla_parity as given
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "openvla"
+ARRAYS = np.load(GOLDEN / "arrays.npz")
+INSTRUCTION = "Pick up the red cube"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder that the published code saved, with its config.json; only the sizes of the small towers are added."""
+    folder = tmp_path_factory.mktemp("published")
+    shapes = json.loads((GOLDEN / "weights.json").read_text())
+    weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for name, tensor in weights.items():
+        given.fill(name, tensor)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((GOLDEN / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "towers": given.TOWERS}))
+    (folder / "preprocessor_config.json").write_text((GOLDEN / "preprocessor_config.json").read_text())
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<PAD>"}
+    PreTrainedTokenizerFast(tokenizer_object=given.tokenizer(), **special).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def policy(checkpoint):
+    return VLA(PolicyConfig(model=str(checkpoint), kind="vla"), seed=1, dims=given.DIMS, gripper="open-high")
+
+
+def seen(*pictures, state=None):
+    images = {f"camera{i}": torch.from_numpy(np.array(picture))[None] for i, picture in enumerate(pictures)}
+    return Observation(images=images, state=state, instructions=[INSTRUCTION])
+
+
+def near(found, name):
+    """Equal to 1e-5, or to 1e-5 of the largest number."""
+    wanted = ARRAYS[name]
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, atol=1e-5 * max(1.0, float(np.abs(wanted).max())))
+
+
+@torch.no_grad()
+def test_prompt_pictures_logits_and_actions_are_the_published_ones(policy):
+    shown = seen(given.picture(0))
+    pictures = policy._pictures(shown)
+    ids = policy._prompt(INSTRUCTION, *pictures[0].shape[:0:-1]).ids
+    patches = (given.SIZE // given.PATCH) ** 2
+    assert ids[[0, *range(1 + patches, len(ids) - 1)]].tolist() == ARRAYS["ids"][0].tolist() and ids[-1] == given.EMPTY
+    pixels = policy._media(pictures)["pixel_values"]
+    near(pixels[..., ::5, ::5], "pixels")
+    logits = policy.vlm.model(ids[None], pixel_values=pixels).logits
+    near(logits[..., torch.from_numpy(given.COLUMNS)], "logits")
+    seeds = torch.zeros(1, dtype=torch.long)
+    actions, bins, _, _ = policy.choose(shown, CallRandomness(seeds_n=seeds, calls_n=seeds), 0.0)
+    assert policy.action_ids[bins.flatten()].tolist() == ARRAYS["tokens"][0].tolist()
+    near(policy.statistics.action.unnormalize(actions)[0, 0], "action")
+
+
+def test_a_saved_folder_is_one_that_the_published_code_reads(policy, checkpoint, tmp_path):
+    """Its names and shapes of weights, and its settings."""
+    policy.save(tmp_path)
+    before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path))
+    assert {name: list(w.shape) for name, w in after.items()} == json.loads((GOLDEN / "weights.json").read_text())
+    assert all(torch.equal(before[name], w) for name, w in after.items())
+    theirs, ours = (json.loads((folder / "config.json").read_text()) for folder in (GOLDEN, tmp_path))
+    for name in ("model_type", "vision_backbone_id", "llm_backbone_id", "arch_specifier", "image_sizes", "norm_stats"):
+        assert ours[name] == theirs[name]
+    for name in given.LLAMA:
+        assert ours["text_config"][name] == theirs["text_config"][name]
+    for name in ("input_sizes", "means", "stds", "interpolations", "image_resize_strategy"):
+        theirs, ours = (json.loads((folder / "preprocessor_config.json").read_text()) for folder in (GOLDEN, tmp_path))
+        assert ours[name] == theirs[name]
