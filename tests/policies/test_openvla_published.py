@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.vla import VLA
+from mmrl.policies.openvla import components
 from tests.support import openvla_parity as given
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "openvla"
@@ -59,11 +61,11 @@ def near(found, name):
 @torch.no_grad()
 def test_prompt_pictures_logits_and_actions_are_the_published_ones(policy):
     shown = seen(given.picture(0))
-    pictures = policy._pictures(shown)
-    ids = policy._prompt(INSTRUCTION, *pictures[0].shape[:0:-1]).ids
+    pictures = policy.seeing.pictures(shown)
+    ids = policy.seeing.prompt(INSTRUCTION, policy.seeing.sizes(shown)).ids
     patches = (given.SIZE // given.PATCH) ** 2
     assert ids[[0, *range(1 + patches, len(ids) - 1)]].tolist() == ARRAYS["ids"][0].tolist() and ids[-1] == given.EMPTY
-    pixels = policy._media(pictures)["pixel_values"]
+    pixels = policy.seeing.media(pictures)["pixel_values"]
     near(pixels[..., ::5, ::5], "pixels")
     logits = policy.vlm.model(ids[None], pixel_values=pixels).logits
     near(logits[..., torch.from_numpy(given.COLUMNS)], "logits")
@@ -87,3 +89,64 @@ def test_a_saved_folder_is_one_that_the_published_code_reads(policy, checkpoint,
     for name in ("input_sizes", "means", "stds", "interpolations", "image_resize_strategy"):
         theirs, ours = (json.loads((folder / "preprocessor_config.json").read_text()) for folder in (GOLDEN, tmp_path))
         assert ours[name] == theirs[name]
+
+
+# -- OpenVLA-OFT ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tuned(checkpoint, tmp_path_factory):
+    """The folder that OpenVLA-OFT saves after fine-tuning, whose names begin with `module.` after distributed training."""
+    folder = tmp_path_factory.mktemp("tuned")
+    shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+    (folder / "dataset_statistics.json").write_text(json.dumps(given.statistics()))
+    for kind, shapes in json.loads((GOLDEN / "components.json").read_text()).items():
+        weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        for name, weight in weights.items():
+            given.fill(f"{kind}.{name}", weight)
+        torch.save({f"module.{name}": w for name, w in weights.items()}, folder / f"{kind}--150000_checkpoint.pt")
+    return folder
+
+
+def oft(folder, **options):
+    options = {"dims": given.DIMS, "chunk": given.CHUNK, "gripper": "open-high", **options}
+    return VLA(PolicyConfig(model=str(folder), kind="vla"), seed=1, **options)
+
+
+def two():
+    return seen(given.picture(0), given.picture(1), state=torch.from_numpy(given.state())[None].float())
+
+
+@torch.no_grad()
+def test_tokens_in_parallel_are_ofts(checkpoint, tuned):
+    """The logits of all slots, from one picture, and from two and the robot's state."""
+    one = oft(checkpoint, decoding="oft")
+    assert (one.state, one.head_kind) == (0, "tokens")
+    both = oft(tuned, head="tokens", cameras=["camera0", "camera1"])
+    assert (both.state, both.decoding) == (given.STATE, "oft"), "as its files say"
+    kept = np.flatnonzero(np.isin(given.COLUMNS, one.action_ids.numpy()))
+    bins = given.WORDS - 1 - given.COLUMNS[kept]
+    for policy, shown, name in ((one, seen(given.picture(0)), "oft_logits"), (both, two(), "oft_logits_two")):
+        logits = policy.features(shown)[0].reshape(-1, 256)
+        wanted = ARRAYS[name][0][:, kept]
+        np.testing.assert_allclose(logits[:, bins], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+@torch.no_grad()
+def test_the_regression_head_is_ofts(tuned, tmp_path):
+    policy = oft(tuned, cameras=["camera0", "camera1"])
+    assert (policy.state, policy.decoding, policy.head_kind) == (given.STATE, "oft", "l1")
+    features, _ = policy.features(two())
+    near(features.view(1, given.DIMS * given.CHUNK, -1), "l1_states")
+    near(policy.head.model(features), "l1_normal")
+    seeds = torch.zeros(1, dtype=torch.long)
+    middle = policy.choose(two(), CallRandomness(seeds_n=seeds, calls_n=seeds), 0.0)[0]
+    near(policy.statistics.action.unnormalize(middle)[0], "l1_actions")
+
+    policy.save(tmp_path / "saved")
+    for kind in ("action_head", "proprio_projector"):
+        before, after = (components.read(next(folder.glob(f"{kind}--*"))) for folder in (tuned, tmp_path / "saved"))
+        assert before.keys() == after.keys() and all(torch.equal(after[name], w) for name, w in before.items())
+    kept = json.loads((tmp_path / "saved" / "dataset_statistics.json").read_text())[given.KEY]
+    for part in ("action", "proprio"):
+        assert kept[part].items() >= {k: v for k, v in given.statistics()[given.KEY][part].items() if k[0] == "q"}.items()

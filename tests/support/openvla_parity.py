@@ -79,17 +79,8 @@ def state() -> np.ndarray:
 def tokenizer() -> Tokenizer:
     """One like Llama's with as many tokens, in which the space has the id that it has there."""
     known = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
-    known += sorted({c for c in TEXT.replace(" ", "▁") if c not in "▁\n"}) + [
-        "▁t",
-        "▁to",
-        "▁the",
-        "▁r",
-        "▁ro",
-        "▁rob",
-        "bo",
-        "ot",
-    ]
-    known += ["th", "ro"]
+    known += sorted({c for c in TEXT.replace(" ", "▁") if c not in "▁\n"})
+    known += ["▁t", "▁to", "▁the", "▁r", "▁ro", "▁rob", "bo", "ot", "th", "ro"]
     ids = {piece: i for i, piece in enumerate(known)}
     ids |= {f"<rare{i}>": i for i in range(len(known), WORDS) if i != EMPTY} | {"▁": EMPTY}
     merges = [("▁", "t"), ("▁t", "o"), ("▁", "r"), ("▁r", "o"), ("o", "t"), ("▁ro", "b")]

@@ -145,6 +145,10 @@ class PrefixFamily(Family):
 
     shares_prefix = True
 
+    def state_at(self, ids_S: torch.Tensor) -> int:
+        """Index in a prompt at which the embedding of a robot's state is put in: at its end."""
+        return len(ids_S)
+
     def hidden(
         self,
         ids_BS: torch.Tensor,
@@ -253,6 +257,10 @@ class OpenVLAFamily(PrefixFamily):
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return torch.arange(len(ids_S))[None]
+
+    def state_at(self, ids_S: torch.Tensor) -> int:
+        """Behind the pictures, as in OpenVLA-OFT."""
+        return int((ids_S == self.model.config.image_id).nonzero().max()) + 1
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         shown = encoded.get("pixel_values")
