@@ -86,6 +86,11 @@ class VLA(ActingPolicy):
         way = DEFAULTS | beside.options | given(asked)
         self.use_statistics(beside.statistics, statistics_key, statistics_kind, gripper)
         self.check_state_statistics(way["state"])
+        if way["state"] and self.statistics is not None and self.statistics.state is None:
+            raise UserError(
+                f"policy.options.statistics has no statistics of the state, and policy.options.state = {way['state']} is read: "
+                "name a file that has them, or leave state out"
+            )
         beside.check(way, dims)
         self.vlm = VLM(config, device=device, seed=seed, source=source)
         self.device, self.family = self.vlm.device, _acting_family(self.vlm)
@@ -113,7 +118,7 @@ class VLA(ActingPolicy):
         if (place / SETTINGS).is_file():
             self.load(place)
         else:
-            self._fill(beside.components)
+            self._fill(beside.components or components.Components())
 
     @staticmethod
     def check(config: PolicyConfig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ class Published:
 
     name: str
     """Folder or hub name of the model itself, below all adapters."""
-    components: Components = field(default_factory=Components)
+    components: Components | None = None
+    """None for other models, and for a folder that mmrl saved, which says by itself what it has."""
     statistics: str | Mapping[str, Any] = ""
     """A file, or the value of the option."""
 
@@ -55,7 +56,8 @@ class Published:
 
     def check(self, way: Mapping[str, Any], dims: int) -> None:
         """Raise UserError if its files lack what a policy with these options needs."""
-        check_components(self.name, self.components, head=way["head"] == "l1", state=way["state"], dims=dims)
+        if self.components is not None:
+            check_components(self.name, self.components, head=way["head"] == "l1", state=way["state"], dims=dims)
 
 
 def published(config: PolicyConfig, statistics: str | Mapping[str, Any]) -> Published:
