@@ -17,6 +17,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.openvla import components
+from mmrl.policies.resizing import crop_like_tensorflow
 from tests.support import openvla_parity as given
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "openvla"
@@ -130,6 +131,14 @@ def test_tokens_in_parallel_are_ofts(checkpoint, tuned):
         logits = policy.features(shown)[0].reshape(-1, 256)
         wanted = ARRAYS[name][0][:, kept]
         np.testing.assert_allclose(logits[:, bins], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_the_crop_is_ofts():
+    """Nine tenths of the area, as TensorFlow cuts and scales it; a sum in another order may round one level off."""
+    picture = torch.from_numpy(np.array(given.picture(0, 224, 224))).permute(2, 0, 1)[None]
+    found = crop_like_tensorflow(picture, 0.9, 224)[0].permute(1, 2, 0)[1::4, 2::4].numpy().astype(int)
+    away = np.abs(found - np.load(GOLDEN / "crop.npz")["cropped"].astype(int))
+    assert found.shape == (56, 56, 3) and away.max() <= 1 and (away > 0).mean() < 2e-3
 
 
 @torch.no_grad()

@@ -4,8 +4,10 @@ Run it in an environment with torch, transformers 4.40.1, tokenizers 0.19.1, tim
 own; README.md beside the results names the repositories and commits:
 
     python tests/support/make_openvla_golden.py --openvla DIR --oft DIR --transformers-oft DIR [--ours FOLDER]
+    python tests/support/make_openvla_golden.py --oft DIR --crop
 
---ours: a folder that mmrl saved with the same weights; it must give the same numbers, which is printed and not kept.
+--ours: a folder that mmrl saved with the same weights; it must give the same numbers, which is printed and not kept. --crop: only
+the crop of a picture, in an environment with tensorflow-cpu 2.15.1, Pillow, numpy, torch and tokenizers.
 """
 
 from __future__ import annotations
@@ -31,9 +33,13 @@ OUT = Path(__file__).parents[1] / "golden" / "openvla"
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("openvla", "oft", "transformers-oft"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--ours", type=Path)
+    parser.add_argument("--crop", action="store_true")
     options = parser.parse_args()
+    if options.crop:
+        crop(options.oft)
+        return
     for name in ("nms", "qnms"):  # torchvision beside a CPU build of torch
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -201,6 +207,22 @@ def oft(ours: Path | None) -> dict[str, np.ndarray]:
     found = dict(zip(order, numbers(model), strict=True))
     compare(ours, found, order, numbers)
     return found
+
+
+def crop(checkout: Path) -> None:
+    """The picture that OFT's evaluation crops, by its own function; what the module imports besides is not used."""
+    absent = ["json_numpy", "requests", "huggingface_hub", "transformers"]
+    absent += [f"prismatic.{name}" for name in ("extern.hf.configuration_prismatic", "extern.hf.modeling_prismatic")]
+    absent += [f"prismatic.{name}" for name in ("extern.hf.processing_prismatic", "models.action_heads", "vla.constants")]
+    absent += [
+        f"prismatic.{name}" for name in ("models.film_vit_wrapper", "models.projectors", "vla.datasets.rlds.utils.data_utils")
+    ]
+    parents = {name.rsplit(".", n)[0] for name in absent for n in range(1, name.count(".") + 1)}
+    sys.modules |= {name: mock.MagicMock() for name in (*parents, *absent)}
+    sys.path.insert(0, str(checkout))
+    utils = importlib.import_module("experiments.robot.openvla_utils")
+    cropped = np.asarray(utils.center_crop_image(given.picture(0, 224, 224)))
+    np.savez_compressed(OUT / "crop.npz", cropped=cropped[1::4, 2::4])
 
 
 def compare(ours, found, order, numbers) -> None:

@@ -63,10 +63,10 @@ def fill(name: str, tensor: torch.Tensor, scale: float = 0.25) -> None:
     tensor.copy_(torch.from_numpy(centre + scale * noise))
 
 
-def picture(which: int) -> Image.Image:
-    """A smooth picture with some noise, larger than the model's."""
+def picture(which: int, height: int = 90, width: int = 120) -> Image.Image:
+    """A smooth picture with some noise, by default larger than the model's."""
     random = np.random.RandomState(which)
-    y, x = np.mgrid[0:90, 0:120] / 120
+    y, x = np.mgrid[0:height, 0:width] / width
     waves = np.stack([np.sin((3 + c) * x + which) + np.cos((4 - c) * y * (1 + which)) for c in range(3)], 2)
     return Image.fromarray((127 + 50 * waves + random.uniform(-20, 20, waves.shape)).clip(0, 255).astype(np.uint8))
 

@@ -14,7 +14,7 @@ import torch
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.acting.observed import cameras_of
-from mmrl.policies.resizing import center_crop, resize
+from mmrl.policies.resizing import resize
 from mmrl.policies.vlm.families import PrefixFamily
 from mmrl.policies.vlm.vlm import VLM
 
@@ -88,14 +88,8 @@ class Seeing:
         return [pictures[row] for row in range(len(seen)) for pictures in shown]
 
     def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
-        if self.crop < 1:
-            height, width = pictures.shape[2:]
-            pictures = center_crop(pictures, self.crop)
-            if not self.size:
-                pictures = resize(pictures, height, width)
-        if self.size and pictures.shape[2:] != (self.size, self.size):
-            pictures = resize(pictures, self.size, self.size)
-        return pictures
+        height, width = (self.size, self.size) if self.size else pictures.shape[2:]
+        return self.family.cropped(pictures, self.crop, height, width) if self.crop < 1 else resize(pictures, height, width)
 
     def prompt(self, instruction: str, sizes: Sizes) -> Text:
         """The prompt with pictures of these sizes in it, encoded once; their pixels are put in later."""

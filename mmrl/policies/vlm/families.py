@@ -14,6 +14,7 @@ import torch
 
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError
+from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
 from mmrl.policies.vlm.vision import speed_up
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
@@ -145,6 +146,10 @@ class PrefixFamily(Family):
 
     shares_prefix = True
 
+    def cropped(self, pictures: torch.Tensor, share: float, height: int, width: int) -> torch.Tensor:
+        """uint8 [n, 3, H, W] -> uint8 [n, 3, height, width]: the middle of each, with this share of its area."""
+        return resize(center_crop(pictures, share), height, width)
+
     def state_at(self, ids_S: torch.Tensor) -> int:
         """Index in a prompt at which the embedding of a robot's state is put in: at its end."""
         return len(ids_S)
@@ -257,6 +262,12 @@ class OpenVLAFamily(PrefixFamily):
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return torch.arange(len(ids_S))[None]
+
+    def cropped(self, pictures: torch.Tensor, share: float, height: int, width: int) -> torch.Tensor:
+        """Scaled first, then cropped, as in its published evaluation."""
+        side = self.model.config.image_sizes[0]
+        found = crop_like_tensorflow(resize(pictures, side, side), share, side)
+        return resize(found, height, width)
 
     def state_at(self, ids_S: torch.Tensor) -> int:
         """Behind the pictures, as in OpenVLA-OFT."""
