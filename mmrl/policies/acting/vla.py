@@ -78,8 +78,8 @@ class VLA(ActingPolicy):
         at the beginning. statistics, statistics_key, statistics_kind, gripper: normalisation of its numbers, see
         `units.load_statistics`; when statistics is empty, those that come with an OpenVLA checkpoint, with "none" none of them.
         Options that are None: `DEFAULTS`, or those of the model's family or of the checkpoint's own files."""
-        asked = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case, "size": size}
-        asked |= {"crop": crop, "state": state, "spread": spread}
+        asked: dict[str, Any] = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case}
+        asked |= {"size": size, "crop": crop, "state": state, "spread": spread}
         vla_options.check(prompt, dims, chunk, cameras, flow_steps, DEFAULTS | given(asked))
         self.dims, self.chunk, self.lora = dims, chunk, config.lora
         beside = published(config, statistics)
@@ -282,7 +282,8 @@ class VLA(ActingPolicy):
         for kind, (module, prefix) in self._components().items():
             components.write(folder, kind, module, prefix)
         if self._as_published and self.statistics is not None:
-            components.write_statistics(folder, self.statistics)
+            found = self.statistics.plain()
+            components.write_statistics(folder, found["key"] or "data", found["action"], found.get("state"))
 
     def load(self, folder: Path) -> None:
         super().load(folder)

@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.policies.acting.units import Statistics
 
 HEAD, STATE = "action_head", "proprio_projector"
 UNSUPPORTED = {"noisy_action_projector": "a diffusion head", "vision_backbone": "FiLM in its towers"}
@@ -126,11 +126,10 @@ def write(folder: Path, kind: str, module: nn.Module, prefix: str = "") -> None:
     torch.save(weights, folder / f"{kind}--latest_checkpoint.pt")
 
 
-def write_statistics(folder: Path, statistics: Statistics) -> None:
-    """Write statistics where OpenVLA-OFT looks for them; without a name their key is `data`."""
-    found = statistics.plain()
-    table = {theirs: found[ours] for ours, theirs in (("action", "action"), ("state", "proprio")) if ours in found}
-    (folder / STATISTICS).write_text(json.dumps({found["key"] or "data": table}, indent=2), encoding="utf-8")
+def write_statistics(folder: Path, key: str, action: Mapping[str, Any], state: Mapping[str, Any] | None) -> None:
+    """Write statistics where OpenVLA-OFT looks for them. key: name of the data set. action, state: such as q01, q99 and mask."""
+    table = {"action": action} if state is None else {"action": action, "proprio": state}
+    (folder / STATISTICS).write_text(json.dumps({key: table}, indent=2), encoding="utf-8")
 
 
 def _shape(file: Path, name: str) -> torch.Size:
