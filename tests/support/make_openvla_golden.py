@@ -166,9 +166,9 @@ def oft(ours: Path | None) -> dict[str, np.ndarray]:
     hidden = given.LLAMA["hidden_size"]
     head = heads.L1RegressionActionHead(input_dim=hidden, hidden_dim=hidden, action_dim=given.DIMS).eval()
     state = projectors.ProprioProjector(llm_dim=hidden, proprio_dim=given.STATE).eval()
-    for prefix, module in (("action_head.", head), ("proprio_projector.", state)):
+    for kind, module in (("action_head", head), ("proprio_projector", state)):
         for name, tensor in module.state_dict().items():
-            given.fill(prefix + name, tensor)
+            given.fill(f"{kind}.{name}", tensor)
     names = {
         "action_head": {name: list(tensor.shape) for name, tensor in head.state_dict().items()},
         "proprio_projector": {name: list(tensor.shape) for name, tensor in state.state_dict().items()},
@@ -203,8 +203,11 @@ def oft(ours: Path | None) -> dict[str, np.ndarray]:
         return found
 
     order = ("oft_logits", "oft_actions", "oft_logits_two", "oft_actions_two", "l1_actions", "l1_states", "l1_normal")
-    model = published()
-    found = dict(zip(order, numbers(model), strict=True))
+    found = dict(zip(order, numbers(published()), strict=True))
+    for kind, module in (("action_head", head), ("proprio_projector", state)):
+        for file in ours.glob(f"{kind}--*_checkpoint.pt") if ours else ():
+            module.load_state_dict(torch.load(file, weights_only=True))
+            print(f"read {file}")
     compare(ours, found, order, numbers)
     return found
 

@@ -147,7 +147,10 @@ def is_openvla(name: str) -> bool:
 
     if name.startswith("tiny:"):
         return name.split(":")[1] == "openvla"
-    path = cached_file(name, "config.json", _raise_exceptions_for_missing_entries=False)
+    try:
+        path = cached_file(name, "config.json", _raise_exceptions_for_missing_entries=False)
+    except OSError:  # it can't be reached: loading it says why
+        return False
     if path is None:
         return False
     try:
