@@ -31,6 +31,7 @@ NAMES = {
     "ActingPolicy": "mmrl.policies.acting.base:ActingPolicy",
     "CallRandomness": "mmrl.policies.acting.randomness:CallRandomness",
     "Flow": "mmrl.policies.acting.heads:Flow",
+    "Laplace": "mmrl.policies.acting.heads:Laplace",
     "Normal": "mmrl.policies.acting.heads:Normal",
     "Tokens": "mmrl.policies.acting.heads:Tokens",
     "ActionTokens": "mmrl.policies.acting.action_tokens:ActionTokens",

@@ -32,6 +32,24 @@ def center_crop(pictures: torch.Tensor, share: float) -> torch.Tensor:
     return pictures[:, :, top : top + high, left : left + wide]
 
 
+def crop_like_tensorflow(pictures: torch.Tensor, share: float, side: int) -> torch.Tensor:
+    """uint8 [n, 3, H, W] -> uint8 [n, 3, side, side]: the middle with this share of the area, as TensorFlow's `crop_and_resize`
+    samples it: its edges lie between pixels, and each number is bilinear between the four nearest pixels. OpenVLA is fine-tuned
+    and evaluated on such crops (`center_crop_image` of OpenVLA-OFT, which converts to uint8 like TensorFlow's
+    `convert_image_dtype`: times 255.5, cut off)."""
+    found = pictures.float() / 255
+    edge = math.sqrt(share)
+    for axis in (2, 3):
+        size = pictures.shape[axis]
+        steps = torch.arange(side, device=pictures.device, dtype=torch.float32)
+        at = (1 - edge) / 2 * (size - 1) + steps * (edge * (size - 1) / max(side - 1, 1))
+        low = at.floor().long().clamp(0, size - 1)
+        high = (low + 1).clamp_max(size - 1)
+        part = (at - low).view(-1, *[1] * (3 - axis))
+        found = found.index_select(axis, low) * (1 - part) + found.index_select(axis, high) * part
+    return (found.clamp(0, 1) * 255.5).floor().clamp_max(255).to(torch.uint8)
+
+
 def _along(pictures: torch.Tensor, axis: int, size: int, mode: Mode) -> torch.Tensor:
     """Resize one axis of uint8 pictures. Sums are of integers, so their order doesn't matter."""
     rows = pictures.transpose(axis, 2).contiguous()  # whole rows are copied many times as fast as single numbers

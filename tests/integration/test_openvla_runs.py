@@ -150,3 +150,28 @@ def test_the_tiny_one_needs_nothing_more(tmp_path):
     saved = folder.path / "checkpoints" / "step-000002" / "policy"
     assert (saved / "adapter_model.safetensors").is_file() and not (saved / "model.safetensors").exists()
     assert "statistics" not in json.loads((saved / "acting.json").read_text())
+
+
+def test_an_oft_policy_imitates_learns_and_goes_on(checkpoint, tmp_path):
+    """With two cameras, the robot's state and the L1 head, begun from a checkpoint before fine-tuning."""
+    stats = tmp_path / "stats.json"
+    state = {"q01": [-1.0] * 8, "q99": [1.0] * 8}
+    stats.write_text(json.dumps({"table": {"action": REACH, "proprio": state}}))
+    options = {"dims": 7, "chunk": 2, "decoding": "oft", "head": "l1", "state": 8, "cameras": ["front", "wrist"]}
+    options |= {"statistics": str(stats), "gripper": "open-high"}
+    look = {"size": 32, "max_steps": 4, "demos": 8, "starts": 64, "held_out": 8, "cameras": ["front", "wrist"]}
+    more = {"tasks": [{"id": "robotics/pick", "options": look}], "checkpoint": {"every": 1, "keep": 9}}
+    stages = [{**SFT, "steps": 8}, {**PPO, "steps": 1}]
+    folder = runs.run(config(tmp_path, checkpoint, stages, options=options, **more))
+    rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert len(rows) == 9 and rows[7]["loss"] < rows[0]["loss"] and rows[8]["logprob_gap"] < 1e-4
+    saved = folder.path / "checkpoints" / "step-000009" / "policy"
+    assert {file.name.split("--")[0] for file in saved.glob("*.pt")} == {"action_head", "proprio_projector"}
+    (first,) = evaluate_only(config(tmp_path, checkpoint, stages, options=options, **more), folder.path, "last")
+    (again,) = evaluate_only(config(tmp_path, saved, [PPO], options={}, **more), None, "last")
+    assert first.value == again.value and first.extra["episode/steps"] == again.extra["episode/steps"]
+    for name in ("acting.json", "acting.safetensors"):
+        (saved / name).unlink()
+    given = {"dims": 7, "chunk": 2, "gripper": "open-high", "cameras": ["front", "wrist"]}
+    (third,) = evaluate_only(config(tmp_path, saved, [PPO], options=given, **more), None, "last")
+    assert third.value == first.value and third.extra["episode/steps"] == first.extra["episode/steps"], "by its files alone"

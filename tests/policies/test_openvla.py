@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_named(checkpoint, tmp_path):
         folder = changed(checkpoint, tmp_path / "other")
         save_file(change, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(UserError, match=message) as error:
-            vla(folder)
+            vla(folder, dims=7)
         assert "\n" not in str(error.value)
 
 
@@ -336,7 +336,7 @@ def test_pictures_that_cannot_be_made(change, message, checkpoint, tmp_path):
 
 def test_the_prompt_is_openvlas():
     policy = vla()
-    ids = policy._prompt("Pick up the red cube", 56, 56).ids.tolist()
+    ids = policy.seeing.prompt("Pick up the red cube", ((56, 56),)).ids.tolist()
     tokenizer, image = policy.vlm.tokenizer, policy.vlm.model.config.image_id
     assert ids[:17] == [tokenizer.bos_token_id] + [image] * 16, "16 patches of 56 pixels behind the first token"
     asked = "In: What action should the robot take to pick up the red cube?\nOut:"
@@ -388,8 +388,8 @@ def test_one_by_one_is_the_models_own_next_token():
     policy, shown = vla(chunk=2), seen()
     found = policy.act(shown, SEEDS, CALLS, 0.8)
     for n in range(6):
-        prompt = policy._prompt(TEXTS[n], 56, 56).ids
-        pixels = policy._media(policy._pictures(shown.rows(torch.tensor([n]))))["pixel_values"]
+        prompt = policy.seeing.prompt(TEXTS[n], ((56, 56),)).ids
+        pixels = policy.seeing.media(policy.seeing.pictures(shown.rows(torch.tensor([n]))))["pixel_values"]
         tokens = policy.action_ids[found.choices[n].flatten()]
         logits = policy.vlm.model(torch.cat([prompt, tokens])[None], pixel_values=pixels).logits[0, len(prompt) - 1 : -1]
         wanted = (logits[:, policy.action_ids] / 0.8).log_softmax(-1).gather(1, found.choices[n].flatten()[:, None])[:, 0]

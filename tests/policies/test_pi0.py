@@ -376,7 +376,7 @@ def test_observations_that_cannot_be():
         UserError, match=r"policy.options.cameras has 'top', which the simulator doesn't have: it has front, wrist"
     ):
         pi0(cameras=["top"]).look(shown)
-    with pytest.raises(UserError, match="the simulator shows no picture, and pi0 needs one"):
+    with pytest.raises(UserError, match="the simulator shows no picture: give it a camera"):
         pi0().look(Observation(images={}, state=shown.state, instructions=shown.instructions))
     with pytest.raises(UserError, match=r"policy.options.state = 4, and the simulator shows a state of 6: make them equal"):
         pi0(state=4).look(shown)

@@ -58,7 +58,11 @@ def test_it_looks_through_the_camera_that_it_was_saved_with(case, tmp_path):
     kind, model, options = CAMERAS[case]
     if kind == "robotics/residual":
         options = {**options, "base": base(tmp_path)}
-    policy = made(kind, model, camera="wrist", **options)
+
+    def camera(name: str) -> dict:
+        return {"cameras": [name]} if kind == "vla" else {"camera": name}
+
+    policy = made(kind, model, **camera("wrist"), **options)
     with torch.no_grad():
         for _, p in policy.parameters():
             p.add_(0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(4)))
@@ -67,7 +71,7 @@ def test_it_looks_through_the_camera_that_it_was_saved_with(case, tmp_path):
     assert torch.equal(acts(again), acts(policy))
     assert torch.equal(acts(again, changed("front")), acts(again)), "it doesn't look there"
     assert (acts(again, changed("wrist")) - acts(again)).abs().max() > 1e-5
-    other = made(kind, str(tmp_path / "saved"), camera="front")  # another simulator's name for what it looks through
+    other = made(kind, str(tmp_path / "saved"), **camera("front"))  # another simulator's name for what it looks through
     assert (acts(other, changed("front")) - acts(other)).abs().max() > 1e-5
 
 
@@ -130,7 +134,7 @@ def test_what_a_call_counts_is_what_is_computed():
     """The ids behind each other, padding left out: of the model's own inputs for the same call."""
     policy = made("vla", QWEN, dims=3, decoding="parallel")
     images = {"front": trajectory_data().images["front"][:1]}
-    ids = policy._inputs(Observation(images=images, state=None, instructions=["push it"]), policy.slot_ids[None])[0]
+    ids = policy.seeing.read(Observation(images=images, state=None, instructions=["push it"]), policy.slot_ids[None]).ids_nS
     assert policy.tokens_per_call([trajectory_data()]) == ids.shape[1]
     assert policy.tokens_per_call([trajectory_data(side=200)]) > policy.tokens_per_call([trajectory_data()])
     pi0 = made("pi0", PI0, dims=3, chunk=2, steps=4)

@@ -92,7 +92,8 @@ def test_pictures_and_prompts_are_those_of_the_processor(family):
     """What stands before the actions is what transformers' own chat layout and image processor give."""
     policy = vla(family, prompt="Do this: {instruction}.")
     shown = seen()
-    ids, segment, positions, media, last = policy._inputs(shown, None)
+    read = policy.seeing.read(shown, None)
+    ids, segment, positions, media, last = read.ids_nS, read.segment_nS, read.positions, read.media, read.last_n
     from PIL import Image
 
     for n in range(6):
@@ -125,7 +126,7 @@ def test_one_by_one_is_the_models_own_next_token_over_the_action_ids():
                         "role": "user",
                         "content": [
                             {"type": "image", "image": picture},
-                            {"type": "text", "text": policy.text.replace("{instruction}", TEXTS[n])},
+                            {"type": "text", "text": policy.seeing.text.replace("{instruction}", TEXTS[n])},
                         ],
                     }
                 ]
@@ -236,7 +237,7 @@ def test_a_clone_has_weights_of_its_own():
 def test_cropping_and_scaling():
     shown = seen(size=80)
     policy = vla(size=56, crop=0.81)
-    pictures = policy._pictures(shown)
+    pictures = policy.seeing.pictures(shown)
     assert {tuple(p.shape) for p in pictures} == {(3, 56, 56)} and pictures[0].dtype == torch.uint8
     inner = shown.images["front"][:, 4:76, 4:76]
     from PIL import Image
@@ -245,14 +246,14 @@ def test_cropping_and_scaling():
     import numpy as np
 
     assert np.array_equal(pictures[0].permute(1, 2, 0).numpy(), np.asarray(wanted))
-    same = vla(crop=0.81)._pictures(shown)
+    same = vla(crop=0.81).seeing.pictures(shown)
     assert {tuple(p.shape) for p in same} == {(3, 80, 80)}
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"head": "rnn"}, "policy.options.head = 'rnn' is unknown: choose one of tokens, normal, flow"),
+        ({"head": "rnn"}, "policy.options.head = 'rnn' is unknown: choose one of tokens, normal, l1, flow"),
         ({"decoding": "beam"}, "policy.options.decoding = 'beam' is unknown"),
         ({"binning": "log"}, "policy.options.binning = 'log' is unknown"),
         ({"prompt": "go"}, r"policy.options.prompt = 'go' must contain \{instruction\}"),

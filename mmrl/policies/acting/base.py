@@ -20,6 +20,7 @@ from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.heads import Head, Tokens
+from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
 from mmrl.policies.acting.units import Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
@@ -125,6 +126,22 @@ class ActingPolicy(Policy):
                 f"{self.dims}: make them equal"
             )
         self.statistics, self.gripper = statistics, gripper
+
+    def check_state_statistics(self, size: int) -> None:
+        """Raise UserError if statistics of the state are of another width than `size`, the numbers that the policy reads."""
+        found = None if self.statistics is None else self.statistics.state
+        if size and found is not None and len(found) != size:
+            raise UserError(
+                f"policy.options.statistics are of states of {len(found)} numbers, and policy.options.state = {size}: make them "
+                "equal"
+            )
+
+    def normalised_state(self, seen: Observation, size: int) -> torch.Tensor:
+        """float32 [n, size]: the robot's state, normalised if there are statistics of it."""
+        state = state_of(seen, size).to(self.device).float()
+        if self.statistics is None or self.statistics.state is None:
+            return state
+        return self.statistics.state.normalize(state)
 
     def simulated(self, actions: torch.Tensor) -> torch.Tensor:
         """The policy's own numbers [..., A] -> the simulator's, in [-1, 1]."""

@@ -1,5 +1,5 @@
-"""Heads from hidden states to actions: a bin for each number, a normal distribution, or a flow. n calls, K actions in a chunk, A
-numbers in an action, F features.
+"""Heads from hidden states to actions: a bin for each number, a normal or a Laplace distribution, or a flow. n calls, K actions
+in a chunk, A numbers in an action, F features.
 
 Samples are functions of each call's seed (`mmrl.api.simulators.noise`), so that an episode doesn't depend on the rest of the
 batch.
@@ -11,6 +11,7 @@ import math
 
 import torch
 from torch import nn
+from torch.nn.functional import gelu, relu
 
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.flow import Chains, Velocity, normal
@@ -65,6 +66,46 @@ class Normal(nn.Module):
     def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
         """Demonstrated actions as choices of the head."""
         return actions_nKA
+
+
+class Laplace(nn.Module):
+    """OpenVLA-OFT's regression head (Kim, Finn and Liang, section 4.1) with a Laplace distribution around what it predicts, so
+    that an action has a likelihood (Tan et al., RIPT-VLA). Each number has a scale, which doesn't depend on the observation;
+    RIPT-VLA learns a network for it. The log-likelihood of a demonstration is minus its L1 error over the scale, less the
+    logarithm of twice the scale. A choice is the action itself, as with `Normal`."""
+
+    slots = 1
+
+    def __init__(self, features: int, dims: int, hidden: int, spread: float = 0.05) -> None:
+        """hidden: width of the network. spread: scale at the beginning (RIPT-VLA: exp(-3))."""
+        super().__init__()
+        self.model = ResidualPerceptron(features, hidden, dims)
+        self.log_spread = nn.Parameter(torch.full((dims,), math.log(spread)))
+
+    def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+        """(actions_nKA, choices_nKA, logprobs_nK1); temperature scales the spread, 0 takes the prediction."""
+        middle = self.model(features_nKF.float())
+        spread = self.log_spread.exp() * (temperature or 1.0)
+        chosen = middle
+        if temperature:
+            side = draw.uniform(0, *middle.shape[1:]) - 0.5
+            # the inverse of the cumulative distribution; a uniform number may be 0, where it would be infinite
+            chosen = middle - spread * side.sign() * (1 - 2 * side.abs()).clamp_min(2.0**-24).log()
+        return chosen, chosen, laplace(chosen, middle, spread).sum(-1, keepdim=True)
+
+    def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_nK1, entropy_nK1), with gradient."""
+        middle, spread = self.model(features_nKF.float()), self.log_spread.exp() * temperature
+        entropy = (1 + (2 * spread).log()).sum().expand(*middle.shape[:2], 1)
+        return laplace(choices, middle, spread).sum(-1, keepdim=True), entropy
+
+    def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
+        return actions_nKA
+
+
+def laplace(x: torch.Tensor, middle: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+    """Log-density of the Laplace distribution, elementwise."""
+    return -(x - middle).abs() / spread - (2 * spread).log()
 
 
 class Tokens(nn.Module):
@@ -131,4 +172,42 @@ class Flow(nn.Module):
         return actions_nKA[:, :, None]
 
 
-Head = Normal | Tokens | Flow
+class StateProjector(nn.Module):
+    """The robot's state -> the embedding of one token; names of weights are those of `ProprioProjector`."""
+
+    def __init__(self, numbers: int, width: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(numbers, width), nn.Linear(width, width)
+
+    def forward(self, state_nP: torch.Tensor) -> torch.Tensor:
+        """float32 [n, numbers] -> [n, width]."""
+        return self.fc2(gelu(self.fc1(state_nP)))
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ffn = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.ffn(x)
+
+
+class ResidualPerceptron(nn.Module):
+    """OFT's action head: hidden states of an action -> its numbers; names of weights are those of `MLPResNet`."""
+
+    def __init__(self, features: int, hidden: int, out: int, blocks: int = 2) -> None:
+        super().__init__()
+        self.layer_norm1, self.fc1 = nn.LayerNorm(features), nn.Linear(features, hidden)
+        self.mlp_resnet_blocks = nn.ModuleList([ResidualBlock(hidden) for _ in range(blocks)])
+        self.layer_norm2, self.fc2 = nn.LayerNorm(hidden), nn.Linear(hidden, out)
+
+    def forward(self, features_nKF: torch.Tensor) -> torch.Tensor:
+        """float32 [n, K, features] -> [n, K, out]."""
+        x = relu(self.fc1(self.layer_norm1(features_nKF)))
+        for block in self.mlp_resnet_blocks:
+            x = block(x)
+        return self.fc2(self.layer_norm2(x))
+
+
+Head = Normal | Laplace | Tokens | Flow

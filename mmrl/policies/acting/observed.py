@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from mmrl.api.errors import UserError
@@ -18,6 +20,19 @@ def picture_of(seen: Observation | TrajectoryData, camera: str) -> torch.Tensor:
             f"policy.options.camera = {camera!r} is not a camera of the simulator: choose one of {', '.join(seen.images)}"
         )
     return seen.images[name]
+
+
+def cameras_of(seen: Observation | TrajectoryData, cameras: Sequence[str], missing: Sequence[str]) -> list[str]:
+    """The cameras to look through: the given ones, or `missing` where none are. Raises UserError for one that isn't there."""
+    if not seen.images:
+        raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
+    names = list(cameras or missing)
+    for name in names:
+        if name not in seen.images:
+            raise UserError(
+                f"policy.options.cameras has {name!r}, which the simulator doesn't have: it has {', '.join(seen.images)}"
+            )
+    return names
 
 
 def state_of(seen: Observation, size: int) -> torch.Tensor:

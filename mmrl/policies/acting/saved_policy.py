@@ -14,7 +14,10 @@ SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
 def read_settings(folder: Path) -> dict[str, Any]:
     """All settings that were saved beside the weights; empty if the folder holds no such policy."""
     path = folder / SETTINGS
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+    found = dict(json.loads(path.read_text())) if path.is_file() else {}
+    if found.get("kind") == "vla" and "camera" in found:  # saved when a vla had one camera
+        found["cameras"] = [camera] if (camera := found.pop("camera")) else []
+    return found
 
 
 def saved_options(folder: Path) -> dict[str, Any]:

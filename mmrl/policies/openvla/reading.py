@@ -141,6 +141,24 @@ def make_processor(name: str, tokenizer: Any, pictures: Pictures, config: Any) -
     return Processor(tokenizer, pictures, config.image_id, (pictures.side // towers[0]["patch"]) ** 2, layout)
 
 
+def is_openvla(name: str) -> bool:
+    """Whether a folder or hub name, looked up by its config.json, is a model in OpenVLA's layout."""
+    from transformers.utils import cached_file
+
+    if name.startswith("tiny:"):
+        return name.split(":")[1] == "openvla"
+    try:
+        path = cached_file(name, "config.json", _raise_exceptions_for_missing_entries=False)
+    except OSError:  # it can't be reached: loading it says why
+        return False
+    if path is None:
+        return False
+    try:
+        return bool(json.loads(Path(path).read_text(encoding="utf-8")).get("model_type") == "openvla")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{name!r}: its config.json can't be read: {shorten(error)[:200]}", key="policy.model") from error
+
+
 def statistics_file(name: str) -> str | None:
     """The file with the statistics of a checkpoint's data, by folder or hub name; None where it has none."""
     from transformers.utils import cached_file

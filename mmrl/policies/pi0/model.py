@@ -23,7 +23,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Chains
-from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.batches import ActionMicroBatch
@@ -146,6 +146,7 @@ class Pi0(ActingPolicy):
         self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
         self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
+        self.check_state_statistics(state)
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         model, self.tokenizer = load_model(config, name, tokenizer, seed)
@@ -205,14 +206,7 @@ class Pi0(ActingPolicy):
 
     def _pictures(self, seen: Observation) -> torch.Tensor:
         """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and padded with black."""
-        if not seen.images:
-            raise UserError("the simulator shows no picture, and pi0 needs one: give it a camera")
-        names = self.cameras or list(seen.images)
-        for name in names:
-            if name not in seen.images:
-                raise UserError(
-                    f"policy.options.cameras has {name!r}, which the simulator doesn't have: it has {', '.join(seen.images)}"
-                )
+        names = cameras_of(seen, self.cameras, list(seen.images))
         found = [_framed(seen.images[name].to(self.device), self.crop, self.side, self.resize) for name in names]
         return torch.stack(found, 1).to(self._dtype)
 
@@ -231,15 +225,7 @@ class Pi0(ActingPolicy):
         most = self.model.config.max_state_dim
         if not self.state:
             return torch.zeros(len(seen), most, device=self.device)
-        state = state_of(seen, self.state).to(self.device)
-        if self.statistics is not None and self.statistics.state is not None:
-            if len(self.statistics.state) != self.state:
-                raise UserError(
-                    f"policy.options.statistics are of states of {len(self.statistics.state)} numbers, and "
-                    f"policy.options.state = {self.state}: make them equal"
-                )
-            state = self.statistics.state.normalize(state)
-        return pad(state.float(), (0, most - self.state))
+        return pad(self.normalised_state(seen, self.state), (0, most - self.state))
 
     def look(self, seen: Observation) -> Scene:
         """One pass over pictures and instruction. Padding is on the right, and nothing sees it."""

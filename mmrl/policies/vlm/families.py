@@ -14,6 +14,7 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.policies.batches import MicroBatch
+from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.logits import HEADS
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
@@ -114,6 +115,14 @@ class Family:
     def acting(self) -> dict[str, Any]:
         """Options of `VLA` in which the family differs from others."""
         return {}
+
+    def cropped(self, pictures: torch.Tensor, share: float, height: int, width: int) -> torch.Tensor:
+        """uint8 [n, 3, H, W] -> uint8 [n, 3, height, width]: the middle of each, with this share of its area."""
+        return resize(center_crop(pictures, share), height, width)
+
+    def state_at(self, ids_S: torch.Tensor) -> int:
+        """Index in a prompt at which the embedding of a robot's state is put in: at its end."""
+        return len(ids_S)
 
     # -- running the model ------------------------------------------------------------------------------------------------
 
@@ -254,6 +263,16 @@ class OpenVLAFamily(Family):
 
     def banned_ids(self) -> list[int]:
         return sorted({*super().banned_ids(), self.model.config.image_id})
+
+    def cropped(self, pictures: torch.Tensor, share: float, height: int, width: int) -> torch.Tensor:
+        """Scaled first, then cropped, as in its published evaluation."""
+        side = self.model.config.image_sizes[0]
+        found = crop_like_tensorflow(resize(pictures, side, side), share, side)
+        return resize(found, height, width)
+
+    def state_at(self, ids_S: torch.Tensor) -> int:
+        """Behind the pictures, as in OpenVLA-OFT."""
+        return int((ids_S == self.model.config.image_id).nonzero().max()) + 1
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         shown = encoded.get("pixel_values")

@@ -8,6 +8,7 @@ from typing import Any
 from mmrl.algorithms.presets import Algorithm, check_bounds
 from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.interfaces import Task
+from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
 from mmrl.compute.devices import check_device
 from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, RlStage, RunConfig, Training
@@ -93,6 +94,7 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
         simulation = tasks[label].simulation
         if simulation is not None and simulation.simulator:
             simulators[label] = plugins.registry().get("simulators", simulation.simulator)
+            check_cameras(label, config.policy.options, simulation, simulators[label])
         else:
             check_imitated(config, label)
     for number, stage in enumerate(config.stages):
@@ -215,6 +217,20 @@ def check_stage(
     for label, task in tasks.items() if stage.labels == "co-reward" else ():
         if type(task).rephrase is Task.rephrase and label in config.weights(stage):
             raise UserError(f"{where}.labels: task {label!r} has no rephrase(), which co-reward needs: write one, or use ttrv")
+
+
+def check_cameras(label: str, options: Mapping[str, Any], simulation: Simulation, simulator: SimulatorSpec) -> None:
+    """Refuse cameras of `[policy.options]` that a task's simulator doesn't have."""
+    asked = options.get("cameras") or [options.get("camera")]
+    chosen = simulation.options.get("cameras")  # a simulator with several may be told which to render
+    known = [str(name) for name in chosen] if isinstance(chosen, list | tuple) and chosen else list(simulator.cameras)
+    for name in asked if isinstance(asked, list | tuple) else ():
+        if name and known and name not in known:
+            key = "cameras" if options.get("cameras") else "camera"
+            raise UserError(
+                f"policy.options.{key} names {name!r}, which simulator {simulator.id!r} of task {label!r} doesn't show: it shows "
+                f"{', '.join(known)}"
+            )
 
 
 def check_named(where: str, stage: RlStage, rewarding: Sequence[str]) -> None:

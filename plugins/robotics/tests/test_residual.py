@@ -142,7 +142,7 @@ def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
 
     model, options = {
         "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
-        "vla": ("tiny:qwen3_vl:hidden=32,layers=1", {"chunk": 2, "camera": "wrist", "head": "normal"}),
+        "vla": ("tiny:qwen3_vl:hidden=32,layers=1", {"chunk": 2, "cameras": ["wrist"], "head": "normal"}),
     }[kind]
     base = make_policy(PolicyConfig(model=model, kind=kind, options={"dims": DIMS, **options}), device="cpu", seed=3)
     base.save(tmp_path / "base")

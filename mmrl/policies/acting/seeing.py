@@ -1,0 +1,149 @@
+"""What a vision-language-action model reads: pictures, an instruction and the robot's state -> the inputs of its network.
+
+n calls, C cameras, S tokens, M tokens behind a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.types import Prompt, user_message
+from mmrl.policies.acting.observed import cameras_of
+from mmrl.policies.resizing import resize
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.vlm import VLM
+
+Sizes = tuple[tuple[int, int], ...]
+"""(width, height) of each picture of a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A prompt with placeholders for pictures of given sizes and, if it is read, for the robot's state."""
+
+    ids: torch.Tensor
+    """int64 [S]."""
+    positions: torch.Tensor
+    """int64 [axes, S]."""
+    following: int
+    """The position of the first token behind it."""
+    state_at: int
+    """Index of the state's placeholder; -1 without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The inputs of a pass over n calls; padding is at the ends."""
+
+    ids_nS: torch.Tensor
+    segment_nS: torch.Tensor
+    """0 for the prompt, 1 for what is behind it, -1 for padding."""
+    positions: torch.Tensor
+    """int64 [axes, n, S]."""
+    media: dict[str, torch.Tensor]
+    last_n: torch.Tensor
+    """Index of each prompt's last token."""
+    state_nS: torch.Tensor
+    """bool: the placeholder of the state."""
+
+
+class Seeing:
+    """Prepares observations for a model."""
+
+    def __init__(
+        self,
+        vlm: VLM,
+        family: Family,
+        *,
+        cameras: Sequence[str],
+        size: int,
+        crop: float,
+        text: str,
+        lower_case: bool,
+        state: bool,
+    ) -> None:
+        """See the options of `VLA`. state: whether the robot's state is read."""
+        self.vlm, self.family, self.device = vlm, family, vlm.device
+        self.cameras, self.size, self.crop = list(cameras), size, crop
+        self.text, self.lower_case, self.state = text, lower_case, state
+        self._read: dict[tuple[str, Sizes], Text] = {}
+
+    def names(self, seen: Observation | TrajectoryData) -> list[str]:
+        """The cameras that it looks through: the first one if none is named."""
+        return cameras_of(seen, self.cameras, list(seen.images)[:1])
+
+    def sizes(self, seen: Observation | TrajectoryData) -> Sizes:
+        """The sizes of a call's pictures, as they are given to the model's processor."""
+        found = [seen.images[name].shape[1:3] for name in self.names(seen)]
+        return tuple((self.size, self.size) if self.size else (int(width), int(height)) for height, width in found)
+
+    def pictures(self, seen: Observation) -> list[torch.Tensor]:
+        """n times C uint8 [3, H, W], cropped and scaled for the model: all pictures of the first call, then of the second."""
+        shown = [self._scaled(seen.images[name].to(self.device).permute(0, 3, 1, 2)) for name in self.names(seen)]
+        return [pictures[row] for row in range(len(seen)) for pictures in shown]
+
+    def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
+        height, width = (self.size, self.size) if self.size else pictures.shape[2:]
+        return self.family.cropped(pictures, self.crop, height, width) if self.crop < 1 else resize(pictures, height, width)
+
+    def prompt(self, instruction: str, sizes: Sizes) -> Text:
+        """The prompt with pictures of these sizes in it, encoded once; their pixels are put in later."""
+        key = (instruction, sizes)
+        if key not in self._read:
+            from PIL import Image
+
+            text = self.text.replace("{instruction}", instruction.lower() if self.lower_case else instruction)
+            blank = [Image.new("RGB", size) for size in sizes]
+            found = self.vlm.encode(Prompt(messages=[user_message(text, *blank)], id=instruction))
+            assert found.positions is not None
+            ids, positions, at = found.ids, found.positions, -1
+            if self.state:
+                at = self.family.state_at(ids)
+                ids = torch.cat([ids[:at], ids[:1], ids[at:]])  # any id: its embedding is replaced
+                behind = positions[:, at:] + 1
+                here = behind[:, :1] - 1 if behind.shape[1] else positions.new_full((len(positions), 1), found.next_position)
+                positions = torch.cat([positions[:, :at], here, behind], 1)
+            self._read[key] = Text(ids=ids, positions=positions, following=int(positions.max()) + 1, state_at=at)
+        return self._read[key]
+
+    def media(self, pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The pictures as keyword arguments of the model."""
+        processor: Any = self.vlm.processor.image_processor
+        pixels = self.vlm.reader.pixels
+        size = {"size": {**dict(processor.size), **pixels}} if pixels else {}
+        return {name: value.to(self.device) for name, value in processor(images=pictures, return_tensors="pt", **size).items()}
+
+    def read(self, seen: Observation, behind: torch.Tensor | None) -> Inputs:
+        """The inputs of a pass. behind: ids after the prompts, int64 [n, M]."""
+        pictures, sizes = self.pictures(seen), self.sizes(seen)
+        prompts = [self.prompt(text, sizes) for text in seen.instructions]
+        more = 0 if behind is None else behind.shape[1]
+        lengths = [len(p.ids) for p in prompts]
+        longest = max(lengths) + more
+        made: dict[int, tuple[torch.Tensor, ...]] = {}
+        for key, p in {id(p): p for p in prompts}.items():
+            ids, segment = torch.zeros(longest, dtype=torch.long), torch.full((longest,), -1)
+            positions = torch.zeros(len(p.positions), longest, dtype=torch.long)
+            end = len(p.ids)
+            ids[:end], segment[:end], positions[:, :end] = p.ids, 0, p.positions
+            segment[end : end + more] = 1
+            positions[:, end : end + more] = p.following + torch.arange(more)
+            made[key] = (ids, segment, positions, torch.arange(longest) == p.state_at)
+        rows = [made[id(p)] for p in prompts]
+        ids_nS = torch.stack([r[0] for r in rows]).to(self.device)
+        ends_n = torch.tensor(lengths, device=self.device)
+        if behind is not None:
+            ids_nS = ids_nS.scatter(1, ends_n[:, None] + torch.arange(more, device=self.device), behind)
+        return Inputs(
+            ids_nS=ids_nS,
+            segment_nS=torch.stack([r[1] for r in rows]).to(self.device),
+            positions=torch.stack([r[2] for r in rows], 1).to(self.device),
+            media=self.media(pictures),
+            last_n=ends_n - 1,
+            state_nS=torch.stack([r[3] for r in rows]).to(self.device),
+        )
