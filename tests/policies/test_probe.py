@@ -45,6 +45,13 @@ def test_the_verdict_of_each_family(family):
     assert found.recurrent == (("Qwen3_5GatedDeltaNet",) if family == "qwen3_5" else ())
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_policy_may_be_made_where_nothing_has_gradients(mode):
+    vlm = other_families.policy("mistral3")
+    with mode():
+        assert probe.probe(vlm.family, vlm.reader.encode).packs
+
+
 @pytest.mark.parametrize("family", other_families.BUILDERS)
 def test_packed_rows_equal_the_models_own_forward_of_separate_rows(family):
     vlm = other_families.policy(family)

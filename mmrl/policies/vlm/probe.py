@@ -57,7 +57,7 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilit
     found = Capabilities(packs=False, recurrent=kinds, attention=layers)
     for continues in (True, False) if kinds else (True,):
         try:
-            with _shallow(family.model):
+            with _shallow(family.model), torch.inference_mode(False), torch.enable_grad():
                 found = _tried(family, replace(found, packs=True, continues=continues), encode)
         except _Differs as differs:
             found = replace(found, packs=False, why_not=str(differs))
