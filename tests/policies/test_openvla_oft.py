@@ -287,6 +287,12 @@ BAD = {
         {},
         r'has no action_head--\*_checkpoint.pt, and policy.options.head = "l1" needs',
     ),
+    "head-alone": (
+        {"action_head": None, "dataset_statistics": None},
+        {"head": "l1", "statistics_key": "mine"},
+        {},
+        r'has no action_head--\*_checkpoint.pt, and policy.options.head = "l1" needs',
+    ),
     "no-projector": (
         {"proprio_projector": None},
         {"state": 5},
