@@ -25,7 +25,7 @@ from mmrl.policies.vlm import tiny
 from mmrl.train.checks.run_file import check_model
 from mmrl.train.resolve import resolve
 
-OPENVLA, QWEN = "tiny:openvla:hidden=32,layers=2", "tiny:qwen2_5_vl:hidden=32,layers=2"
+OPENVLA, QWEN, QWEN3 = (f"tiny:{family}:hidden=32,layers=2" for family in ("openvla", "qwen2_5_vl", "qwen3_vl"))
 SEEDS, CALLS = torch.arange(50, 54), torch.arange(4)
 TEXTS = ["pick up the red cube", "push it", "stack the ball on the yellow box", "push it"]
 BOTH = ["front", "wrist"]
@@ -102,7 +102,7 @@ def test_what_is_sampled_is_what_is_learned(model, options):
     assert not [name for name in still if name.startswith("own.") or "embed" in name or "layers.1" in name], still
 
 
-@pytest.mark.parametrize("model", [OPENVLA, QWEN], ids=["openvla", "qwen"])
+@pytest.mark.parametrize("model", [OPENVLA, QWEN, QWEN3], ids=["openvla", "qwen", "qwen3"])
 @pytest.mark.parametrize("decoding", ["oft", "parallel", "one-by-one"])
 @torch.no_grad()
 def test_each_row_sees_its_cameras_and_its_state(model, decoding):
@@ -140,6 +140,16 @@ def test_everything_sees_everything_and_slots_are_empty():
         hidden = llama.model(inputs_embeds=whole, attention_mask=torch.zeros(1, 1, size, size)).last_hidden_state
         wanted = llama.lm_head(hidden)[0, -8:-2][:, policy.action_ids].view(2, 3, -1)
         torch.testing.assert_close(policy.features(shown)[0][n], wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["tokens", "l1"])
+def test_bfloat16_scores_what_it_samples(head):
+    config = PolicyConfig(model=OPENVLA, kind="vla", dtype="bfloat16")
+    policy, shown = VLA(config, seed=1, dims=3, chunk=2, decoding="oft", head=head, cameras=BOTH, state=5), seen()
+    found = policy.act(shown, SEEDS, CALLS, 1.0)
+    outputs = policy.outputs(calls(shown, found), 1.0)
+    assert found.logprobs_nKC.dtype == outputs.logprobs_L.dtype == torch.float32
+    torch.testing.assert_close(outputs.logprobs_L, found.logprobs_nKC.flatten(), atol=1e-5, rtol=1e-5)
 
 
 def test_the_laplace_head_has_the_likelihood_of_its_samples():
@@ -284,6 +294,12 @@ BAD = {
     "head": (
         {"action_head": None},
         {"head": "l1"},
+        {},
+        r'has no action_head--\*_checkpoint.pt, and policy.options.head = "l1" needs',
+    ),
+    "head-alone": (
+        {"action_head": None, "dataset_statistics": None},
+        {"head": "l1", "statistics_key": "mine"},
         {},
         r'has no action_head--\*_checkpoint.pt, and policy.options.head = "l1" needs',
     ),

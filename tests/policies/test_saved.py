@@ -203,3 +203,14 @@ def test_a_pi0_that_foresees_otherwise_is_no_teacher():
     policy, other = (made("pi0", f"tiny:pi0:hidden=32,layers=1,chunk={n}", dims=3, chunk=2) for n in (5, 6))
     with pytest.raises(UserError, match="has actions foreseen = 6, and the policy 5"):
         policy.refuse_teacher(other, "it")
+
+
+def test_a_vla_that_was_saved_with_one_camera_looks_through_it(tmp_path):
+    """`camera` was a text before there were several."""
+    made("vla", QWEN, dims=3, head="normal").save(tmp_path)
+    kept = json.loads((tmp_path / "acting.json").read_text())
+    assert kept.pop("cameras") == [] and kept.pop("state") == 0
+    for camera, wanted in (("wrist", ["wrist"]), ("", [])):
+        (tmp_path / "acting.json").write_text(json.dumps({**kept, "camera": camera}))
+        assert made("vla", str(tmp_path)).seeing.cameras == wanted
+    assert made("vla", str(tmp_path), cameras=["front", "wrist"]).seeing.cameras == ["front", "wrist"]

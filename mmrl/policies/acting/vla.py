@@ -182,17 +182,15 @@ class VLA(ActingPolicy):
         if not self.state and not empty:
             return nullcontext()
         table: Any = self.vlm.model.get_input_embeddings()
-        vectors = torch.zeros(*read.ids_nS.shape, table.weight.shape[1], device=self.device)
-        replaced = read.state_nS
+        vectors = torch.zeros(0, table.weight.shape[1], device=self.device)
         if self.state:
             state = self.normalised_state(seen, self.state)
             if self.statistics is not None:
                 state = state.clamp(-1, 1)  # as in OpenVLA-OFT: a state beyond the data looks like its end
-            vectors = torch.where(replaced[..., None], self.own["state"](state)[:, None], vectors)
-        if empty:
-            behind = read.segment_nS == 1
-            replaced = replaced | (behind & (behind.cumsum(1) <= self.slots))
-        return embeddings_replaced(table, replaced, vectors)
+            vectors = self.own["state"](state)
+        behind = read.segment_nS == 1
+        slots = behind & (behind.cumsum(1) <= self.slots) if empty else torch.zeros_like(behind)
+        return embeddings_replaced(table, read.state_nS, vectors, slots)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of the bins alone, [..., B]."""

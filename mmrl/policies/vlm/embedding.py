@@ -11,12 +11,16 @@ from torch import nn
 
 
 @contextmanager
-def embeddings_replaced(embedding: nn.Module, mask_BS: torch.Tensor, vectors_BSH: torch.Tensor) -> Iterator[None]:
-    """Within it, `embedding` gives the vectors, with their gradient, wherever the mask is true. It works for every model that
-    looks its tokens up in one layer, whatever else it puts among them (pictures)."""
+def embeddings_replaced(
+    embedding: nn.Module, at_BS: torch.Tensor, vectors_NH: torch.Tensor, empty_BS: torch.Tensor
+) -> Iterator[None]:
+    """Within it, `embedding` gives N vectors, with their gradient, for the N tokens at which `at_BS` is true, row by row, and
+    zeros where `empty_BS` is. It works for every model that looks its tokens up in one layer, whatever else it puts among them
+    (pictures)."""
 
     def put(module: nn.Module, inputs: Any, found_BSH: torch.Tensor) -> torch.Tensor:
-        return torch.where(mask_BS[..., None], vectors_BSH.to(found_BSH.dtype), found_BSH)
+        found_BSH = found_BSH.masked_fill(empty_BS[..., None], 0.0)
+        return found_BSH.masked_scatter(at_BS[..., None], vectors_NH.to(found_BSH.dtype))
 
     handle = embedding.register_forward_hook(put)
     try:
