@@ -45,7 +45,8 @@ def kimi_k25(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 
 
 def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    """ERNIE 4.5 VL: pictures of any shape; words and pictures have experts of their own in all layers but the first."""
+    """ERNIE 4.5 VL: pictures of any shape; words and pictures have experts of their own in all layers but the first.
+    Times are not drawn on the frames of videos, which takes a font that comes with a checkpoint."""
     kinds = ("image", "video")
     named = {f"{kind}_token": f"<|{kind.upper()}_PLACEHOLDER|>" for kind in kinds}
     named |= {f"{kind}_{end}_token": f"<|{kind.upper()}_{end.upper()}|>" for kind in kinds for end in ("start", "end")}
@@ -71,7 +72,7 @@ def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoin
 
     def processor() -> hf.Ernie4_5_VLMoeProcessor:
         images = hf.Ernie4_5_VLMoeImageProcessor(patch_size=PATCH, size=limits)
-        videos = hf.Ernie4_5_VLMoeVideoProcessor(patch_size=PATCH, size=limits)
+        videos = hf.Ernie4_5_VLMoeVideoProcessor(patch_size=PATCH, size=limits, draw_on_frames=False)
         return hf.Ernie4_5_VLMoeProcessor(images, tokenizer, videos, chat_template=template(*pictures))
 
     return Checkpoint(config, hf.Ernie4_5_VLMoeForConditionalGeneration, tokenizer, processor)

@@ -103,7 +103,8 @@ def deepseek_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     )
 
     def processor() -> hf.DeepseekVLProcessor:
-        images = hf.DeepseekVLImageProcessor(size={"height": SIDE, "width": SIDE})
+        # the mean is given, because the colour of the padding is only derived from one that is
+        images = hf.DeepseekVLImageProcessor(size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
         layout = template("<image_placeholder>")
         return hf.DeepseekVLProcessor(images, tokenizer, chat_template=layout, num_image_tokens=(SIDE // PATCH) ** 2)
 

@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 
 from mmrl.api.errors import UserError
-from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import PATCH, SIDE, Checkpoint, eye, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
@@ -98,19 +98,21 @@ def aya_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 
 
 def cohere2_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    """Command A Vision."""
+    """Command A Vision. Its processor counts as many tokens in a tile as a patch has pixels, which fixes the size of tiles."""
+    patch = 4
+    side = 2 * patch**2  # two by two patches make a token
     named = {"boi_token": "<|START_OF_IMG|>", "image_token": "<|IMG_PATCH|>", "eoi_token": "<|END_OF_IMG|>"}
     named |= {"img_line_break_token": "<|IMG_LINE_BREAK|>"}
     tokenizer = make_tokenizer(words, named=named)
     config = hf.Cohere2VisionConfig(
         text_config=text("cohere2", tokenizer, hidden, layers, sliding_window=1024),
-        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False, image_size=side, patch_size=patch),
         alignment_intermediate_size=4 * hidden,
         **ids(tokenizer, image_token_id=named["image_token"]),
     )
 
     def processor() -> hf.Cohere2VisionProcessor:
-        images = hf.Cohere2VisionImageProcessor(size={"height": SIDE, "width": SIDE}, patch_size=PATCH)
+        images = hf.Cohere2VisionImageProcessor(size={"height": side, "width": side}, patch_size=patch)
         return hf.Cohere2VisionProcessor(images, tokenizer, chat_template=template(named["image_token"]))
 
     return Checkpoint(config, hf.Cohere2VisionForConditionalGeneration, tokenizer, processor)

@@ -46,10 +46,7 @@ def template(picture: str, video: str = "") -> str:
 
 
 def make_tokenizer(
-    words: Sequence[str] = (),
-    special: Sequence[str] = (),
-    named: Mapping[str, str] | None = None,
-    written: Sequence[str] = (),
+    words: Sequence[str] = (), special: Sequence[str] = (), named: Mapping[str, str] | None = None, written: Sequence[str] = ()
 ) -> Any:
     """A byte-level BPE tokenizer. words: texts that get a token of their own. special: special tokens of a family's own. named:
     attribute of the tokenizer, as the family's processor reads it -> its special token. written: tokens of a family's own that
