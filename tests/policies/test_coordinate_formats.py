@@ -5,7 +5,6 @@ from __future__ import annotations
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.coordinate_formats import COORDINATE_FORMATS, coordinate_format
-from mmrl.policies.vlm.families import FAMILIES
 
 
 def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():
@@ -14,13 +13,13 @@ def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():
     assert all(known is None or source != "nothing found" for known, source in COORDINATE_FORMATS.values())
 
 
-def test_formats_are_those_of_the_adapters():
-    """Of the families whose adapters were checked against published boxes."""
-    for kind in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "internvl"):
-        assert coordinate_format(kind) is FAMILIES[kind].frame, kind
+def test_formats():
+    thousandths = ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "internvl", "glm4v", "glm46v")
+    assert {coordinate_format(kind) for kind in thousandths} == {CoordinateFormat.THOUSANDTHS}
+    assert coordinate_format("qwen2_5_vl") is CoordinateFormat.MODEL_PIXELS
+    assert coordinate_format("kimi_k25") is CoordinateFormat.UNIT
 
 
 def test_what_is_unknown_or_no_scale_of_x_and_y_is_none():
-    assert coordinate_format("kimi_k25") is CoordinateFormat.UNIT
     for kind in ("paligemma", "gemma4", "bert"):
         assert coordinate_format(kind) is None

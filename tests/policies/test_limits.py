@@ -9,6 +9,8 @@ from transformers.models.smolvlm import processing_smolvlm
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.config.policy import SMOKE_PIXELS
+from mmrl.policies.names import TINY_OF_ONE_SIZE
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.limits import pixel_limits, video_factor
 
@@ -77,6 +79,11 @@ def test_a_limit_leaves_fewer_tokens_and_the_model_reads_them(family):
     for size in ((300, 60), (60, 300), (61, 39), (500, 400)):
         assert (tokens(model, encoded(processor, limits, size)) - whole) * cell <= high, size
     assert pixel_limits(processor, None, None) == {}
+
+
+@pytest.mark.parametrize("family", [f for f in tiny.FAMILIES if f not in TINY_OF_ONE_SIZE])
+def test_a_smoke_run_sets_limits_that_can_be_kept(family):
+    assert pixel_limits(tiny.build(family, hidden=32)[1], 3136, SMOKE_PIXELS)
 
 
 @pytest.mark.parametrize("family", LIMITED)

@@ -1,7 +1,7 @@
 """The coordinate format in which each model family writes boxes and points, and where that is said.
 
-A family without a known format has None: a guess would turn right answers into wrong ones in silence. None also stands for formats
-that aren't a scale of x and y, such as location tokens, or y before x.
+A family without a known format has None: a guess would turn right answers into wrong ones in silence. None also stands for
+formats that aren't a scale of x and y, such as location tokens, or y before x.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from mmrl.api.coordinates import CoordinateFormat
 _THOUSANDTHS = CoordinateFormat.THOUSANDTHS
 _QWEN3 = (
     _THOUSANDTHS,
-    "QwenLM/Qwen3-VL, README.md at 0f2afbe: the cookbook 2d_grounding writes relative coordinates; PaddlePaddle/ERNIE issue 1364: "
+    "QwenLM/Qwen3-VL, README.md at 0f2afbe: the cookbook 2d_grounding writes relative coordinates; PaddlePaddle/ERNIE "
+    "issue 1364: "
     "they are divided by 1000",
 )
 _QWEN35 = (_THOUSANDTHS, "QwenLM/Qwen3.8-Flash-Next issue 4, a maintainer on 2026-08-27: relative, normalised to [0, 1000]")
@@ -22,7 +23,8 @@ _GLM = (
 )
 _MINICPM = (
     _THOUSANDTHS,
-    "OpenSQZ/MiniCPM-V-CookBook issue 39 and OpenBMB/MiniCPM-V issue 982, answers of the team: <box>xmin ymin xmax ymax</box>, 0 to "
+    "OpenSQZ/MiniCPM-V-CookBook issue 39 and OpenBMB/MiniCPM-V issue 982, answers of the team: <box>xmin ymin xmax "
+    "ymax</box>, 0 to "
     "1000. Both are about MiniCPM-V 4.5; nothing else was found for 4.6 and 4.7",
 )
 
@@ -34,7 +36,8 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
     ),
     "qwen2_5_vl": (
         CoordinateFormat.MODEL_PIXELS,
-        "Bai et al. 2025, Qwen2.5-VL, arXiv 2502.13923, section 2: coordinates follow the dimensions of the input; QwenLM/Qwen3-VL "
+        "Bai et al. 2025, Qwen2.5-VL, arXiv 2502.13923, section 2: coordinates follow the dimensions of the input; "
+        "QwenLM/Qwen3-VL "
         "issue 830: the cookbook spatial_understanding divides by the size after resizing",
     ),
     "qwen3_vl": _QWEN3,
@@ -53,18 +56,21 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
     "ernie4_5_vl_moe": (_THOUSANDTHS, "PaddlePaddle/ERNIE issue 1364, the team on 2025-12-01: x / 1000 * width, as in Qwen3-VL"),
     "kimi_k25": (
         CoordinateFormat.UNIT,
-        "OSWorld, mm_agents/kimi/kimi_agent.py, the agent for Kimi K2.5 (in ljxpython/OSWorldUse at 4c8127b): positions up to 1 are "
+        "OSWorld, mm_agents/kimi/kimi_agent.py, the agent for Kimi K2.5 (in ljxpython/OSWorldUse at 4c8127b): positions "
+        "up to 1 are "
         "multiplied by width and height; MoonshotAI/Kimi-VL issue 56 reports boxes in [0, 1] for its predecessor",
     ),
     "gemma4": (
         None,
-        "huggingface/blog, gemma4.md at 060165f: box_2d in a picture of 1000 x 1000, without an instruction; its numbers are y_min, "
+        "huggingface/blog, gemma4.md at 060165f: box_2d in a picture of 1000 x 1000, without an instruction; its "
+        "numbers are y_min, "
         "x_min, y_max, x_max, as in Gemini's",
     ),
     "gemma3": (None, "the model's discussion 38 (google/gemma-3-4b-it), an answer of Google: not documented for Gemma 3"),
     "paligemma": (
         None,
-        "huggingface/blog, paligemma.md at 0995a4e: tokens <loc0000> to <loc1023>, in the order y_min, x_min, y_max, x_max, divided "
+        "huggingface/blog, paligemma.md at 0995a4e: tokens <loc0000> to <loc1023>, in the order y_min, x_min, y_max, "
+        "x_max, divided "
         "by 1024",
     ),
     "lfm2_vl": (None, "the card of LiquidAI/LFM2.5-VL-450M names detection and no format that we could read"),
