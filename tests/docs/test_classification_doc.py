@@ -81,10 +81,10 @@ def test_the_page_has_a_run_file_for_every_way():
 @pytest.mark.filterwarnings(LEFT_OUT)
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_a_run_file_pays_a_right_answer_in_full_and_has_room_for_it(name, here, tmp_path):
-    from mmrl.policies.vlm.tiny import _tokenizer
+    from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 
     config = load(name, here, tmp_path)
-    tokenizer = _tokenizer()  # about one token per character: more than a real one takes
+    tokenizer = make_tokenizer()  # about one token per character: more than a real one takes
     setup = resolve(config)
     for id, task in setup.tasks.items():
         for prompt in [p for split in task.splits for p in task.prompts(split, config.seed)]:

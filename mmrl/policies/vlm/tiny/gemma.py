@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import transformers as hf
 
@@ -46,7 +47,11 @@ def gemma4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     tokenizer = make_tokenizer(words, ["<|video|>"], named)
     width, pooled = hidden // HEADS, 3
     layer_types = ["sliding_attention"] * (layers - 1) + ["full_attention"]
-    own = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": rows(tokenizer), "global_head_dim": 2 * width}
+    own: dict[str, Any] = {
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": rows(tokenizer),
+        "global_head_dim": 2 * width,
+    }
     own |= {"layer_types": layer_types, "head_dim": width, "use_bidirectional_attention": "vision"}
     grid = {"patch_size": PATCH, "pooling_kernel_size": pooled}
     sight = {"head_dim": width, "num_key_value_heads": HEADS, "position_embedding_size": 1024}
