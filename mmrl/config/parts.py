@@ -12,8 +12,9 @@ from mmrl.config.sections import PARTS, PartConfig
 _LANGUAGE = re.compile(r"language_model|text_model|text_decoder")
 _PROJECTOR = re.compile(
     r"(deepstack_)?merger(_list)?|.*projector|connector|aligner|resampler.*|.*resampler|qformer|query_tokens|image_newline"
-    r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision"
+    r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision|visual_embeddings_table"
 )
+_INNER_PROJECTOR = re.compile(r"merger|deepstack_merger_list|img_projection.*")  # Qwen's, GLM's and Phi-4's are inside the tower
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
 _ACTIONS = re.compile("dit|embed_action_time|action_out_proj")  # action heads besides `own`, such as pi0's expert
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
@@ -33,8 +34,8 @@ def part_of(name: str) -> str:
             return ""
         if _PROJECTOR.fullmatch(step):
             return "projector"
-        if _VISION.fullmatch(step):  # Qwen keeps the projector inside its vision tower
-            return "projector" if any(re.fullmatch("merger|deepstack_merger_list", s) for s in steps) else "vision"
+        if _VISION.fullmatch(step):
+            return "projector" if any(_INNER_PROJECTOR.fullmatch(s) for s in steps) else "vision"
     return "language"
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.parts import matches
-from mmrl.config.sections import LoraConfig
+from mmrl.config.sections import PARTS, LoraConfig
 from mmrl.policies.shard import model_state_dict
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -34,12 +34,25 @@ def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
     ]
 
 
+def refuse_parts_without_layers(model: Any, match: Iterable[str]) -> None:
+    """Raise UserError for a part whose weights are in no linear layer, such as the projector of Gemma 3."""
+    for part in match:
+        weights = {name: p.numel() for name, p in model.named_parameters() if part in PARTS and matches(part, name)}
+        if weights and not target_modules(model, [part]):
+            there = [p for p in PARTS if target_modules(model, [p])]
+            raise UserError(
+                f'policy.lora.target_modules: "{part}" has no linear layer in a {type(model).__name__}, only weights '
+                f"such as {max(weights, key=lambda name: weights[name])}, which can't have adapters: use {', '.join(there)}"
+            )
+
+
 def add_adapters(model: Any, config: LoraConfig, seed: int) -> None:
     """Add float32 adapters that change nothing yet to the layers that `config.target_modules` matches, and freeze all else. The
-    same seed gives the same adapters. Raises UserError if no layer matches."""
+    same seed gives the same adapters. Raises UserError if no layer matches, or none of a part."""
     import peft
     from peft.tuners.tuners_utils import cast_adapter_dtype
 
+    refuse_parts_without_layers(model, config.target_modules)
     found = target_modules(model, config.target_modules)
     if not found:
         raise UserError(

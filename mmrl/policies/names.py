@@ -8,8 +8,12 @@ from pathlib import Path
 
 from mmrl.api.errors import UserError
 
-TINY_OF_ONE_SIZE = ("openvla",)
-"""Families of tiny models whose images have one size, so that `policy.min_pixels` and `max_pixels` are refused."""
+TINY_OF_ONE_SIZE = (
+    "openvla",
+    *("gemma3", "gemma4", "paligemma", "llava", "llava_onevision", "mistral3", "pixtral", "deepseek_vl"),
+    *("internvl", "smolvlm", "idefics3", "aya_vision", "cohere2_vision", "ovis2", "kimi_k25"),
+)
+"""Families of tiny models whose pictures or tiles have sizes of their own, which a smoke run leaves alone."""
 
 
 def refuse_path(name: str, cure: str) -> None:

@@ -38,7 +38,7 @@ def smoke(config: RunConfig) -> RunConfig:
                 "language"
             ]
     largest = min(config.policy.max_pixels or SMOKE_PIXELS, SMOKE_PIXELS)
-    if not data["policy"]["model"].startswith(tuple(f"tiny:{family}" for family in TINY_OF_ONE_SIZE)):
+    if data["policy"]["model"].split(":")[:2] not in [["tiny", family] for family in TINY_OF_ONE_SIZE]:
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if isinstance(full, DistillStage) and full.teacher != EXPERT and not full.teacher.startswith("tiny:"):

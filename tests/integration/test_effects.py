@@ -1146,7 +1146,7 @@ ENTRIES = {
     "policy.frame": Effect(
         to="thousandths",
         also={"policy.frame": "unit"},
-        patch=lambda m: m.setattr(coordinate_formats, "FORMATS", {}),
+        patch=lambda m: m.setattr(coordinate_formats, "COORDINATE_FORMATS", {}),
         why="tasks are told of other numbers",
         seen=lambda a, b: [ran.policy.image_processing.coordinate_format for ran in (a, b)] == ["unit", "thousandths"],
     ),

@@ -7,7 +7,8 @@ import vlm_cases as cases
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm.coordinate_formats import FORMATS, format_of
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.coordinate_formats import COORDINATE_FORMATS, format_of
 from mmrl.policies.vlm.vlm import VLM
 
 
@@ -42,5 +43,19 @@ def test_a_format_that_contradicts_the_family_is_refused():
     assert "\n" not in str(told.value)
 
 
-def test_every_format_has_a_source():
-    assert all(source for _, source in FORMATS.values())
+def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():
+    assert sorted(COORDINATE_FORMATS) == sorted({*tiny.FAMILIES} - {"openvla", "pixtral"})
+    assert all(source and "\n" not in source for _, source in COORDINATE_FORMATS.values())
+    assert all(known is None or source != "nothing found" for known, source in COORDINATE_FORMATS.values())
+
+
+def test_formats():
+    thousandths = ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "internvl", "glm4v", "glm46v")
+    assert {format_of(kind, None) for kind in thousandths} == {CoordinateFormat.THOUSANDTHS}
+    assert format_of("qwen2_5_vl", None) is CoordinateFormat.MODEL_PIXELS
+    assert format_of("kimi_k25", None) is CoordinateFormat.UNIT
+
+
+def test_what_is_unknown_or_no_scale_of_x_and_y_is_none():
+    for kind in ("paligemma", "gemma4", "bert"):
+        assert format_of(kind, None) is None

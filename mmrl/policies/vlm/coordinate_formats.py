@@ -1,25 +1,91 @@
-"""The numbers in which model families write points and boxes, each with its source."""
+"""The coordinate format in which each model family writes boxes and points, and where that is said.
+
+A family without a known format has None: a guess would turn right answers into wrong ones in silence. None also stands for
+formats that aren't a scale of x and y, such as location tokens, or y before x.
+"""
 
 from __future__ import annotations
 
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import UserError
 
-THOUSANDTHS, MODEL_PIXELS = CoordinateFormat.THOUSANDTHS, CoordinateFormat.MODEL_PIXELS
-FORMATS: dict[str, tuple[CoordinateFormat, str]] = {
-    "qwen2_vl": (THOUSANDTHS, "Wang et al. 2024, Qwen2-VL, section 2.2.1"),
-    "qwen2_5_vl": (MODEL_PIXELS, "Bai et al. 2025, Qwen2.5-VL, section 2.2.1"),
-    "qwen3_vl": (THOUSANDTHS, "Qwen3-VL's cookbook on 2D grounding"),
-    "qwen3_vl_moe": (THOUSANDTHS, "Qwen3-VL's cookbook on 2D grounding"),
-    "qwen3_5": (THOUSANDTHS, "its maintainers, QwenLM/Qwen3.8-Flash-Next, issue 4"),
-    "qwen3_5_moe": (THOUSANDTHS, "its maintainers, QwenLM/Qwen3.8-Flash-Next, issue 4"),
-    "glm4v": (THOUSANDTHS, "its maintainers, zai-org/GLM-V, issue 161"),
-    "glm4v_moe": (THOUSANDTHS, "its maintainers, zai-org/GLM-V, issue 114"),
-    "glm46v": (THOUSANDTHS, "its maintainers, zai-org/GLM-V, issue 114"),
-    "internvl": (THOUSANDTHS, "InternVL's documentation, chat data format, grounding"),
+_THOUSANDTHS = CoordinateFormat.THOUSANDTHS
+_QWEN3 = (
+    _THOUSANDTHS,
+    "QwenLM/Qwen3-VL, README.md at 0f2afbe: the cookbook 2d_grounding writes relative coordinates; PaddlePaddle/ERNIE "
+    "issue 1364: "
+    "they are divided by 1000",
+)
+_QWEN35 = (_THOUSANDTHS, "QwenLM/Qwen3.8-Flash-Next issue 4, a maintainer on 2026-08-27: relative, normalised to [0, 1000]")
+_GLM = (
+    _THOUSANDTHS,
+    "zai-org/GLM-V, examples/gui-agent/glm-41v/agent.md and agent_zh.md at 8fc9756: [[xmin, ymin, xmax, ymax]] in thousandths of "
+    "width and height, 0 to 999; skills/glmv-grounding/SKILL.md, for the later models: round(x / W * 1000)",
+)
+_MINICPM = (
+    _THOUSANDTHS,
+    "OpenSQZ/MiniCPM-V-CookBook issue 39 and OpenBMB/MiniCPM-V issue 982, answers of the team: <box>xmin ymin xmax "
+    "ymax</box>, 0 to "
+    "1000. Both are about MiniCPM-V 4.5; nothing else was found for 4.6 and 4.7",
+)
+
+COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
+    "qwen2_vl": (
+        _THOUSANDTHS,
+        "Wang et al. 2024, Qwen2-VL, arXiv 2409.12191, section 2.2: normalised to [0, 1000); the same in the discussion 5 of the "
+        "space maxiw/Qwen2-VL-Detection",
+    ),
+    "qwen2_5_vl": (
+        CoordinateFormat.MODEL_PIXELS,
+        "Bai et al. 2025, Qwen2.5-VL, arXiv 2502.13923, section 2: coordinates follow the dimensions of the input; "
+        "QwenLM/Qwen3-VL "
+        "issue 830: the cookbook spatial_understanding divides by the size after resizing",
+    ),
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "qwen3_5": _QWEN35,
+    "qwen3_5_moe": _QWEN35,
+    "internvl": (
+        _THOUSANDTHS,
+        "OpenGVLab/InternVL issue 285, a maintainer: int(x / width * 1000); internvl.readthedocs.io, chat data format, grounding",
+    ),
+    "glm4v": _GLM,
+    "glm4v_moe": _GLM,
+    "glm46v": _GLM,
+    "minicpmv4_6": _MINICPM,
+    "minicpmv4_7": _MINICPM,
+    "ernie4_5_vl_moe": (_THOUSANDTHS, "PaddlePaddle/ERNIE issue 1364, the team on 2025-12-01: x / 1000 * width, as in Qwen3-VL"),
+    "kimi_k25": (
+        CoordinateFormat.UNIT,
+        "OSWorld, mm_agents/kimi/kimi_agent.py, the agent for Kimi K2.5 (in ljxpython/OSWorldUse at 4c8127b): positions "
+        "up to 1 are "
+        "multiplied by width and height; MoonshotAI/Kimi-VL issue 56 reports boxes in [0, 1] for its predecessor",
+    ),
+    "gemma4": (
+        None,
+        "huggingface/blog, gemma4.md at 060165f: box_2d in a picture of 1000 x 1000, without an instruction; its "
+        "numbers are y_min, "
+        "x_min, y_max, x_max, as in Gemini's",
+    ),
+    "gemma3": (None, "the model's discussion 38 (google/gemma-3-4b-it), an answer of Google: not documented for Gemma 3"),
+    "paligemma": (
+        None,
+        "huggingface/blog, paligemma.md at 0995a4e: tokens <loc0000> to <loc1023>, in the order y_min, x_min, y_max, "
+        "x_max, divided "
+        "by 1024",
+    ),
+    "lfm2_vl": (None, "the card of LiquidAI/LFM2.5-VL-450M names detection and no format that we could read"),
+    "aya_vision": (None, "nothing found"),
+    "cohere2_vision": (None, "nothing found"),
+    "deepseek_vl": (None, "nothing found; deepseek-ai/DeepSeek-VL2 issue 100 is about another model, which writes 0 to 999"),
+    "idefics3": (None, "nothing found"),
+    "llava": (None, "nothing found for the format in transformers, which also holds Pixtral"),
+    "llava_onevision": (None, "nothing found"),
+    "mistral3": (None, "nothing found"),
+    "ovis2": (None, "nothing found"),
+    "smolvlm": (None, "nothing found"),
 }
-"""`model_type` -> (format, source). Families that aren't here write location tokens, other orders of the numbers, or numbers that
-nobody has said."""
+"""`model_type` -> the format, or None, and its source."""
 
 
 class UnknownFormat(ImageProcessing):
@@ -44,7 +110,7 @@ class UnknownFormat(ImageProcessing):
 
 def format_of(kind: str, asked: str | None) -> CoordinateFormat | None:
     """The format of a model of this type; None if nobody knows. asked: `policy.frame`. Raises UserError if they differ."""
-    known, source = FORMATS.get(kind, (None, ""))
+    known, source = COORDINATE_FORMATS.get(kind, (None, ""))
     if asked is None or known is None:
         return CoordinateFormat(asked) if asked else known
     if known is not CoordinateFormat(asked):

@@ -21,13 +21,14 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
         return
-    from mmrl.policies.lora import target_modules
+    from mmrl.policies.lora import refuse_parts_without_layers, target_modules
 
     model = build(config.policy) if build else None
     model = skeleton(config.policy) if model is None else model
     names = [name for name, _ in model.named_parameters()]
     tied = not any(part_of(name) == "head" for name in names)
     if lora:
+        refuse_parts_without_layers(model, lora.target_modules)
         layers = target_modules(model, ["*"])
         for pattern in lora.target_modules:
             if not any(matches(pattern, name) for name in layers):

@@ -37,9 +37,24 @@ FAMILIES = {
     "idefics3": "tiles",
     "llava_onevision": "llava",
     "mistral3": "llava",
+    "gemma4": "gemma",
+    "paligemma": "gemma",
+    "llava": "llava",
+    "pixtral": "llava",
+    "deepseek_vl": "llava",
+    "aya_vision": "tiles",
+    "cohere2_vision": "tiles",
+    "ovis2": "tiles",
+    "lfm2_vl": "tiles",
+    "minicpmv4_6": "minicpm",
+    "minicpmv4_7": "minicpm",
+    "kimi_k25": "experts",
+    "ernie4_5_vl_moe": "experts",
 }
 """`model_type` -> module of the builder; OpenVLA's is `mmrl.policies.openvla.tiny`."""
-LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2}
+LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2, "gemma4": 2, "lfm2_vl": 2} | dict.fromkeys(
+    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe"), 2
+)
 """Families with layers of several types -> the least depth that has one of each."""
 
 

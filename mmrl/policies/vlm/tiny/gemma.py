@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import transformers as hf
 
 from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
-from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
+from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
 """Tokens of a picture."""
@@ -36,3 +37,71 @@ def gemma3(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
         return hf.Gemma3Processor(images, tokenizer, chat_template=template(named["boi_token"]), image_seq_length=TOKENS)
 
     return Checkpoint(config, hf.Gemma3ForConditionalGeneration, tokenizer, processor)
+
+
+def gemma4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Pictures of any shape, with at most 70 tokens; small ones are enlarged to nearly as many. It has the per-layer embeddings
+    and the audio tower of E2B and E4B, and pictures whose tokens attend in both directions, as in 26B and 31B."""
+    named = {"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"}
+    named |= {"boa_token": "<|audio>", "audio_token": "<|audio|>", "eoa_token": "<audio|>"}
+    tokenizer = make_tokenizer(words, ["<|video|>"], named)
+    width, pooled = hidden // HEADS, 3
+    layer_types = ["sliding_attention"] * (layers - 1) + ["full_attention"]
+    own: dict[str, Any] = {
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": rows(tokenizer),
+        "global_head_dim": 2 * width,
+    }
+    own |= {"layer_types": layer_types, "head_dim": width, "use_bidirectional_attention": "vision"}
+    grid = {"patch_size": PATCH, "pooling_kernel_size": pooled}
+    sight = {"head_dim": width, "num_key_value_heads": HEADS, "position_embedding_size": 1024}
+    config = hf.Gemma4Config(
+        text_config=text("gemma4_text", tokenizer, hidden, layers, **own),
+        vision_config=eye("gemma4_vision", hidden, layers, **sight, **grid),
+        audio_config={
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": HEADS,
+            "subsampling_conv_channels": [16, 8],
+            "output_proj_dims": hidden,
+        },
+        **ids(
+            tokenizer,
+            **{f"{name}_id": token for name, token in named.items() if name != "eoa_token"},
+            eoa_token_index=named["eoa_token"],
+            video_token_id="<|video|>",
+        ),
+    )
+
+    def processor() -> hf.Gemma4Processor:
+        return hf.Gemma4Processor(
+            hf.Gemma4AudioFeatureExtractor(),
+            hf.Gemma4ImageProcessor(max_soft_tokens=70, **grid),
+            tokenizer,
+            hf.Gemma4VideoProcessor(max_soft_tokens=70, **grid),
+            chat_template=template(named["image_token"], "<|video|>"),
+            image_seq_length=70,
+        )
+
+    return Checkpoint(config, hf.Gemma4ForConditionalGeneration, tokenizer, processor)
+
+
+def paligemma(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """PaliGemma 2. It writes boxes in location tokens. Its processor takes no prompt without a picture."""
+    from transformers.models.paligemma.processing_paligemma import EXTRA_TOKENS
+
+    tokenizer = make_tokenizer(words, named={"image_token": "<image>"}, written=EXTRA_TOKENS)
+    tokenizer.bos_token = "<|im_start|>"
+    width, tokens = hidden // HEADS, (SIDE // PATCH) ** 2
+    config = hf.PaliGemmaConfig(
+        text_config=text("gemma2", tokenizer, hidden, layers, head_dim=width, query_pre_attn_scalar=width),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        projection_dim=hidden,
+        **ids(tokenizer, image_token_index="<image>"),
+    )
+
+    def processor() -> hf.PaliGemmaProcessor:
+        images = hf.SiglipImageProcessor(size={"height": SIDE, "width": SIDE}, image_seq_length=tokens)
+        return hf.PaliGemmaProcessor(images, tokenizer, chat_template=template("<image>"))
+
+    return Checkpoint(config, hf.PaliGemmaForConditionalGeneration, tokenizer, processor)

@@ -51,3 +51,61 @@ def mistral3(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
         return hf.PixtralProcessor(images, tokenizer, patch_size=PATCH, spatial_merge_size=2, chat_template=template("[IMG]"))
 
     return Checkpoint(config, hf.Mistral3ForConditionalGeneration, tokenizer, processor)
+
+
+def llava(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """LLaVA 1.5: pictures have one size; the vision tower's last layer is not read."""
+    tokenizer = make_tokenizer(words, named={"image_token": "<image>"})
+    config = hf.LlavaConfig(
+        text_config=text("llama", tokenizer, hidden, layers),
+        vision_config=eye("clip_vision_model", hidden, layers),
+        **ids(tokenizer, image_token_index="<image>"),
+    )
+
+    def processor() -> hf.LlavaProcessor:
+        return hf.LlavaProcessor(
+            hf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}),
+            tokenizer,
+            patch_size=PATCH,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template=template("<image>"),
+        )
+
+    return Checkpoint(config, hf.LlavaForConditionalGeneration, tokenizer, processor)
+
+
+def pixtral(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Pixtral: a LLaVA with a vision tower for pictures of any shape, a token for every patch and one at the end of each row."""
+    tokenizer = make_tokenizer(words, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"])
+    config = hf.LlavaConfig(
+        text_config=text("mistral", tokenizer, hidden, layers, head_dim=hidden // HEADS, sliding_window=None),
+        vision_config=eye("pixtral", hidden, layers, image_size=4 * SIDE, head_dim=hidden // HEADS),
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        **ids(tokenizer, image_token_index="[IMG]"),
+    )
+
+    def processor() -> hf.PixtralProcessor:
+        images = hf.PixtralImageProcessor(patch_size={"height": PATCH, "width": PATCH}, size={"longest_edge": 4 * SIDE})
+        return hf.PixtralProcessor(images, tokenizer, patch_size=PATCH, chat_template=template("[IMG]"))
+
+    return Checkpoint(config, hf.LlavaForConditionalGeneration, tokenizer, processor)
+
+
+def deepseek_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """DeepSeek-VL 1.3B: pictures are padded to a square of one size."""
+    tokenizer = make_tokenizer(words, named={"image_token": "<image_placeholder>"})
+    config = hf.DeepseekVLConfig(
+        text_config=text("llama", tokenizer, hidden, layers),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        **ids(tokenizer, image_token_id="<image_placeholder>"),
+    )
+
+    def processor() -> hf.DeepseekVLProcessor:
+        # the mean is given, because the colour of the padding is only derived from one that is
+        images = hf.DeepseekVLImageProcessor(size={"height": SIDE, "width": SIDE}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+        layout = template("<image_placeholder>")
+        return hf.DeepseekVLProcessor(images, tokenizer, chat_template=layout, num_image_tokens=(SIDE // PATCH) ** 2)
+
+    return Checkpoint(config, hf.DeepseekVLForConditionalGeneration, tokenizer, processor)

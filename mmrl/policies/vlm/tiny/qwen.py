@@ -88,14 +88,23 @@ def _sizes3(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def _sizes5(hidden: int, layers: int) -> tuple[dict[str, Any], dict[str, Any]]:
     text, vision = _sizes3(hidden, layers)
     del vision["deepstack_visual_indexes"]
-    text["head_dim"] = 2 * hidden // HEADS
-    quarter = text["head_dim"] // 4 // 2  # rotary pairs: a quarter of each head turns
-    side = max(quarter // 4, 1)
-    text["rope_parameters"] |= {"mrope_section": [quarter - 2 * side, side, side], "partial_rotary_factor": 0.25}
-    text["layer_types"] = ["linear_attention"] * (layers - 1) + ["full_attention"]
-    for name in ("key", "value"):
-        text |= {f"linear_{name}_head_dim": hidden // HEADS, f"linear_num_{name}_heads": HEADS}
-    return text, vision
+    return text | language5(hidden, layers), vision
+
+
+def language5(hidden: int, layers: int) -> dict[str, Any]:
+    """What Qwen3.5's language model has of its own; MiniCPM-V builds on it."""
+    width = 2 * hidden // HEADS
+    pairs = width // 4 // 2  # rotary pairs per head, of which a quarter turns, split into time, height and width
+    side = max(pairs // 4, 1)
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_interleaved": True, "partial_rotary_factor": 0.25}
+    linear = {f"linear_{name}_head_dim": hidden // HEADS for name in ("key", "value")}
+    linear |= {f"linear_num_{name}_heads": HEADS for name in ("key", "value")}
+    return {
+        "head_dim": width,
+        "rope_parameters": {**rope, "mrope_section": [pairs - 2 * side, side, side]},
+        "layer_types": ["linear_attention"] * (layers - 1) + ["full_attention"],
+        **linear,
+    }
 
 
 def _checkpoint(name: str, text: dict[str, Any], vision: dict[str, Any], words: Sequence[str]) -> Checkpoint:

@@ -9,7 +9,7 @@ import transformers as hf
 
 from mmrl.api.errors import UserError
 from mmrl.policies.vlm.tiny.checkpoint import PATCH, SIDE, Checkpoint, eye, text
-from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
+from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
 """Tokens of a tile: two by two patches make one."""
@@ -77,3 +77,82 @@ def _idefics(kind: Any, hidden: int, layers: int, words: Sequence[str]) -> tuple
         **ids(tokenizer, image_token_id="<image>"),
     )
     return config, tokenizer, {"size": {"longest_edge": 2 * SIDE}, "max_image_size": {"longest_edge": SIDE}}
+
+
+def aya_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Aya Vision: up to 12 tiles, and a small picture of the whole."""
+    own = ["<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_PATCH|>", "<|IMG_LINE_BREAK|>", "<image>"]
+    tokenizer = make_tokenizer(words, [*own, "TILE_GLOBAL", *(f"TILE_{n}" for n in range(1, 13)), "TILE"])
+    config = hf.AyaVisionConfig(
+        text_config=text("cohere2", tokenizer, hidden, layers, sliding_window=1024),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False),
+        **ids(tokenizer, image_token_index="<|IMG_PATCH|>"),
+    )
+
+    def processor() -> hf.AyaVisionProcessor:
+        images = hf.GotOcr2ImageProcessor(size={"height": SIDE, "width": SIDE})
+        sizes = {"patch_size": PATCH, "img_size": SIDE, "downsample_factor": 2}
+        return hf.AyaVisionProcessor(images, tokenizer, chat_template=template("<image>"), **sizes)
+
+    return Checkpoint(config, hf.AyaVisionForConditionalGeneration, tokenizer, processor)
+
+
+def cohere2_vision(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Command A Vision. Its processor counts as many tokens in a tile as a patch has pixels, which fixes the size of tiles."""
+    patch = 4
+    side = 2 * patch**2  # two by two patches make a token
+    named = {"boi_token": "<|START_OF_IMG|>", "image_token": "<|IMG_PATCH|>", "eoi_token": "<|END_OF_IMG|>"}
+    named |= {"img_line_break_token": "<|IMG_LINE_BREAK|>"}
+    tokenizer = make_tokenizer(words, named=named)
+    config = hf.Cohere2VisionConfig(
+        text_config=text("cohere2", tokenizer, hidden, layers, sliding_window=1024),
+        vision_config=eye("siglip_vision_model", hidden, layers, vision_use_head=False, image_size=side, patch_size=patch),
+        alignment_intermediate_size=4 * hidden,
+        **ids(tokenizer, image_token_id=named["image_token"]),
+    )
+
+    def processor() -> hf.Cohere2VisionProcessor:
+        images = hf.Cohere2VisionImageProcessor(size={"height": side, "width": side}, patch_size=patch)
+        return hf.Cohere2VisionProcessor(images, tokenizer, chat_template=template(named["image_token"]))
+
+    return Checkpoint(config, hf.Cohere2VisionForConditionalGeneration, tokenizer, processor)
+
+
+def ovis2(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Ovis2: a patch becomes a mixture of the rows of a visual vocabulary."""
+    marks = ["<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>"]
+    tokenizer = make_tokenizer(words, ["<image>", "<IMG_ATOM>", *marks])
+    config = hf.Ovis2Config(
+        text_config=text("qwen2", tokenizer, hidden, layers),
+        vision_config=eye("", hidden, layers, vocab_size=64, hidden_stride=2, num_visual_indicator_tokens=len(marks)),
+        visual_indicator_token_ids=tokenizer.convert_tokens_to_ids(marks),
+        vocab_size=rows(tokenizer),
+        hidden_size=hidden,
+        **ids(tokenizer, image_token_id="<IMG_ATOM>"),
+    )
+
+    def processor() -> hf.Ovis2Processor:
+        images = hf.Ovis2ImageProcessor(size={"height": SIDE, "width": SIDE}, crop_to_patches=True)
+        return hf.Ovis2Processor(images, tokenizer, chat_template=template("<image>"), image_seq_length=TOKENS)
+
+    return Checkpoint(config, hf.Ovis2ForConditionalGeneration, tokenizer, processor)
+
+
+def lfm2_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """LFM2-VL: pictures of any shape up to a size, then tiles and a small picture of the whole. Its layers are convolutions, the
+    last one attention."""
+    marks = ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"]
+    tokenizer = make_tokenizer(words, marks, {"image_token": "<image>"})
+    kinds = ["conv"] * (layers - 1) + ["full_attention"]
+    config = hf.Lfm2VlConfig(
+        text_config=text("lfm2", tokenizer, hidden, layers, layer_types=kinds, block_auto_adjust_ff_dim=False),
+        vision_config=eye("siglip2_vision_model", hidden, layers, num_patches=(SIDE // PATCH) ** 2, vision_use_head=False),
+        projector_hidden_size=2 * hidden,
+        **ids(tokenizer, image_token_id="<image>"),
+    )
+
+    def processor() -> hf.Lfm2VlProcessor:
+        sizes = {"encoder_patch_size": PATCH, "tile_size": 2 * SIDE, "min_image_tokens": TOKENS, "max_image_tokens": 4 * TOKENS}
+        return hf.Lfm2VlProcessor(hf.Lfm2VlImageProcessor(**sizes), tokenizer, chat_template=template("<image>"))
+
+    return Checkpoint(config, hf.Lfm2VlForConditionalGeneration, tokenizer, processor)

@@ -45,9 +45,12 @@ def template(picture: str, video: str = "") -> str:
     return found.replace("<|vision_start|><|video_pad|><|vision_end|>", video)
 
 
-def make_tokenizer(words: Sequence[str] = (), special: Sequence[str] = (), named: Mapping[str, str] | None = None) -> Any:
-    """A byte-level BPE tokenizer. words: texts that get a token of their own. special: tokens of a family's own. named: attribute
-    of the tokenizer, as the family's processor reads it -> its special token."""
+def make_tokenizer(
+    words: Sequence[str] = (), special: Sequence[str] = (), named: Mapping[str, str] | None = None, written: Sequence[str] = ()
+) -> Any:
+    """A byte-level BPE tokenizer. words: texts that get a token of their own. special: special tokens of a family's own. named:
+    attribute of the tokenizer, as the family's processor reads it -> its special token. written: tokens of a family's own that
+    are text of answers."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -63,7 +66,7 @@ def make_tokenizer(words: Sequence[str] = (), special: Sequence[str] = (), named
     bpe.train_from_iterator(CORPUS * 20, trainer)
     own = list(dict.fromkeys([*special, *(named or {}).values()]))
     bpe.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in own])
-    bpe.add_tokens([AddedToken(t, normalized=False) for t in (*TAGS, *words)])
+    bpe.add_tokens([AddedToken(t, normalized=False) for t in (*written, *TAGS, *words)])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         eos_token="<|im_end|>",

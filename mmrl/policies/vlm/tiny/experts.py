@@ -1,0 +1,78 @@
+"""Tiny checkpoints of families whose language model is a mixture of experts of its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import transformers as hf
+
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
+
+PATCH = 14
+
+
+def kimi_k25(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Kimi K2.5: pictures of any shape, latent attention, experts in all layers but the first."""
+    named = {"image_token": "<|media_pad|>", "video_token": "<|kimi_k25_video_placeholder|>"}
+    tokenizer = make_tokenizer(words, ["<|media_begin|>", "<|media_content|>", "<|media_end|>"], named)
+    width = hidden // HEADS
+    latent = {"kv_lora_rank": hidden // 2, "q_lora_rank": hidden, "qk_rope_head_dim": width, "qk_nope_head_dim": width}
+    latent |= {"v_head_dim": width, "num_key_value_heads": HEADS}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden, "first_k_dense_replace": 1}
+    experts |= {"n_group": 1, "topk_group": 1, "num_mtp_layers": 0}
+    grid = {"pos_emb_height": 8, "pos_emb_width": 8, "patch_size": PATCH}
+    config = hf.Kimi_K25Config(
+        text_config=text("deepseek_v3", tokenizer, hidden, layers, **latent, **experts),
+        vision_config=eye("kimi_k25_vision", hidden, layers, **grid),
+        projection_hidden_size=hidden,
+        tie_word_embeddings=False,
+        **ids(
+            tokenizer,
+            **{f"{name}_id": token for name, token in named.items()},
+            vision_start_token_id="<|media_begin|>",
+            vision_end_token_id="<|media_end|>",
+        ),
+    )
+    picture = f"<|media_begin|>image<|media_content|>{named['image_token']}<|media_end|>"
+
+    def processor() -> hf.Kimi_K25Processor:
+        images = hf.Kimi_K25ImageProcessor(patch_size=PATCH, max_patches=1024)
+        videos = hf.Kimi_K25VideoProcessor(patch_size=PATCH, max_patches=1024)
+        return hf.Kimi_K25Processor(images, tokenizer, videos, chat_template=template(picture, named["video_token"]))
+
+    return Checkpoint(config, hf.Kimi_K25ForConditionalGeneration, tokenizer, processor)
+
+
+def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """ERNIE 4.5 VL: pictures of any shape; words and pictures have experts of their own in all layers but the first.
+    Times are not drawn on the frames of videos, which takes a font that comes with a checkpoint."""
+    kinds = ("image", "video")
+    named = {f"{kind}_token": f"<|{kind.upper()}_PLACEHOLDER|>" for kind in kinds}
+    named |= {f"{kind}_{end}_token": f"<|{kind.upper()}_{end.upper()}|>" for kind in kinds for end in ("start", "end")}
+    tokenizer = make_tokenizer(words, named=named)
+    half = hidden // HEADS // 2  # rotary pairs per head, split into height, width and time
+    side = half * 3 // 8
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [side, side, half - 2 * side]}
+    experts = {"moe_intermediate_size": [hidden, hidden // 2], "moe_k": 2, "moe_num_experts": 4, "moe_num_shared_experts": 1}
+    config = hf.Ernie4_5_VLMoeConfig(
+        text_config=text("ernie4_5_vl_moe_text", tokenizer, hidden, layers, rope_parameters=rope, **experts),
+        vision_config={
+            "depth": layers,
+            "hidden_size": hidden,
+            "intermediate_size": 2 * hidden,
+            "num_heads": HEADS,
+            "patch_size": PATCH,
+        },
+        **ids(tokenizer, **{f"{name}_id": token for name, token in named.items()}),
+    )
+    cell = (2 * PATCH) ** 2  # pixels behind one visual token
+    limits = {"shortest_edge": 4 * cell, "longest_edge": 1024 * cell}
+    pictures = [named[f"{kind}_start_token"] + named[f"{kind}_token"] + named[f"{kind}_end_token"] for kind in kinds]
+
+    def processor() -> hf.Ernie4_5_VLMoeProcessor:
+        images = hf.Ernie4_5_VLMoeImageProcessor(patch_size=PATCH, size=limits)
+        videos = hf.Ernie4_5_VLMoeVideoProcessor(patch_size=PATCH, size=limits, draw_on_frames=False)
+        return hf.Ernie4_5_VLMoeProcessor(images, tokenizer, videos, chat_template=template(*pictures))
+
+    return Checkpoint(config, hf.Ernie4_5_VLMoeForConditionalGeneration, tokenizer, processor)

@@ -1,0 +1,129 @@
+"""The parts of every family's model: by the names of weights, as the model's own structure has them, and in adapters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.config.parts import part_of
+from mmrl.config.sections import LoraConfig
+from mmrl.policies import lora
+from mmrl.policies.vlm import tiny
+
+QWEN3 = ("visual.blocks.0.attn.qkv.weight", "visual.merger.linear_fc1.weight", "language_model.embed_tokens.weight")
+GLM = ("visual.blocks.0.attn.qkv.weight", "visual.merger.gate_proj.weight", "language_model.layers.0.self_attn.q_proj.weight")
+TOWER = "vision_tower.encoder.layers.0.self_attn.q_proj.weight"
+ATTENTION = "language_model.layers.1.self_attn.q_proj.weight"
+LLAVA = (TOWER, "multi_modal_projector.linear_1.weight", ATTENTION)
+MINICPM = ("vision_tower.vit_merger.linear_1.weight", "merger.mlp.0.linear_1.weight", ATTENTION)
+TEXT = "text_model.layers.0.self_attn.q_proj.weight"
+IDEFICS = ("vision_model.encoder.layers.0.mlp.fc1.weight", "connector.modality_projection.proj.weight", TEXT)
+PIXTRAL = "vision_tower.transformer.layers.0.attention.q_proj.weight"
+EXPECTED = {  # a weight of `model` that is vision, one that is the projector, one that is language
+    "qwen2_vl": ("visual.patch_embed.proj.weight", "visual.merger.ln_q.weight", "language_model.norm.weight"),
+    "qwen2_5_vl": ("visual.patch_embed.proj.weight", "visual.merger.mlp.0.weight", "language_model.norm.weight"),
+    "qwen3_vl": (QWEN3[0], "visual.deepstack_merger_list.0.linear_fc1.weight", QWEN3[2]),
+    "qwen3_vl_moe": (*QWEN3[:2], "language_model.layers.0.mlp.experts.gate_up_proj"),
+    "qwen3_5": (*QWEN3[:2], "language_model.layers.0.linear_attn.in_proj_qkv.weight"),
+    "qwen3_5_moe": (*QWEN3[:2], "language_model.layers.0.mlp.shared_expert_gate.weight"),
+    "gemma3": (TOWER, "multi_modal_projector.mm_input_projection_weight", ATTENTION),
+    "gemma4": (
+        "vision_tower.patch_embedder.position_embedding_table",
+        "embed_vision.embedding_projection.weight",
+        "language_model.embed_tokens_per_layer.weight",
+    ),
+    "paligemma": (TOWER, "multi_modal_projector.linear.weight", ATTENTION),
+    "glm4v": GLM,
+    "glm46v": GLM,
+    "glm4v_moe": (*GLM[:2], "language_model.layers.1.mlp.experts.gate_up_proj"),
+    "internvl": ("vision_tower.embeddings.cls_token", "multi_modal_projector.layer_norm.weight", ATTENTION),
+    "aya_vision": LLAVA,
+    "cohere2_vision": LLAVA,
+    "ovis2": ("vision_tower.head_linear.weight", "visual_embeddings_table.weight", ATTENTION),
+    "lfm2_vl": (*LLAVA[:2], "language_model.layers.0.conv.conv.weight"),
+    "idefics3": IDEFICS,
+    "smolvlm": IDEFICS,
+    "llava": LLAVA,
+    "llava_onevision": (TOWER, "image_newline", ATTENTION),
+    "mistral3": (PIXTRAL, "multi_modal_projector.patch_merger.merging_layer.weight", ATTENTION),
+    "pixtral": (PIXTRAL, *LLAVA[1:]),
+    "deepseek_vl": ("vision_model.encoder.layers.0.mlp.fc1.weight", "aligner.linear1.weight", ATTENTION),
+    "minicpmv4_6": MINICPM,
+    "minicpmv4_7": MINICPM,
+    "kimi_k25": (
+        "vision_tower.patch_embed.proj.weight",
+        "mm_projector.in_proj.weight",
+        "language_model.layers.1.self_attn.kv_b_proj.weight",
+    ),
+    "ernie4_5_vl_moe": (
+        "vision_tower.blocks.0.attn.qkv.weight",
+        "resampler_model.spatial_linear.fc1.weight",
+        "language_model.layers.1.mlp.vision_moe.experts.gate_up_proj",
+    ),
+}
+UNADAPTED = {"gemma3": "mm_input_projection_weight", "ovis2": "visual_embeddings_table.weight"}
+"""Families whose projector has no linear layer -> its largest weight."""
+
+
+def test_every_family_is_in_the_table():
+    assert sorted([*EXPECTED, "openvla"]) == sorted(tiny.FAMILIES)
+
+
+@pytest.mark.parametrize("family", EXPECTED)
+def test_parts_are_those_of_the_structure(family):
+    model = tiny.skeleton(family)
+    names = {name: part_of(name) for name, _ in model.named_parameters()}
+    for part, name in zip(("vision", "projector", "language"), EXPECTED[family], strict=True):
+        assert names[f"model.{name}"] == part
+    inside = {id(p): "language" for p in model.get_decoder().parameters()}
+    inside |= {id(p): "vision" for p in model.get_encoder(modality="image").parameters()}
+    head = model.get_output_embeddings().weight
+    for name, p in model.named_parameters():
+        if p is head:
+            wanted = {"language"} if p is model.get_input_embeddings().weight else {"head"}
+        elif id(p) in inside:
+            wanted = {inside[id(p)]} | ({"projector"} if "merger" in name and "vit_merger" not in name else set())
+        else:
+            wanted = {"", "projector"}
+        assert names[name] in wanted, name
+    assert set(names.values()) >= {"vision", "projector", "language"}
+    assert ("" in names.values()) == (family == "gemma4") and all("audio" in n for n, part in names.items() if not part)
+
+
+@pytest.mark.parametrize("family", EXPECTED)
+def test_adapters_by_part(family):
+    model = tiny.skeleton(family)
+    for part in ("vision", "language", "projector"):
+        found = lora.target_modules(model, [part])
+        assert bool(found) == (part != "projector" or family not in UNADAPTED)
+        assert {part_of(name) for name in found} <= {part}
+
+
+@pytest.mark.parametrize("family", UNADAPTED)
+def test_a_projector_without_linear_layers_is_refused_in_one_line(family):
+    model, _ = tiny.build(family, hidden=32)
+    config = LoraConfig(rank=2, target_modules=["projector", "language"])
+    with pytest.raises(UserError) as told:
+        lora.add_adapters(model, config, seed=0)
+    wanted = (
+        f'policy.lora.target_modules: "projector" has no linear layer in a {type(model).__name__}, only weights such as model.'
+    )
+    assert str(told.value).startswith(wanted) and UNADAPTED[family] in str(told.value) and "\n" not in str(told.value)
+    assert str(told.value).endswith("which can't have adapters: use vision, language")
+    assert not any(lora.is_adapter(name) for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "gemma3", "gemma4", "internvl", "glm4v", "idefics3", "lfm2_vl", "kimi_k25"])
+def test_adapters_change_nothing_and_are_named_after_the_part(family):
+    model, _ = tiny.build(family, hidden=32, spread=0.1)
+    ids = torch.arange(20, 32)[None]
+    model.eval()
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+    parts = ["vision", "language"] + [p for p in ["projector"] if family not in UNADAPTED]
+    lora.add_adapters(model, LoraConfig(rank=2, target_modules=parts), seed=0)
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits, before)
+    adapters = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert all(lora.is_adapter(name) for name in adapters) and {part_of(name) for name in adapters} == {*parts}
