@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import PerceptionLMImageProcessor
-from transformers.models.smolvlm import processing_smolvlm
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
@@ -41,12 +40,6 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
 ONE_SIZE = ("gemma3", "paligemma", "llava", "deepseek_vl")
 VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "glm46v", "ernie4_5_vl_moe", "kimi_k25"), 28)
 VIDEOS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 32) | {"gemma4": 21}
-
-
-@pytest.fixture(autouse=True)
-def _numbers_as_words(monkeypatch):
-    """SmolVLM's processor reads a package for this, for videos alone."""
-    monkeypatch.setattr(processing_smolvlm, "num2words", str)
 
 
 def encoded(processor, limits, size=(280, 224)):

@@ -9,10 +9,10 @@ import torch
 import transformers
 from transformers.models.smolvlm import processing_smolvlm
 
-import other_families
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.loading import _reason
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.checks.parts import skeleton
@@ -82,7 +82,7 @@ def test_a_family_that_cannot_be_is_one_line(tmp_path, kind, message):
 
 
 def test_a_processor_that_lacks_a_package_names_it(tmp_path, monkeypatch):
-    model, processor = other_families.build("smolvlm", hidden=32)
+    model, processor = tiny.build("smolvlm", hidden=32)
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     monkeypatch.setattr(processing_smolvlm, "num2words", None)

@@ -13,9 +13,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
-from transformers.models.smolvlm import processing_smolvlm
 
-import other_families
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig
@@ -82,17 +80,12 @@ def test_a_sound_folder_passes_and_only_then_are_weights_read(sound, unread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [*sorted(set(other_families.BUILDERS) - {"gemma3"}), *cases.FAMILIES, "llava"])
-def test_what_transformers_saves_passes(family, tmp_path, unread, monkeypatch):
-    """Without Gemma 3, whose tiny tokenizer has names of tokens that transformers doesn't save."""
-    monkeypatch.setattr(processing_smolvlm, "num2words", str)
-    if family == "llava":
-        cases.llava(tmp_path)
-    elif family in other_families.BUILDERS:
-        for part in other_families.BUILDERS[family]():
-            part.save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", [*tiny.FAMILIES, "CLIP and Qwen2"])
+def test_what_transformers_saves_passes(family, tmp_path, unread):
+    if family in tiny.FAMILIES:
+        tiny.save(str(tmp_path), family, hidden=32)
     else:
-        tiny.save(str(tmp_path), family, hidden=32, layers=1)
+        cases.llava(tmp_path)
     VLM.check(PolicyConfig(model=str(tmp_path)))
 
 

@@ -7,7 +7,6 @@ import fnmatch
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
-from transformers.models.smolvlm import processing_smolvlm
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
@@ -27,12 +26,6 @@ UNUSED = {
 ALWAYS_PICTURES = ("paligemma",)
 """Families whose processors take no prompt without a picture."""
 PICTURES = {0: [], 1: [(56, 84)], 2: [(56, 84), (140, 70)]}
-
-
-@pytest.fixture(autouse=True)
-def _numbers_as_words(monkeypatch):
-    """SmolVLM's processor reads a package for this, for videos alone."""
-    monkeypatch.setattr(processing_smolvlm, "num2words", str)
 
 
 def encoded(processor, count):

@@ -40,7 +40,7 @@ def policy(request):
 def theirs(policy, messages, **options):
     """transformers' own processor, given the same frames with the file's rate and their numbers in the part that is shown."""
     clips = [p["video"] for m in messages for p in m["content"] if p["type"] == "video"]
-    footage = [cached_frames(clip, policy.reader.limits) for clip in clips]
+    footage = [cached_frames(clip, policy.reader.video_limits) for clip in clips]
     images = [p["image"] for m in messages for p in m["content"] if p["type"] == "image"]
     text = policy.processor.apply_chat_template([messages], tokenize=False, **options)[0]
     rates = [(f.indices[-1] - f.indices[0]) / (f.times_s[-1] - f.times_s[0]) for f in footage]  # of the files

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import pytest
 
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm import vlm as vlm_module
@@ -16,20 +14,10 @@ from mmrl.policies.vlm.vlm import VLM
 BUILDERS = ("gemma3", "glm4v", "qwen3_5", "idefics3", "smolvlm", "llava_onevision", "mistral3")
 
 
-def build(family: str, **options: Any) -> tuple[Any, Any]:
-    """(model, processor). SmolVLM's processor reads a package that writes numbers as words, for videos alone."""
-    prepare_torchvision()
-    from transformers.models.smolvlm import processing_smolvlm
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processing_smolvlm, "num2words", str)
-        return tiny.build(family, **options)
-
-
 @functools.cache
 def policy(family: str) -> VLM:
     """A policy whose weights are larger than an initialisation's, so that what a token sees shows in the probabilities."""
-    model, processor = build(family, hidden=64, spread=0.1)
+    model, processor = tiny.build(family, hidden=64, spread=0.1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vlm_module, "load", lambda *_: (model, processor))
         return VLM(PolicyConfig(model=f"tiny/{family}"))

@@ -114,9 +114,8 @@ class Seeing:
     def media(self, pictures: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         """The pictures as keyword arguments of the model."""
         processor: Any = self.vlm.processor.image_processor
-        pixels = self.vlm.reader.pixels
-        size = {"size": {**dict(processor.size), **pixels}} if pixels else {}
-        return {name: value.to(self.device) for name, value in processor(images=pictures, return_tensors="pt", **size).items()}
+        found = processor(images=pictures, return_tensors="pt", **self.vlm.reader.limits)
+        return {name: value.to(self.device) for name, value in found.items()}
 
     def read(self, seen: Observation, behind: torch.Tensor | None) -> Inputs:
         """The inputs of a pass. behind: ids after the prompts, int64 [n, M]."""

@@ -6,13 +6,13 @@ what can't be found so.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
 from mmrl.policies.batches import MicroBatch
 from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
@@ -22,7 +22,7 @@ from mmrl.policies.vlm.recurrent import share_states
 from mmrl.policies.vlm.vision import speed_up
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
-_VISION_TOKEN = re.compile(r"image|video|vision|audio|<img|</img|_img|patch", re.IGNORECASE)
+_VISION_TOKEN = re.compile(r"image|video|vision|audio|img|patch|media|<row_\d+_col|^TILE|slice(_id)?>", re.IGNORECASE)
 
 
 class Family:
@@ -32,6 +32,9 @@ class Family:
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
+    beside_each_other: tuple[str, ...] = ()
+    """Arguments in which pictures lie beside each other along the last axis, and not the first. Rollouts hold them with the last
+    axis first, like all others."""
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         """capabilities: of another model with this configuration; by default the slow way is taken until `use` is called."""
@@ -73,13 +76,21 @@ class Family:
             return None
         if not self.has_axes:
             return torch.arange(len(ids_S))[None]
-        seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
-        if not seen:
+        asked = inspect.signature(self.base.get_rope_index).parameters.keys() & encoded.keys() - {"input_ids", "attention_mask"}
+        seen = {k: encoded[k] for k in sorted(asked)}
+        if seen.keys() <= {"mm_token_type_ids"}:
             return torch.arange(len(ids_S)).expand(3, -1)
         if "second_per_grid_ts" in seen:  # in float64, as vLLM computes times: float32 rounds some to the position before
             seen["second_per_grid_ts"] = torch.as_tensor(seen["second_per_grid_ts"]).double()
-        types = encoded["mm_token_type_ids"]
-        return after_media(self.base.get_rope_index(ids_S[None], mm_token_type_ids=types, **seen)[0][:, 0], types[0])
+        return self.after_media(self.base.get_rope_index(ids_S[None], **seen)[0][:, 0], encoded["mm_token_type_ids"][0])
+
+    def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
+        """Positions after a picture or video continue behind its largest position on any axis: Wang et al. 2024, Qwen2-VL,
+        section 2.1. transformers 5.3 to 5.19 leaves the time axis out, so that text overlaps the frames of a long video."""
+        positions = positions.clone()
+        for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
+            positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()
+        return positions
 
     @property
     def has_axes(self) -> bool:
@@ -91,21 +102,9 @@ class Family:
         """The model without its output head."""
         return self.model.base_model if self.model.base_model is not self.model else self.model.model
 
-    def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
-        """`policy.min_pixels` and `max_pixels` as the image processor's `size`; empty for its own."""
-        if low or high:
-            kind = self.model.config.model_type
-            raise UserError(f"policy.min_pixels, max_pixels: the processor of a {kind} model has no such limits: leave them out")
-        return {}
-
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         """(width, height) of each image as the model sees it, in pixels; empty if unknown."""
         return ()
-
-    @property
-    def frame_factor(self) -> int:
-        """Width and height of a video's frames are multiples of this. Raises UserError if the family has no videos."""
-        raise UserError(f"a {self.model.config.model_type} model can't be shown videos here: use one of the Qwen-VL families")
 
     @property
     def action_end(self) -> int:
@@ -141,7 +140,7 @@ class Family:
             position_ids=positions if self.has_axes else positions[0],
             past_key_values=cache,
             use_cache=cache is not None,
-            **media,
+            **self.with_media(media),
         ).last_hidden_state
         return found
 
@@ -182,7 +181,7 @@ class Family:
             use_cache=False,
             logits_to_keep=kept,
             output_hidden_states=at_Q is not None,
-            **micro.media,
+            **self.with_media(micro.media),
         )
         states = None if at_Q is None else output.hidden_states[-1].flatten(0, 1).index_select(0, at_Q)
         return output.logits[row_L, index_L], torch.nn.Identity(), states
@@ -200,10 +199,13 @@ class Family:
             return self.head(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
         if not cache.get_seq_length():
             self.forget_positions()
-        found: torch.Tensor = self.model(
-            input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **media
-        ).logits[:, -1]
+        given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1, **self.with_media(media)}
+        found: torch.Tensor = self.model(input_ids=ids_NS, attention_mask=mask, **given).logits[:, -1]
         return found
+
+    def with_media(self, media: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Media as rollouts hold them <-> as the model takes them."""
+        return {k: v.transpose(0, -1) if k in self.beside_each_other else v for k, v in media.items()}
 
     def forget_positions(self) -> None:
         """Clear the offset that models with M-RoPE store from the last prompt with images."""
@@ -221,35 +223,28 @@ class PaliGemma(Family):
     has_turns = False
 
 
+class MiniCPM(Family):
+    """MiniCPM-V: the patches of all pictures are one wide picture."""
+
+    beside_each_other = ("pixel_values", "pixel_values_videos")
+
+    def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
+        """A picture and its slices lie on one canvas, as the model places them."""
+        return positions
+
+
 class QwenVL(Family):
-    """The families of Qwen: their vision tower, and processors with limits of pixels."""
+    """The families of Qwen: their vision tower."""
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         super().__init__(model, processor, capabilities)
         speed_up(model.model.visual)
-
-    def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
-        return {k: v for k, v in (("shortest_edge", low), ("longest_edge", high)) if v}
-
-    @property
-    def frame_factor(self) -> int:
-        vision = self.model.config.vision_config
-        return int(vision.patch_size * vision.spatial_merge_size)
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         patch = self.model.config.vision_config.patch_size
         return (
             tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
         )
-
-
-def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
-    """Positions after a picture or video continue behind its largest position on any axis: Wang et al. 2024, Qwen2-VL, section
-    2.1. transformers 5.3 to 5.19 leaves the time axis out, so that text overlaps the frames of a long video."""
-    positions = positions.clone()
-    for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
-        positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()
-    return positions
 
 
 class Qwen3VL(QwenVL):
@@ -310,6 +305,8 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen3_5": Qwen3VL,
     "qwen3_5_moe": Qwen3VL,
     "paligemma": PaliGemma,
+    "minicpmv4_6": MiniCPM,
+    "minicpmv4_7": MiniCPM,
 }
 
 

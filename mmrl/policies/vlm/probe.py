@@ -32,7 +32,7 @@ order."""
 CONTRAST = 5.0
 """The planted fault differs at least so many times more than a packed row."""
 LAYERS = 8
-"""Of deeper models the first layers are tried, as many as it takes to have one of each kind, and at least two."""
+"""Of deeper models the first layers are tried, as many as it takes to have one of each kind and a layer behind it."""
 COMPLETIONS, LENGTH = 3, 5
 
 
@@ -124,7 +124,9 @@ def _separate(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor
     media = {k: torch.cat([v] * G).to(device) for k, v in trial.counted.media.items()}
     family.forget_positions()
     with _first_layer(family.model) as seen:
-        output = family.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **media, **types)
+        output = family.model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **family.with_media(media), **types
+        )
         logits = output.logits[:, P - 1 : -1]
         (gradient,) = torch.autograd.grad(_loss(_logprobs(logits, trial.ids_GC)), seen)
     return logits.detach(), torch.cat([gradient[:, :P].sum(0), gradient[:, P:].flatten(0, 1)])
@@ -246,10 +248,12 @@ def _first_layer(model: Any) -> Iterator[list[torch.Tensor]]:
 def _shallow(model: Any) -> Iterator[None]:
     """Run the first layers alone, one of each kind at least, if there are many."""
     config = decoder_of(model).config
-    whole, kinds = config.num_hidden_layers, getattr(config, "layer_types", None) or ()
+    whole, dense = config.num_hidden_layers, getattr(config, "first_k_dense_replace", None) or 0
+    kinds = [getattr(config, name, None) or () for name in ("layer_types", "mlp_layer_types")]
     try:
         if whole > LAYERS:
-            config.num_hidden_layers = max([2, *(kinds.index(kind) + 1 for kind in kinds)])
+            needed = max([2, dense, *(types.index(kind) for types in kinds for kind in types)]) + 2
+            config.num_hidden_layers = min(needed, whole)
         yield
     finally:
         config.num_hidden_layers = whole

@@ -19,6 +19,7 @@ from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.limits import video_factor
 
 SECONDS = "second_per_grid_ts"
 """An output of processors that is used for positions alone."""
@@ -54,15 +55,15 @@ class PromptProcessor:
     def __init__(
         self,
         family: Family,
-        pixels: Mapping[str, int],
+        limits: Mapping[str, Any],
         eos: frozenset[int],
         video: VideoConfig = VideoConfig(),
         frame: CoordinateFormat | None = None,
     ) -> None:
-        """pixels: limits of the image processor, none if empty; eos: the ids that end a turn; video: limits of videos; frame: the
-        format in which the model writes coordinates, None if nobody knows."""
+        """limits: keyword arguments of the image processor, see `limits.pixel_limits`; eos: the ids that end a turn; video: limits
+        of videos; frame: the format in which the model writes coordinates, None if nobody knows."""
         self.frame = frame
-        self.family, self.pixels, self.eos, self.video = family, pixels, eos, video
+        self.family, self.limits, self.eos, self.video = family, limits, eos, video
         self.processor = family.processor
         self.tokenizer = self.processor.tokenizer
         self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(family.banned_ids())) if t)
@@ -151,8 +152,9 @@ class PromptProcessor:
     def _read_types(
         self, encoded: Mapping[str, torch.Tensor], per_token: Collection[str], positions: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """The types that the forward pass reads: a model with M-RoPE needs them for its positions alone."""
-        return {} if positions is not None and self.family.has_axes else {k: encoded[k][0] for k in sorted(per_token)}
+        """The types that the forward pass reads: a model with M-RoPE needs `mm_token_type_ids` for its positions alone."""
+        unread = {"mm_token_type_ids"} if positions is not None and self.family.has_axes else set()
+        return {k: encoded[k][0] for k in sorted(set(per_token) - unread)}
 
     def _types(
         self, inputs: PromptInputs, answered: int, following: Mapping[str, torch.Tensor], length: int
@@ -194,7 +196,7 @@ class PromptProcessor:
         self, where: str, messages: Sequence[Mapping[str, Any]], images: Sequence[Any], videos: Sequence[VideoFrames]
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a conversation, with the head of the next answer."""
-        size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
+        limits = {"images_kwargs": dict(self.limits)} if self.limits and images else {}
         try:
             if videos:  # their times are passed separately, which the template can't do
                 text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
@@ -205,21 +207,21 @@ class PromptProcessor:
                 return_dict=True,
                 return_tensors="pt",
                 add_generation_prompt=True,
-                processor_kwargs={"images_kwargs": size} if size else {},
+                processor_kwargs=limits,
             )
         except UserError:
             raise
         except Exception as err:
             raise _unfit(where, err) from err
-        return _tensors(encoded)
+        return self._tensors(encoded)
 
     def _encode_text(
         self, where: str, text: str, images: Sequence[Any], videos: Sequence[VideoFrames] = ()
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a text after the chat template, with these pictures and videos in it."""
         options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
-        if images and self.pixels:
-            options["images_kwargs"] = {"size": {**dict(self.processor.image_processor.size), **self.pixels}}
+        if images and self.limits:
+            options["images_kwargs"] = dict(self.limits)
         if videos:
             options["videos"] = [_channels_first(v) for v in videos]
             options["videos_kwargs"] = {
@@ -233,7 +235,12 @@ class PromptProcessor:
             encoded = self.processor(text=[text], images=[list(images)] if images else None, return_tensors="pt", **options)
         except Exception as err:
             raise _unfit(where, err) from err
-        return _tensors(encoded)
+        return self._tensors(encoded)
+
+    def _tensors(self, encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """The outputs of the processor that the model takes."""
+        kept = {k: v for k, v in encoded.items() if k not in ("attention_mask", "labels")}  # PaliGemma's makes labels
+        return self.family.with_media(kept)
 
     def _loaded(
         self, where: str, messages: Sequence[Mapping[str, Any]]
@@ -247,7 +254,7 @@ class PromptProcessor:
                 images.append(load_image(p["image"]))
                 return {"type": "image", "image": images[-1]}
             if p["type"] == "video":
-                videos.append(cached_frames(p["video"], self.limits))
+                videos.append(cached_frames(p["video"], self.video_limits))
                 return {"type": "video", "video": videos[-1].frames_THWC}
             if p["type"] != "text":
                 raise UserError(f"a message part of type {p['type']!r} can't be shown to a model: use text, image and video")
@@ -260,13 +267,13 @@ class PromptProcessor:
             return [{**m, "content": parts(m["content"])} for m in messages], images, videos
 
     @functools.cached_property
-    def limits(self) -> VideoLimits:
+    def video_limits(self) -> VideoLimits:
         """Limits on the frames of a video."""
         video = self.video
         return VideoLimits(
             fps=video.fps,
             max_frames=video.max_frames,
-            factor=self.family.frame_factor,
+            factor=video_factor(self.processor),
             max_pixels=video.max_pixels,
             total_pixels=video.total_pixels,
         )
@@ -313,11 +320,6 @@ def _padded(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         joined[(slice(start, start + len(v)), *(slice(size) for size in v.shape[1:]))] = v
         start += len(v)
     return joined
-
-
-def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The outputs of a processor that the model takes."""
-    return {k: v for k, v in encoded.items() if k not in ("attention_mask", "labels")}  # PaliGemma's makes labels
 
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:

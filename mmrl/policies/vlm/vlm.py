@@ -25,6 +25,7 @@ from mmrl.policies.vlm import loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.families import Family, family_of
+from mmrl.policies.vlm.limits import pixel_limits
 from mmrl.policies.vlm.loading import load
 from mmrl.policies.vlm.packed_rows import additive
 from mmrl.policies.vlm.probe import probe
@@ -64,7 +65,7 @@ class VLM(Policy):
         self.family: Family = family_of(self.model, self.processor)
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
-        limits = self.family.pixel_limits(config.min_pixels, config.max_pixels)
+        limits = pixel_limits(self.processor, config.min_pixels, config.max_pixels)
         frame = format_of(self.model.config.model_type, config.frame)
         self.reader = PromptProcessor(self.family, limits, self.eos, config.video, frame)
         # other generation settings of a checkpoint are ignored; transformers may refuse to save them

@@ -45,7 +45,8 @@ def kimi_k25(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 
 
 def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    """ERNIE 4.5 VL: pictures of any shape; words and pictures have experts of their own in all layers but the first.
+    """ERNIE 4.5 VL: pictures of any shape; words and pictures have experts of their own in all layers but the
+    last, and not the first as in full-size ones, so that two layers show them.
     Times are not drawn on the frames of videos, which takes a font that comes with a checkpoint."""
     kinds = ("image", "video")
     named = {f"{kind}_token": f"<|{kind.upper()}_PLACEHOLDER|>" for kind in kinds}
@@ -55,6 +56,7 @@ def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoin
     side = half * 3 // 8
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [side, side, half - 2 * side]}
     experts = {"moe_intermediate_size": [hidden, hidden // 2], "moe_k": 2, "moe_num_experts": 4, "moe_num_shared_experts": 1}
+    experts["mlp_layer_types"] = [*["sparse"] * (layers - 1), "dense"]
     config = hf.Ernie4_5_VLMoeConfig(
         text_config=text("ernie4_5_vl_moe_text", tokenizer, hidden, layers, rope_parameters=rope, **experts),
         vision_config={
