@@ -9,7 +9,7 @@ from transformers import PerceptionLMImageProcessor
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.policy import SMOKE_PIXELS
-from mmrl.policies.names import TINY_OF_ONE_SIZE
+from mmrl.policies.names import LIMITED as SMALL
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.limits import pixel_limits, video_factor
 
@@ -74,7 +74,7 @@ def test_a_limit_leaves_fewer_tokens_and_the_model_reads_them(family):
     assert pixel_limits(processor, None, None) == {}
 
 
-@pytest.mark.parametrize("family", [f for f in tiny.FAMILIES if f not in TINY_OF_ONE_SIZE])
+@pytest.mark.parametrize("family", SMALL)
 def test_a_smoke_run_sets_limits_that_can_be_kept(family):
     assert pixel_limits(tiny.build(family, hidden=32)[1], 3136, SMOKE_PIXELS)
 
