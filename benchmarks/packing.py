@@ -4,9 +4,9 @@
                                  [--device cuda --dtype bfloat16]
 
 For each family: forward and backward of one group's GRPO update in both layouts; the greatest difference of logprobs and the
-relative difference of gradients, against the model's own forward pass; sampling of the group from one prompt, and from as many
-copies of it. A picture of 448 x 448 pixels has 256 tokens in Qwen2.5-VL; families whose tiny checkpoints have pictures of fewer
-tokens are shown several, up to about as many tokens. Prints one JSON object.
+relative difference of gradients, against the model's own forward pass; what a forward keeps for the backward pass; sampling of
+the group from one prompt, and from as many copies of it. A picture of 448 x 448 pixels has 256 tokens in Qwen2.5-VL; families
+whose tiny checkpoints have pictures of fewer tokens are shown several, up to about as many tokens. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -81,6 +81,23 @@ def update(policy: VLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, float
     return values[owner.argsort(stable=True)], gradient, seconds
 
 
+def saved_mb(policy: VLM, batch: Batch) -> float:
+    """MB of all tensors but weights that a forward pass keeps for the backward pass."""
+    weights = {p.untyped_storage().data_ptr() for _, p in policy.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+        held = [policy.logprobs(micro, 1.0) for micro in batch.micro]
+        del held
+    return sum(kept.values()) / 2**20
+
+
 def synchronise(policy: VLM) -> None:
     if policy.device.type == "cuda":
         torch.cuda.synchronize()
@@ -109,10 +126,15 @@ def compare(family: str, args: argparse.Namespace) -> dict[str, Any]:
         if run:  # the first warms up
             for name, value in zip(seconds, (a[2], b[2], *sampled), strict=True):
                 seconds[name].append(value)
+    saved = {"alone": saved_mb(policy, alone)}
+    policy.family.use(can)
+    saved["shared"] = saved_mb(policy, shared)
     medians = {k: statistics.median(v) for k, v in seconds.items()}
     return {
         "update_ratio": round(medians["alone"] / medians["shared"], 2),
         "sampling_ratio": round(medians["sampled_alone"] / medians["sampled_shared"], 2),
+        "saved_ratio": round(saved["alone"] / saved["shared"], 2),
+        "saved_mb": {k: round(v, 1) for k, v in saved.items()},
         "logprob_difference": float(f"{(a[0] - b[0]).abs().max().item():.2g}"),
         "gradient_difference": float(f"{((a[1] - b[1]).norm() / b[1].norm()).item():.2g}"),
         "median_s": {k: round(v, 4) for k, v in medians.items()},

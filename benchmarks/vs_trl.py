@@ -8,7 +8,7 @@ Each system runs in a separate process; steps alternate, so that drift of the ma
 images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update. Every
 completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models, prompts, group
 sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. `--family` takes another family's
-tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, up to about as many
+tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, about as many
 tokens. Prints one JSON object.
 """
 

@@ -29,6 +29,9 @@ BOUNDS = {torch.float32: 1e-5, torch.float64: 1e-8, torch.bfloat16: 0.05, torch.
 """Greatest difference of a log-probability, relative to 1 and the largest log-probability, and of the gradients relative to their
 norm. A number of bfloat16 has 8 bits: log-probabilities of about 10 differ by several hundredths if sums are taken in another
 order."""
+ROUNDING = 4.0
+"""Or so many times as much as the model's own results move by a single rounding at the first layer: deep and badly conditioned
+models, such as Gemma 4, enlarge it. Every layer rounds, so there are more of them than one."""
 CONTRAST = 5.0
 """The planted fault differs at least so many times more than a packed row."""
 LAYERS = 8
@@ -80,16 +83,17 @@ def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], Promp
     tried = replace(tried, head=_head(family, trial, logits))
     family.use(tried)
     found, own_gradient = _packed(family, trial)
-    slope = ((own_gradient - gradient).norm() / gradient.norm()).item()
-    gap = _gap(found, wanted)
+    slope, gap = _slope(own_gradient, gradient), _gap(found, wanted)
+    if max(gap, slope) > bound:
+        bound = max(bound, ROUNDING * _rounding(family, trial, wanted, gradient))
     _check(gap, bound, "log-probabilities of a packed row")
     _check(slope, bound, "gradients of a packed row")
-    seen_by_others = _logprobs(
-        _separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))[0].view(logits.shape), trial.ids_GC
-    )
-    if (fault := _gap(seen_by_others, wanted)) < CONTRAST * gap:
+    seeing, seeing_gradient = _separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))
+    fault, fault_slope = _gap(_logprobs(seeing.view(logits.shape), trial.ids_GC), wanted), _slope(seeing_gradient, gradient)
+    if fault < CONTRAST * gap or fault_slope < CONTRAST * slope:
         raise _Differs(
-            f"completions that see each other change its log-probabilities by {fault:.1e} alone, so that nothing shows"
+            f"completions that see each other change its log-probabilities by {fault:.1e} and its gradients by {fault_slope:.1e} "
+            "alone, so that nothing shows"
         )
     _check(_gap(_stepped(family, [trial]), logits[:1, 1]), bound, "logits of a step with a cache")
     second = _separate(family, other)[0]
@@ -106,6 +110,16 @@ def _gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return ((found - wanted).abs().max() / (1 + wanted.abs().max())).item()
 
 
+def _slope(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return ((found - wanted).norm() / wanted.norm()).item()
+
+
+def _rounding(family: Family, trial: _Trial, wanted: torch.Tensor, gradient: torch.Tensor) -> float:
+    """How far the model's own results move if each number that enters the first layer is rounded another way."""
+    logits, slope = _separate(family, trial, nudged=True)
+    return max(_gap(_logprobs(logits, trial.ids_GC), wanted), _slope(slope, gradient))
+
+
 def _trial(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], text: str) -> _Trial:
     from PIL import Image
 
@@ -119,19 +133,20 @@ def _trial(family: Family, tried: Capabilities, encode: Callable[[Prompt], Promp
     return _Trial(counted, encode(prompt), allowed[drawn].to(family.model.device))
 
 
-def _separate(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
-    """(logits [G, C, V], gradient at the first layer [P + G * C, H]) of the model's own forward, a completion a row."""
+def _separate(family: Family, trial: _Trial, nudged: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(logits [G, C, V], gradient at the first layer [P + G * C, H]) of the model's own forward, a completion a row. nudged: see
+    `_first_layer`."""
     (G, C), P, device = trial.ids_GC.shape, len(trial.counted.ids), trial.ids_GC.device
     ids = torch.cat([trial.counted.ids.to(device).expand(G, -1), trial.ids_GC], 1)
     types = {k: _typed(family, v.to(device).expand(G, -1), C) for k, v in trial.counted.token_types.items()}
     media = {k: torch.cat([v] * G).to(device) for k, v in trial.counted.media.items()}
     family.forget_positions()
-    with _first_layer(family.model) as seen:
+    with _first_layer(family.model, nudged) as seen:
         output = family.model(
             input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **family.with_media(media), **types
         )
         logits = output.logits[:, P - 1 : -1]
-        (gradient,) = torch.autograd.grad(_loss(_logprobs(logits, trial.ids_GC)), seen)
+        (gradient,) = torch.autograd.grad((_logprobs(logits, trial.ids_GC) * _weights(trial.ids_GC)).sum(), seen)
     return logits.detach(), torch.cat([gradient[:, :P].sum(0), gradient[:, P:].flatten(0, 1)])
 
 
@@ -140,7 +155,7 @@ def _packed(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
     with _first_layer(family.model) as seen:
         hidden, before_GC = _packed_hidden(family, trial)
         logprobs = _logprobs(family.head(hidden[before_GC]), trial.ids_GC)
-        (gradient,) = torch.autograd.grad(_loss(logprobs), seen)
+        (gradient,) = torch.autograd.grad((logprobs * _weights(trial.ids_GC)).sum(), seen)
     return logprobs.detach(), gradient[0]
 
 
@@ -171,8 +186,9 @@ def _logprobs(logits_GCV: torch.Tensor, ids_GC: torch.Tensor) -> torch.Tensor:
     return logits_GCV.float().log_softmax(-1).gather(-1, ids_GC[..., None])[..., 0]
 
 
-def _loss(logprobs_GC: torch.Tensor) -> torch.Tensor:
-    return (logprobs_GC * torch.linspace(-1, 1.5, logprobs_GC.numel(), device=logprobs_GC.device).view_as(logprobs_GC)).sum()
+def _weights(ids_GC: torch.Tensor) -> torch.Tensor:
+    """Weights of the tokens' log-probabilities in a loss."""
+    return torch.linspace(-1, 1.5, ids_GC.numel(), device=ids_GC.device).view(ids_GC.shape)
 
 
 @torch.no_grad()
@@ -231,13 +247,18 @@ def decoder_of(model: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _first_layer(model: Any) -> Iterator[list[torch.Tensor]]:
-    """The hidden states that enter the decoder's first layer in the pass inside, as a leaf whose gradient can be asked for."""
+def _first_layer(model: Any, nudged: bool = False) -> Iterator[list[torch.Tensor]]:
+    """The hidden states that enter the decoder's first layer in the pass inside, as a leaf whose gradient can be asked for.
+    nudged: each of them is changed by as much as one rounding."""
     seen: list[torch.Tensor] = []
 
     def leaf(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hidden = args[0] if args else kwargs["hidden_states"]
-        seen.append(hidden.detach().requires_grad_())
+        start = hidden.detach()
+        if nudged:
+            signs = torch.arange(start.numel(), device=start.device).double().mul(0.7).sin().sign().view_as(start)
+            start = start * (1 + torch.finfo(start.dtype).eps * signs).to(start.dtype)
+        seen.append(start.requires_grad_())
         return ((seen[0], *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": seen[0]})
 
     hook = decoder_of(model).layers[0].register_forward_pre_hook(leaf, with_kwargs=True)
