@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.api.media.clips import VideoFrames
 from mmrl.api.specs import FamilySpec
+from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import packed_rows, plugin_families, tiny
 from mmrl.policies.vlm.families import Family, class_of
@@ -147,3 +150,23 @@ def test_bad_input_is_one_line(options, message):
     with pytest.raises(UserError, match=message) as told:
         check_policy(**options)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("family", ["glm4v", "glm46v", "qwen3_vl", "minicpmv4_6"])
+def test_pictures_and_videos_are_read_in_one_pass(family):
+    """As each alone: of prompts beside each other, and in one prompt, whatever comes first."""
+    vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=2"))
+    frames = (torch.rand(4, 64, 64, 3, generator=torch.Generator().manual_seed(0)) * 255).byte().numpy()
+    clip = {"type": "video", "video": VideoFrames(frames_THWC=frames, times_s=(0.0, 0.5, 1.0, 1.5), duration_s=2.0)}
+    shown, text = {"type": "image", "image": cases.picture(1)}, {"type": "text", "text": "What?"}
+
+    def found(*orders):
+        prompts = [Prompt(id=str(n), messages=[{"role": "user", "content": parts}]) for n, parts in enumerate(orders)]
+        made = [cases.rollouts(vlm, [prompt], group=2)[:2] for prompt in prompts]
+        rollouts = [replace(r, group=g) for g, group in enumerate(made) for r in group]
+        return policies._update(vlm, rollouts, shared=True)[0]
+
+    alone = [found([clip, text]), found([shown, text]), found([clip, shown, text]), found([shown, clip, text])]
+    together = found([clip, text], [shown, text], [clip, shown, text], [shown, clip, text])
+    assert (together - torch.cat(alone)).abs().max() < 1e-5
+    assert (alone[2] - alone[3]).abs().max() > 1e-5

@@ -215,6 +215,10 @@ class Family:
         """Media as rollouts hold them <-> as the model takes them."""
         return {k: v.transpose(0, -1) if k in self.beside_each_other else v for k, v in media.items()}
 
+    def arranged(self, encoded: dict[str, torch.Tensor], ids_S: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The processor's tensors for prompts whose positions are given, as the model can read them."""
+        return encoded
+
     def forget_positions(self) -> None:
         """Clear the offset that models with M-RoPE store from the last prompt with images."""
         for module in (self.model, self.model.base_model, getattr(self.model, "model", None)):
@@ -229,6 +233,38 @@ class PaliGemma(Family):
 
     completion_type = 1
     has_turns = False
+
+
+class GLM(Family):
+    """GLM-V: frames of videos have the token of pictures. transformers 5.19 looks for the features of all of them among the
+    pictures', so that a video and a picture can't be in one pass: each frame is given to it as a picture."""
+
+    def arranged(self, encoded: dict[str, torch.Tensor], ids_S: torch.Tensor) -> dict[str, torch.Tensor]:
+        if "pixel_values_videos" not in encoded:
+            return encoded
+        config, found = self.model.config, dict(encoded)
+        grids_V3, patches = found.pop("video_grid_thw"), found.pop("pixel_values_videos")
+        clips = [
+            (clip, torch.tensor([[1, *grid[1:]]]).expand(grid[0], 3))
+            for clip, grid in zip(patches.split(grids_V3.prod(-1).tolist()), grids_V3.tolist(), strict=True)
+        ]
+        pictures = [
+            (picture, grid[None])
+            for picture, grid in zip(
+                found["pixel_values"].split(found["image_grid_thw"].prod(-1).tolist()), found["image_grid_thw"], strict=True
+            )
+        ] if "pixel_values" in found else []  # fmt: skip
+        begins, clip_begins = config.image_start_token_id, config.video_start_token_id
+        shown, inside = [], False
+        for token in ids_S[torch.isin(ids_S, torch.tensor([begins, clip_begins, config.video_end_token_id]))].tolist():
+            if token == clip_begins:
+                shown.append(clips.pop(0))
+            elif token == begins and not inside:
+                shown.append(pictures.pop(0))
+            inside = token == clip_begins or (inside and token != config.video_end_token_id)
+        found["pixel_values"] = torch.cat([patches for patches, _ in shown])
+        found["image_grid_thw"] = torch.cat([grids for _, grids in shown])
+        return found
 
 
 class Gemma4(Family):
@@ -321,6 +357,9 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen3_5": Qwen3VL,
     "qwen3_5_moe": Qwen3VL,
     "paligemma": PaliGemma,
+    "glm4v": GLM,
+    "glm4v_moe": GLM,
+    "glm46v": GLM,
     "gemma4": Gemma4,
     "kimi_k25": KimiK25,
     "minicpmv4_6": MiniCPM,

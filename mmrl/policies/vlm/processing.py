@@ -89,6 +89,7 @@ class PromptProcessor:
         encoded = self._encode_prompt(where, messages, images, videos)
         ids = encoded.pop("input_ids")[0]
         positions = self.family.positions(ids, encoded)
+        encoded = encoded if positions is None else self.family.arranged(encoded, ids)
         per_token = _per_token(encoded, len(ids))
         return PromptInputs(
             ids=ids,
@@ -128,6 +129,7 @@ class PromptProcessor:
             assert own is not None
             steps = torch.arange(len(answered)).expand(len(positions), -1) + start
             positions = torch.cat([positions, steps, own + start + len(answered)], 1)
+            encoded = self.family.arranged(encoded, ids)
         per_token = _per_token(encoded, len(ids))
         shown = {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}
         if not can_join([inputs.media, shown]):

@@ -35,11 +35,10 @@ def glm4v_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 def _checkpoint(name: str, language: str, reader: str, hidden: int, layers: int, words: Sequence[str], **more: Any) -> Checkpoint:
     """name, reader: those of the model's and the processors' classes in transformers, without an ending."""
     tokenizer = make_tokenizer(words, special=list(ENDS.values()), named=NAMED)
-    pairs = hidden // HEADS // (2 if language == "glm4v_moe_text" else 1) // 2  # that turn; each head's half in GLM-4.5V
+    pairs = hidden // HEADS // 2 // 2  # that turn: half of each head
     side = max(pairs * 3 // 8, 1)
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [pairs - 2 * side, side, side]}
-    if language == "glm4v_moe_text":
-        rope["partial_rotary_factor"] = 0.5
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    rope["mrope_section"] = [pairs - 2 * side, side, side]
     config = getattr(hf, f"{name}Config")(
         text_config=text(language, tokenizer, hidden, layers, rope_parameters=rope, **more),
         vision_config={
