@@ -15,7 +15,7 @@ from torch import nn
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.simulators.types import ActionSpec, Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
@@ -23,7 +23,7 @@ from mmrl.policies.acting.heads import Head, Tokens
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
-from mmrl.policies.acting.units import Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
+from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
 from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs
 from mmrl.policies.policy import Policy
 
@@ -143,14 +143,16 @@ class ActingPolicy(Policy):
             return state
         return self.statistics.state.normalize(state)
 
-    def simulated(self, actions: torch.Tensor) -> torch.Tensor:
-        """The policy's own numbers [..., A] -> the simulator's, in [-1, 1]."""
+    def simulated(self, actions: torch.Tensor, seen: Observation | None = None) -> torch.Tensor:
+        """The policy's own numbers [..., A] -> the simulator's, in [-1, 1]. seen: the n observations in which chunks [n, K, A]
+        were chosen, for a policy whose numbers are relative to the robot's state."""
         if self.statistics is None:
             return actions.clamp(-1, 1)
         return self._units().simulated(self.statistics.action.unnormalize(actions))
 
-    def in_own_terms(self, actions: torch.Tensor, physical: bool = False) -> torch.Tensor:
-        """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead."""
+    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | None = None) -> torch.Tensor:
+        """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead.
+        track: the episode at whose T steps the chunks [T, C, A] begin."""
         if self.statistics is None:
             if physical:
                 raise UserError(
@@ -178,7 +180,7 @@ class ActingPolicy(Policy):
         values = None
         if critic is not None:
             values = critic.of(states if critic.backbone is None else critic.backbone.states_of(seen, draw))
-        return ActionSample(actions_nKA=self.simulated(actions), choices=choices, logprobs_nKC=logprobs, values_nU=values)
+        return ActionSample(actions_nKA=self.simulated(actions, seen), choices=choices, logprobs_nKC=logprobs, values_nU=values)
 
     def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
@@ -199,13 +201,14 @@ class ActingPolicy(Policy):
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
         """A demonstration with one action per call -> chunks in the policy's representation: at each step the next `ahead`
         actions; the last one is repeated after the end of the episode. physical: see `in_own_terms`."""
-        actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical)
+        actions_TA = track.choices[:, 0].to(self.device)
         count = len(actions_TA)
         later = torch.arange(count)[:, None] + torch.arange(self.ahead)
         valid_TK = (later[:, : self.chunk] < count).to(self.device)
+        chunks_TCA = actions_TA[later.clamp_max(count - 1).to(self.device)]
         return replace(
             track,
-            choices=self.head.choices_of(actions_TA[later.clamp_max(count - 1).to(self.device)]),
+            choices=self.head.choices_of(self.in_own_terms(chunks_TCA, physical, track)),
             logprobs_TKC=torch.full((count, self.chunk, self.head.slots), torch.nan, device=self.device),
             valid_TK=valid_TK,
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
@@ -229,15 +232,19 @@ class ActingPolicy(Policy):
                 f"{self.dims}: make them equal"
             )
         if self.statistics is not None:
-            units = simulator_units(f"task {task!r}: simulator {spec.id!r}", action, self.gripper)
-            if units.gripper is not None:
-                check_range(self.statistics.action, units.gripper, self.gripper)
-            if self.units not in (None, units):
-                raise UserError(
-                    f"task {task!r}: an action of simulator {spec.id!r} has units {list(units.sizes)}, and that of another task "
-                    "has others: a policy with statistics takes tasks of equal units"
-                )
-            self.units = units
+            self._fit_units(f"task {task!r}", spec.id, action, self.statistics.action)
+
+    def _fit_units(self, task: str, simulator: str, action: ActionSpec, own: Normalizer) -> None:
+        """Set `units`. own: statistics of the policy's actions."""
+        units = simulator_units(f"{task}: simulator {simulator!r}", action, self.gripper)
+        if units.gripper is not None:
+            check_range(own, units.gripper, self.gripper)
+        if self.units not in (None, units):
+            raise UserError(
+                f"{task}: an action of simulator {simulator!r} has units {list(units.sizes)}, and that of another task has "
+                "others: a policy with statistics takes tasks of equal units"
+            )
+        self.units = units
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
