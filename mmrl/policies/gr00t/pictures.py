@@ -76,7 +76,7 @@ def framing(settings: Mapping[str, Any]) -> Framing:
             raise UserError(f"processor_config.json: {name} = {value!r:.60} must be pixels, from 1 to 4096")
     if share is None:
         share = crop[0] / target[0] if crop is not None else 1.0
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not share > 0:
         raise UserError(f"processor_config.json: crop_fraction = {share!r:.60} must be a share of a side, above 0 and at most 1")
     return Framing(
         way="area" if settings.get("use_albumentations") else "bicubic",
