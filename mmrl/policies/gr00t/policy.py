@@ -109,8 +109,8 @@ class Gr00t(ActingPolicy):
         """embodiment: which of the checkpoint's; the only one with statistics if empty. dims: numbers of an action. chunk:
         actions of a call, the first of those that the network predicts. state: numbers of the robot's state; None: as the
         embodiment has, or none. steps, noise_level, noisy: see `Chains`. cameras: the simulator's, in the order of the
-        embodiment's; those of its names when empty. processor: a folder or hub name of its Qwen3-VL, where neither the checkpoint nor its config.json names
-        one that is there. statistics: a file with those of other data, or "none": the policy's numbers are the simulator's.
+        embodiment's; those of its names when empty. processor: a folder or hub name of its Qwen3-VL, in place of the one that
+        config.json names. statistics: a file with those of other data, or "none": the policy's numbers are the simulator's.
         statistics_key, statistics_kind: see `units.load_statistics`. gripper: a key of `units.GRIPPERS`."""
         _check(chunk, dims, state, steps, noise_level, noisy)
         options.check_texts("cameras", cameras)

@@ -22,8 +22,8 @@ class Reader:
     """Prepares observations as the checkpoint was trained with them."""
 
     def __init__(self, processor: Any, settings: Mapping[str, Any], embodiment: Embodiment, cameras: Sequence[str]) -> None:
-        """processor: of the Qwen3-VL. settings: `processor_kwargs` of processor_config.json. cameras: the simulator's, in the order
-        of the embodiment's; empty: those of its names."""
+        """processor: of the Qwen3-VL. settings: `processor_kwargs` of processor_config.json. cameras: the simulator's, in the
+        order of the embodiment's; empty: those of its names."""
         self.processor, self.embodiment, self.cameras = processor, embodiment, list(cameras)
         self.framing, self.plain_text = framing(settings), bool(settings.get("formalize_language", True))
         self._read: dict[tuple[str, Sizes], list[int]] = {}
