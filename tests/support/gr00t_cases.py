@@ -6,12 +6,15 @@ import json
 
 import torch
 
-from mmrl.api.simulators.types import Observation
+from mmrl.api.simulators.types import ActionSpec, Observation
+from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.gr00t.policy import Gr00t
 from pi0_cases import moved
 
 MODEL = "tiny:gr00t:hidden=32,layers=2,chunk=5"
+SPEC = SimulatorSpec(id="some/arm", target="-:-", action=ActionSpec(dims=4, gripper=3, units=(0.5, 2.0, 4.0, 1.0)))
+"""That of the first robot of `two_robots`."""
 SETTINGS = {
     **{"clip_outliers": True, "formalize_language": True, "image_target_size": [64, 64], "image_crop_size": [58, 58]},
     **{"shortest_image_edge": None, "crop_fraction": None, "use_albumentations": False, "letter_box_transform": False},
@@ -89,3 +92,15 @@ def published(folder, embodiments, settings=(), numbers=None):
     (folder / "statistics.json").write_text(json.dumps({name: tables for name, (_, tables) in embodiments.items()}))
     (folder / "embodiment_id.json").write_text(json.dumps(numbers or {name: 3 + i for i, name in enumerate(embodiments)}))
     return str(folder)
+
+
+def two_robots(folder):
+    """(a checkpoint with two robots, the statistics of the first)."""
+    gripper = {"min": [0.0], "max": [1.0], "mean": [0.5], "std": [0.5], "q01": [0.0], "q99": [1.0]}
+    config, tables = absolute()
+    tables["action"]["gripper"] = gripper
+    return published(folder, {"arm": (config, tables), "joints": relative()}), tables
+
+
+def arm(name, **options):
+    return gr00t(name, **{"embodiment": "arm", "dims": 4, "state": 8, "gripper": "open-high", **options})
