@@ -1,9 +1,12 @@
-"""Shared-prefix packing against one sequence per completion: the same update, timed in turn, and the difference of the results.
+"""A group that shares its prompt against one prompt per completion: the same update and the same sampling, timed in turn.
 
-    python benchmarks/packing.py [--pixels 448] [--group 8] [--tokens 32] [--runs 3] [--device cuda --dtype bfloat16]
+    python benchmarks/packing.py [--family qwen3_5,gemma3] [--pixels 448] [--group 8] [--tokens 32] [--runs 3]
+                                 [--device cuda --dtype bfloat16]
 
-For each family: forward and backward of one group's GRPO update with both layouts; the greatest difference of logprobs and the
-relative difference of gradients. Prints one JSON object.
+For each family: forward and backward of one group's GRPO update in both layouts; the greatest difference of logprobs and the
+relative difference of gradients, against the model's own forward pass; sampling of the group from one prompt, and from as many
+copies of it. A picture of 448 x 448 pixels has 256 tokens in Qwen2.5-VL; families whose tiny checkpoints have pictures of fewer
+tokens are shown several, up to about as many tokens. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,10 +26,15 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Rollout, Status, Turn, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Batch, Credit
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.capabilities import UNKNOWN
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.update.pack_conversations import pack
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+CELL = 28
+"""Edge in pixels of what Qwen2.5-VL makes a token of."""
 
 
 def group_of(policy: VLM, pixels: int, group: int, tokens: int, images: int) -> list[Rollout]:
@@ -80,35 +89,69 @@ def synchronise(policy: VLM) -> None:
 def compare(family: str, args: argparse.Namespace) -> dict[str, Any]:
     name = f"tiny:{family}:hidden={args.hidden},layers={args.layers}"
     policy = VLM(PolicyConfig(model=name, dtype=args.dtype), device=args.device)
-    rollouts = group_of(policy, args.pixels, args.group, args.tokens, args.images)
+    images = args.images or pictures_for(policy, args.pixels)
+    rollouts = group_of(policy, args.pixels, args.group, args.tokens, images)
     credit = Credit(advantages=torch.linspace(-1, 1, args.group) + 0.01)
     shared = pack(rollouts, credit, policy, shared_prefix=True, budget=10**6)
-    alone = pack(rollouts, credit, policy, shared_prefix=False, budget=10**6)
-    seconds: dict[str, list[float]] = {"shared": [], "per_completion": []}
+    can = policy.family.capabilities
+    policy.family.use(UNKNOWN)
+    own = policy.encode(rollouts[0].prompt)
+    alone = pack([replace(r, inputs=own) for r in rollouts], credit, policy, shared_prefix=False, budget=10**6)
+    inputs = rollouts[0].inputs
+    generator = LocalGenerator(policy)
+    seconds: dict[str, list[float]] = {name: [] for name in ("shared", "alone", "sampled_shared", "sampled_alone")}
     for run in range(args.runs + 1):
-        a, b = update(policy, shared), update(policy, alone)
+        policy.family.use(can)
+        a = update(policy, shared)
+        sampled = [sample(generator, [inputs] * copies, args.group // copies, args.tokens) for copies in (1, args.group)]
+        policy.family.use(UNKNOWN)
+        b = update(policy, alone)
         if run:  # the first warms up
-            seconds["shared"].append(a[2])
-            seconds["per_completion"].append(b[2])
+            for name, value in zip(seconds, (a[2], b[2], *sampled), strict=True):
+                seconds[name].append(value)
     medians = {k: statistics.median(v) for k, v in seconds.items()}
     return {
+        "update_ratio": round(medians["alone"] / medians["shared"], 2),
+        "sampling_ratio": round(medians["sampled_alone"] / medians["sampled_shared"], 2),
+        "logprob_difference": float(f"{(a[0] - b[0]).abs().max().item():.2g}"),
+        "gradient_difference": float(f"{((a[1] - b[1]).norm() / b[1].norm()).item():.2g}"),
         "median_s": {k: round(v, 4) for k, v in medians.items()},
-        "ratio": round(medians["per_completion"] / medians["shared"], 2),
-        "logprob_difference": (a[0] - b[0]).abs().max().item(),
-        "gradient_difference": ((a[1] - b[1]).norm() / b[1].norm()).item(),
-        "prompt_tokens": len(rollouts[0].inputs.ids),
+        "pictures": images,
+        "prompt_tokens": len(inputs.ids),
     }
+
+
+def pictures_for(policy: VLM, pixels: int) -> int:
+    """How many pictures have about as many tokens as one of this size in Qwen2.5-VL."""
+    from PIL import Image
+
+    counts = []
+    for images in (1, 2):
+        shown = [Image.new("RGB", (pixels, pixels))] * images
+        counts.append(len(policy.encode(Prompt(messages=[user_message("What digit is shown?", *shown)])).ids))
+    if counts[1] <= counts[0]:  # a single one is cut into tiles, and several aren't
+        counts = [0, counts[1] // 2]
+    return max(1, round((pixels / CELL) ** 2 / (counts[1] - counts[0])))
+
+
+def sample(generator: LocalGenerator, inputs: list[Any], group: int, tokens: int) -> float:
+    synchronise(generator.policy)
+    started = time.perf_counter()
+    generator.generate(inputs, group, SamplingParams(max_tokens=tokens, temperature=1.0))
+    synchronise(generator.policy)
+    return time.perf_counter() - started
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in dict(pixels=448, group=8, tokens=32, images=1, runs=3, hidden=256, layers=6, threads=2).items():
+    for name, default in dict(pixels=448, group=8, tokens=32, images=0, runs=3, hidden=256, layers=6, threads=2).items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--family", default=",".join(tiny.FAMILIES))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    results = {family: compare(family, args) for family in FAMILIES}
+    results = {family: compare(family, args) for family in args.family.split(",")}
     print(json.dumps({"benchmark": "packing", **vars(args), "families": results, "machine": machine()}))
 
 

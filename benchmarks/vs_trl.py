@@ -2,11 +2,14 @@
 
     python benchmarks/vs_trl.py [--steps 3] [--threads 2] [--device cpu]      needs `pip install trl==1.16.0`
     python benchmarks/vs_trl.py --case digits --case grounding --device cuda --steps 20
+    python benchmarks/vs_trl.py --case 448px --family gemma3
 
 Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing the
 images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update. Every
 completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models, prompts, group
-sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. Prints one JSON object.
+sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. `--family` takes another family's
+tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, up to about as many
+tokens. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPTS, GROUP, TOKENS = 4, 8, 32
-PLAIN: dict[str, Any] = dict(prompts=PROMPTS, tokens=TOKENS, task="")
+PLAIN: dict[str, Any] = dict(prompts=PROMPTS, tokens=TOKENS, task="", family="qwen2_5_vl", pictures=1)
 CASES: dict[str, dict[str, Any]] = {
     "448px": PLAIN | dict(pixels=448, hidden=256, layers=6),
     "112px": PLAIN | dict(pixels=112, hidden=128, layers=2),
@@ -44,21 +47,21 @@ def reward(completion: str) -> float:
     return min(1.0, len(set(completion)) / 100 + len(completion) / 1000)
 
 
-def questions(case: dict[str, Any]) -> list[tuple[str, Any]]:
-    """(text, picture) of a case's prompts."""
+def questions(case: dict[str, Any]) -> list[tuple[str, list[Any]]]:
+    """(text, pictures) of a case's prompts."""
     if case["task"]:
         from itertools import islice
 
         from mmrl.registry.plugins import registry
 
         prompts = islice(iter(registry().make_task(case["task"], case["options"]).prompts("train", 0)), SHOWN)
-        return [(text_of(p.messages), p.images[0]) for p in prompts]
+        return [(text_of(p.messages), p.images) for p in prompts]
     from PIL import Image
     from sklearn.datasets import load_digits
 
     size = (case["pixels"], case["pixels"])
     found = [Image.fromarray((d / 16 * 255).astype("uint8")).resize(size).convert("RGB") for d in load_digits().images[:SHOWN]]
-    return [(QUESTION, picture) for picture in found]
+    return [(QUESTION, [picture] * case["pictures"]) for picture in found]
 
 
 def text_of(messages: Any) -> str:
@@ -68,7 +71,7 @@ def text_of(messages: Any) -> str:
 
 
 def write_checkpoint(case: dict[str, Any], folder: str) -> None:
-    """Writes the random model of a case."""
+    """Writes the random model of a case, and sets the number of pictures that a prompt shows."""
     if case["task"] == "grounding/refer":
         from learn_grounding import write_start
 
@@ -76,9 +79,14 @@ def write_checkpoint(case: dict[str, Any], folder: str) -> None:
         return
     from mmrl.policies.vlm import tiny
 
-    model, processor = tiny.build("qwen2_5_vl", hidden=case["hidden"], layers=case["layers"])
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    family = case.get("family", "qwen2_5_vl")
+    tiny.save(folder, family, hidden=case["hidden"], layers=case["layers"])
+    if family != "qwen2_5_vl":
+        from mmrl.config.sections import PolicyConfig
+        from mmrl.policies.vlm.vlm import VLM
+        from packing import pictures_for
+
+        case["pictures"] = pictures_for(VLM(PolicyConfig(model=folder)), case["pixels"])
 
 
 def run_trl(
@@ -103,7 +111,7 @@ def run_trl(
     def rewards(completions: list[Any], **_: Any) -> list[float]:
         return [reward(c[0]["content"]) for c in completions]
 
-    rows = [{"prompt": [{"role": "user", "content": text}], "image": image} for text, image in questions(case)]
+    rows = [{"prompt": [{"role": "user", "content": text}], "images": images} for text, images in questions(case)]
     settings = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=case["prompts"] * GROUP,
@@ -153,6 +161,8 @@ def run_mmrl(
 
         def note(self, text: str) -> None:
             print(text, file=sys.stderr)
+
+        def say(self, text: str) -> None: ...
 
         def stopping(self) -> None: ...
 
@@ -208,8 +218,10 @@ def peak_mb(device: str) -> float:
     return torch.cuda.max_memory_allocated() / 2**20
 
 
-def compare(name: str, steps: int, threads: int, device: str, warmup: int = 1) -> dict[str, Any]:
-    case = CASES[name]
+def compare(name: str, steps: int, threads: int, device: str, family: str = "", warmup: int = 1) -> dict[str, Any]:
+    case = dict(CASES[name])
+    if family and "family" in case:
+        case["family"] = family
     checkpoint = tempfile.mkdtemp()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     write_checkpoint(case, checkpoint)
@@ -260,6 +272,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--case", choices=CASES, action="append", help="run only this case")
+    parser.add_argument("--family", default="", help="of the tiny model, instead of Qwen2.5-VL")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -269,7 +282,8 @@ def main() -> None:
     from machine import machine
 
     results = {
-        name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads, args.device) for name in args.case or USUAL
+        name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads, args.device, args.family)
+        for name in args.case or USUAL
     }
     print(
         json.dumps(

@@ -49,4 +49,4 @@ class Asked(Task):
         self.questions = questions(dict(case))
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        return [Prompt(id=str(i), messages=[user_message(text, image)]) for i, (text, image) in enumerate(self.questions)]
+        return [Prompt(id=str(i), messages=[user_message(text, *images)]) for i, (text, images) in enumerate(self.questions)]

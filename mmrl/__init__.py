@@ -17,6 +17,7 @@ from mmrl.api.sampling import SamplingRule
 from mmrl.api.specs import (
     AlarmSpec,
     AlgorithmSpec,
+    FamilySpec,
     PolicySpec,
     SamplingRuleSpec,
     SimulatorSpec,
@@ -43,6 +44,7 @@ __all__ = [
     "CoordinateFormat",
     "Environment",
     "EnvironmentFailed",
+    "FamilySpec",
     "ImageProcessing",
     "Message",
     "NoGold",

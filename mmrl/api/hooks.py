@@ -13,6 +13,7 @@ import pluggy
 from mmrl.api.specs import (
     AlarmSpec,
     AlgorithmSpec,
+    FamilySpec,
     PolicySpec,
     SamplingRuleSpec,
     SimulatorSpec,
@@ -53,6 +54,11 @@ def mmrl_simulators() -> Sequence[SimulatorSpec]:  # type: ignore[empty-body]
 @hookspec
 def mmrl_policies() -> Sequence[PolicySpec]:  # type: ignore[empty-body]
     """The kinds of policy that this plugin brings."""
+
+
+@hookspec
+def mmrl_families() -> Sequence[FamilySpec]:  # type: ignore[empty-body]
+    """The families of vision-language models that this plugin brings."""
 
 
 @hookspec

@@ -40,6 +40,9 @@ NAMES = {
     "picture_of": "mmrl.policies.acting.observed:picture_of",
     "state_of": "mmrl.policies.acting.observed:state_of",
     "options": "mmrl.policies.acting.options",
+    # tiny checkpoints of families
+    "make_tokenizer": "mmrl.policies.vlm.tiny.tokens:make_tokenizer",
+    "chat_template": "mmrl.policies.vlm.tiny.tokens:template",
     # saved policies
     "SETTINGS": "mmrl.policies.acting.saved_policy:SETTINGS",
     "saved_policy": "mmrl.policies.load:saved_policy",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.simulators.types import ActionSpec
 
 
@@ -107,6 +108,30 @@ class PolicySpec(Spec):
     """It acts in simulators (`mmrl.api.policies.ActingPolicy`); otherwise it generates text."""
     tiny: str | None = None
     """The `policy.model` that a smoke run uses in place of a large model; None for policies that are always small enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilySpec(Spec):
+    """A family of vision-language models: what can't be found out by trying a model. The target is a function
+    `(hidden, layers) -> (model, processor)` that makes a small one with random weights for `tiny:MODEL_TYPE`. Its module
+    registers classes that transformers doesn't have, and is imported before a model of this family is loaded."""
+
+    model_type: str
+    """As in a checkpoint's config.json."""
+    coordinate_format: CoordinateFormat | None = None
+    """The numbers in which the family writes points and boxes; None if it isn't known, or is no scale of x and y."""
+    source: str = ""
+    """Where the coordinate format is said."""
+    placeholders: tuple[str, ...] = ()
+    """Tokens that stand for pictures and are never sampled, if neither the config nor their names say so."""
+    beside_each_other: tuple[str, ...] = ()
+    """Arguments of the model in which pictures lie beside each other along the last axis, and not the first."""
+    completion_type: int = 0
+    """Value of `token_type_ids` and the like for tokens that the model has sampled."""
+    has_turns: bool = True
+    """A conversation may go on after an answer."""
+    shares_prompt: bool = True
+    """False: don't try whether a group may share its prompt, and compute each completion with its own copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

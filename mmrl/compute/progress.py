@@ -41,6 +41,9 @@ class RelayedProgress:
     def note(self, text: str) -> None:
         self.tell("note", text)
 
+    def say(self, text: str) -> None:
+        self.tell("say", text)
+
     def stopping(self) -> None: ...  # the terminal handles signals
 
 
@@ -57,6 +60,8 @@ class NullProgress:
 
     def note(self, text: str) -> None: ...
 
+    def say(self, text: str) -> None: ...
+
     def stopping(self) -> None: ...
 
 
@@ -66,6 +71,11 @@ class Progress(Protocol):
     def stage_started(self, number: int, count: int, stage: Training, done: int) -> None: ...
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None: ...
     def evaluated(self, step: int, figures: Sequence[Any]) -> None: ...
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        """Something to look at: a warning."""
+
+    def say(self, text: str) -> None:
+        """Something to know."""
+
     def stopping(self) -> None:
         """The run will end after the current step. Called from a signal handler."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mmrl.api.errors import UserError
 
-TINY_OF_ONE_SIZE = (
-    "openvla",
-    *("gemma3", "gemma4", "paligemma", "llava", "llava_onevision", "mistral3", "pixtral", "deepseek_vl"),
-    *("internvl", "smolvlm", "idefics3", "aya_vision", "cohere2_vision", "ovis2", "kimi_k25"),
+LIMITED = (
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v"),
+    *("ernie4_5_vl_moe", "lfm2_vl", "minicpmv4_6", "minicpmv4_7"),
 )
-"""Families of tiny models whose pictures or tiles have sizes of their own, which a smoke run leaves alone."""
+"""Families whose pictures may have any small number of pixels; those of others, or their tiles, have sizes of their own."""
+
+
+def takes_small_pictures(model: str) -> bool:
+    """Whether a smoke run may set limits on the pixels of this model's pictures."""
+    if model.startswith("tiny:"):
+        return model.split(":")[1] in LIMITED
+    try:
+        settings = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(settings, dict) and settings.get("model_type") in LIMITED
 
 
 def refuse_path(name: str, cure: str) -> None:

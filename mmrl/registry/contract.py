@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import mmrl
 from mmrl.api import hooks as hookspecs
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.errors import UserError, did_you_mean, is_finite
 from mmrl.api.moved import RENAMED_FIELDS
 from mmrl.api.simulators.types import ActionSpec
@@ -23,6 +24,7 @@ from mmrl.api.specs import (
     AlarmSpec,
     AlgorithmSpec,
     Bounds,
+    FamilySpec,
     PolicySpec,
     SamplingRuleSpec,
     SimulatorSpec,
@@ -39,6 +41,7 @@ KINDS: dict[str, type[Spec]] = {
     "verifiers": VerifierSpec,
     "simulators": SimulatorSpec,
     "policies": PolicySpec,
+    "families": FamilySpec,
     "algorithms": AlgorithmSpec,
     "sampling_rules": SamplingRuleSpec,
     "stages": StageSpec,
@@ -50,6 +53,7 @@ SINGULAR = {
     "verifiers": "verifier",
     "simulators": "simulator",
     "policies": "policy",
+    "families": "family",
     "algorithms": "algorithm",
     "sampling_rules": "sampling rule",
     "stages": "stage",
@@ -249,12 +253,16 @@ def _is_size(value: Any) -> bool:
 
 _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("options verifiers stage_defaults bounds", "a dict by names", _is_table),
-    ("summary metric paper", "a text", _is_text),
+    ("summary metric paper source", "a text", _is_text),
     ("tiny", "a text or None", lambda v: v is None or isinstance(v, str)),
-    ("graded images rollout model screens acts local", "True or False", _is_flag),
+    ("graded images rollout model screens acts local has_turns shares_prompt", "True or False", _is_flag),
     ("cameras", "a tuple of texts such as ('front',)", _is_texts),
     ("parts", "a tuple of texts such as ('grasped',)", _is_texts),
     ("variants", "a tuple of texts such as ('vision.texture',)", _is_texts),
+    ("model_type", "a text such as 'qwen3_vl'", lambda v: isinstance(v, str) and v != ""),
+    ("placeholders beside_each_other", "a tuple of texts", _is_texts),
+    ("completion_type", "a whole number", lambda v: type(v) is int),
+    ("coordinate_format", "a CoordinateFormat or None", lambda v: v is None or isinstance(v, CoordinateFormat)),
     ("requires", "a tuple of modules such as ('wandb',)", _is_texts),
     (
         "capabilities",

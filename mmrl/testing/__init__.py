@@ -1,4 +1,5 @@
-"""The conformance kit: the rules for tasks, verifiers and simulators as small named checks. `mmrl check ID` runs it.
+"""The conformance kit: the rules for tasks, verifiers, simulators and models as small named checks. `mmrl check ID` and
+`mmrl check policy MODEL` run it.
 
 A plugin's test file::
 
@@ -9,6 +10,6 @@ A plugin's test file::
 """
 
 from mmrl.testing.checks import CheckResult, Report
-from mmrl.testing.kit import check_id, check_plugin, check_task, check_verifier
+from mmrl.testing.kit import check_id, check_plugin, check_policy, check_task, check_verifier
 
-__all__ = ["CheckResult", "Report", "check_id", "check_plugin", "check_task", "check_verifier"]
+__all__ = ["CheckResult", "Report", "check_id", "check_plugin", "check_policy", "check_task", "check_verifier"]

@@ -38,11 +38,11 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks of one task, verifier or simulator."""
+    """All checks of one task, verifier, simulator or model."""
 
     id: str
     kind: str
-    """`task`, `verifier` or `simulator`."""
+    """`task`, `verifier`, `simulator` or `policy`."""
     results: tuple[CheckResult, ...]
 
     @property

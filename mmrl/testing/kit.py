@@ -51,7 +51,8 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
 def check_plugin(
     name: str, n: int = 32, options: Mapping[str, Options] | None = None, skip: Collection[str] = ()
 ) -> list[Report]:
-    """Check all tasks, verifiers and simulators of a plugin. Raises AssertionError with each broken rule and its remedy.
+    """Check all tasks, verifiers, simulators and tiny models of a plugin. Raises AssertionError with each broken rule and
+    its remedy.
 
     n: number of rows. options: options of tasks and simulators that need some: `{"flags/folder": {"root": "tests/pictures"}}`.
     skip: ids to leave out. A verifier is checked on the tasks that name it and can be made; without any, its report has a note.
@@ -82,10 +83,20 @@ def check_plugin(
         if id not in skip:
             spec, users = registry.get("verifiers", id), _users(id)
             reports.append(_unchecked(spec) if spec.model else _check_verifier(spec, users, *_rows(users, n, options)))
+    reports += [
+        check_policy(f"tiny:{registry.get('families', id).model_type}") for id in info.specs.get("families", ()) if id not in skip
+    ]
     failed += [str(r) for r in reports if not r.ok]
     if failed:
         raise AssertionError("\n".join(failed))
     return reports
+
+
+def check_policy(name: str, dtype: str = "float32", trust_remote_code: bool = False) -> Report:
+    """Check a vision-language model: a folder, a hub name or `tiny:FAMILY`. Raises UserError if it can't be loaded."""
+    from mmrl.testing.policies import check_policy
+
+    return check_policy(name, dtype, trust_remote_code)
 
 
 def _verifier_report(spec: VerifierSpec, n: int, options: Options, task: str | None) -> Report:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmrl.config.policy import SMOKE_PIXELS
 from mmrl.config.sections import EXPERT, PARTS, DistillStage, RunConfig
-from mmrl.policies.names import TINY_OF_ONE_SIZE
+from mmrl.policies.names import takes_small_pictures
 from mmrl.registry import plugins
 
 TINY = 64 << 20
@@ -38,7 +38,7 @@ def smoke(config: RunConfig) -> RunConfig:
                 "language"
             ]
     largest = min(config.policy.max_pixels or SMOKE_PIXELS, SMOKE_PIXELS)
-    if data["policy"]["model"].split(":")[:2] not in [["tiny", family] for family in TINY_OF_ONE_SIZE]:
+    if takes_small_pictures(data["policy"]["model"]):
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if isinstance(full, DistillStage) and full.teacher != EXPERT and not full.teacher.startswith("tiny:"):

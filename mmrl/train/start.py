@@ -81,6 +81,8 @@ def train(
         packer = packer_of(config, policy)
         if packer.remark:
             progress.note(packer.remark)
+        elif packer.layout:
+            progress.say(packer.layout)
         collector = make_collector(config, setup.tasks, policy)
         held.callback(collector.close)
         ranks.run_on_all(collector.ready)  # refuses a simulator that can't be made or doesn't fit, before anything is written

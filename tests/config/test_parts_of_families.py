@@ -59,7 +59,7 @@ EXPECTED = {  # a weight of `model` that is vision, one that is the projector, o
     "ernie4_5_vl_moe": (
         "vision_tower.blocks.0.attn.qkv.weight",
         "resampler_model.spatial_linear.fc1.weight",
-        "language_model.layers.1.mlp.vision_moe.experts.gate_up_proj",
+        "language_model.layers.0.mlp.vision_moe.experts.gate_up_proj",
     ),
 }
 UNADAPTED = {"gemma3": "mm_input_projection_weight", "ovis2": "visual_embeddings_table.weight"}

@@ -164,7 +164,7 @@ def test_smoke_takes_a_tiny_one(tmp_path, kind, model, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cameras": ["top"]}, r"policy\.options\.cameras has 'top', which the simulator doesn't have: it has front, wrist"),
+        ({"cameras": ["top"]}, r"policy\.options\.cameras names 'top', which simulator .* doesn't show: it shows front, wrist"),
         ({"dims": 7}, r"takes actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
         ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this (pi0|GR00T): 3 actions are predicted"),
     ],

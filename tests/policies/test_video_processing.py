@@ -240,7 +240,7 @@ def test_times_of_frames_are_those_of_vllm(frames):
 
 def test_models_that_see_no_videos_say_so(tmp_path, files):
     policy = VLM(PolicyConfig(model=cases.llava(tmp_path)))
-    with pytest.raises(UserError, match="llava model can't be shown videos"):
+    with pytest.raises(UserError, match="LlavaProcessor takes no videos"):
         policy.encode(Prompt(messages=[user_message("x", Clip(path=files[0]))]))
 
 

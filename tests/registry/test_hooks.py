@@ -54,7 +54,7 @@ def test_a_hook_says_what_it_is(name: str) -> None:
 
 
 ALL = """
-    from mmrl import AlarmSpec, AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, StageSpec
+    from mmrl import AlarmSpec, AlgorithmSpec, FamilySpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, StageSpec
     from mmrl import TaskSpec, TrackerSpec, VerifierSpec, hookimpl
 
     seen = []
@@ -70,6 +70,9 @@ ALL = """
 
     @hookimpl
     def mmrl_policies(): return [PolicySpec(id="all/policy", target="m:T")]
+
+    @hookimpl
+    def mmrl_families(): return [FamilySpec(id="all/family", target="m:f", model_type="all")]
 
     @hookimpl
     def mmrl_algorithms(): return [AlgorithmSpec(id="all/algorithm", target="m:T", loss="m:loss")]
@@ -106,7 +109,11 @@ def test_every_hook_is_called(site) -> None:
     assert found.plugins[1].hooks == sorted(HOOKS), "this plugin implements every hook there is"
     for kind in ("task", "verifier", "simulator", "algorithm", "stage", "alarm", "tracker"):
         assert f"all/{kind}" in found.specs(f"{kind}s")
-    assert "all/policy" in found.specs("policies") and "all/rule" in found.specs("sampling_rules")
+    assert (
+        "all/family" in found.specs("families")
+        and "all/policy" in found.specs("policies")
+        and "all/rule" in found.specs("sampling_rules")
+    )
     import mmrl_all
 
     for name, arguments in {

@@ -38,6 +38,8 @@ class Silent:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def say(self, text: str) -> None: ...
+
     def stopping(self) -> None: ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import UserError
+from mmrl.policies.vlm.plugin_families import plugin_family
 
 _THOUSANDTHS = CoordinateFormat.THOUSANDTHS
 _QWEN3 = (
@@ -108,9 +109,15 @@ class UnknownFormat(ImageProcessing):
         )
 
 
+def known_format(kind: str) -> tuple[CoordinateFormat | None, str]:
+    """(format, source) of a family, of mmrl or of a plugin; (None, "") if nobody knows."""
+    spec = plugin_family(kind)
+    return (spec.coordinate_format, spec.source) if spec else COORDINATE_FORMATS.get(kind, (None, ""))
+
+
 def format_of(kind: str, asked: str | None) -> CoordinateFormat | None:
     """The format of a model of this type; None if nobody knows. asked: `policy.frame`. Raises UserError if they differ."""
-    known, source = COORDINATE_FORMATS.get(kind, (None, ""))
+    known, source = known_format(kind)
     if asked is None or known is None:
         return CoordinateFormat(asked) if asked else known
     if known is not CoordinateFormat(asked):

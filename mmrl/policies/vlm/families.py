@@ -18,6 +18,7 @@ from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.logits import HEADS
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
+from mmrl.policies.vlm.plugin_families import plugin_family
 from mmrl.policies.vlm.recurrent import share_states
 from mmrl.policies.vlm.vision import speed_up
 
@@ -32,6 +33,12 @@ class Family:
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
+    no_videos = ""
+    """Why videos can't be shown although the processor takes them."""
+    shares_prompt = True
+    """Try whether a group may share its prompt."""
+    placeholders: tuple[str, ...] = ()
+    """Tokens that stand for pictures, if neither the config nor their names say so."""
     beside_each_other: tuple[str, ...] = ()
     """Arguments in which pictures lie beside each other along the last axis, and not the first. Rollouts hold them with the last
     axis first, like all others."""
@@ -66,7 +73,7 @@ class Family:
             for k, v in config.to_dict().items()
             if isinstance(v, int) and _VISION_SETTING.search(k)
         }
-        found |= {i for t, i in tokenizer.get_added_vocab().items() if _VISION_TOKEN.search(t)}
+        found |= {i for t, i in tokenizer.get_added_vocab().items() if _VISION_TOKEN.search(t) or t in self.placeholders}
         found |= set(range(self.model.get_output_embeddings().weight.shape[0])) - set(tokenizer.get_vocab().values())
         return sorted(i for i in found if i >= 0)
 
@@ -184,7 +191,8 @@ class Family:
             **self.with_media(micro.media),
         )
         states = None if at_Q is None else output.hidden_states[-1].flatten(0, 1).index_select(0, at_Q)
-        return output.logits[row_L, index_L], torch.nn.Identity(), states
+        told = output.logits.shape[1] == len(kept)  # some models don't know `logits_to_keep`
+        return output.logits[row_L, index_L if told else place_L], torch.nn.Identity(), states
 
     def step(
         self,
@@ -221,6 +229,14 @@ class PaliGemma(Family):
 
     completion_type = 1
     has_turns = False
+
+
+class Gemma4(Family):
+    no_videos = "in transformers 5.19 its forward doesn't pass num_frames_per_video on"
+
+
+class KimiK25(Family):
+    no_videos = "in transformers 5.19 it counts the tokens of each frame, and has those of all frames together"
 
 
 class MiniCPM(Family):
@@ -305,6 +321,8 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen3_5": Qwen3VL,
     "qwen3_5_moe": Qwen3VL,
     "paligemma": PaliGemma,
+    "gemma4": Gemma4,
+    "kimi_k25": KimiK25,
     "minicpmv4_6": MiniCPM,
     "minicpmv4_7": MiniCPM,
 }
@@ -316,4 +334,12 @@ UNSUPPORTED = {"mllama": "it reads pictures by cross-attention, which can't be t
 
 def family_of(model: Any, processor: Any) -> Family:
     """The adapter of a model, chosen by its config's `model_type`."""
-    return FAMILIES.get(model.config.model_type, Family)(model, processor)
+    return class_of(model.config.model_type)(model, processor)
+
+
+def class_of(model_type: str) -> type[Family]:
+    spec = plugin_family(model_type)
+    if spec is None:
+        return FAMILIES.get(model_type, Family)
+    told = ("completion_type", "has_turns", "shares_prompt", "placeholders", "beside_each_other")
+    return type(spec.id, (FAMILIES.get(model_type, Family),), {name: getattr(spec, name) for name in told})

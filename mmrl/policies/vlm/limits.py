@@ -36,17 +36,15 @@ def pixel_limits(processor: Any, low: int | None, high: int | None) -> dict[str,
 
 
 def video_factor(processor: Any) -> int:
-    """Width and height of a video's frames are multiples of this, in pixels. Raises UserError if the processor takes no videos,
-    or shows all frames in one size of its own."""
+    """Width and height of a video's frames are multiples of this, in pixels; 0 if the processor scales all frames to one size of
+    its own. Raises UserError if it takes no videos."""
     videos = _attribute(processor, "video_processor")
     if videos is None:
         raise UserError(f"a {type(processor).__name__} takes no videos: show pictures, or choose another model")
     patch, merged = _attribute(videos, "patch_size"), _attribute(videos, "merge_size", "pooling_kernel_size")
     if isinstance(patch, int) and isinstance(merged, int):
         return patch * merged
-    size = _size(videos)
-    own = f"{size['width']} x {size['height']} pixels" if "width" in size else "a size of its own"
-    raise UserError(f"a {type(processor).__name__} shows every frame in {own}: policy.video can't set the size of frames")
+    return 0
 
 
 def _cuts(processor: Any) -> bool:

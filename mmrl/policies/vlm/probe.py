@@ -55,6 +55,9 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilit
     kinds = recurrent_kinds(decoder_of(family.model), config.hidden_size)
     layers = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ("full_attention",)))
     found = Capabilities(packs=False, recurrent=kinds, attention=layers)
+    if not family.shares_prompt:
+        family.use(replace(found, why_not="its family says that it can't share a prompt"))
+        return family.capabilities
     for continues in (True, False) if kinds else (True,):
         try:
             with _shallow(family.model), torch.inference_mode(False), torch.enable_grad():

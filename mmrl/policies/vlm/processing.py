@@ -60,8 +60,8 @@ class PromptProcessor:
         video: VideoConfig = VideoConfig(),
         frame: CoordinateFormat | None = None,
     ) -> None:
-        """limits: keyword arguments of the image processor, see `limits.pixel_limits`; eos: the ids that end a turn; video: limits
-        of videos; frame: the format in which the model writes coordinates, None if nobody knows."""
+        """limits: keyword arguments of the image processor, see `limits.pixel_limits`; eos: the ids that end a turn; video:
+        limits of videos; frame: the format in which the model writes coordinates, None if nobody knows."""
         self.frame = frame
         self.family, self.limits, self.eos, self.video = family, limits, eos, video
         self.processor = family.processor
@@ -181,14 +181,17 @@ class PromptProcessor:
         """The text of the chat template after an assistant's answer: its end, these messages, and the next turn's head. It is the
         common ending of two conversations that differ only in the answer."""
         question = {"role": "user", "content": [{"type": "text", "text": "?"}]}
-        texts = [
-            self.processor.apply_chat_template(
-                [question, {"role": "assistant", "content": [{"type": "text", "text": answer}]}, *messages],
-                tokenize=False,
-                add_generation_prompt=True,
-            )
-            for answer in "01"
-        ]
+        try:
+            texts = [
+                self.processor.apply_chat_template(
+                    [question, {"role": "assistant", "content": [{"type": "text", "text": answer}]}, *messages],
+                    tokenize=False,
+                    add_generation_prompt=True,
+                )
+                for answer in "01"
+            ]
+        except Exception as error:
+            raise _unfit("an environment's reply", error) from error
         alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, texts), strict=False))
         return "".join(a for a, _ in alike)[::-1]
 
@@ -223,12 +226,12 @@ class PromptProcessor:
         if images and self.limits:
             options["images_kwargs"] = dict(self.limits)
         if videos:
-            options["videos"] = [_channels_first(v) for v in videos]
+            options["videos"] = [[_channels_first(v) for v in videos]]
             options["videos_kwargs"] = {
                 "do_sample_frames": False,
-                "do_resize": False,
-                "cap_pixels_per_frame": False,
                 "video_metadata": [[_metadata(v) for v in videos]],
+                **({"do_resize": False} if video_factor(self.processor) else {}),
+                **({"cap_pixels_per_frame": False} if hasattr(self.processor.video_processor, "cap_pixels_per_frame") else {}),
             }
         try:
             # one list for the text, as from the chat template: some processors cut only a text's single picture into tiles
@@ -270,10 +273,12 @@ class PromptProcessor:
     def video_limits(self) -> VideoLimits:
         """Limits on the frames of a video."""
         video = self.video
+        if why := self.family.no_videos:
+            raise UserError(f"a {self.family.model.config.model_type} model can't be shown videos: {why}: choose another model")
         return VideoLimits(
             fps=video.fps,
             max_frames=video.max_frames,
-            factor=video_factor(self.processor),
+            factor=video_factor(self.processor) or 1,
             max_pixels=video.max_pixels,
             total_pixels=video.total_pixels,
         )

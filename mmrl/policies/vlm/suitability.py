@@ -14,6 +14,7 @@ from typing import Any
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.vlm.families import UNSUPPORTED
+from mmrl.policies.vlm.plugin_families import builder, plugin_family
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -87,6 +88,9 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
             if isinstance(count := table.get(key), int) and count > MOST_LAYERS:
                 raise refusal(name, f"its config.json has {key} = {count:.10g}, more than any model: copy it again")
     if kind == "openvla" or (own and trusted):
+        return
+    if spec := plugin_family(kind):
+        builder(spec)
         return
     if kind == "pi0" or (not kind and settings.get("type") == "pi0"):
         raise refusal(name, 'it is a pi0, which is a policy of its own: set policy.kind = "pi0"')

@@ -101,7 +101,7 @@ class VLM(Policy):
 
     def _probe(self) -> None:
         """Find out how the model may be run. Models of one configuration share the verdict."""
-        key = f"{type(self.model).__name__} {self.model.dtype} {self.model.config.to_json_string(use_diff=False)}"
+        key = f"{type(self.family).__name__} {type(self.model).__name__} {self.model.dtype} {self.model.config.to_json_string(use_diff=False)}"
         if key in _PROBED:
             self.family.use(_PROBED[key])
         else:

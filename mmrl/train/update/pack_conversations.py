@@ -255,6 +255,7 @@ class ConversationPacker:
         self.policy, self.budget = policy, config.train.micro_batch_tokens
         self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
         self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy)
+        self.layout = policy.family.capabilities.described(policy.model.config.model_type) if self.shared else ""
 
     def pack(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> list[Batch]:
         groups = [r.group for r in rollouts]

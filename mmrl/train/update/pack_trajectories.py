@@ -139,7 +139,7 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> ActionMicroBatch:
 class TrajectoryPacker:
     """Packs trajectories. Mini-batches consist of calls, assigned at random."""
 
-    remark = ""
+    remark = layout = ""
 
     def __init__(self, config: RunConfig, policy: ActingPolicy) -> None:
         self.config, self.policy = config.train, policy

@@ -37,6 +37,8 @@ class Packer(Protocol):
 
     remark: str = ""
     """A note about the packing to show before the run; empty for none."""
+    layout: str = ""
+    """How rollouts are packed, in one line to show before the run; empty for none."""
 
     def pack(self, rollouts: Sequence[Any], credit: Credit, options: PackOptions) -> list[Batch]:
         """One batch per mini-batch, of this rank's rollouts. Rollouts whose credit is NaN are left out.

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mmrl.api.specs import AlgorithmSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.specs import AlgorithmSpec, FamilySpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.registry.contract import KINDS, SINGULAR
 from mmrl.ui.cli.complete import ids
 
@@ -19,6 +19,7 @@ DETAILS = {
     "verifiers": "values",
     "simulators": "target",
     "policies": "target",
+    "families": "model type",
     "algorithms": "paper",
     "sampling_rules": "target",
     "stages": "target",
@@ -33,7 +34,8 @@ DETAILS = {
 @click.argument("id", required=False, shell_complete=ids())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
 def command(kind: str | None, id: str | None, as_json: bool) -> None:
-    """List tasks, verifiers, simulators, policies, algorithms, sampling rules, stages, alarms and trackers, or one KIND.
+    """List tasks, verifiers, simulators, policies, families of models, algorithms, sampling rules, stages, alarms and trackers,
+    or one KIND.
 
     With an ID, describe that one in full, with its options or settings; only this imports its code.
     """
@@ -149,6 +151,8 @@ def _details(spec: Spec) -> str:
         return ", ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in spec.verifiers.items())
     if isinstance(spec, VerifierSpec):
         return f"{spec.low:g} to {spec.high:g}"
+    if isinstance(spec, FamilySpec):
+        return spec.model_type
     if isinstance(spec, TrackerSpec):
         return ", ".join(spec.requires)
     return spec.paper if isinstance(spec, AlgorithmSpec) else spec.target

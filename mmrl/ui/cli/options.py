@@ -14,7 +14,7 @@ from typing import Any
 from mmrl.api.specs import AlgorithmSpec, Spec
 from mmrl.registry.importing import FILLED
 
-SKIP = {"verifiers": 1, "policies": 1, "stages": 2, "alarms": 1}
+SKIP = {"verifiers": 1, "policies": 1, "families": 2, "stages": 2, "alarms": 1}
 """Kind -> number of leading positional parameters that the engine fills, such as a verifier's case. All positional
 parameters of an algorithm are signals: see `settings_of`."""
 

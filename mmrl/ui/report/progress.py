@@ -106,6 +106,9 @@ class Show:
         self.notes.append(text)
         self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        self._say(f"[dim]{escape(visible(text))}[/]")
+
     def stopping(self) -> None:
         """Show that the run ends after this step. A signal handler calls it, perhaps in the middle of printing, so it does not
         use the console."""

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, plugin_errors
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.vlm.plugin_families import builder, plugin_family
 from mmrl.policies.vlm.tiny.checkpoint import Checkpoint
+from mmrl.registry import plugins
 
 HIDDEN, LAYERS = 128, 2
 
@@ -80,11 +82,13 @@ def build(
 
         _refuse(family, hidden, layers)
         return tiny.build(hidden, layers, seed, dtype, attention)
-    made = _checkpoint(family, hidden, layers, words)
-    processor = made.processor()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = made.kind._from_config(made.config, attn_implementation=attention)
+        model, processor = _made(family, hidden, layers, words, attention)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1 and not parameter.any():
+                    parameter.normal_(0, 0.02)  # Gemma 3's projector begins at zero, so that no picture would be seen
         if spread is not None:
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -92,9 +96,22 @@ def build(
                         parameter.normal_(0, spread)
     for parameter in model.parameters():  # not the buffers: rotary frequencies stay float32, as in from_pretrained
         parameter.data = parameter.data.to(dtype)
-    end, pad = made.tokenizer.eos_token_id, made.tokenizer.pad_token_id
+    end, pad = processor.tokenizer.eos_token_id, processor.tokenizer.pad_token_id
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = [end, pad], pad
     return model, processor
+
+
+def _made(family: str, hidden: int, layers: int, words: Sequence[str], attention: str) -> tuple[Any, Any]:
+    """(model with random weights, processor)."""
+    if spec := plugin_family(family):
+        prepare_torchvision()
+        _refuse(family, hidden, layers)
+        with plugin_errors(f"family {spec.id!r}"):
+            model, processor = builder(spec)(hidden, layers)
+            model.set_attn_implementation(attention)
+        return model, processor
+    made = _checkpoint(family, hidden, layers, words)
+    return made.kind._from_config(made.config, attn_implementation=attention), made.processor()
 
 
 def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
@@ -105,6 +122,9 @@ def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
 
         with torch.device("meta"):
             return openvla.OpenVLA._from_config(tiny.config_of(hidden, layers))
+    if plugin_family(family):
+        with torch.random.fork_rng(devices=[]):
+            return _made(family, hidden, layers, (), "sdpa")[0].to("meta")
     made = _checkpoint(family, hidden, layers)
     with torch.device("meta"):
         return made.kind._from_config(made.config)
@@ -132,8 +152,9 @@ def full_name(name: str, seed: int) -> str:
 
 
 def _refuse(family: str, hidden: int, layers: int) -> None:
-    if family not in FAMILIES:
-        raise UserError(f"no tiny {family!r}: choose one of {', '.join(FAMILIES)}", key="policy.model")
+    if family not in FAMILIES and plugin_family(family) is None:
+        known = [*FAMILIES, *(spec.model_type for spec in plugins.registry().specs("families").values())]
+        raise UserError(f"no tiny {family!r}: choose one of {', '.join(known)}", key="policy.model")
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
         raise UserError(
             f"tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64",
@@ -152,6 +173,8 @@ def vocabulary(family: str = "qwen2_5_vl") -> dict[str, int]:
         from mmrl.policies.openvla import tiny
 
         return dict(tiny.tokenizer_of().get_vocab())
+    if plugin_family(family):
+        return dict(build(family)[1].tokenizer.get_vocab())
     return dict(_checkpoint(family, HIDDEN, max(LAYERS, LEAST_LAYERS.get(family, 1))).tokenizer.get_vocab())
 
 
