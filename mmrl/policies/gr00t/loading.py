@@ -12,7 +12,7 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.saved_policy import SETTINGS, saved_options
+from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.acting.units import load_statistics
 from mmrl.policies.gr00t import tiny
 from mmrl.policies.gr00t.embodiment import Embodiment
@@ -48,7 +48,8 @@ def prepare(
 ) -> Prepared:
     """name: the model below all adapters. given: the folder with the files beside the weights, if they don't lie at `name`. The
     rest: options of `Gr00t`. Raises UserError for files that can't be used, and where statistics are missing."""
-    new = name.startswith("tiny:")
+    new, saved = name.startswith("tiny:"), saved_options(given)
+    embodiment = embodiment or saved.get("embodiment", "")
     folder = Path() if new else json_files(name)
     if new:
         sizes = tiny.parse(name, 0)
@@ -67,7 +68,7 @@ def prepare(
         usual = "quantiles" if files.settings.get("use_percentiles") else "min-max"
         own = load_statistics(statistics, statistics_key, statistics_kind or usual)
         files = files.extended(chosen, own, cameras, plan.head.action_horizon)
-    elif chosen not in files.known and not new and not (given / SETTINGS).is_file():
+    elif chosen not in files.known and not new and not saved:
         there = f"statistics of {', '.join(files.known[:40])}" if files.known else "statistics of no embodiment"
         raise UserError(
             f"{name!r} has {there}, and none of policy.options.embodiment = {chosen!r}: choose one that it has, or set "
