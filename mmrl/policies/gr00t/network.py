@@ -156,7 +156,9 @@ def load_network(folder: Path, dtype: torch.dtype = torch.float32, attention: st
 
         with initialization.no_init_weights():
             whole = plan.network(attention)
-    whole.load_state_dict({name: weight.to(dtype_of(name, dtype)) for name, weight in weights.items()}, strict=False, assign=True)
+    # copied: where a tensor begins in a mapped file decides which instructions compute with it, and the last bits of gradients
+    own = {name: weights.pop(name).to(dtype_of(name, dtype), copy=True) for name in list(weights)}
+    whole.load_state_dict(own, strict=False, assign=True)
     return whole.eval()
 
 
