@@ -15,7 +15,7 @@ from torch import nn
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import ActionSpec, Observation, TrajectoryData
+from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
@@ -103,6 +103,11 @@ class ActingPolicy(Policy):
         raise NotImplementedError
 
     # -- scales -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def action_statistics(self) -> Normalizer | None:
+        """Statistics of the policy's actions; None if its numbers are the simulator's."""
+        return None if self.statistics is None else self.statistics.action
 
     def use_statistics(self, given: str | Mapping[str, Any], key: str, kind: str, gripper: str) -> None:
         """Read the statistics by which the policy's numbers are normalised, if any are given. given: see `units.load_statistics`.
@@ -231,20 +236,16 @@ class ActingPolicy(Policy):
                 f"task {task!r}: simulator {spec.id!r} takes actions of {action.dims} numbers, and policy.options.dims = "
                 f"{self.dims}: make them equal"
             )
-        if self.statistics is not None:
-            self._fit_units(f"task {task!r}", spec.id, action, self.statistics.action)
-
-    def _fit_units(self, task: str, simulator: str, action: ActionSpec, own: Normalizer) -> None:
-        """Set `units`. own: statistics of the policy's actions."""
-        units = simulator_units(f"{task}: simulator {simulator!r}", action, self.gripper)
-        if units.gripper is not None:
-            check_range(own, units.gripper, self.gripper)
-        if self.units not in (None, units):
-            raise UserError(
-                f"{task}: an action of simulator {simulator!r} has units {list(units.sizes)}, and that of another task has "
-                "others: a policy with statistics takes tasks of equal units"
-            )
-        self.units = units
+        if self.action_statistics is not None:
+            units = simulator_units(f"task {task!r}: simulator {spec.id!r}", action, self.gripper)
+            if units.gripper is not None:
+                check_range(self.action_statistics, units.gripper, self.gripper)
+            if self.units not in (None, units):
+                raise UserError(
+                    f"task {task!r}: an action of simulator {spec.id!r} has units {list(units.sizes)}, and that of another task "
+                    "has others: a policy with statistics takes tasks of equal units"
+                )
+            self.units = units
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 

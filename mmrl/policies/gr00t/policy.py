@@ -17,9 +17,7 @@ from torch import nn
 from torch.nn.functional import pad
 
 from mmrl.api.errors import UserError
-from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.types import Observation, TrajectoryData
-from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
@@ -27,7 +25,7 @@ from mmrl.policies.acting.flow import PLACES, Chains
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
-from mmrl.policies.acting.units import check_gripper
+from mmrl.policies.acting.units import Normalizer, check_gripper
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.gr00t import tiny
 from mmrl.policies.gr00t.head import Context
@@ -219,11 +217,9 @@ class Gr00t(ActingPolicy):
 
     # -- scales -----------------------------------------------------------------------------------------------------------
 
-    def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
-        super().fits(task, simulator, spec)
-        action = getattr(simulator, "action", None) or spec.action
-        if self.embodiment.scaled:
-            self._fit_units(f"task {task!r}", spec.id, action, self.embodiment.ends())
+    @property
+    def action_statistics(self) -> Normalizer | None:
+        return self.embodiment.ends() if self.embodiment.scaled else None
 
     def simulated(self, actions: torch.Tensor, seen: Observation | None = None) -> torch.Tensor:
         if not self.embodiment.scaled:

@@ -138,7 +138,7 @@ class Files:
 
 def read_files(folder: Path) -> Files:
     """Raises UserError for files that are missing or damaged."""
-    found = {}
+    found: dict[str, Any] = {}
     for file in (PROCESSOR, STATISTICS, NUMBERS):
         path = folder / file
         if file == NUMBERS and not path.is_file():
