@@ -15,11 +15,22 @@ from gr00t_cases import absolute, gr00t, looked, published, relative
 LEROBOT = os.environ.get("MMRL_LEROBOT_PYTHON", "")
 SCRIPT = Path(__file__).parents[1] / "support" / "gr00t_acts_of_lerobot.py"
 AREA = {"use_albumentations": True, "shortest_image_edge": 64, "crop_fraction": 0.95}
+
+
+def joints():
+    """Without a pose, of which LeRobot can't make demonstrations."""
+    config, tables = relative()
+    for part in (config["state"]["modality_keys"], config["action"]["modality_keys"], config["action"]["action_configs"]):
+        del part[0]
+    return config, {kind: {name: one for name, one in groups.items() if name != "eef_9d"} for kind, groups in tables.items()}
+
+
 CASES = {
     "absolute": (absolute(), {}, ("image", "wrist_image"), 8, 4),
     "whole-range": (absolute(), {"use_percentiles": False, "letter_box_transform": True}, ("image", "wrist_image"), 8, 4),
     "area": (absolute(), AREA, ("image", "wrist_image"), 8, 4),
     "relative": (relative(), AREA, ("image",), 13, 13),
+    "joints": (joints(), {}, ("image",), 4, 4),
 }
 
 
@@ -53,11 +64,18 @@ def test_lerobot_acts_the_same(case, tmp_path):
         }
         for i in range(3)
     ]
+    ahead = len(tables[0]["action"]["delta_indices"])
+    policy = gr00t(name, dims=dims, state=state, chunk=ahead)
+    noise = torch.Generator().manual_seed(8)
+    demonstrated = policy.embodiment.physical(torch.rand(3, ahead, dims, generator=noise) * 2 - 1, shown.state)
+    demonstrated = demonstrated + 0.3 * torch.randn(demonstrated.shape, generator=noise)
+    if case != "relative":
+        for call, shown_by_expert in zip(calls, demonstrated, strict=True):
+            call["shown"] = shown_by_expert[None]
     torch.save({"calls": calls, "dims": dims}, tmp_path / "seen.pt")
     path = {**os.environ, "PYTHONPATH": os.environ.get("MMRL_LEROBOT_PATH", "")}
     subprocess.run([LEROBOT, SCRIPT, name, "arm", tmp_path], check=True, timeout=300, env=path)
     chosen = torch.load(tmp_path / "chosen.pt", weights_only=True)
-    policy = gr00t(name, dims=dims, state=state, chunk=tables[0]["action"]["delta_indices"][-1] + 1)
     start = torch.cat([one["start"] for one in chosen])
     actions = policy.choose(shown, Noise(start), 0.0)[0]
     physical = policy.embodiment.physical(actions, shown.state)
@@ -70,5 +88,9 @@ def test_lerobot_acts_the_same(case, tmp_path):
         torch.testing.assert_close(policy._state(alone), one["state"][:, 0], atol=1e-5, rtol=0)
         torch.testing.assert_close(actions[i], one["normalised"][0, : policy.chunk], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(physical[i], one["actions"][0, : policy.chunk], atol=1e-5, rtol=1e-5)
+        if "learned" in one:
+            learned = policy.head.choices_of(policy.embodiment.normalised(demonstrated, shown.state))[i]
+            torch.testing.assert_close(learned, one["learned"], atol=1e-5, rtol=1e-5)
+            assert 0 < (learned[0, :ahead, :dims].abs() < 1).sum() < ahead * dims, "some are cut"
     assert actions.std() > 0.3 and actions.abs().max() > 1, "some are cut"
     assert (actions[0] - actions[1]).abs().max() > 0.1

@@ -1,6 +1,7 @@
 """Writes the actions that LeRobot's GR00T policy chooses through its own processors. LeRobot's Python runs this file, which
 imports nothing of mmrl: `python gr00t_acts_of_lerobot.py CHECKPOINT EMBODIMENT FOLDER` with lerobot 0.6.1 and its extra groot.
-FOLDER has `seen.pt`: for each call its images, state and instruction, and the size of an action; `chosen.pt` is written there."""
+FOLDER has `seen.pt`: for each call its images, state, instruction and, where LeRobot can normalise it, a demonstrated chunk;
+and the size of an action. `chosen.pt` is written there."""
 
 from __future__ import annotations
 
@@ -48,6 +49,9 @@ def main(checkpoint: Path, embodiment: str, folder: Path) -> None:
         normalised = policy.predict_action_chunk(prepared)
         kept = {name: prepared[name] for name in ("input_ids", "pixel_values", "image_grid_thw", "state", "embodiment_id")}
         found.append({**kept, "start": start, "normalised": normalised, "actions": after(normalised)})
+        if "shown" in call:
+            prepared = before({**batch, "observation.state": call["state"], "task": call["instruction"], "action": call["shown"]})
+            found[-1]["learned"] = prepared["action"]
     torch.save(found, folder / "chosen.pt")
 
 
