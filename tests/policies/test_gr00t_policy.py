@@ -160,6 +160,16 @@ def test_imitation_is_the_published_loss(checkpoints):
     assert found.logprobs_L.requires_grad and (found.entropy_L == 0).all()
 
 
+@pytest.mark.parametrize("steps", [4, 5, 7, 10])
+def test_steps_begin_at_the_published_times(steps, monkeypatch):
+    """Rounded down to thousandths (`int(t * num_timestep_buckets)` of `get_action_with_features`)."""
+    policy, asked = gr00t(steps=steps), []
+    network = policy.model.action_head.model
+    monkeypatch.setattr(network, "forward", lambda x, buckets, *rest: asked.append(buckets.unique().tolist()) or x)
+    policy.act(seen(), SEEDS, CALLS, 1.0)
+    assert asked == [[int(i / steps * 1000)] for i in range(steps)]
+
+
 # -- what it reads --------------------------------------------------------------------------------------------------------
 
 
