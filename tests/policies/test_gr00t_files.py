@@ -114,6 +114,7 @@ REFUSED = {
     "noise": ({"noise_level": 0.0}, r"noise_level = 0\.0 must be a number above 0"),
     "noisy": ({"noisy": "some"}, r"noisy = 'some' is unknown: choose one of all, one"),
     "statistics": ({"statistics": {"a": 1}}, r"policy\.options\.statistics = .* must be a text"),
+    "no-file": ({"statistics_kind": "min-max"}, r"statistics_kind = 'min-max' says what statistics mean, and .* names none"),
     "convention": ({"gripper": "wide"}, r"policy\.options\.gripper = 'wide' is unknown"),
 }
 
@@ -198,6 +199,10 @@ DAMAGED = {
     "means": (
         setting("config", "state", "mean_std_embedding_keys", value=["joints"]),
         r"has mean_std_embedding_keys = \['joints'\]",
+    ),
+    "pictures": (
+        setting("files", "processor_config", "processor_kwargs", "image_target_size", value=[0, 64]),
+        r"processor_config\.json: image_target_size = \[0, 64\] must be pixels",
     ),
     "words": (setting("config", "action", "modality_keys", value=3), r"processor_config\.json or statistics\.json is damaged"),
 }

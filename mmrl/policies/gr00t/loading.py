@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,7 @@ class Prepared:
 
 
 def prepare(
-    name: str,
-    given: Path,
-    *,
-    embodiment: str,
-    statistics: str | Mapping[str, Any],
-    statistics_key: str,
-    statistics_kind: str,
-    cameras: Sequence[str],
+    name: str, given: Path, *, embodiment: str, statistics: str, statistics_key: str, statistics_kind: str, cameras: Sequence[str]
 ) -> Prepared:
     """name: the model below all adapters. given: the folder with the files beside the weights, if they don't lie at `name`. The
     rest: options of `Gr00t`. Raises UserError for files that can't be used, and where statistics are missing."""
@@ -62,6 +55,11 @@ def prepare(
     else:
         files = tiny.files(embodiment or OWN) if new else read_files(folder)
     chosen = files.chosen(embodiment or (OWN if new else ""))
+    for option, value in (("statistics_key", statistics_key), ("statistics_kind", statistics_kind)):
+        if value and statistics in ("", NONE):
+            raise UserError(
+                f"policy.options.{option} = {value!r} says what statistics mean, and policy.options.statistics names none"
+            )
     if statistics == NONE:
         files = files.without(chosen)
     elif statistics:
@@ -89,9 +87,11 @@ def check_model(config: PolicyConfig) -> None:
         return
     _, name = adapter_chain(config.model)
     own = saved_options(Path(config.model)) | config.options
+    texts = {key: own.get(key) or "" for key in ("embodiment", "statistics", "statistics_key", "statistics_kind")}
+    if not all(isinstance(text, str) for text in texts.values()):
+        return  # the policy says what they must be
     if name.startswith("tiny:") or Path(name).is_dir():
-        texts = {key: own.get(key) or "" for key in ("embodiment", "statistics", "statistics_key", "statistics_kind")}
-        prepare(name, Path(config.model), cameras=own.get("cameras") or (), **texts)
+        prepare(name, Path(config.model), cameras=(), **texts)
 
 
 def load_model(config: PolicyConfig, name: str, plan: Plan, processor: str, seed: int) -> tuple[Network, Any]:

@@ -31,6 +31,7 @@ from mmrl.policies.gr00t import tiny
 from mmrl.policies.gr00t.head import Context
 from mmrl.policies.gr00t.loading import check_model, load_model, prepare, skeleton
 from mmrl.policies.gr00t.network import OWN_BACKBONE, Network, save_network
+from mmrl.policies.gr00t.pictures import framing
 from mmrl.policies.gr00t.reading import Reader
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
@@ -133,9 +134,10 @@ class Gr00t(ActingPolicy):
             cameras=cameras,
         )
         self.plan, self.files, self.embodiment = found.plan, found.files, found.embodiment
-        self.state = self._checked_sizes(state)
+        self.state, framed = self._checked_sizes(state), framing(self.files.settings)
         network, reads = load_model(config, name, self.plan, processor, seed)
-        self.reader = Reader(reads, self.files.settings, self.embodiment, cameras)
+        plain_text = bool(self.files.settings.get("formalize_language", True))
+        self.reader = Reader(reads, framed, self.embodiment, cameras, plain_text=plain_text)
         for folder in reversed(adapters):
             merge_saved_adapters(network, folder)
         if config.lora:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.gr00t.embodiment import Embodiment
-from mmrl.policies.gr00t.pictures import framing
+from mmrl.policies.gr00t.pictures import Framing
 
 Sizes = tuple[tuple[int, int], ...]
 """(height, width) of each picture of a call, as the network sees them."""
@@ -21,11 +21,13 @@ Sizes = tuple[tuple[int, int], ...]
 class Reader:
     """Prepares observations as the checkpoint was trained with them."""
 
-    def __init__(self, processor: Any, settings: Mapping[str, Any], embodiment: Embodiment, cameras: Sequence[str]) -> None:
-        """processor: of the Qwen3-VL. settings: `processor_kwargs` of processor_config.json. cameras: the simulator's, in the
-        order of the embodiment's; empty: those of its names."""
-        self.processor, self.embodiment, self.cameras = processor, embodiment, list(cameras)
-        self.framing, self.plain_text = framing(settings), bool(settings.get("formalize_language", True))
+    def __init__(
+        self, processor: Any, framing: Framing, embodiment: Embodiment, cameras: Sequence[str], *, plain_text: bool
+    ) -> None:
+        """processor: of the Qwen3-VL. cameras: the simulator's, in the order of the embodiment's; empty: those of its names.
+        plain_text: instructions are lower-case and without punctuation."""
+        self.processor, self.framing, self.embodiment, self.cameras = processor, framing, embodiment, list(cameras)
+        self.plain_text = plain_text
         self._read: dict[tuple[str, Sizes], list[int]] = {}
         self._framed: dict[tuple[int, int], tuple[int, int]] = {}
 
