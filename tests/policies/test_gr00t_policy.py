@@ -179,10 +179,9 @@ def test_what_is_read_stands_as_in_training(checkpoints):
     text = policy.reader.processor.tokenizer.decode(ids)
     picture = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
     assert text == f"<|im_start|>user\n{picture}{picture}pickup the red cube_2 now<|im_end|>\n"
-    as_it_is = Reader(policy.reader.processor, policy.reader.framing, policy.embodiment, (), plain_text=False)
-    assert "Pick-up the RED cube_2, now!" in policy.reader.processor.tokenizer.decode(
-        as_it_is.ids("Pick-up the RED cube_2, now!", ())
-    )
+    reads = policy.reader.processor
+    as_it_is = Reader(reads, policy.reader.framing, policy.embodiment, (), plain_text=False)
+    assert "Pick-up the RED cube_2, now!" in reads.tokenizer.decode(as_it_is.ids("Pick-up the RED cube_2, now!", ((64, 64),)))
 
 
 def test_cameras_are_the_embodiments(checkpoints):
