@@ -16,7 +16,7 @@ _PROJECTOR = re.compile(
 )
 _INNER_PROJECTOR = re.compile(r"merger|deepstack_merger_list|img_projection.*")  # Qwen's, GLM's and Phi-4's are inside the tower
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
-_ACTIONS = re.compile("dit|embed_action_time|action_out_proj")  # action heads besides `own`, such as pi0's expert
+_ACTIONS = re.compile("dit|embed_action_time|action_out_proj|action_head")  # action heads besides `own`: pi0's, GR00T's
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 
 

@@ -39,6 +39,13 @@ def mmrl_policies() -> list[PolicySpec]:
             tiny="tiny:pi0",
             summary="pi0: PaliGemma with an action expert, which turns noise into a chunk of actions by flow matching",
         ),
+        PolicySpec(
+            id="gr00t",
+            target="mmrl.policies.gr00t.policy:Gr00t",
+            acts=True,
+            tiny="tiny:gr00t",
+            summary="GR00T N1.7: a Qwen3-VL with a diffusion transformer, for robots that the checkpoint has statistics of",
+        ),
     ]
 
 

@@ -1,4 +1,5 @@
-"""Whole runs of a tiny pi0: it imitates, is reinforced, goes on bit for bit, and is loaded again."""
+"""Whole runs of tiny policies whose expert turns noise into actions: they imitate, are reinforced, go on bit for bit, and are
+loaded again."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
+from mmrl.policies.load import make_policy
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.checks.run_file import check_model
 from mmrl.train.resolve import resolve
@@ -19,12 +21,17 @@ from mmrl.train.smoke import smoke
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"
+MODELS = {"pi0": MODEL, "gr00t": "tiny:gr00t:hidden=32,layers=1,chunk=3"}
+EXPERTS = {"pi0": ("action_", "state_proj", "model.dit."), "gr00t": ("action_head.",)}
+"""What the names of the experts' weights begin with."""
+LAYERS = {"pi0": "model.dit.layers.0.self_attn", "gr00t": "action_head.model.transformer_blocks.0.attn1"}
 TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
 PPO = {"kind": "rl", "algorithm": "ppo", "steps": 2, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
 PPO |= {"ratio": "chunk", "credit": "chunk", "learning_rate": 1e-3, "settings": {"gamma": 0.9}}
 PPO |= {"critic": {"hidden_sizes": [8], "detach": True, "learning_rate": 3e-3}}
+GRPO = {"kind": "rl", "algorithm": "trajectory-grpo", "steps": 2, "prompts_per_step": 4, "group_size": 4, "learning_rate": 1e-3}
 FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "language")]
 
 
@@ -33,14 +40,14 @@ def plugins(monkeypatch):
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
 
 
-def config(folder, task, stages, model=MODEL, options=None, **sections):
+def config(folder, task, stages, model="", options=None, kind="pi0", **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
     data = {
-        "name": "pi0",
+        "name": kind,
         "runs_dir": str(folder),
         "policy": {
-            "kind": "pi0",
-            "model": model,
+            "kind": kind,
+            "model": model or MODELS[kind],
             "options": {"dims": dims, "chunk": 2, "state": state, "steps": 3, **(options or {})},
         },
         "tasks": [task],
@@ -62,30 +69,41 @@ def weights(folder, step):
 
 
 @pytest.mark.slow
-def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path):
-    folder = runs.run(config(tmp_path, REACH, [SFT], checkpoint={"every": 1, "keep": 9}))
+@pytest.mark.parametrize("kind", MODELS)
+def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path, kind):
+    folder = runs.run(config(tmp_path, REACH, [SFT], kind=kind, checkpoint={"every": 1, "keep": 9}))
     assert len(metrics(folder)) == 3 and all(0.5 < m["loss"] < 2 and m["grad_norm"] > 0 for m in metrics(folder))
     before, after = weights(folder, 1), weights(folder, 3)
     still = {name for name in before if before[name].equal(after[name])}
     assert still and all("embed_tokens" in name or "layers.0" in name or "norm" in name for name in still), still
-    assert any("vision_tower" in name for name in before.keys() - still), "the whole model learns"
+    assert any("vision_tower" in name or "visual" in name for name in before.keys() - still), "the whole model learns"
     checkpoint = folder.path / "checkpoints" / "step-000003" / "policy"
-    policy = {"kind": "pi0", "model": str(checkpoint)}
+    policy = {"kind": kind, "model": str(checkpoint)}
     again = runs.run(config(tmp_path / "on", REACH, [{**PPO, "steps": 1, "prompts_per_step": 2}], policy=policy))
     assert metrics(again)[0]["logprob_gap"] < 1e-4, "what a folder was saved with need not be said again"
 
 
 @pytest.mark.parametrize("noisy", mostly_slow(["all", "one"], everyday=1))
-def test_reinforcement_of_the_expert_alone(tmp_path, noisy):
+@pytest.mark.parametrize("kind", MODELS)
+def test_reinforcement_of_the_expert_alone(tmp_path, kind, noisy):
     """What was sampled is what is learned from, and the frozen parts stay what they were."""
     stages, keep = [{**PPO, "steps": 1}, {**PPO, "parts": FROZEN}], {"every": 1, "keep": 9}
-    folder = runs.run(config(tmp_path, TURN, stages, options={"noisy": noisy}, checkpoint=keep))
+    folder = runs.run(config(tmp_path, TURN, stages, options={"noisy": noisy}, kind=kind, checkpoint=keep))
     found = metrics(folder)
     assert len(found) == 3 and all(m["logprob_gap"] < 1e-4 and m["reward/std"] > 0 and m["grad_norm"] > 0 for m in found)
     before, after = weights(folder, 1), weights(folder, 3)
     moved = {name for name in before if not before[name].equal(after[name])}
-    assert moved and all(name.startswith(("action_", "state_proj", "model.dit.")) for name in moved), moved
-    assert any(name.startswith("model.dit.layers.0.self_attn") for name in moved) and "action_out_proj.weight" in moved
+    assert moved and all(name.startswith(EXPERTS[kind]) for name in moved), moved
+    assert any(name.startswith(LAYERS[kind]) for name in moved)
+    assert moved & {"action_out_proj.weight", "action_head.action_decoder.layer2.W"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MODELS)
+def test_groups_of_episodes_from_one_start_are_compared(tmp_path, kind):
+    folder = runs.run(config(tmp_path, TURN, [GRPO], kind=kind))
+    assert len(metrics(folder)) == 2
+    assert all(m["logprob_gap"] < 1e-4 and m["reward/std"] > 0 and m["grad_norm"] > 0 for m in metrics(folder))
 
 
 @pytest.mark.slow
@@ -107,23 +125,25 @@ def test_a_pi0_follows_another(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_learns_to_turn_to_the_mark(tmp_path):
+@pytest.mark.parametrize("kind", MODELS)
+def test_it_learns_to_turn_to_the_mark(tmp_path, kind):
     """Imitation to where two in three succeed, then reinforcement from there."""
     imitation = {**SFT, "split": "warm", "steps": 50, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
     reinforcement = {**PPO, "ratio": "action", "credit": "action", "steps": 40, "prompts_per_step": 128, "minibatches": 4}
     reinforcement |= {"epochs": 1, "learning_rate": 6e-4}
     sections = {"evaluate": {"num_prompts": 200, "every": 40}, "simulate": {"num_envs": 64}}
-    model, options = "tiny:pi0:hidden=32,layers=2,chunk=1", {"chunk": 1, "steps": 4}
-    folder = runs.run(config(tmp_path, TURN, [imitation, reinforcement], model, options, **sections))
+    model, options = f"tiny:{kind}:hidden=32,layers=2,chunk=1", {"chunk": 1, "steps": 4}
+    folder = runs.run(config(tmp_path, TURN, [imitation, reinforcement], model, options, kind, **sections))
     imitated, reinforced = (r["eval"]["value"] for r in runs.rows(folder) if "eval" in r)
     assert 0.6 < imitated < reinforced - 0.1, (imitated, reinforced)
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, kind):
     stages, keep = [{**SFT, "split": "warm"}, PPO], {"every": 2, "keep": 9}
-    whole = runs.run(config(tmp_path / "whole", TURN, stages, checkpoint=keep))
-    again = config(tmp_path / "again", TURN, stages, checkpoint=keep)
+    whole = runs.run(config(tmp_path / "whole", TURN, stages, kind=kind, checkpoint=keep))
+    again = config(tmp_path / "again", TURN, stages, kind=kind, checkpoint=keep)
     with pytest.raises(KeyboardInterrupt):
         runs.run(again, progress=runs.Silent(4))
     folder = runs.run(again, resume=True)
@@ -131,9 +151,15 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
 
 
-def test_smoke_takes_a_tiny_one(tmp_path):
-    found = smoke(config(tmp_path, REACH, [PPO], model="lerobot/pi0_base"))
-    assert found.policy.model == "tiny:pi0" and found.policy.kind == "pi0"
+@pytest.mark.parametrize(
+    ("kind", "model", "options"),
+    [("pi0", "lerobot/pi0_base", {}), ("gr00t", "nvidia/GR00T-N1.7-3B", {"embodiment": "my_robot", "gripper": "open-high"})],
+)
+def test_smoke_takes_a_tiny_one(tmp_path, kind, model, options):
+    found = smoke(config(tmp_path, REACH, [PPO], model, options, kind))
+    assert found.policy.model == f"tiny:{kind}" and found.policy.kind == kind
+    made = make_policy(found.policy, device="cpu")
+    assert made.dims == 4 and made.chunk == 2
 
 
 @pytest.mark.parametrize(
@@ -141,12 +167,13 @@ def test_smoke_takes_a_tiny_one(tmp_path):
     [
         ({"cameras": ["top"]}, r"policy\.options\.cameras names 'top', which simulator .* doesn't show: it shows front, wrist"),
         ({"dims": 7}, r"takes actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
-        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this pi0: 3 actions are predicted"),
+        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this (pi0|GR00T): 3 actions are predicted"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(tmp_path, options, message):
+@pytest.mark.parametrize("kind", MODELS)
+def test_what_does_not_fit_is_told_in_one_line(tmp_path, kind, options, message):
     with pytest.raises(UserError, match=message) as error:
-        runs.run(config(tmp_path, REACH, [PPO], options=options))
+        runs.run(config(tmp_path, REACH, [PPO], options=options, kind=kind))
     assert "\n" not in str(error.value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,6 +22,7 @@ from mmrl.api.errors import UserError
 from mmrl.policies.gr00t.config import HeadConfig, TransformerConfig, head_config
 from mmrl.policies.gr00t.head import ActionHead
 from mmrl.policies.gr00t.network import COSMOS, Network, backbone_config, load_network
+from mmrl.policies.gr00t.pictures import framing, resize_by_area
 
 LEROBOT = os.environ.get("MMRL_LEROBOT_PYTHON", "")
 SCRIPT = Path(__file__).parents[1] / "support" / "gr00t_of_lerobot.py"
@@ -196,7 +199,9 @@ def test_a_folder_is_read_by_the_published_names(sound, tmp_path):
     assert read.action_head.config == SMALL and same(read, network)
     with torch.no_grad():
         assert torch.equal(read.features(looking()), network.features(looking()))
-    assert {p.dtype for p in load_network(folder, torch.bfloat16).parameters()} == {torch.bfloat16}
+    for name, weight in load_network(folder, torch.bfloat16).named_parameters():
+        numbers = name.split(".")[1] in ("state_encoder", "action_encoder", "action_decoder")
+        assert weight.dtype == (torch.float32 if numbers else torch.bfloat16), name
     shutil.copytree(folder, tmp_path / "m")
     shards = load_file(folder / "model.safetensors")
     (tmp_path / "m" / "model.safetensors").unlink()
@@ -272,6 +277,51 @@ def test_another_layout_is_refused():
         with pytest.raises(UserError) as caught:
             head_config(table)
         assert told in str(caught.value)
+
+
+def test_pictures_are_those_of_opencv():
+    """The sum that LeRobot's test_groot_n1_7_oss_parity.py (huggingface/lerobot@7427f31) has of what Isaac-GR00T makes of this
+    picture: scaled to 256 by area, 0.95 of each side, scaled back."""
+    y, x = np.indices((480, 640), dtype=np.uint16)
+    picture = np.stack(((x + 3 * y) % 256, (2 * x + y) % 256, (x + 5 * y) % 256), axis=-1).astype(np.uint8)
+    settings = {"image_crop_size": [230, 230], "image_target_size": [256, 256], "shortest_image_edge": 256, "crop_fraction": 0.95}
+    made = framing({**settings, "use_albumentations": True})(torch.from_numpy(picture).permute(2, 0, 1)[None])
+    found = made[0].permute(1, 2, 0).contiguous().numpy()
+    assert found.shape == (256, 340, 3)
+    assert hashlib.sha256(found.tobytes()).hexdigest() == "c17e47af68a812aa79db3bb7b64b549ddf10148ac1b204a9686095018561ae9e"
+
+
+def test_areas_are_means():
+    """Of whole pixels, worked out by hand: half a number is rounded up where sides are halved, else to the even one."""
+    row = torch.tensor([0, 1, 2, 4, 9, 9], dtype=torch.uint8)
+    picture = row.expand(1, 3, 6, 6)
+    assert resize_by_area(picture, 3, 3)[0, 0, 0].tolist() == [1, 3, 9]  # 0.5, 3, 9
+    assert resize_by_area(picture, 6, 3)[0, 0, 0].tolist() == [0, 3, 9]
+    assert resize_by_area(picture, 2, 2)[0, 0, 0].tolist() == [1, 7]  # 1, 22 / 3
+    assert resize_by_area(picture, 6, 4)[0, 0, 0].tolist() == [0, 2, 6, 9]  # 1 / 3, 5 / 3, 17 / 3 and 9: of 1.5 pixels each
+
+
+def test_frames_of_pictures():
+    bars = framing({"image_target_size": [8, 8], "letter_box_transform": True})
+    found = bars(torch.full((2, 3, 4, 8), 200, dtype=torch.uint8))
+    assert (
+        found.shape == (2, 3, 8, 8)
+        and (found[:, :, :2] == 0).all()
+        and (found[:, :, 2:6] == 200).all()
+        and (found[:, :, 6:] == 0).all()
+    )
+    assert framing({}) == framing({"image_target_size": [256, 256], "image_crop_size": [230, 230]})
+    assert framing({"image_target_size": [256, 256], "crop_fraction": 2.0}).share == 1
+    assert framing({"image_target_size": [40, 48], "use_albumentations": True})(torch.zeros(1, 3, 9, 9, dtype=torch.uint8)).shape[
+        2:
+    ] == (40, 48)
+    for settings, told in (
+        ({"image_target_size": [256]}, r"image_target_size = \[256\] must be pixels"),
+        ({"image_target_size": [256, 256], "shortest_image_edge": 0}, "shortest_image_edge = 0 must be pixels"),
+        ({"image_target_size": [256, 256], "crop_fraction": -1}, "crop_fraction = -1 must be a share of a side"),
+    ):
+        with pytest.raises(UserError, match=told):
+            framing(settings)
 
 
 @pytest.mark.skipif(not LEROBOT, reason="MMRL_LEROBOT_PYTHON names no Python with lerobot 0.6.1 and its extra groot")

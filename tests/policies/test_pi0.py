@@ -1,56 +1,23 @@
-"""pi0: velocities are those of transformers' own network, what is sampled is what is learned, a folder is the same policy."""
+"""pi0: velocities are those of transformers' own network, and a folder is the same policy. `test_flow_policies.py` has what holds
+for every policy of its kind."""
 
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
 
+from flow_cases import calls, gradients
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config import parts
-from mmrl.config.sections import CriticConfig, LoraConfig, PartConfig, PolicyConfig
+from mmrl.config.sections import PartConfig, PolicyConfig
 from mmrl.policies.acting.flow import PLACES
-from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.batches import ActionMicroBatch
-from mmrl.policies.critic import Critic
-from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.pi0 import tiny as pi0_tiny
 from mmrl.policies.pi0.loading import check_model
 from mmrl.policies.pi0.model import Pi0
-from pi0_cases import CALLS, DRAW, MODEL, SEEDS, moved, pi0, seen
-
-
-def calls(shown, choices, chunk=2):
-    some = torch.zeros(len(shown) * chunk)
-    return ActionMicroBatch(
-        observation=shown,
-        choices=choices,
-        slots=1,
-        valid_SK=torch.ones(len(shown), chunk, dtype=torch.bool),
-        ratio="action",
-        sampler_logprobs_L=some,
-        advantages_L=some,
-        rollout_L=some.long(),
-        place_L=some.long(),
-        off_policy_L=some.bool(),
-    )
-
-
-def published(policy, shown, n):
-    """What transformers' network is given for one row, alone and without padding."""
-    ids = torch.tensor([policy._ids(shown.instructions[n], len(shown.images))])
-    pixels = policy._pictures(shown)[n : n + 1]
-    return {
-        "state": policy._state(shown)[n : n + 1],
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "pixel_values": pixels,
-        "pixel_attention_mask": torch.ones(pixels.shape[:2], dtype=torch.bool),
-    }
-
+from pi0_cases import CALLS, DRAW, MODEL, SEEDS, moved, pi0, published, seen
 
 # -- the network ----------------------------------------------------------------------------------------------------------
 
@@ -128,93 +95,6 @@ def test_demonstrations_look_ahead_to_the_end_of_the_episode():
         assert torch.equal(found.choices[t, 0, :, :3], wanted) and (found.choices[t, 0, :, 3:] == 0).all()
 
 
-# -- likelihoods ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("noisy", ["all", "one"])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_what_is_sampled_is_what_is_learned(noisy, temperature):
-    policy, shown = pi0(noisy=noisy), seen()
-    found = policy.act(shown, SEEDS, CALLS, temperature)
-    outputs = policy.outputs(calls(shown, found.choices), temperature, states=True)
-    torch.testing.assert_close(outputs.logprobs_L, found.logprobs_nKC.flatten(), atol=1e-4, rtol=1e-5)
-    assert outputs.logprobs_L.requires_grad and found.actions_nKA.shape == (4, 2, 3) and found.logprobs_nKC.shape == (4, 2, 1)
-    some = torch.tensor([2, 1])
-    alone = policy.act(shown.rows(some), SEEDS[some], CALLS[some], temperature)
-    torch.testing.assert_close(alone.actions_nKA, found.actions_nKA[some], atol=1e-5, rtol=1e-5)
-    assert not torch.equal(policy.act(shown, SEEDS, CALLS + 1, temperature).actions_nKA, found.actions_nKA)
-
-
-@pytest.mark.parametrize("noisy", ["all", "one"])
-def test_a_likelihood_is_that_of_the_executed_numbers(noisy):
-    """Step by step with transformers' network, from the definition: nothing of what is not carried out counts."""
-    policy, shown = pi0(noisy=noisy, steps=3, noise_level=0.7), seen(2)
-    found = policy.act(shown, SEEDS[:2], CALLS[:2], 0.8)
-    delta = 1 / 3
-    for n in range(2):
-        kept = found.choices[n]
-        steps = [(i, kept[i], kept[i + 1]) for i in range(3)] if noisy == "all" else [(int(kept[2, 0, 0]), kept[0], kept[1])]
-        assert kept.shape[0] == (4 if noisy == "all" else 3)
-        total = torch.zeros(2, dtype=torch.float64)
-        for i, x, following in steps:
-            t = 1 - i * delta
-            v = policy.model(**published(policy, shown, n), noise=x[None], timestep=torch.tensor([t])).logits[0].detach()
-            x, following, v = (a[:2, :3].double() for a in (x, following, v))
-            sigma = 0.7 * math.sqrt(t / max(1 - t, delta)) * 0.8
-            mean = x - (v + sigma**2 / (2 * t) * (x + (1 - t) * v)) * delta
-            total += torch.distributions.Normal(mean, sigma * math.sqrt(delta)).log_prob(following).sum(-1)
-        torch.testing.assert_close(found.logprobs_nKC[n, :, 0].double(), total, atol=1e-4, rtol=1e-4)
-
-
-def test_each_environment_has_a_noisy_step_of_its_own():
-    policy = pi0(noisy="one", steps=3)
-    shown = seen(1)
-    many = Observation(
-        images={k: v.expand(64, *v.shape[1:]) for k, v in shown.images.items()},
-        state=shown.state.expand(64, -1),
-        instructions=["x"] * 64,
-    )
-    choices = policy.act(many, torch.arange(64), torch.zeros(64, dtype=torch.int64), 1.0).choices
-    counts = torch.bincount(choices[:, 2, 0, 0].long(), minlength=3)
-    assert counts.min() > 8 and counts.sum() == 64
-    assert (choices[:, 2] == choices[:, 2, :1, :1]).all()
-
-
-# -- what a critic reads --------------------------------------------------------------------------------------------------
-
-
-def test_a_critic_reads_the_robots_state_and_no_noise():
-    policy, shown = pi0(), seen()
-    first = policy.choose(shown, DRAW, 1.0)[3]
-    torch.testing.assert_close(
-        policy.choose(shown, CallRandomness(seeds_n=SEEDS + 9, calls_n=CALLS), 1.0)[3], first, atol=1e-6, rtol=1e-5
-    )
-    torch.testing.assert_close(policy.states_of(shown), first, atol=1e-6, rtol=1e-5)
-    assert first.shape == (4, policy.width)
-    for change in (
-        {"images": {k: 255 - v for k, v in shown.images.items()}},
-        {"state": shown.state + 1},
-        {"instructions": ["do nothing at all"] * 4},
-    ):
-        known = {"images": shown.images, "state": shown.state, "instructions": shown.instructions}
-        assert (policy.states_of(Observation(**{**known, **change})) - first).abs().amax(1).min() > 1e-4, change
-
-
-@pytest.mark.parametrize("detach", [True, False])
-def test_a_critics_gradient_is_cut_where_it_says_so(detach):
-    policy, shown = pi0(), seen()
-    critic = Critic(policy, CriticConfig(hidden_sizes=[4], detach=detach), 0)
-    with torch.no_grad():
-        critic.head[-1].weight.add_(1.0)
-    found = policy.act(shown, SEEDS, CALLS, 1.0, critic)
-    made = calls(shown, found.choices)
-    values, _ = critic.values(made, policy.outputs(made, 1.0, states=True).states_QH)
-    torch.testing.assert_close(values, found.values_nU.expand(-1, 2).flatten(), atol=1e-5, rtol=1e-4)
-    values.sum().backward()
-    reached = sum(float(p.grad.abs().sum()) for _, p in policy.parameters() if p.grad is not None)
-    assert (reached == 0) == detach and critic.head[0].weight.grad.abs().sum() > 0
-
-
 # -- weights --------------------------------------------------------------------------------------------------------------
 
 
@@ -235,51 +115,6 @@ def test_a_folder_is_the_same_policy_and_transformers_own(dtype, tmp_path):
     assert policy.model.model.dit.layers[0].mlp.up_proj.weight.dtype == getattr(torch, dtype)
     with pytest.raises(UserError, match=r"holds a policy with dims = 3, and the run file says 4: set policy.options.dims = 3"):
         pi0(str(tmp_path / "saved"), dims=4, dtype=dtype, **options)
-
-
-def test_in_bfloat16_likelihoods_are_float32():
-    policy, shown = pi0(dtype="bfloat16"), seen()
-    found = policy.act(shown, SEEDS, CALLS, 1.0)
-    outputs = policy.outputs(calls(shown, found.choices), 1.0)
-    assert found.choices.dtype == found.logprobs_nKC.dtype == outputs.logprobs_L.dtype == torch.float32
-    assert (outputs.logprobs_L - found.logprobs_nKC.flatten()).abs().max() < 0.05
-
-
-def test_adapters_train_alone_and_are_saved(tmp_path):
-    lora = LoraConfig(rank=2, target_modules=["head", "language"])
-    policy = pi0(lora=lora)
-    names = [name for name, _ in policy.parameters()]
-    assert all("lora_" in n for n in names) and any("dit" in n for n in names) and any("language_model" in n for n in names)
-    moved(policy)
-    policy.save(tmp_path / "saved")
-    one = policy.act(seen(), SEEDS, CALLS, 1.0)
-    for again in (pi0(lora=lora, source=tmp_path / "saved"), pi0(str(tmp_path / "saved"))):
-        torch.testing.assert_close(again.act(seen(), SEEDS, CALLS, 1.0).choices, one.choices, atol=1e-4, rtol=1e-4)
-
-
-def test_a_clone_has_weights_of_its_own():
-    policy = pi0()
-    other = policy.clone(frozen=True)
-    before = other.act(seen(), SEEDS, CALLS, 1.0).choices
-    moved(policy, 0.3)
-    assert torch.equal(other.act(seen(), SEEDS, CALLS, 1.0).choices, before)
-    assert not any(p.requires_grad for _, p in other.parameters())
-
-
-def gradients(policy, made, on=False):
-    policy.model.zero_grad()
-    with gradient_checkpointing(policy.model, on):
-        policy.outputs(made, 1.0).logprobs_L.sum().backward()
-    return {name: p.grad.clone() for name, p in policy.parameters() if p.grad is not None}
-
-
-def test_layers_are_computed_again_for_the_same_gradients():
-    policy, shown = pi0(), seen()
-    made = calls(shown, policy.act(shown, SEEDS, CALLS, 1.0).choices)
-    once, again = gradients(policy, made), gradients(policy, made, on=True)
-    assert once.keys() == again.keys() and any("vision_tower" in name for name in once)
-    for name, gradient in once.items():
-        torch.testing.assert_close(again[name], gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_the_expert_is_a_part_of_its_own():

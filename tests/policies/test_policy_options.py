@@ -12,6 +12,7 @@ SMALL = {"kind": "robotics/small", "model": "mlp"}
 CNN = {"kind": "robotics/small", "model": "cnn"}
 VLA = {"kind": "vla", "model": "tiny:qwen3_vl:hidden=32,layers=1"}
 PI0 = {"kind": "pi0", "model": "tiny:pi0"}
+GR00T = {"kind": "gr00t", "model": "tiny:gr00t"}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,18 @@ PI0 = {"kind": "pi0", "model": "tiny:pi0"}
         (PI0, {"tokenizer": 3}, "tokenizer = 3 must be a text"),
         (PI0, {"statistics": 3}, "statistics = 3 must be a file or a folder with one"),
         (PI0, {"gripper": ["open-high"]}, r"gripper = \['open-high'\] must be a text"),
+        *((GR00T, {"state": value}, "state = .* must be a whole number from 0") for value in (-1, "x", 2.5, True)),
+        *(
+            (GR00T, {name: 3}, f"{name} = 3 must be a text")
+            for name in ("embodiment", "processor", "statistics", "statistics_kind")
+        ),
+        (GR00T, {"cameras": "front"}, "cameras = .* must be a list of texts"),
+        (
+            GR00T,
+            {"gripper": "open-high"},
+            "gripper = 'open-high' says what statistics mean, and there are none of 'new_embodiment'",
+        ),
+        (GR00T, {"dims": 133}, "dims = 133 is too many for this GR00T: 132 numbers an action has at most"),
         (VLA, {"statistics_key": 3}, "statistics_key = 3 must be a text"),
         (
             {"kind": "robotics/residual", "model": "cnn"},

@@ -38,3 +38,16 @@ def moved(policy, by=0.05):
         for _, p in policy.parameters():
             p.add_(by * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)).to(p.dtype))
     return policy
+
+
+def published(policy, shown, n):
+    """What transformers' network is given for one row, alone and without padding."""
+    ids = torch.tensor([policy._ids(shown.instructions[n], len(shown.images))])
+    pixels = policy._pictures(shown)[n : n + 1]
+    return {
+        "state": policy._state(shown)[n : n + 1],
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": pixels,
+        "pixel_attention_mask": torch.ones(pixels.shape[:2], dtype=torch.bool),
+    }

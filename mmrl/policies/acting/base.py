@@ -23,7 +23,7 @@ from mmrl.policies.acting.heads import Head, Tokens
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
-from mmrl.policies.acting.units import Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
+from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
 from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs
 from mmrl.policies.policy import Policy
 
@@ -104,6 +104,11 @@ class ActingPolicy(Policy):
 
     # -- scales -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def action_statistics(self) -> Normalizer | None:
+        """Statistics of the policy's actions; None if its numbers are the simulator's."""
+        return None if self.statistics is None else self.statistics.action
+
     def use_statistics(self, given: str | Mapping[str, Any], key: str, kind: str, gripper: str) -> None:
         """Read the statistics by which the policy's numbers are normalised, if any are given. given: see `units.load_statistics`.
         Raises UserError for statistics that don't fit the policy."""
@@ -143,14 +148,16 @@ class ActingPolicy(Policy):
             return state
         return self.statistics.state.normalize(state)
 
-    def simulated(self, actions: torch.Tensor) -> torch.Tensor:
-        """The policy's own numbers [..., A] -> the simulator's, in [-1, 1]."""
+    def simulated(self, actions: torch.Tensor, seen: Observation | None = None) -> torch.Tensor:
+        """The policy's own numbers [..., A] -> the simulator's, in [-1, 1]. seen: the n observations in which chunks [n, K, A]
+        were chosen, for a policy whose numbers are relative to the robot's state."""
         if self.statistics is None:
             return actions.clamp(-1, 1)
         return self._units().simulated(self.statistics.action.unnormalize(actions))
 
-    def in_own_terms(self, actions: torch.Tensor, physical: bool = False) -> torch.Tensor:
-        """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead."""
+    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | None = None) -> torch.Tensor:
+        """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead.
+        track: the episode at whose T steps the chunks [T, C, A] begin."""
         if self.statistics is None:
             if physical:
                 raise UserError(
@@ -178,7 +185,7 @@ class ActingPolicy(Policy):
         values = None
         if critic is not None:
             values = critic.of(states if critic.backbone is None else critic.backbone.states_of(seen, draw))
-        return ActionSample(actions_nKA=self.simulated(actions), choices=choices, logprobs_nKC=logprobs, values_nU=values)
+        return ActionSample(actions_nKA=self.simulated(actions, seen), choices=choices, logprobs_nKC=logprobs, values_nU=values)
 
     def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
@@ -199,13 +206,14 @@ class ActingPolicy(Policy):
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
         """A demonstration with one action per call -> chunks in the policy's representation: at each step the next `ahead`
         actions; the last one is repeated after the end of the episode. physical: see `in_own_terms`."""
-        actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical)
+        actions_TA = track.choices[:, 0].to(self.device)
         count = len(actions_TA)
         later = torch.arange(count)[:, None] + torch.arange(self.ahead)
         valid_TK = (later[:, : self.chunk] < count).to(self.device)
+        chunks_TCA = actions_TA[later.clamp_max(count - 1).to(self.device)]
         return replace(
             track,
-            choices=self.head.choices_of(actions_TA[later.clamp_max(count - 1).to(self.device)]),
+            choices=self.head.choices_of(self.in_own_terms(chunks_TCA, physical, track)),
             logprobs_TKC=torch.full((count, self.chunk, self.head.slots), torch.nan, device=self.device),
             valid_TK=valid_TK,
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
@@ -228,10 +236,10 @@ class ActingPolicy(Policy):
                 f"task {task!r}: simulator {spec.id!r} takes actions of {action.dims} numbers, and policy.options.dims = "
                 f"{self.dims}: make them equal"
             )
-        if self.statistics is not None:
+        if self.action_statistics is not None:
             units = simulator_units(f"task {task!r}: simulator {spec.id!r}", action, self.gripper)
             if units.gripper is not None:
-                check_range(self.statistics.action, units.gripper, self.gripper)
+                check_range(self.action_statistics, units.gripper, self.gripper)
             if self.units not in (None, units):
                 raise UserError(
                     f"task {task!r}: an action of simulator {spec.id!r} has units {list(units.sizes)}, and that of another task "

@@ -35,7 +35,7 @@ def cameras_of(seen: Observation | TrajectoryData, cameras: Sequence[str], missi
     return names
 
 
-def state_of(seen: Observation, size: int) -> torch.Tensor:
+def state_of(seen: Observation | TrajectoryData, size: int) -> torch.Tensor:
     """float32 [n, size]. Raises UserError if the simulator's state has another size."""
     if seen.state is None or seen.state.shape[1] != size:
         there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"

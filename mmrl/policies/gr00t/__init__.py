@@ -1,1 +1,1 @@
-"""GR00T N1.7: its network. A policy that acts with it is not written yet."""
+"""GR00T N1.7: a Qwen3-VL with a diffusion transformer that turns noise into a chunk of actions."""

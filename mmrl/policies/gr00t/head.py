@@ -1,6 +1,7 @@
 """The action head of GR00T N1.7 (NVIDIA, GR00T N1: An Open Foundation Model for Generalist Humanoid Robots, section 2): a
 diffusion transformer turns noise into a chunk of actions, and reads the hidden states of a Qwen3-VL. Weights have the names that
-they have in the published files below `action_head.`, so nothing is converted.
+they have in the published files below `action_head.`, so nothing is converted. The layers through which a robot's numbers go in
+and out are float32, whatever the dtype of the rest, so that no action is rounded to 8 bits.
 
 n calls, P tokens that the Qwen3-VL read, F their width, C actions, D numbers in each, S numbers of the state, T = 1 + C tokens of
 the transformer, W their width. Embodiments are numbers below `max_num_embodiments`, each with an encoder and decoder of its own.
@@ -10,16 +11,19 @@ The layout is that of Isaac-GR00T, gr00t/model/gr00t_n1d7/gr00t_n1d7.py and gr00
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_attention, silu
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mmrl.policies.gr00t.config import HeadConfig, TransformerConfig
 
 LONGEST_PERIOD = 10_000.0
 """Of the sines that encode times."""
+FLOAT32 = ("state_encoder", "action_encoder", "action_decoder")
+"""Parts of the head whose weights stay float32."""
 
 
 class EmbodimentLinear(nn.Module):
@@ -119,11 +123,13 @@ class Attention(nn.Module):
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
 
     def forward(self, x_nTW: torch.Tensor, read_nPF: torch.Tensor, mask_nP: torch.Tensor | None) -> torch.Tensor:
-        """mask_nP: the tokens that are read; all if None."""
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._projected(x_nTW, read_nPF))
+        """mask_nP: the tokens that are read; all if None. There may be several rows of x for each row that is read, one after the
+        other: their queries then share its keys and values."""
+        rows = x_nTW.reshape(len(read_nPF), -1, x_nTW.shape[-1])
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._projected(rows, read_nPF))
         mask = None if mask_nP is None else mask_nP[:, None, None]
         found: torch.Tensor = self.to_out[0](scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
-        return found
+        return found.view_as(x_nTW)
 
     def _projected(self, x: torch.Tensor, read: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.to_q(x), self.to_k(read), self.to_v(read)
@@ -149,7 +155,7 @@ class Perceptron(nn.Module):
         return found
 
 
-class Block(nn.Module):
+class Block(GradientCheckpointingLayer):
     """timed: its first norm depends on the time, and its second has no weights. read: width of the tokens that it reads; its own
     if None."""
 
@@ -225,6 +231,11 @@ class Context:
     state_n1W: torch.Tensor
     embodiment_n: torch.Tensor
 
+    def repeated(self, times: int) -> Context:
+        """For `times` chunks of each call, one after the other. What is read is not copied: see `Attention.forward`."""
+        state, embodiment = (own.repeat_interleave(times, 0) for own in (self.state_n1W, self.embodiment_n))
+        return replace(self, state_n1W=state, embodiment_n=embodiment)
+
 
 class ActionHead(nn.Module):
     def __init__(self, config: HeadConfig) -> None:
@@ -262,7 +273,7 @@ class ActionHead(nn.Module):
             read_nPF=self.vl_self_attention(self.vlln(features_nPF), mask),
             text_nP=real_nP & ~images_nP,
             images_nP=real_nP & images_nP,
-            state_n1W=self.state_encoder(state_nS[:, None], embodiment_n),
+            state_n1W=self.state_encoder(state_nS[:, None].to(self.state_encoder.layer1.W.dtype), embodiment_n),
             embodiment_n=embodiment_n,
         )
 
@@ -272,9 +283,9 @@ class ActionHead(nn.Module):
         buckets_n = (times_n * self.config.num_timestep_buckets).long()
         actions = self.action_encoder(x_nCD, buckets_n, context.embodiment_n)
         actions = actions + self.position_embedding.weight[: actions.shape[1]]
-        tokens_nTW = torch.cat([context.state_n1W, actions], 1)
+        tokens_nTW = torch.cat([context.state_n1W, actions], 1).to(context.read_nPF.dtype)
         out = self.model(tokens_nTW, buckets_n, context.read_nPF, context.text_nP, context.images_nP)
-        return self.action_decoder(out, context.embodiment_n)[:, 1:]
+        return self.action_decoder(out.to(actions.dtype), context.embodiment_n)[:, 1:]
 
     def denoise(self, context: Context, noise_nCD: torch.Tensor) -> torch.Tensor:
         """[n, C, D]: normalised actions, by Euler steps from the noise."""

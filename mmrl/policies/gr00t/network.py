@@ -6,24 +6,32 @@ model that it was made from. Letters as in `head`.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.gr00t.config import HeadConfig, head_config
-from mmrl.policies.gr00t.head import ActionHead, Context
+from mmrl.policies.gr00t.head import FLOAT32, ActionHead, Context
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+KIND = "Gr00tN1d7"
+"""`model_type` of config.json."""
+CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 HEAD, BACKBONE = "action_head.", "backbone.model.model."
 IDLE = "backbone.model.lm_head."
 """The head of the Qwen3-VL, which is not used: a copy of its embeddings, where files have it."""
+OWN_BACKBONE = "backbone"
+"""A folder beside the weights with the Qwen3-VL's configuration and processor, where mmrl has saved them; published checkpoints
+have none."""
 COSMOS = "nvidia/Cosmos-Reason2-2B"
 COSMOS_TEXT = {
     **{"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16},
@@ -40,9 +48,10 @@ COSMOS_VISION = {
 class Network(nn.Module):
     """`backbone` is a Qwen3-VL without the layers that aren't used, `action_head` reads what its last layer gives to its norm."""
 
-    def __init__(self, backbone: Any, head: HeadConfig, layers: int) -> None:
-        """backbone: the configuration of the Qwen3-VL. layers: of its language model, how many are used. Raises UserError if it
-        has fewer, or another width than the head reads."""
+    def __init__(self, backbone: Any, head: HeadConfig, layers: int, attention: str = "sdpa") -> None:
+        """backbone: the configuration of the Qwen3-VL. layers: of its language model, how many are used. attention: of the
+        Qwen3-VL, see `policy.attn_implementation`. Raises UserError if it has fewer layers, or another width than the head
+        reads."""
         prepare_torchvision()
         from transformers import Qwen3VLModel
 
@@ -57,7 +66,7 @@ class Network(nn.Module):
                 f"config.json: backbone_embedding_dim = {head.backbone_embedding_dim}, and the backbone is {width} wide: "
                 "take its own backbone"
             )
-        self.backbone = Qwen3VLModel._from_config(backbone)
+        self.backbone = Qwen3VLModel._from_config(copy.deepcopy(backbone), attn_implementation=attention)
         del self.backbone.language_model.layers[layers:]
         self.action_head = ActionHead(head)
 
@@ -80,25 +89,59 @@ class Network(nn.Module):
         return self.action_head.encode(self.features(inputs), real_nP, images_nP, state_nS, embodiment_n)
 
 
-def load_network(folder: Path, dtype: torch.dtype = torch.float32) -> Network:
-    """The network of a folder with a GR00T N1.7. Raises UserError for a folder that holds none, and for weights that are missing,
-    left over or of another shape than in config.json."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What config.json says of a network."""
+
+    table: dict[str, Any]
+    """config.json as it is."""
+    head: HeadConfig
+    backbone: Any
+    """The configuration of the Qwen3-VL."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of its language model that are used."""
+        found: int = self.table.get("select_layer", 16)
+        return found
+
+    def network(self, attention: str = "sdpa") -> Network:
+        """A network with random weights."""
+        return Network(self.backbone, self.head, self.layers, attention)
+
+
+def read_plan(folder: Path) -> Plan:
+    """Raises UserError for a folder that holds no GR00T N1.7, or one of another layout."""
     try:
-        table = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if table.get("model_type") != "Gr00tN1d7":
-            raise ValueError(f"its config.json is of {table.get('model_type')!r:.60}, not of Gr00tN1d7")
-        head = head_config(table)
-        backbone = backbone_config(str(table.get("model_name", COSMOS)))
+        table = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if table.get("model_type") != KIND:
+            raise ValueError(f"its {CONFIG} is of {table.get('model_type')!r:.60}, not of {KIND}")
+        own = folder / OWN_BACKBONE
+        backbone = backbone_config(str(own) if own.is_dir() else str(table.get("model_name", COSMOS)))
+        plan = Plan(table=table, head=head_config(table), backbone=backbone)
         with torch.device("meta"):
-            network = Network(backbone, head, table.get("select_layer", 16))
-        weights = _weights(folder)
+            plan.network()
     except UserError as error:
         raise UserError(f"{str(folder)!r}: {error.what}", key="policy.model") from error
     except Exception as error:
         raise UserError(
             f"{str(folder)!r} can't be read: {shorten(error)[:300]}: give a folder with a GR00T N1.7", key="policy.model"
         ) from error
-    wanted = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    return plan
+
+
+def load_network(folder: Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Network:
+    """The network of a folder with a GR00T N1.7. Raises UserError for a folder that holds none, and for weights that are missing,
+    left over or of another shape than in config.json."""
+    plan = read_plan(folder)
+    with torch.device("meta"):
+        wanted = {name: tuple(p.shape) for name, p in plan.network().named_parameters()}
+    try:
+        weights = _weights(folder)
+    except Exception as error:
+        raise UserError(
+            f"{str(folder)!r} can't be read: {shorten(error)[:300]}: give a folder with a GR00T N1.7", key="policy.model"
+        ) from error
     odd = sorted(
         name for name in wanted.keys() | weights.keys() if name not in weights or wanted.get(name) != weights[name].shape
     )
@@ -112,9 +155,28 @@ def load_network(folder: Path, dtype: torch.dtype = torch.float32) -> Network:
         from transformers import initialization
 
         with initialization.no_init_weights():
-            whole = Network(backbone, head, table.get("select_layer", 16))
-    whole.load_state_dict({name: weight.to(dtype) for name, weight in weights.items()}, strict=False, assign=True)
+            whole = plan.network(attention)
+    # copied: where a tensor begins in a mapped file decides which instructions compute with it, and the last bits of gradients
+    own = {name: weights.pop(name).to(dtype_of(name, dtype), copy=True) for name in list(weights)}
+    whole.load_state_dict(own, strict=False, assign=True)
     return whole.eval()
+
+
+def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a weight in a network of this one."""
+    parts = name.split(".")
+    return torch.promote_types(dtype, torch.float32) if parts[0] == "action_head" and parts[1] in FLOAT32 else dtype
+
+
+def save_network(network: Network, table: Mapping[str, Any], folder: Path) -> None:
+    """Write config.json and the weights under their published names, and the Qwen3-VL's own configuration beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(dict(table), indent=2), encoding="utf-8")
+    network.backbone.config.save_pretrained(folder / OWN_BACKBONE)
+    weights = {
+        f"{BACKBONE}{n.removeprefix('backbone.')}" if n.startswith("backbone.") else n: w for n, w in network.named_parameters()
+    }
+    save_file({name: w.detach().contiguous() for name, w in weights.items()}, folder / SINGLE, metadata={"format": "pt"})
 
 
 def backbone_config(name: str) -> Any:

@@ -96,14 +96,15 @@ class Residual(ActingPolicy):
     def _planned(self, seen: Observation, draw: CallRandomness) -> torch.Tensor:
         """[n, 1, A]: the base's actions in these calls of these episodes; it is called once per chunk."""
         if self.base.chunk == 1:
-            return self.base.simulated(self.base.choose(seen, draw, 0.0)[0])
+            return self.base.simulated(self.base.choose(seen, draw, 0.0)[0], seen)
         seeds, turns = draw.seeds_n.tolist(), (draw.calls_n % self.base.chunk).tolist()
         asked = [i for i, seed in enumerate(seeds) if turns[i] == 0 or seed not in self._plans]
         if asked:
             rows = torch.tensor(asked)
             of = rows.to(draw.seeds_n.device)
             own = CallRandomness(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
-            planned_nKA = self.base.simulated(self.base.choose(seen.rows(rows), own, 0.0)[0])
+            shown = seen.rows(rows)
+            planned_nKA = self.base.simulated(self.base.choose(shown, own, 0.0)[0], shown)
             for i, plan_KA in zip(asked, planned_nKA, strict=True):
                 self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # an episode first seen in the middle of a chunk begins there
                 self._plans.move_to_end(seeds[i])

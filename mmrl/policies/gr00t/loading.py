@@ -1,0 +1,159 @@
+"""Loading GR00T N1.7 from a folder or the hub, or building a tiny one: first what its JSON files say, then its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError, shorten
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.saved_policy import saved_options
+from mmrl.policies.acting.units import load_statistics
+from mmrl.policies.gr00t import tiny
+from mmrl.policies.gr00t.embodiment import Embodiment
+from mmrl.policies.gr00t.network import CONFIG, COSMOS, OWN_BACKBONE, Network, Plan, load_network, read_plan
+from mmrl.policies.gr00t.processor import OWN, PROCESSOR, Files, read_files
+from mmrl.policies.lora import adapter_chain
+from mmrl.policies.names import refuse_path
+
+CURE = "give a folder or hub name of a GR00T N1.7, or tiny:gr00t"
+PROCESSOR_CURE = "set policy.options.processor to a folder or hub name of its Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
+NONE = "none"
+"""Value of `statistics`: the policy's numbers are the simulator's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known of a policy before its weights are read."""
+
+    plan: Plan
+    files: Files
+    embodiment: Embodiment
+
+
+def prepare(
+    name: str, given: Path, *, embodiment: str, statistics: str, statistics_key: str, statistics_kind: str, cameras: Sequence[str]
+) -> Prepared:
+    """name: the model below all adapters. given: the folder with the files beside the weights, if they don't lie at `name`. The
+    rest: options of `Gr00t`. Raises UserError for files that can't be used, and where statistics are missing."""
+    new, saved = name.startswith("tiny:"), saved_options(given)
+    embodiment = embodiment or saved.get("embodiment", "")
+    folder = Path() if new else json_files(name)
+    if new:
+        sizes = tiny.parse(name, 0)
+        del sizes["seed"]
+        plan = tiny.plan(**sizes)
+    else:
+        plan = read_plan(folder)
+    if (given / PROCESSOR).is_file():
+        files = read_files(given)
+    else:
+        files = tiny.files(embodiment or OWN) if new else read_files(folder)
+    chosen = files.chosen(embodiment or (OWN if new else ""))
+    for option, value in (("statistics_key", statistics_key), ("statistics_kind", statistics_kind)):
+        if value and statistics in ("", NONE):
+            raise UserError(
+                f"policy.options.{option} = {value!r} says what statistics mean, and policy.options.statistics names none"
+            )
+    if statistics == NONE:
+        files = files.without(chosen)
+    elif statistics:
+        usual = "quantiles" if files.settings.get("use_percentiles") else "min-max"
+        own = load_statistics(statistics, statistics_key, statistics_kind or usual)
+        files = files.extended(chosen, own, cameras, plan.head.action_horizon)
+    elif chosen not in files.known and not new and not saved:
+        there = f"statistics of {', '.join(files.known[:40])}" if files.known else "statistics of no embodiment"
+        raise UserError(
+            f"{name!r} has {there}, and none of policy.options.embodiment = {chosen!r}: choose one that it has, or set "
+            f"policy.options.statistics to a file with those of your data, or to {NONE!r} where its numbers are the simulator's",
+            key="policy.model",
+        )
+    return Prepared(plan=plan, files=files, embodiment=files.embodiment(chosen, plan.head))
+
+
+def check_model(config: PolicyConfig) -> None:
+    """Raise UserError for a `policy.model` that is not a GR00T, or whose files don't fit the options, without reading its
+    weights. A hub name is not looked up."""
+    if config.model.startswith("tiny:"):
+        tiny.parse(config.model, 0)
+        return
+    if not Path(config.model).is_dir():
+        refuse_path(config.model, CURE)
+        return
+    _, name = adapter_chain(config.model)
+    own = saved_options(Path(config.model)) | config.options
+    texts = {key: own.get(key) or "" for key in ("embodiment", "statistics", "statistics_key", "statistics_kind")}
+    if not all(isinstance(text, str) for text in texts.values()):
+        return  # the policy says what they must be
+    if name.startswith("tiny:") or Path(name).is_dir():
+        prepare(name, Path(config.model), cameras=(), **texts)
+
+
+def load_model(config: PolicyConfig, name: str, plan: Plan, processor: str, seed: int) -> tuple[Network, Any]:
+    """(the network, its Qwen3-VL's processor). Raises UserError for weights that don't fit, and for a missing processor."""
+    dtype, attention = getattr(torch, config.dtype), config.attn_implementation
+    if name.startswith("tiny:"):
+        return tiny.build(dtype=dtype, attention=attention, **tiny.parse(name, seed))
+    own = json_files(name) / OWN_BACKBONE
+    found = _processor(name, processor or str(own if own.is_dir() else plan.table.get("model_name", COSMOS)), plan)
+    return load_network(_downloaded(name, ["*.json", "*.safetensors"]), dtype, attention), found
+
+
+def skeleton(name: str) -> Network:
+    """The network without its weights, which are on torch's meta device."""
+    if name.startswith("tiny:"):
+        sizes = tiny.parse(name, 0)
+        del sizes["seed"]
+        plan = tiny.plan(**sizes)
+    else:
+        plan = read_plan(json_files(name))
+    with torch.device("meta"):
+        return plan.network()
+
+
+def json_files(name: str) -> Path:
+    """The folder with the JSON files of a folder or hub name."""
+    found = _downloaded(name, ["*.json"])
+    if not (found / CONFIG).is_file():
+        raise UserError(f"{name!r} has no {CONFIG}: {CURE}", key="policy.model")
+    return found
+
+
+def _downloaded(name: str, files: list[str]) -> Path:
+    if Path(name).is_dir():
+        return Path(name)
+    refuse_path(name, CURE)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=files))
+    except Exception as error:
+        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+
+
+def _processor(name: str, where: str, plan: Plan) -> Any:
+    prepare_torchvision()
+    from transformers import AutoProcessor
+
+    try:
+        found: Any = AutoProcessor.from_pretrained(where)
+        image, patch = found.tokenizer.convert_tokens_to_ids(found.image_token), found.image_processor.patch_size
+        if not found.chat_template:
+            raise ValueError("it has no chat template")
+    except Exception as error:
+        raise UserError(
+            f"{name!r}: no processor of a Qwen3-VL in {where!r}: {shorten(error)[:200]}: {PROCESSOR_CURE}", key="policy.model"
+        ) from error
+    wanted = plan.backbone.image_token_id, plan.backbone.vision_config.patch_size
+    if (image, patch) != wanted:
+        raise UserError(
+            f"{name!r}: the processor of {where!r} has pictures as token {image} in patches of {patch}, and the model as "
+            f"{wanted[0]} in {wanted[1]}: {PROCESSOR_CURE}",
+            key="policy.model",
+        )
+    return found

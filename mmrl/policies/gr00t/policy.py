@@ -1,0 +1,333 @@
+"""GR00T N1.7 as a policy that acts: pictures and an instruction are encoded once per call, and a diffusion transformer turns
+noise into a chunk of actions (NVIDIA, GR00T N1: An Open Foundation Model for Generalist Humanoid Robots).
+
+n calls, M times of a flow, C actions that the network predicts, D numbers in each, K and A those that are executed, P tokens of
+the encoded input. `Chains` has time from noise at 1 to actions at 0, the network the other way round: its velocity is negated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import pad
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
+from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.flow import PLACES, Chains
+from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.saved_policy import SETTINGS
+from mmrl.policies.acting.units import Normalizer, check_gripper
+from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.gr00t import tiny
+from mmrl.policies.gr00t.head import Context
+from mmrl.policies.gr00t.loading import check_model, load_model, prepare, skeleton
+from mmrl.policies.gr00t.network import OWN_BACKBONE, Network, save_network
+from mmrl.policies.gr00t.pictures import framing
+from mmrl.policies.gr00t.reading import Reader
+from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.names import base_name
+
+NOISY = ("all", "one")
+EMPHASIS = 1.5
+"""`Chains.emphasis`: it was trained at times from Beta(1.5, 1) (`noise_beta_alpha` and `noise_beta_beta` of its config.json)."""
+ROUNDING = 1e-6
+"""Added to times, which are then rounded down, so that 1 - 0.8 is the bucket of 0.2 in float32 too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The encoded inputs of a call: everything but the actions."""
+
+    context: Context
+    seen_nH: torch.Tensor
+    """What a critic reads: the mean of the tokens that the head reads, and its encoding of the robot's state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """The part of a head that `ActingPolicy` needs for demonstrations."""
+
+    steps: int
+    """C."""
+    numbers: int
+    """D."""
+    slots: int = 1
+
+    def choices_of(self, actions: torch.Tensor) -> torch.Tensor:
+        """[n, 1, C, D]: a chain of its end alone. Steps and numbers that the robot doesn't have are 0, as in training."""
+        steps, numbers = actions.shape[1:]
+        return pad(actions, (0, self.numbers - numbers, 0, self.steps - steps))[:, None]
+
+
+class Gr00t(ActingPolicy):
+    """`policy.model` is a folder or hub name of a GR00T N1.7 as NVIDIA publishes it, a folder that this class saved, or
+    `tiny:gr00t`.
+
+    The network predicts C actions of D numbers; the first K are executed, A numbers of each, and log-probabilities are those of
+    their chain alone (as pi0's, see `mmrl.policies.pi0.model.Pi0`). What an action's numbers mean, which cameras are looked
+    through, and how pictures are framed, the files beside the weights say.
+
+    A critic reads what the head reads: all tokens of the head's own transformer attend to the noise, so none of them would do.
+    """
+
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
+    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
+    head: Any
+    model: Network
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        embodiment: str = "",
+        dims: int = 7,
+        chunk: int = 8,
+        state: int | None = None,
+        steps: int = 4,
+        noise_level: float = 0.5,
+        noisy: str = "all",
+        cameras: Sequence[str] = (),
+        processor: str = "",
+        statistics: str = "",
+        statistics_key: str = "",
+        statistics_kind: str = "",
+        gripper: str = "",
+    ) -> None:
+        """embodiment: which of the checkpoint's; the only one with statistics if empty. dims: numbers of an action. chunk:
+        actions of a call, the first of those that the network predicts. state: numbers of the robot's state; None: as the
+        embodiment has, or none. steps, noise_level, noisy: see `Chains`. cameras: the simulator's, in the order of the
+        embodiment's; those of its names when empty. processor: a folder or hub name of its Qwen3-VL, in place of the one that
+        config.json names. statistics: a file with those of other data, or "none": the policy's numbers are the simulator's.
+        statistics_key, statistics_kind: see `units.load_statistics`. gripper: a key of `units.GRIPPERS`."""
+        _check(chunk, dims, state, steps, noise_level, noisy)
+        options.check_texts("cameras", cameras)
+        for name, value in (("embodiment", embodiment), ("processor", processor), ("statistics", statistics)):
+            options.check_text(name, value)
+        for name, value in (("statistics_key", statistics_key), ("statistics_kind", statistics_kind), ("gripper", gripper)):
+            options.check_text(name, value)
+        check_gripper(gripper)
+        self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
+        self.cameras, self.gripper = list(cameras), gripper
+        self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
+        self.base = base_name(config.model, seed, tiny.full_name)
+        adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
+        given = source or Path(config.model)
+        found = prepare(
+            name,
+            given,
+            embodiment=embodiment,
+            statistics=statistics,
+            statistics_key=statistics_key,
+            statistics_kind=statistics_kind,
+            cameras=cameras,
+        )
+        self.plan, self.files, self.embodiment = found.plan, found.files, found.embodiment
+        self.state, framed = self._checked_sizes(state), framing(self.files.settings)
+        network, reads = load_model(config, name, self.plan, processor, seed)
+        plain_text = bool(self.files.settings.get("formalize_language", True))
+        self.reader = Reader(reads, framed, self.embodiment, cameras, plain_text=plain_text)
+        for folder in reversed(adapters):
+            merge_saved_adapters(network, folder)
+        if config.lora:
+            add_adapters(network, config.lora, seed)
+            if source:
+                load_adapters(network, source)
+        self.model = network.to(self.device).eval()
+        sizes = self.plan.head
+        self.numbers, self.width = sizes.max_action_dim, sizes.backbone_embedding_dim + sizes.input_embedding_dim
+        self.head = Foreseen(steps=sizes.action_horizon, numbers=self.numbers)
+        if (given / SETTINGS).is_file():
+            self.load(given)
+
+    def _checked_sizes(self, state: int | None) -> int:
+        """The numbers of the state that are read. Raises UserError for options that contradict the embodiment or the network."""
+        own, sizes = self.embodiment, self.plan.head
+        if sizes.state_history_length != 1:
+            raise UserError(
+                f"config.json: state_history_length = {sizes.state_history_length}, and only the newest state is known"
+            )
+        rows: list[tuple[str, int, int, str]] = [("chunk", self.chunk, own.ahead, "actions are predicted")]
+        rows.append(("dims", self.dims, sizes.max_action_dim, "numbers an action has at most"))
+        rows.append(("state", state or 0, sizes.max_state_dim, "numbers a state has at most"))
+        for name, value, most, what in rows:
+            if value > most:
+                raise UserError(f"policy.options.{name} = {value} is too many for this GR00T: {most} {what}")
+        if not own.scaled:
+            if self.gripper:
+                raise UserError(
+                    f"policy.options.gripper = {self.gripper!r} says what statistics mean, and there are none of {own.name!r}"
+                )
+            return state or 0
+        wanted = {"dims": (self.dims, own.action_size, own.actions), "state": (state, own.state_size, own.states)}
+        for name, (value_given, size, groups) in wanted.items():
+            if value_given is not None and value_given != size:
+                listed = ", ".join(f"{group.name} {group.size}" for group in groups) or "none"
+                what = "actions" if name == "dims" else "states"
+                raise UserError(
+                    f"policy.options.{name} = {value_given}, and {what} of the embodiment {own.name!r} have {size} numbers "
+                    f"({listed}): make them equal"
+                )
+        if self.cameras and own.cameras and len(self.cameras) != len(own.cameras):
+            raise UserError(
+                f"policy.options.cameras = {', '.join(self.cameras)}, and the embodiment {own.name!r} looks through "
+                f"{', '.join(own.cameras)}: name one for each, in this order"
+            )
+        return own.state_size
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Raise UserError for a `model` that can't be loaded, without loading it."""
+        check_model(config)
+
+    @staticmethod
+    def skeleton(config: PolicyConfig) -> Any:
+        """The network of a configuration with all its weights' names and shapes, on torch's meta device."""
+        return skeleton(adapter_chain(config.model)[1])
+
+    @property
+    def ahead(self) -> int:
+        """All actions that the embodiment was trained to foresee: those that are not executed are learned as well."""
+        return self.embodiment.ahead
+
+    def choice_terms(self) -> dict[str, Any]:
+        found = super().choice_terms() | {"actions foreseen": self.head.steps, "numbers of an action": self.numbers}
+        return found | {"statistics": self.embodiment.plain(), "gripper": self.gripper}
+
+    def settings(self) -> Mapping[str, Any]:
+        found = {"kind": "gr00t", "embodiment": self.embodiment.name, "dims": self.dims, "chunk": self.chunk}
+        found |= {"state": self.state, "cameras": self.cameras, "gripper": self.gripper}
+        return found | {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
+
+    def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
+        read = {(track.instruction, self.reader.sizes(track)) for track in tracks}
+        moments = 1 if self.chains.noisy == "one" else self.chains.steps
+        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
+            moments = max(moments, PLACES)
+        return max((len(self.reader.ids(*one)) for one in read), default=0) + moments * (1 + self.head.steps)
+
+    # -- scales -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def action_statistics(self) -> Normalizer | None:
+        return self.embodiment.ends() if self.embodiment.scaled else None
+
+    def simulated(self, actions: torch.Tensor, seen: Observation | None = None) -> torch.Tensor:
+        if not self.embodiment.scaled:
+            return super().simulated(actions, seen)
+        assert seen is not None
+        return self._units().simulated(self.embodiment.physical(actions, self._known_state(seen)))
+
+    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | None = None) -> torch.Tensor:
+        if not self.embodiment.scaled:
+            return super().in_own_terms(actions, physical, track)
+        assert track is not None
+        state = self._known_state(track)
+        state = state[torch.arange(len(actions)).clamp_max(len(state) - 1)]  # there may be more actions than observations
+        return self.embodiment.normalised(actions if physical else self._units().physical(actions), state)
+
+    def _known_state(self, seen: Observation | TrajectoryData) -> torch.Tensor:
+        """float32 [n, S]: the robot's own numbers. Raises UserError if there are more or fewer than the embodiment has."""
+        if not self.state:
+            return torch.zeros(1, 0, device=self.device)
+        there = 0 if seen.state is None else seen.state.shape[1]
+        if self.embodiment.scaled and there != self.state:
+            listed = ", ".join(f"{group.name} {group.size}" for group in self.embodiment.states)
+            raise UserError(
+                f"a state of the embodiment {self.embodiment.name!r} has {self.state} numbers ({listed}), and the simulator "
+                f"shows {there}: choose another embodiment, or a checkpoint for this robot"
+            )
+        return state_of(seen, self.state).to(self.device).float()
+
+    def _state(self, seen: Observation) -> torch.Tensor:
+        """float32 [n, numbers of a state in the network]: normalised if there are statistics, padded with zeros."""
+        most = self.plan.head.max_state_dim
+        if not self.state or self.embodiment.blind:
+            return torch.zeros(len(seen), most, device=self.device)
+        state = self._known_state(seen)
+        if self.embodiment.scaled:
+            state = self.embodiment.normalised_state(state)
+        return pad(state, (0, most - self.state))
+
+    # -- reading ----------------------------------------------------------------------------------------------------------
+
+    def look(self, seen: Observation) -> Scene:
+        """One pass over pictures and instruction."""
+        embodiment_n = torch.full((len(seen),), self.embodiment.number, device=self.device)
+        context = self.model.encode(self.reader.inputs(seen, self.device), self._state(seen), embodiment_n)
+        real_nP1 = (context.text_nP | context.images_nP)[..., None]
+        mean = torch.where(real_nP1, context.read_nPF.float(), 0.0).sum(1) / real_nP1.sum(1)
+        return Scene(context=context, seen_nH=torch.cat([mean, context.state_n1W[:, 0].float()], -1))
+
+    # -- acting and learning ----------------------------------------------------------------------------------------------
+
+    def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
+        """float32 [n, M, C, D]: noise minus actions. The M times of a call share what is read and don't see each other."""
+        times = 1 - times_nM.flatten() + ROUNDING
+        found = self.model.action_head.velocity(scene.context.repeated(times_nM.shape[1]), x_nMCD.flatten(0, 1).float(), times)
+        return -found.float().view_as(x_nMCD)
+
+    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+        scene = self.look(seen)
+        shape = (self.head.steps, self.numbers)
+        end, choices, logprob = self.chains.sample(lambda x, t: self.velocity(scene, x, t), draw, shape, temperature)
+        return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
+
+    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scene = self.look(calls.observation)
+        found, entropy_n = self.chains.score(lambda x, t: self.velocity(scene, x, t), calls.choices, temperature)
+        if calls.choices.shape[1] > 1:
+            logprobs = self._carried_out(found).sum(-1, keepdim=True)
+        else:  # the mean over a chunk is that over all actions and numbers of the embodiment: no other was trained
+            each = found[:, : self.ahead, : self.dims].mean(-1, keepdim=True)
+            share = self.chunk / self.ahead
+            rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
+            logprobs = share * each[:, : self.chunk] + (1 - share) * rest
+        return logprobs, (self.dims * entropy_n)[:, None, None].expand_as(logprobs), scene.seen_nH
+
+    def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
+        return x_nCD[:, : self.chunk, : self.dims]
+
+    def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
+        return self.look(seen).seen_nH
+
+    # -- weights ----------------------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
+
+    def save(self, folder: Path) -> None:
+        """A folder in NVIDIA's layout, with the settings and the Qwen3-VL's processor beside it; with `policy.lora`, its adapters
+        in place of the weights."""
+        super().save(folder)
+        if self.lora:
+            save_adapters(self.model, folder, self.base)
+        else:
+            save_network(self.model, self.plan.table, folder)
+        self.files.write(folder)
+        self.reader.processor.save_pretrained(folder / OWN_BACKBONE)
+
+    def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Nothing: the network is saved as it was read."""
+        yield from ()
+
+
+def _check(chunk: int, dims: int, state: int | None, steps: int, noise_level: float, noisy: str) -> None:
+    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+        options.check_integer(name, value, 1, 256)
+    if state is not None:
+        options.check_integer("state", state, 0, 100_000)
+    if noisy not in NOISY:
+        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
+    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
