@@ -1,5 +1,5 @@
-"""Saves a small SmolVLA as LeRobot does, and computes actions with LeRobot. LeRobot's Python runs this file, which imports nothing
-of mmrl, with lerobot 0.6.1 and its extra smolvla:
+"""Saves a small SmolVLA as LeRobot does, and computes actions with LeRobot. LeRobot's Python runs this file, which imports
+nothing of mmrl, with lerobot 0.6.1 and its extra smolvla:
 
 `python smolvla_of_lerobot.py make FOLDER OPTIONS` writes a policy of the configuration OPTIONS (JSON; "statistics" is the
 normalisation of states and actions, "cameras" the names of its pictures, "rename" LeRobot's map of renamed keys) and what it sees
@@ -28,8 +28,13 @@ SMALL |= {"max_state_dim": 6, "resize_imgs_with_padding": (32, 32), "tokenizer_m
 def backbone(folder: Path) -> None:
     """A SmolVLM of three heads over one: its configuration, tokenizer and processor, no weights."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, SmolVLMConfig, SmolVLMImageProcessor, SmolVLMProcessor
-    from transformers import SmolVLMVideoProcessor
+    from transformers import (
+        PreTrainedTokenizerFast,
+        SmolVLMConfig,
+        SmolVLMImageProcessor,
+        SmolVLMProcessor,
+        SmolVLMVideoProcessor,
+    )
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))

@@ -1,6 +1,6 @@
-"""SmolVLA's network: the first layers of a SmolVLM read pictures, an instruction and the robot's state; an expert beside them turns
-noise into a chunk of actions (Shukor et al., SmolVLA: A Vision-Language-Action Model for Affordable and Efficient Robotics). It
-computes what that of lerobot 0.6.1 does (policies/smolvla/modeling_smolvla.py, smolvlm_with_expert.py); names of weights are its.
+"""SmolVLA's network: the first layers of a SmolVLM read pictures, an instruction and the robot's state; an expert beside them
+turns noise into a chunk of actions (Shukor et al., SmolVLA: A Vision-Language-Action Model for Affordable and Efficient Robotics).
+It computes what lerobot 0.6.1 does (policies/smolvla/modeling_smolvla.py, smolvlm_with_expert.py); names of weights are LeRobot's.
 
 n calls, P tokens of the prefix, M times of a flow, C actions, D numbers in each, S tokens of a pass, L heads, K heads of keys and
 values, d numbers in each, W and H the widths of the language model and of the expert.
@@ -66,7 +66,7 @@ class Layer(GradientCheckpointingLayer):
     """A layer of Llama's."""
 
     def __init__(self, text: Any, crosses: int = 0, eager: bool = False) -> None:
-        """crosses: numbers of a token's keys where they are given, 0 for self-attention. eager: attend without torch's kernels."""
+        """crosses: numbers of a token's keys where they are given, 0 for self-attention. eager: without torch's kernels."""
         super().__init__()
         self.crosses, self.eager = bool(crosses), eager
         self.self_attn = Attention(text, text.hidden_size, crosses or text.hidden_size)
@@ -158,8 +158,8 @@ class Network(nn.Module):
         """Encode pictures, words and the robot's state.
 
         ids_nP: int64, placeholders of pictures and then words; the state is not among them. words_at: index of the first word.
-        real_nP: bool, False for padding, which may be anywhere. pixels: [n, cameras, 3, side, side] in [-1, 1]. state_nD: float32,
-        padded to `max_state_dim`. The state sees everything, the rest sees all but the state."""
+        real_nP: bool, False for padding, wherever it is. pixels: [n, cameras, 3, side, side] in [-1, 1]. state_nD: float32, filled
+        up to `max_state_dim`. The state sees everything, the rest sees all but the state."""
         model, text = self._vlm, self._vlm["text_model"]
         embeds = text["embed_tokens"](ids_nP)
         scale = math.sqrt(embeds.shape[-1])

@@ -1,0 +1,212 @@
+"""LeRobot's processors, read and written: how observations become inputs of a SmolVLA, and its outputs actions.
+
+`policy_preprocessor.json` and `policy_postprocessor.json` list steps; the statistics of the data set lie beside them in
+`.safetensors` (lerobot 0.6.1, processor/pipeline.py and processor/normalize_processor.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from mmrl.api.errors import UserError, shorten
+from mmrl.policies.acting.units import ENDS, Normalizer, Statistics
+
+BEFORE, BEHIND = "policy_preprocessor.json", "policy_postprocessor.json"
+RENAME, BATCH, NEWLINE, TOKENIZE = (
+    "rename_observations_processor",
+    "to_batch_processor",
+    "smolvla_new_line_processor",
+    "tokenizer_processor",
+)
+DEVICE, NORMALIZE, UNNORMALIZE = "device_processor", "normalizer_processor", "unnormalizer_processor"
+STEPS = {BEFORE: {RENAME, BATCH, NEWLINE, TOKENIZE, DEVICE, NORMALIZE}, BEHIND: {UNNORMALIZE, DEVICE}}
+ACTION, STATE = "action", "observation.state"
+KINDS = {"MEAN_STD": "mean-std", "MIN_MAX": "min-max", "QUANTILES": "quantiles"}
+"""LeRobot's name of a normalisation -> mmrl's."""
+LISTS = {norm: ENDS[kind] for norm, kind in KINDS.items()} | {"QUANTILE10": ("q10", "q90")}
+EPS = 1e-8
+"""LeRobot adds it to standard deviations, and takes it for a width of 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The step that normalises states, or undoes it for actions."""
+
+    norms: Mapping[str, str] = field(default_factory=dict)
+    """STATE, ACTION, VISUAL -> a key of `LISTS`, or IDENTITY."""
+    lists: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """`observation.state.mean` and so on -> [numbers]."""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """What the steps say. The defaults are those of `make_smolvla_pre_post_processors`, without statistics."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Key of an observation -> the network's key."""
+    newline: bool = True
+    """Whether an instruction ends with a newline."""
+    longest: int = 48
+    """Tokens after which an instruction is cut off."""
+    tokenizer: str = ""
+    before: Step = Step()
+    behind: Step = Step()
+
+
+def read_processors(name: str, files: Mapping[str, Path]) -> Processors | None:
+    """The processors of a checkpoint, None if it has none. name: in errors. files: those that it has. Raises UserError for
+    steps that can't be done here."""
+    if BEFORE not in files or BEHIND not in files:
+        return None
+    before, behind = (_steps(name, files[file], known) for file, known in STEPS.items())
+    said = before.get(TOKENIZE, {})
+    found = Processors(
+        renamed=before.get(RENAME, {}).get("rename_map") or {},
+        newline=NEWLINE in before,
+        longest=said.get("max_length", 512),
+        tokenizer=said.get("tokenizer_name") or "",
+        before=_normalizer(name, before.get(NORMALIZE, {}), files),
+        behind=_normalizer(name, behind.get(UNNORMALIZE, {}), files),
+    )
+    if (visual := found.before.norms.get("VISUAL", "IDENTITY")) != "IDENTITY":
+        raise UserError(f"{name!r}: {BEFORE} normalises pictures by {visual}, which can't be done here", key="policy.model")
+    if not isinstance(found.renamed, Mapping) or type(found.longest) is not int or found.longest < 1:
+        raise UserError(f"{name!r}: {BEFORE} can't be read: its rename_map or max_length is none", key="policy.model")
+    return found
+
+
+def _steps(name: str, file: Path, known: set[str]) -> dict[str, dict[str, Any]]:
+    """Name of a step -> its configuration, with the file of its state under `state_file`."""
+    try:
+        found = {
+            step["registry_name"]: {**(step.get("config") or {}), "state_file": step.get("state_file", "")}
+            for step in json.loads(file.read_text(encoding="utf-8"))["steps"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{name!r}: {file.name} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+    if odd := sorted(found.keys() - known):
+        raise UserError(
+            f"{name!r}: {file.name} has the step {odd[0]!r}, which can't be done here: it must be one of "
+            f"{', '.join(sorted(known))}",
+            key="policy.model",
+        )
+    return found
+
+
+def _normalizer(name: str, step: Mapping[str, Any], files: Mapping[str, Path]) -> Step:
+    file, norms = step.get("state_file") or "", step.get("norm_map") or {}
+    if file not in files:
+        return Step(norms=norms, file=file)
+    try:
+        return Step(norms=norms, lists=load_file(files[file]), file=file)
+    except Exception as error:
+        raise UserError(f"{name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+
+
+def statistics_of(name: str, found: Processors | None, files: Iterable[str], state: bool) -> dict[str, Any]:
+    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. state: whether states are read. Raises UserError
+    where there are none, saying what there is."""
+    cure = "set policy.options.statistics to a file, or to 'none' where the policy's numbers are the simulator's"
+    if found is None:
+        there = ", ".join(sorted(files)) or "nothing"
+        raise UserError(
+            f"{name!r} comes without statistics of its data: it has {there}, and no {BEFORE} with {BEHIND}: {cure}",
+            key="policy.model",
+        )
+    asked = [(found.behind, "ACTION", ACTION)] + ([(found.before, "STATE", STATE)] if state else [])
+    parts: dict[str, Normalizer] = {}
+    for step, kind, key in asked:
+        norm = step.norms.get(kind, "IDENTITY")
+        if norm == "IDENTITY":
+            continue
+        if norm not in LISTS:
+            raise UserError(f"{name!r}: {key} is normalised by {norm!r:.60}, and not one of {', '.join(LISTS)}: {cure}")
+        lists = {one.rpartition(".")[2]: value for one, value in step.lists.items() if one.rpartition(".")[0] == key}
+        if any(one not in lists for one in LISTS[norm]):
+            has = ", ".join(sorted({one.rpartition(".")[0] for one in step.lists})) or "nothing"
+            what = f"{key}: {', '.join(sorted(lists))}" if lists else has
+            raise UserError(
+                f"{name!r} lacks {' and '.join(LISTS[norm])} of {key} in {step.file or 'its processors'}, which has {what}: {cure}",
+                key="policy.model",
+            )
+        first, second = (lists[one].double().flatten() for one in LISTS[norm])
+        if len(first) != len(second):
+            raise UserError(f"{name!r}: {step.file}: {' and '.join(LISTS[norm])} of {key} differ in length", key="policy.model")
+        parts[key] = _as_normalizer(norm, first, second, exact=key == ACTION)
+    return _plain(parts.get(ACTION), parts.get(STATE), found)
+
+
+def _as_normalizer(norm: str, first: torch.Tensor, second: torch.Tensor, exact: bool) -> Normalizer:
+    """As LeRobot computes it: a number that never changed has a width of `EPS`. exact: a standard deviation is taken as it is,
+    as where actions are unnormalised."""
+    kind = KINDS.get(norm, "quantiles")
+    if kind == "mean-std":
+        second = second.clamp_min(EPS) if exact else second + EPS
+    else:
+        second = torch.where(first == second, first + EPS, second)
+    return Normalizer(kind=kind, first=_numbers(first), second=_numbers(second), mask=(True,) * len(first))  # type: ignore[arg-type]
+
+
+def _plain(action: Normalizer | None, state: Normalizer | None, found: Processors) -> dict[str, Any]:
+    """Statistics have one kind for both, so that a state of another kind is said in that of the action: all are linear."""
+    if action is None:
+        width = next((len(v) for key, v in found.behind.lists.items() if key.startswith(f"{ACTION}.")), 0)
+        kind = state.kind if state else "mean-std"
+        action = Normalizer(kind=kind, first=(0.0,) * width, second=(1.0,) * width, mask=(False,) * width)
+    if state is not None and state.kind != action.kind:
+        first, second = (torch.tensor(v, dtype=torch.float64) for v in (state.first, state.second))
+        middle, half = (first, second) if state.kind == "mean-std" else ((first + second) / 2, (second - first) / 2)
+        ends = (middle, half) if action.kind == "mean-std" else (middle - half, middle + half)
+        state = Normalizer(kind=action.kind, first=_numbers(ends[0]), second=_numbers(ends[1]), mask=state.mask)
+    return Statistics(action=action, state=state).plain()
+
+
+def _numbers(values: torch.Tensor) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def norm_map(statistics: Statistics | None) -> dict[str, str]:
+    """LeRobot's `normalization_mapping` for these statistics."""
+    names = {kind: norm for norm, kind in KINDS.items()}
+    action = names[statistics.action.kind] if statistics else "IDENTITY"
+    state = names[statistics.state.kind] if statistics and statistics.state else "IDENTITY"
+    return {"VISUAL": "IDENTITY", "STATE": state, "ACTION": action}
+
+
+def write_processors(
+    folder: Path, found: Processors, statistics: Statistics | None, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> None:
+    """Write both files and the statistics as LeRobot does. inputs, outputs: `input_features` and `output_features` of the
+    config.json. Numbers that were not normalised get statistics that change nothing."""
+    parts = {} if statistics is None else {ACTION: statistics.action, STATE: statistics.state}
+    lists = {}
+    for key, one in parts.items():
+        if one is not None:
+            nothing = (0.0, 1.0) if one.kind == "mean-std" else (-1.0, 1.0)
+            for end, values, other in zip(ENDS[one.kind], (one.first, one.second), nothing, strict=True):
+                kept = [value if used else other for value, used in zip(values, one.mask, strict=True)]
+                lists[f"{key}.{end}"] = torch.tensor(kept, dtype=torch.float32)
+    norms = norm_map(statistics)
+    tokenize = {"max_length": found.longest, "task_key": "task", "padding_side": "right", "padding": "longest"}
+    device = {"device": "cpu", "float_dtype": None}
+    normalize = {"eps": EPS, "norm_map": norms}
+    steps = [(RENAME, {"rename_map": dict(found.renamed)}), (BATCH, {})] + ([(NEWLINE, {})] if found.newline else [])
+    steps += [(TOKENIZE, {**tokenize, "truncation": True, "tokenizer_name": found.tokenizer}), (DEVICE, device)]
+    steps += [(NORMALIZE, {**normalize, "features": {**inputs, **outputs}})]
+    back = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), (DEVICE, device)]
+    for file, made in ((BEFORE, steps), (BEHIND, back)):
+        table: list[dict[str, Any]] = []
+        for i, (name, config) in enumerate(made):
+            table.append({"registry_name": name, "config": config})
+            if name in (NORMALIZE, UNNORMALIZE) and lists:
+                table[-1]["state_file"] = f"{Path(file).stem}_step_{i}_{name}.safetensors"
+                save_file(lists, folder / table[-1]["state_file"])
+        (folder / file).write_text(json.dumps({"name": Path(file).stem, "steps": table}, indent=2), encoding="utf-8")
