@@ -1,6 +1,7 @@
 """SmolVLA's network: the first layers of a SmolVLM read pictures, an instruction and the robot's state; an expert beside them
-turns noise into a chunk of actions (Shukor et al., SmolVLA: A Vision-Language-Action Model for Affordable and Efficient Robotics).
-It computes what lerobot 0.6.1 does (policies/smolvla/modeling_smolvla.py, smolvlm_with_expert.py); names of weights are LeRobot's.
+turns noise into a chunk of actions (Shukor et al., SmolVLA: A Vision-Language-Action Model for Affordable and Efficient
+Robotics). It computes what lerobot 0.6.1 does (policies/smolvla/modeling_smolvla.py, smolvlm_with_expert.py) and has its names of
+weights.
 
 n calls, P tokens of the prefix, M times of a flow, C actions, D numbers in each, S tokens of a pass, L heads, K heads of keys and
 values, d numbers in each, W and H the widths of the language model and of the expert.
@@ -158,8 +159,8 @@ class Network(nn.Module):
         """Encode pictures, words and the robot's state.
 
         ids_nP: int64, placeholders of pictures and then words; the state is not among them. words_at: index of the first word.
-        real_nP: bool, False for padding, wherever it is. pixels: [n, cameras, 3, side, side] in [-1, 1]. state_nD: float32, filled
-        up to `max_state_dim`. The state sees everything, the rest sees all but the state."""
+        real_nP: bool, False for padding, wherever it is. pixels: [n, cameras, 3, side, side] in [-1, 1]. state_nD: float32,
+        filled up to `max_state_dim`. The state sees everything, the rest sees all but the state."""
         model, text = self._vlm, self._vlm["text_model"]
         embeds = text["embed_tokens"](ids_nP)
         scale = math.sqrt(embeds.shape[-1])

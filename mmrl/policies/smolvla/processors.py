@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,29 @@ KINDS = {"MEAN_STD": "mean-std", "MIN_MAX": "min-max", "QUANTILES": "quantiles"}
 LISTS = {norm: ENDS[kind] for norm, kind in KINDS.items()} | {"QUANTILE10": ("q10", "q90")}
 EPS = 1e-8
 """LeRobot adds it to standard deviations, and takes it for a width of 0."""
+
+
+class Files:
+    """The files of a checkpoint in a folder or on the hub, which are fetched when they are asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.found = name, dict[str, Path]()
+
+    def get(self, file: str) -> Path | None:
+        """Its place, None if there is no such file. Raises OSError where the hub can't be asked."""
+        if file and file not in self.found:
+            from transformers.utils import cached_file
+
+            place = cached_file(self.name, file, _raise_exceptions_for_missing_entries=False)
+            if place is not None:
+                self.found[file] = Path(place)
+        return self.found.get(file)
+
+    def there(self) -> str:
+        """The names of those that there are; on the hub, of those that were asked for."""
+        folder = Path(self.name)
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else self.found
+        return ", ".join(sorted(names)) or "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +84,21 @@ class Processors:
     behind: Step = Step()
 
 
-def read_processors(name: str, files: Mapping[str, Path]) -> Processors | None:
-    """The processors of a checkpoint, None if it has none. name: in errors. files: those that it has. Raises UserError for
-    steps that can't be done here."""
-    if BEFORE not in files or BEHIND not in files:
+def read_processors(files: Files) -> Processors | None:
+    """The processors of a checkpoint, None if it has none. Raises UserError for steps that can't be done here."""
+    name, places = files.name, [files.get(file) for file in STEPS]
+    steps = [_steps(name, place, known) for place, known in zip(places, STEPS.values(), strict=True) if place is not None]
+    if len(steps) < len(STEPS):
         return None
-    before, behind = (_steps(name, files[file], known) for file, known in STEPS.items())
+    before, behind = steps
     said = before.get(TOKENIZE, {})
     found = Processors(
         renamed=before.get(RENAME, {}).get("rename_map") or {},
         newline=NEWLINE in before,
         longest=said.get("max_length", 512),
         tokenizer=said.get("tokenizer_name") or "",
-        before=_normalizer(name, before.get(NORMALIZE, {}), files),
-        behind=_normalizer(name, behind.get(UNNORMALIZE, {}), files),
+        before=_normalizer(before.get(NORMALIZE, {}), files),
+        behind=_normalizer(behind.get(UNNORMALIZE, {}), files),
     )
     if (visual := found.before.norms.get("VISUAL", "IDENTITY")) != "IDENTITY":
         raise UserError(f"{name!r}: {BEFORE} normalises pictures by {visual}, which can't be done here", key="policy.model")
@@ -101,24 +125,25 @@ def _steps(name: str, file: Path, known: set[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _normalizer(name: str, step: Mapping[str, Any], files: Mapping[str, Path]) -> Step:
+def _normalizer(step: Mapping[str, Any], files: Files) -> Step:
     file, norms = step.get("state_file") or "", step.get("norm_map") or {}
-    if file not in files:
-        return Step(norms=norms, file=file)
+    place = files.get(file)
     try:
-        return Step(norms=norms, lists=load_file(files[file]), file=file)
+        return Step(norms=norms, lists=load_file(place) if place else {}, file=file)
     except Exception as error:
-        raise UserError(f"{name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
+        raise UserError(f"{files.name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
 
 
-def statistics_of(name: str, found: Processors | None, files: Iterable[str], state: bool) -> dict[str, Any]:
-    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. state: whether states are read. Raises UserError
-    where there are none, saying what there is."""
-    cure = "set policy.options.statistics to a file, or to 'none' where the policy's numbers are the simulator's"
+def statistics_of(files: Files, found: Processors | None, dims: int, state: bool) -> dict[str, Any]:
+    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. dims: numbers of an action. state: whether states
+    are read. Raises UserError where there are none, saying what there is."""
+    name, cure = (
+        files.name,
+        "set policy.options.statistics to a file, or to 'none' where the policy's numbers are the simulator's",
+    )
     if found is None:
-        there = ", ".join(sorted(files)) or "nothing"
         raise UserError(
-            f"{name!r} comes without statistics of its data: it has {there}, and no {BEFORE} with {BEHIND}: {cure}",
+            f"{name!r} comes without statistics of its data: it has {files.there()}, and no {BEFORE} with {BEHIND}: {cure}",
             key="policy.model",
         )
     asked = [(found.behind, "ACTION", ACTION)] + ([(found.before, "STATE", STATE)] if state else [])
@@ -133,15 +158,15 @@ def statistics_of(name: str, found: Processors | None, files: Iterable[str], sta
         if any(one not in lists for one in LISTS[norm]):
             has = ", ".join(sorted({one.rpartition(".")[0] for one in step.lists})) or "nothing"
             what = f"{key}: {', '.join(sorted(lists))}" if lists else has
+            where = step.file or "its processors"
             raise UserError(
-                f"{name!r} lacks {' and '.join(LISTS[norm])} of {key} in {step.file or 'its processors'}, which has {what}: {cure}",
-                key="policy.model",
+                f"{name!r} lacks {' and '.join(LISTS[norm])} of {key} in {where}, which has {what}: {cure}", key="policy.model"
             )
         first, second = (lists[one].double().flatten() for one in LISTS[norm])
         if len(first) != len(second):
             raise UserError(f"{name!r}: {step.file}: {' and '.join(LISTS[norm])} of {key} differ in length", key="policy.model")
         parts[key] = _as_normalizer(norm, first, second, exact=key == ACTION)
-    return _plain(parts.get(ACTION), parts.get(STATE), found)
+    return _plain(parts.get(ACTION), parts.get(STATE), dims)
 
 
 def _as_normalizer(norm: str, first: torch.Tensor, second: torch.Tensor, exact: bool) -> Normalizer:
@@ -155,12 +180,11 @@ def _as_normalizer(norm: str, first: torch.Tensor, second: torch.Tensor, exact: 
     return Normalizer(kind=kind, first=_numbers(first), second=_numbers(second), mask=(True,) * len(first))  # type: ignore[arg-type]
 
 
-def _plain(action: Normalizer | None, state: Normalizer | None, found: Processors) -> dict[str, Any]:
+def _plain(action: Normalizer | None, state: Normalizer | None, dims: int) -> dict[str, Any]:
     """Statistics have one kind for both, so that a state of another kind is said in that of the action: all are linear."""
     if action is None:
-        width = next((len(v) for key, v in found.behind.lists.items() if key.startswith(f"{ACTION}.")), 0)
         kind = state.kind if state else "mean-std"
-        action = Normalizer(kind=kind, first=(0.0,) * width, second=(1.0,) * width, mask=(False,) * width)
+        action = Normalizer(kind=kind, first=(0.0,) * dims, second=(1.0,) * dims, mask=(False,) * dims)
     if state is not None and state.kind != action.kind:
         first, second = (torch.tensor(v, dtype=torch.float64) for v in (state.first, state.second))
         middle, half = (first, second) if state.kind == "mean-std" else ((first + second) / 2, (second - first) / 2)
