@@ -16,7 +16,9 @@ _PROJECTOR = re.compile(
 )
 _INNER_PROJECTOR = re.compile(r"merger|deepstack_merger_list|img_projection.*")  # Qwen's, GLM's and Phi-4's are inside the tower
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
-_ACTIONS = re.compile("dit|embed_action_time|action_out_proj")  # action heads besides `own`, such as pi0's expert
+_ACTIONS = re.compile(  # action heads besides `own`: pi0's and SmolVLA's experts
+    "dit|embed_action_time|action_(in|out)_proj|lm_expert|action_time_mlp_(in|out)|state_proj"
+)
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 
 

@@ -39,6 +39,13 @@ def mmrl_policies() -> list[PolicySpec]:
             tiny="tiny:pi0",
             summary="pi0: PaliGemma with an action expert, which turns noise into a chunk of actions by flow matching",
         ),
+        PolicySpec(
+            id="smolvla",
+            target="mmrl.policies.smolvla.model:SmolVLA",
+            acts=True,
+            tiny="tiny:smolvla",
+            summary="SmolVLA: the first layers of a SmolVLM with an action expert beside them; reads and writes LeRobot's checkpoints",
+        ),
     ]
 
 

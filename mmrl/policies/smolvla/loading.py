@@ -139,15 +139,16 @@ def save_network(
     outputs: Mapping[str, Any],
     renamed: Mapping[str, str],
 ) -> None:
-    """Write a folder that LeRobot loads, with the configuration and the tokenizer of its vision-language model inside. A tiny
-    model names that folder as its vision-language model; others go on naming the one that they had. inputs, outputs: LeRobot's
-    features. renamed: key of an observation -> the network's."""
+    """Write a folder that LeRobot loads, with the configuration and the tokenizer of its vision-language model inside. Its
+    config.json goes on naming the vision-language model that it named, which LeRobot asks for; a tiny one, or one whose folder is
+    gone, names the folder inside, by its path of now. inputs, outputs: LeRobot's features. renamed: key of an observation -> the
+    network's."""
     folder.mkdir(parents=True, exist_ok=True)
     inside = folder / INSIDE
     found.backbone.save_pretrained(inside)
     found.tokenizer.save_pretrained(inside)
     vlm = found.config.vlm_model_name
-    if vlm.startswith("tiny:"):
+    if vlm.startswith("tiny:") or (vlm.startswith(("/", ".", "~")) and not Path(vlm).is_dir()):
         _save_image_processors(inside)
         vlm = str(inside.resolve())
     table = {
