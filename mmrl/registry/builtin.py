@@ -44,7 +44,7 @@ def mmrl_policies() -> list[PolicySpec]:
             target="mmrl.policies.smolvla.model:SmolVLA",
             acts=True,
             tiny="tiny:smolvla",
-            summary="SmolVLA: the first layers of a SmolVLM with an action expert beside them; reads and writes LeRobot's checkpoints",
+            summary="SmolVLA: the first layers of a SmolVLM with an action expert; its checkpoints are LeRobot's",
         ),
     ]
 

@@ -19,9 +19,9 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.flow import PLACES, Chains, Velocity
 from mmrl.policies.acting.observed import cameras_of
+from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
-from mmrl.policies.acting.vla_options import NONE
 from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0.model import EMPHASIS, NOISY, Foreseen, Pi0

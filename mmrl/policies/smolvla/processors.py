@@ -166,7 +166,8 @@ def statistics_of(files: Files, found: Processors | None, dims: int, state: bool
         if len(first) != len(second):
             raise UserError(f"{name!r}: {step.file}: {' and '.join(LISTS[norm])} of {key} differ in length", key="policy.model")
         parts[key] = _as_normalizer(norm, first, second, exact=key == ACTION)
-    return _plain(parts.get(ACTION), parts.get(STATE), dims)
+    action = parts.get(ACTION) or Normalizer(kind="mean-std", first=(0.0,) * dims, second=(1.0,) * dims, mask=(False,) * dims)
+    return Statistics(action=action, state=parts.get(STATE)).plain()
 
 
 def _as_normalizer(norm: str, first: torch.Tensor, second: torch.Tensor, exact: bool) -> Normalizer:
@@ -178,19 +179,6 @@ def _as_normalizer(norm: str, first: torch.Tensor, second: torch.Tensor, exact: 
     else:
         second = torch.where(first == second, first + EPS, second)
     return Normalizer(kind=kind, first=_numbers(first), second=_numbers(second), mask=(True,) * len(first))  # type: ignore[arg-type]
-
-
-def _plain(action: Normalizer | None, state: Normalizer | None, dims: int) -> dict[str, Any]:
-    """Statistics have one kind for both, so that a state of another kind is said in that of the action: all are linear."""
-    if action is None:
-        kind = state.kind if state else "mean-std"
-        action = Normalizer(kind=kind, first=(0.0,) * dims, second=(1.0,) * dims, mask=(False,) * dims)
-    if state is not None and state.kind != action.kind:
-        first, second = (torch.tensor(v, dtype=torch.float64) for v in (state.first, state.second))
-        middle, half = (first, second) if state.kind == "mean-std" else ((first + second) / 2, (second - first) / 2)
-        ends = (middle, half) if action.kind == "mean-std" else (middle - half, middle + half)
-        state = Normalizer(kind=action.kind, first=_numbers(ends[0]), second=_numbers(ends[1]), mask=state.mask)
-    return Statistics(action=action, state=state).plain()
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
