@@ -28,13 +28,19 @@ from mmrl.policies.pi0.model import EMPHASIS, NOISY, Foreseen, Pi0
 from mmrl.policies.resizing import center_crop
 from mmrl.policies.smolvla import tiny
 from mmrl.policies.smolvla.config import picture_tokens
-from mmrl.policies.smolvla.loading import Checkpoint, check_model, load_network, open_checkpoint, save_network, skeleton
+from mmrl.policies.smolvla.loading import (
+    BACKBONE_CURE,
+    Checkpoint,
+    check_model,
+    load_network,
+    open_checkpoint,
+    save_network,
+    skeleton,
+)
 from mmrl.policies.smolvla.processors import ACTION, STATE, statistics_of
 
 PICTURES = "observation.images."
 """Beginning of LeRobot's keys of pictures."""
-MARKS = {"fake_image_token": "<fake_token_around_image>", "global_image_token": "<global-img>"}
-"""Attribute of a SmolVLM's tokenizer -> its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,15 +282,14 @@ def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor
 
 def _marks(found: Checkpoint) -> tuple[list[int], list[int]]:
     """Ids of the special tokens before and behind a picture."""
-    words = {name: getattr(found.tokenizer, name, None) or default for name, default in MARKS.items()}
-    ids = {name: found.tokenizer.convert_tokens_to_ids(word) for name, word in words.items()}
-    for name, one in ids.items():
+    fake, whole = (
+        getattr(found.tokenizer, name, None) or tiny.NAMED[name] for name in ("fake_image_token", "global_image_token")
+    )
+    ids = {word: found.tokenizer.convert_tokens_to_ids(word) for word in (fake, whole)}
+    for word, one in ids.items():
         if one is None or one == found.tokenizer.unk_token_id:
-            raise UserError(
-                f"{found.name!r}: its tokenizer has no {words[name]}: set policy.options.backbone", key="policy.model"
-            )
-    fake, whole = ids["fake_image_token"], ids["global_image_token"]
-    return [fake, whole], [fake]
+            raise UserError(f"{found.name!r}: its tokenizer has no {word}: {BACKBONE_CURE}", key="policy.model")
+    return [ids[fake], ids[whole]], [ids[fake]]
 
 
 def _check(chunk: int, dims: int, state: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:

@@ -11,12 +11,21 @@ from mmrl.api.errors import UserError
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.smolvla.config import SmolVLAConfig
+from mmrl.policies.vlm.tiny.checkpoint import eye, text
+from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer
 
 FAMILY = "smolvla"
 SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
 """Width of the language model and the vision tower (the expert has three quarters of it); depth of all three; predicted
 actions."""
 SIDE = 56
+NAMED = {
+    "image_token": "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "global_image_token": "<global-img>",
+    "end_of_utterance_token": "<end_of_utterance>",
+}
+"""Attribute of a SmolVLM's tokenizer -> its special token."""
 
 
 def parse(name: str, seed: int) -> dict[str, int]:
@@ -41,17 +50,24 @@ def full_name(name: str, seed: int) -> str:
 def parts(name: str) -> tuple[SmolVLAConfig, Any, Any]:
     """(configuration, that of its SmolVLM, tokenizer), for pictures of 56 pixels, 16 tokens each."""
     prepare_torchvision()
-    from mmrl.policies.vlm.tiny.tiles import smolvlm
+    from transformers import SmolVLMConfig
 
     sizes = parse(name, 0)
-    made = smolvlm(sizes["hidden"], sizes["layers"], ())
-    made.config.vision_config.image_size = SIDE
+    hidden, layers = sizes["hidden"], sizes["layers"]
+    tokenizer = make_tokenizer(named=NAMED)
+    vlm = SmolVLMConfig(
+        text_config=text("llama", tokenizer, hidden, layers),
+        vision_config=eye("", hidden, layers, image_size=SIDE),
+        scale_factor=2,
+        pad_token_id=tokenizer.pad_token_id,
+        **ids(tokenizer, image_token_id=NAMED["image_token"]),
+    )
     config = SmolVLAConfig(
         chunk_size=sizes["chunk"],
         n_action_steps=min(10, sizes["chunk"]),
         num_steps=4,
         resize_imgs_with_padding=(SIDE, SIDE),
-        num_vlm_layers=sizes["layers"],
+        num_vlm_layers=layers,
         vlm_model_name=name,
     )
-    return config, made.config, made.tokenizer
+    return config, vlm, tokenizer
