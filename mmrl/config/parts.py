@@ -16,7 +16,9 @@ _PROJECTOR = re.compile(
 )
 _INNER_PROJECTOR = re.compile(r"merger|deepstack_merger_list|img_projection.*")  # Qwen's, GLM's and Phi-4's are inside the tower
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
-_ACTIONS = re.compile("dit|embed_action_time|action_out_proj|action_head")  # action heads besides `own`: pi0's, GR00T's
+_ACTIONS = re.compile(  # action heads besides `own`: of pi0, SmolVLA and GR00T
+    "dit|embed_action_time|action_(in|out)_proj|lm_expert|action_time_mlp_(in|out)|state_proj|action_head"
+)
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 
 

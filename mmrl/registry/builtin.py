@@ -46,6 +46,13 @@ def mmrl_policies() -> list[PolicySpec]:
             tiny="tiny:gr00t",
             summary="GR00T N1.7: a Qwen3-VL with a diffusion transformer, for robots that the checkpoint has statistics of",
         ),
+        PolicySpec(
+            id="smolvla",
+            target="mmrl.policies.smolvla.model:SmolVLA",
+            acts=True,
+            tiny="tiny:smolvla",
+            summary="SmolVLA: the first layers of a SmolVLM with an action expert; its checkpoints are LeRobot's",
+        ),
     ]
 
 

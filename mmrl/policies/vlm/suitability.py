@@ -96,6 +96,8 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
         raise refusal(name, 'it is a pi0, which is a policy of its own: set policy.kind = "pi0"')
     if kind == "Gr00tN1d7":
         raise refusal(name, 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"')
+    if not kind and settings.get("type") == "smolvla":
+        raise refusal(name, 'it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"')
     if not kind and not own:
         raise refusal(name, _nameless(settings))
     from transformers import __version__

@@ -1,0 +1,215 @@
+"""Loading a SmolVLA from a folder or the hub as LeRobot saves it, building a tiny one, and saving both."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from mmrl.api.errors import UserError, shorten
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.policies.acting.units import Statistics
+from mmrl.policies.lora import adapter_chain
+from mmrl.policies.names import refuse_path
+from mmrl.policies.shard import model_state_dict
+from mmrl.policies.smolvla import tiny
+from mmrl.policies.smolvla.config import BACKBONE, SmolVLAConfig, check_backbone, read_config
+from mmrl.policies.smolvla.network import Network, float32_where_precise
+from mmrl.policies.smolvla.processors import Files, Processors, norm_map, read_processors, write_processors
+
+CURE = "give a folder or hub name of a SmolVLA that LeRobot saved, or tiny:smolvla"
+BACKBONE_CURE = f"set policy.options.backbone to a folder with the config.json and the tokenizer of {BACKBONE}"
+INSIDE = "backbone"
+"""The folder in which a saved policy keeps the configuration and the tokenizer of its vision-language model."""
+UNUSED = "vlm_with_expert.vlm.lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a SmolVLA is, without its weights."""
+
+    name: str
+    table: Mapping[str, Any]
+    """All of config.json."""
+    config: SmolVLAConfig
+    backbone: Any
+    """transformers' configuration of the vision-language model."""
+    tokenizer: Any
+    files: Files
+    processors: Processors | None
+    """None where LeRobot's files are missing."""
+
+
+def check_model(name: str) -> None:
+    """Raise UserError for a `policy.model` that is not a SmolVLA, without loading it. A hub name is not looked up."""
+    if name.startswith("tiny:"):
+        tiny.parse(name, 0)
+    elif Path(name).is_dir():
+        _, name = adapter_chain(name)
+        if Path(name).is_dir():
+            _table(Files(name))
+    else:
+        refuse_path(name, CURE)
+
+
+def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkpoint:
+    """Read all but the weights. backbone: see the option of `SmolVLA`. words: whether the tokenizer is needed. Raises UserError
+    for what is not a SmolVLA or lacks a part."""
+    prepare_torchvision()
+    if name.startswith("tiny:"):
+        config, vlm, tokenizer = tiny.parts(name)
+        table = {"type": "smolvla", **dataclasses.asdict(config)}
+        return Checkpoint(
+            name=name, table=table, config=config, backbone=vlm, tokenizer=tokenizer, files=Files(name), processors=Processors()
+        )
+    files = Files(name)
+    table = _table(files)
+    try:
+        config = read_config(table)
+        processors = read_processors(files)
+        inside = Path(name) / INSIDE
+        where = backbone or (str(inside) if inside.is_dir() else config.vlm_model_name)
+        vlm = _backbone(name, where)
+        check_backbone(config, vlm)
+    except OSError as error:
+        raise UserError(f"{name!r} can't be read: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+    except UserError as error:
+        if error.key:
+            raise
+        raise UserError(f"{name!r}: {error}: {CURE}", key="policy.model") from error
+    tokenizer = _tokenizer(name, where) if words else None
+    return Checkpoint(
+        name=name, table=table, config=config, backbone=vlm, tokenizer=tokenizer, files=files, processors=processors
+    )
+
+
+def load_network(found: Checkpoint, seed: int, dtype: torch.dtype, attention: str) -> Network:
+    """The network with its weights, or with random ones for a tiny model. Raises UserError for weights that don't fit."""
+    if found.name.startswith("tiny:"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(tiny.parse(found.name, seed)["seed"])
+            network = Network(found.config, found.backbone, attention)
+        float32_where_precise(network, dtype)
+        return network
+    network = skeleton(found, attention)
+    try:
+        file = found.files.get("model.safetensors")
+        weights = {key.removeprefix("model."): weight for key, weight in load_file(file).items()} if file else {}
+    except Exception as error:
+        raise UserError(f"{found.name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
+    weights.pop(UNUSED, None)
+    own = network.state_dict()
+    if missing := sorted(own.keys() - weights.keys()):
+        raise UserError(
+            f"{found.name!r} lacks {len(missing)} of a SmolVLA's weights, such as {missing[0]}: {CURE}", key="policy.model"
+        )
+    if odd := sorted(weights.keys() - own.keys()):
+        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {CURE}", key="policy.model")
+    for name, weight in own.items():
+        if weights[name].shape != weight.shape:
+            there, here = list(weights[name].shape), list(weight.shape)
+            raise UserError(f"{found.name!r}: {name} is {there}, and {here} by its config.json: {CURE}", key="policy.model")
+    network.load_state_dict(weights, assign=True)
+    network.requires_grad_(True)
+    float32_where_precise(network, dtype)
+    return network
+
+
+def skeleton(found: Checkpoint, attention: str = "sdpa") -> Network:
+    """The network without its weights, which are on torch's meta device."""
+    with torch.device("meta"):
+        return Network(found.config, found.backbone, attention)
+
+
+def save_network(
+    network: Network,
+    folder: Path,
+    found: Checkpoint,
+    statistics: Statistics | None,
+    *,
+    chunk: int,
+    steps: int,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    renamed: Mapping[str, str],
+) -> None:
+    """Write a folder that LeRobot loads, with the configuration and the tokenizer of its vision-language model inside. Its
+    config.json goes on naming the vision-language model that it named, which LeRobot asks for; a tiny one, or one whose folder is
+    gone, names the folder inside, by its path of now. inputs, outputs: LeRobot's features. renamed: key of an observation -> the
+    network's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    inside = folder / INSIDE
+    found.backbone.save_pretrained(inside)
+    found.tokenizer.save_pretrained(inside)
+    vlm = found.config.vlm_model_name
+    if vlm.startswith("tiny:") or (vlm.startswith(("/", ".", "~")) and not Path(vlm).is_dir()):
+        _save_image_processors(inside)
+        vlm = str(inside.resolve())
+    table = {
+        **found.table,
+        "type": "smolvla",
+        "chunk_size": found.config.chunk_size,
+        "n_action_steps": chunk,
+        "num_steps": steps,
+        "normalization_mapping": norm_map(statistics),
+        "input_features": dict(inputs),
+        "output_features": dict(outputs),
+        "vlm_model_name": vlm,
+        "load_vlm_weights": False,
+    }
+    (folder / "config.json").write_text(json.dumps(table, indent=4), encoding="utf-8")
+    weights = {f"model.{name}": weight.detach().contiguous() for name, weight in model_state_dict(network).items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    said = found.processors or Processors(longest=found.config.tokenizer_max_length)
+    said = dataclasses.replace(said, tokenizer=vlm, renamed=renamed)
+    write_processors(folder, said, statistics, inputs, outputs)
+
+
+def _save_image_processors(folder: Path) -> None:
+    """LeRobot loads the whole processor of a vision-language model, of which it uses the tokenizer alone."""
+    from transformers import SmolVLMImageProcessor, SmolVLMVideoProcessor
+
+    SmolVLMImageProcessor().save_pretrained(folder)
+    SmolVLMVideoProcessor().save_pretrained(folder)
+
+
+def _table(files: Files) -> Mapping[str, Any]:
+    """config.json. Raises UserError for that of another model."""
+    try:
+        place = files.get("config.json")
+        table = json.loads(place.read_text(encoding="utf-8")) if place else None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{files.name!r} has no config.json that can be read: {CURE}", key="policy.model") from error
+    if not isinstance(table, Mapping):
+        raise UserError(f"{files.name!r} has no config.json that can be read: {CURE}", key="policy.model")
+    kind = table.get("type", table.get("model_type"))
+    if kind != "smolvla":
+        raise UserError(f"{files.name!r} is a {kind or 'model of unknown type'}, not a SmolVLA: {CURE}", key="policy.model")
+    return table
+
+
+def _backbone(name: str, where: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(where)
+    except Exception as error:
+        raise UserError(
+            f"{name!r}: the config.json of its vision-language model can't be read in {where!r}: {BACKBONE_CURE}",
+            key="policy.model",
+        ) from error
+
+
+def _tokenizer(name: str, where: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(where)
+    except Exception as error:
+        raise UserError(f"{name!r}: no tokenizer in {where!r}: {BACKBONE_CURE}", key="policy.model") from error

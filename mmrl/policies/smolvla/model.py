@@ -1,0 +1,314 @@
+"""SmolVLA as a policy: it acts and learns as pi0 does, with a network, pictures and checkpoints of its own.
+
+n calls, M times of a flow, C actions that the network predicts, D numbers in each, P tokens of the encoded input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import interpolate, pad
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
+from mmrl.policies.acting.flow import PLACES, Chains, Velocity
+from mmrl.policies.acting.observed import cameras_of
+from mmrl.policies.acting.options import NONE
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
+from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
+from mmrl.policies.names import base_name
+from mmrl.policies.pi0.model import EMPHASIS, NOISY, Foreseen, Pi0
+from mmrl.policies.resizing import center_crop
+from mmrl.policies.smolvla import tiny
+from mmrl.policies.smolvla.config import picture_tokens
+from mmrl.policies.smolvla.loading import (
+    BACKBONE_CURE,
+    Checkpoint,
+    check_model,
+    load_network,
+    open_checkpoint,
+    save_network,
+    skeleton,
+)
+from mmrl.policies.smolvla.processors import ACTION, STATE, statistics_of
+
+PICTURES = "observation.images."
+"""Beginning of LeRobot's keys of pictures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRobot(Chains):
+    """The loss of a demonstration is that of the robot's numbers alone, not of those that fill up an action, as in LeRobot."""
+
+    dims: int
+
+    def matching(self, velocity: Velocity, actions: torch.Tensor) -> torch.Tensor:
+        """[n, C, dims]."""
+        return super().matching(velocity, actions)[..., : self.dims]
+
+
+class SmolVLA(Pi0):
+    """`policy.model` is a folder or hub name that LeRobot saved, a folder that this class saved, or `tiny:smolvla`.
+
+    Everything that follows from flow matching by an expert is `Pi0`'s: what is executed, its likelihood, demonstrations. A critic
+    reads what the language model makes of the robot's state, the last token of the prefix.
+    """
+
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        dims: int | None = None,
+        chunk: int | None = None,
+        state: int | None = None,
+        steps: int | None = None,
+        noise_level: float = 0.5,
+        noisy: str = "all",
+        prompt: str = "{instruction}",
+        cameras: Sequence[str] = (),
+        crop: float = 1.0,
+        backbone: str = "",
+        statistics: str | Mapping[str, Any] = "",
+        statistics_key: str = "",
+        statistics_kind: str = "",
+        gripper: str = "",
+    ) -> None:
+        """dims, chunk, state, steps: numbers of an action, actions of a call, numbers of the state (0: none), steps of the flow;
+        as the checkpoint says, else 7, 10, 0 and 4. noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
+        cameras: the simulator's, in the order of the checkpoint's. crop: the share of a picture's area around its middle that is
+        kept. backbone: a folder or hub name with the config.json and tokenizer of the vision-language model, where the one that
+        the checkpoint names can't be reached. statistics: a file of other statistics than the checkpoint's, `none` for none;
+        statistics_key, statistics_kind, gripper: see `units.load_statistics`."""
+        options.check_text("backbone", backbone)
+        options.check_texts("cameras", cameras)
+        self.device, self.lora = torch.device(device), config.lora
+        self.base = base_name(config.model, seed, tiny.full_name)
+        adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
+        found = self.checkpoint = open_checkpoint(name, backbone)
+        said = found.config
+        given = source or Path(config.model)
+        self.dims = dims if dims is not None else said.numbers(ACTION) or 7
+        self.chunk = chunk if chunk is not None else said.n_action_steps
+        self.state = state if state is not None else said.numbers(STATE)
+        steps = steps if steps is not None else said.num_steps
+        _check(self.chunk, self.dims, self.state, steps, noise_level, noisy, prompt, crop)
+        _check_sizes(found, self.chunk, self.dims, self.state)
+        self.text, self.cameras, self.crop, self.backbone = prompt, list(cameras), crop, backbone
+        self.chains = OfRobot(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS, dims=self.dims)  # type: ignore[arg-type]
+        statistics = self._statistics(statistics, given)
+        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
+        self.check_state_statistics(self.state)
+        self.tokenizer = found.tokenizer
+        model: Any = load_network(found, seed, getattr(torch, config.dtype), config.attn_implementation)
+        for folder in reversed(adapters):
+            merge_saved_adapters(model, folder)
+        if config.lora:
+            add_adapters(model, config.lora, seed)
+            if source:
+                load_adapters(model, source)
+        self.model = model.to(self.device).eval()
+        self.numbers = said.max_action_dim
+        self.width = found.backbone.text_config.hidden_size
+        self.head = Foreseen(numbers=self.numbers)
+        self.side, self.picture_tokens = said.resize_imgs_with_padding[0], picture_tokens(said, found.backbone)
+        self._marks = _marks(found) if said.add_image_special_tokens else ([], [])
+        self._read: dict[tuple[str, int], list[int]] = {}
+        if (given / SETTINGS).is_file():
+            self.load(given)
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Raise UserError for a `model` that can't be loaded, without loading it."""
+        check_model(config.model)
+
+    @staticmethod
+    def skeleton(config: PolicyConfig) -> Any:
+        """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
+        name = adapter_chain(config.model)[1]
+        return skeleton(open_checkpoint(name, config.options.get("backbone", ""), words=False))
+
+    def _statistics(self, given: str | Mapping[str, Any], folder: Path) -> str | Mapping[str, Any]:
+        """The option, or what comes with the checkpoint. A policy that mmrl saved says by itself whether it has any."""
+        if given == NONE:
+            return ""
+        if given or self.checkpoint.name.startswith("tiny:"):
+            return given
+        if (folder / SETTINGS).is_file():
+            kept: Mapping[str, Any] | str = read_settings(folder).get("statistics", "")
+            return kept
+        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, bool(self.state))
+
+    def settings(self) -> Mapping[str, Any]:
+        found = {"kind": "smolvla", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
+        found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
+        return found | {"prompt": self.text, "crop": self.crop}
+
+    def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
+        read = {(track.instruction, len(self._names(track))) for track in tracks}
+        moments = 1 if self.chains.noisy == "one" else self.chains.steps
+        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
+            moments = max(moments, PLACES)
+        return max((len(self._ids(*one)) for one in read), default=0) + 1 + moments * self.ahead
+
+    # -- reading ----------------------------------------------------------------------------------------------------------
+
+    def _names(self, seen: Observation | TrajectoryData) -> list[str]:
+        """The simulator's cameras in the order of the checkpoint's: the option, or those with the checkpoint's names, or all
+        where it names none. A camera of the checkpoint's that isn't there is left out, as LeRobot does it."""
+        trained = self._trained()
+        if self.cameras or not trained:
+            return cameras_of(seen, self.cameras, list(seen.images))
+        names = [name for name in trained if name in seen.images]
+        if seen.images and not names:
+            raise UserError(
+                f"the policy was trained with the cameras {', '.join(trained)}, and the simulator has {', '.join(seen.images)}: "
+                "set policy.options.cameras to the latter in the order of the former"
+            )
+        return cameras_of(seen, names, [])
+
+    def _trained(self) -> dict[str, str]:
+        """Name of a camera, as a simulator may have it -> the network's key."""
+        renamed = self.checkpoint.processors.renamed if self.checkpoint.processors else {}
+        before = {new: old for old, new in renamed.items()}
+        return {before.get(key, key).rpartition(".")[2]: key for key in self.checkpoint.config.cameras}
+
+    def _pictures(self, seen: Observation) -> torch.Tensor:
+        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and filled up with black at the left and above."""
+        found = [_framed(seen.images[name].to(self.device), self.crop, self.side) for name in self._names(seen)]
+        return torch.stack(found, 1)
+
+    def _ids(self, instruction: str, pictures: int) -> list[int]:
+        """Placeholders of the pictures, special tokens around them if they are trained with, and the text."""
+        key = (instruction, pictures)
+        if key not in self._read:
+            said = self.checkpoint.processors
+            text = self.text.replace("{instruction}", instruction)
+            if (said is None or said.newline) and not text.endswith("\n"):
+                text += "\n"
+            longest = said.longest if said else self.checkpoint.config.tokenizer_max_length
+            words = self.tokenizer(text, truncation=True, max_length=longest)["input_ids"]
+            self._read[key] = self._placeholders(pictures) + list(words)
+        return self._read[key]
+
+    def _placeholders(self, pictures: int) -> list[int]:
+        """Of a camera that is empty, the marks alone are seen."""
+        first, last = self._marks
+        shown = [*first, *[self.checkpoint.backbone.image_token_id] * self.picture_tokens, *last]
+        config = self.checkpoint.config
+        missing = sum(value.get("type") == "VISUAL" for value in config.input_features.values()) - pictures
+        return shown * pictures + [*first, *last] * max(0, min(missing, config.empty_cameras))
+
+    def look(self, seen: Observation) -> Any:
+        """One pass over pictures, instruction and state. Padding is behind the words, and nothing sees it."""
+        pixels = self._pictures(seen)
+        rows = [self._ids(text, pixels.shape[1]) for text in seen.instructions]
+        longest = max(map(len, rows))
+        ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
+        lengths_n = torch.tensor([len(row) for row in rows], device=self.device)
+        real_nP = torch.arange(longest, device=self.device) < lengths_n[:, None]
+        words_at = len(self._placeholders(pixels.shape[1]))
+        return self.model.read(ids_nP, words_at, real_nP, pixels, self._state(seen))
+
+    # -- the expert -------------------------------------------------------------------------------------------------------
+
+    def velocity(self, scene: Any, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
+        """float32 [n, M, C, D]; see `Network.velocity`."""
+        found: torch.Tensor = self.model.velocity(scene, x_nMCD, times_nM)
+        return found
+
+    def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
+        found: torch.Tensor = self.look(seen).seen_nH
+        return found
+
+    # -- weights ----------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """A folder that LeRobot loads, with the settings beside it; with `policy.lora`, its adapters."""
+        super(Pi0, self).save(folder)
+        if self.lora:
+            save_adapters(self.model, folder, self.base)
+            return
+        inputs, outputs, renamed = self._features()
+        save_network(
+            self.model,
+            folder,
+            self.checkpoint,
+            self.statistics,
+            chunk=self.chunk,
+            steps=self.chains.steps,
+            inputs=inputs,
+            outputs=outputs,
+            renamed=renamed,
+        )
+
+    def _features(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+        """LeRobot's `input_features`, `output_features`, and which keys of observations get which of the former."""
+        config, processors = self.checkpoint.config, self.checkpoint.processors
+        inputs = {key: value for key, value in config.input_features.items() if key != STATE}
+        renamed = dict(processors.renamed) if processors else {}
+        if self.cameras:
+            keys = [PICTURES + name for name in self.cameras]
+            own = [*config.cameras, *keys[len(config.cameras) :]]
+            renamed = {key: there for key, there in zip(keys, own, strict=False) if key != there}
+            inputs = {key: {"type": "VISUAL", "shape": [3, self.side, self.side]} for key in own} | inputs
+        if self.state:
+            inputs[STATE] = {"type": "STATE", "shape": [self.state]}
+        return inputs, {ACTION: {"type": "ACTION", "shape": [self.dims]}}, renamed
+
+
+def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor:
+    """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]: interpolated between neighbouring pixels, even where it
+    shrinks (lerobot 0.6.1, policies/common/vla_utils.py, resize_with_pad)."""
+    pictures = center_crop(pictures_nHWC.permute(0, 3, 1, 2), crop).float() / 255
+    if pictures.shape[2:] != (side, side):
+        ratio = max(pictures.shape[2:]) / side
+        high, wide = (max(1, int(s / ratio)) for s in pictures.shape[2:])
+        pictures = interpolate(pictures, (high, wide), mode="bilinear", align_corners=False)
+        pictures = pad(pictures, (side - wide, 0, side - high, 0))
+    return pictures * 2 - 1
+
+
+def _marks(found: Checkpoint) -> tuple[list[int], list[int]]:
+    """Ids of the special tokens before and behind a picture."""
+    fake, whole = (
+        getattr(found.tokenizer, name, None) or tiny.NAMED[name] for name in ("fake_image_token", "global_image_token")
+    )
+    ids = {word: found.tokenizer.convert_tokens_to_ids(word) for word in (fake, whole)}
+    for word, one in ids.items():
+        if one is None or one == found.tokenizer.unk_token_id:
+            raise UserError(f"{found.name!r}: its tokenizer has no {word}: {BACKBONE_CURE}", key="policy.model")
+    return [ids[fake], ids[whole]], [ids[fake]]
+
+
+def _check(chunk: int, dims: int, state: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
+    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+        options.check_integer(name, value, 1, 256)
+    options.check_integer("state", state, 0, 100_000)
+    if noisy not in NOISY:
+        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
+    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
+    options.check_prompt(prompt)
+    options.check_crop(crop)
+
+
+def _check_sizes(found: Checkpoint, chunk: int, dims: int, state: int) -> None:
+    config = found.config
+    for name, value, what, most in (
+        ("chunk", chunk, "actions are predicted", config.chunk_size),
+        ("dims", dims, "numbers an action has at most", config.max_action_dim),
+        ("state", state, "numbers a state has at most", config.max_state_dim),
+    ):
+        if value > most:
+            raise UserError(f"policy.options.{name} = {value} is too many for this SmolVLA: {most} {what}")
