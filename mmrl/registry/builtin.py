@@ -39,6 +39,13 @@ def mmrl_policies() -> list[PolicySpec]:
             tiny="tiny:pi0",
             summary="pi0: PaliGemma with an action expert, which turns noise into a chunk of actions by flow matching",
         ),
+        PolicySpec(
+            id="pi05",
+            target="mmrl.policies.pi0.pi05:Pi05",
+            acts=True,
+            tiny="tiny:pi05",
+            summary="pi0.5: pi0 with the robot's state in its prompt, and an expert that reads time in its norms",
+        ),
     ]
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 
+NONE = "none"
+"""Value of `statistics`: don't use those that come with the model."""
+
 
 def check_integer(name: str, value: Any, least: int, most: int) -> None:
     """Raise UserError unless `value` is a whole number from `least` to `most`."""

@@ -91,6 +91,8 @@ class Statistics:
         found: dict[str, Any] = {"action": self.action.plain()}
         if self.state:
             found["state"] = self.state.plain()
+            if self.state.kind != self.action.kind:
+                found["state_kind"] = self.state.kind
         return {"kind": self.action.kind, "key": self.key, **found}
 
 
@@ -307,6 +309,6 @@ def _kept(given: Mapping[str, Any], key: str, kind: str) -> Statistics:
     state = given.get("state")
     return Statistics(
         action=_numbers("action", given.get("action"), given["kind"], False),
-        state=None if state is None else _numbers("state", state, given["kind"], False),
+        state=None if state is None else _numbers("state", state, given.get("state_kind", given["kind"]), False),
         key=given.get("key", ""),
     )

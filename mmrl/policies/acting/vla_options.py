@@ -10,6 +10,7 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
+from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.units import load_statistics
 from mmrl.policies.lora import adapter_chain
@@ -19,8 +20,6 @@ from mmrl.policies.openvla.reading import is_openvla, statistics_file
 HEADS = ("tokens", "normal", "l1", "flow")
 DECODING = ("parallel", "one-by-one", "oft")
 INSTRUCTION = "What action should the robot take to {instruction}?"
-NONE = "none"
-"""Value of `statistics`: don't use those that come with the model."""
 DEFAULTS: dict[str, Any] = {
     "head": "tokens",
     "decoding": "parallel",
