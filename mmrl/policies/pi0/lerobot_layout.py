@@ -239,7 +239,7 @@ def _mode(normalizer: Normalizer | None) -> str:
 
 
 def _statistics(feature: str, normalizer: Normalizer | None) -> dict[str, torch.Tensor]:
-    """A number that isn't normalised has the ends that change nothing."""
+    """A number that isn't normalised has the ends that change nothing. LeRobot itself adds the least deviation."""
     mode = _mode(normalizer)
     if normalizer is None or mode == "IDENTITY":
         return {}
@@ -247,4 +247,6 @@ def _statistics(feature: str, normalizer: Normalizer | None) -> dict[str, torch.
     nothing = (0.0, 1.0) if mode == "MEAN_STD" else (-1.0, 1.0)
     rows = zip(normalizer.first, normalizer.second, normalizer.mask, strict=True)
     ends = [(first, second) if used else nothing for first, second, used in rows]
+    if mode == "MEAN_STD":
+        ends = [(mean, 0.0 if std == EPSILON else std) for mean, std in ends]
     return {f"{feature}.{low}": torch.tensor([a for a, _ in ends]), f"{feature}.{high}": torch.tensor([b for _, b in ends])}

@@ -126,6 +126,7 @@ class Pi0(ActingPolicy):
         limit = files.text_tokens if files else LIMITS[self.kind] if self.layout == "lerobot" else 0
         self.text_tokens = text_tokens or limit
         self.origin, self.shown = files, dict(files.cameras) if files else {}
+        self.cameras = self.cameras or list(self.shown)
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         model, self.tokenizer = load_model(config, self.kind, name, tokenizer, files, seed)

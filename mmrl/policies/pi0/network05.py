@@ -7,7 +7,6 @@ pi0 where both have them.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -19,6 +18,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto import AutoModel
 from transformers.models.gemma.modeling_gemma import GemmaAttention, GemmaMLP, GemmaPreTrainedModel, GemmaRotaryEmbedding
 from transformers.models.pi0.modeling_pi0 import PI0Model, PI0PreTrainedModel
+
+from mmrl.policies.pi0.networks import Waves
 
 
 class PI05Config(PI0Config):  # type: ignore[misc]
@@ -110,20 +111,15 @@ class ActionTime(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.config, width = config, config.dit_config.hidden_size
+        width = config.dit_config.hidden_size
+        self.waves = Waves(config)
         self.action_in_proj = nn.Linear(config.max_action_dim, width)
         self.time_mlp_in = nn.Linear(width, width)
         self.time_mlp_out = nn.Linear(width, width)
 
     def condition(self, times_nM: torch.Tensor) -> torch.Tensor:
-        """[n, M, H]. Sines and cosines of periods from `min_period` to `max_period`, in float64: a float32 phase of the shortest
-        is wrong by up to 1e-4."""
-        config = self.config
-        share = torch.linspace(0, 1, config.dit_config.hidden_size // 2, dtype=torch.float64, device=times_nM.device)
-        period = config.min_period * (config.max_period / config.min_period) ** share
-        phase = times_nM[..., None].double() * (2 * math.pi / period)
-        waves = torch.cat([phase.sin(), phase.cos()], -1).to(self.time_mlp_in.weight.dtype)
-        found: torch.Tensor = silu(self.time_mlp_out(silu(self.time_mlp_in(waves))))
+        """[n, M, H]."""
+        found: torch.Tensor = silu(self.time_mlp_out(silu(self.time_mlp_in(self.waves(times_nM)))))
         return found
 
 
