@@ -1,4 +1,4 @@
-"""Whole runs of a tiny pi0: it imitates, is reinforced, goes on bit for bit, and is loaded again."""
+"""Whole runs of a tiny pi0 and pi0.5: it imitates, is reinforced, goes on bit for bit, and is loaded again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,20 @@ from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"
+KINDS = ("pi0", "pi05")
+MODELS = {kind: f"tiny:{kind}:hidden=32,layers=1,chunk=3" for kind in KINDS}
+MODEL = MODELS["pi0"]
+EXPERT = ("action_", "state_proj", "model.dit.")
+OF_LEROBOT = ("model.action_", "model.time_mlp_", "model.paligemma_with_expert.gemma_expert.")
+"""The expert's weights in the folders of each layout."""
 TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
 PPO = {"kind": "rl", "algorithm": "ppo", "steps": 2, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
 PPO |= {"ratio": "chunk", "credit": "chunk", "learning_rate": 1e-3, "settings": {"gamma": 0.9}}
 PPO |= {"critic": {"hidden_sizes": [8], "detach": True, "learning_rate": 3e-3}}
+GRPO = {"kind": "rl", "algorithm": "grpo", "steps": 2, "prompts_per_step": 4, "group_size": 4, "ratio": "chunk"}
+GRPO |= {"learning_rate": 1e-3}
 FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "language")]
 
 
@@ -33,14 +40,14 @@ def plugins(monkeypatch):
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
 
 
-def config(folder, task, stages, model=MODEL, options=None, **sections):
+def config(folder, task, stages, model="", options=None, kind="pi0", **sections):
     dims, state = (2, 2) if task is TURN else (4, 8)
     data = {
         "name": "pi0",
         "runs_dir": str(folder),
         "policy": {
-            "kind": "pi0",
-            "model": model,
+            "kind": kind,
+            "model": model or MODELS[kind],
             "options": {"dims": dims, "chunk": 2, "state": state, "steps": 3, **(options or {})},
         },
         "tasks": [task],
@@ -62,30 +69,35 @@ def weights(folder, step):
 
 
 @pytest.mark.slow
-def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path):
-    folder = runs.run(config(tmp_path, REACH, [SFT], checkpoint={"every": 1, "keep": 9}))
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path, kind):
+    folder = runs.run(config(tmp_path, REACH, [SFT], kind=kind, checkpoint={"every": 1, "keep": 9}))
     assert len(metrics(folder)) == 3 and all(0.5 < m["loss"] < 2 and m["grad_norm"] > 0 for m in metrics(folder))
     before, after = weights(folder, 1), weights(folder, 3)
     still = {name for name in before if before[name].equal(after[name])}
-    assert still and all("embed_tokens" in name or "layers.0" in name or "norm" in name for name in still), still
+    unused = ("embed_tokens", "lm_head", "layers.0", "norm")
+    assert still and all(any(part in name for part in unused) for name in still), still
     assert any("vision_tower" in name for name in before.keys() - still), "the whole model learns"
     checkpoint = folder.path / "checkpoints" / "step-000003" / "policy"
-    policy = {"kind": "pi0", "model": str(checkpoint)}
+    policy = {"kind": kind, "model": str(checkpoint)}
     again = runs.run(config(tmp_path / "on", REACH, [{**PPO, "steps": 1, "prompts_per_step": 2}], policy=policy))
     assert metrics(again)[0]["logprob_gap"] < 1e-4, "what a folder was saved with need not be said again"
 
 
-@pytest.mark.parametrize("noisy", mostly_slow(["all", "one"], everyday=1))
-def test_reinforcement_of_the_expert_alone(tmp_path, noisy):
+@pytest.mark.parametrize(
+    ("kind", "noisy", "stage"),
+    mostly_slow([("pi0", "all", PPO), ("pi05", "one", GRPO), ("pi0", "one", PPO), ("pi05", "all", PPO)], everyday=2),
+)
+def test_reinforcement_of_the_expert_alone(tmp_path, kind, noisy, stage):
     """What was sampled is what is learned from, and the frozen parts stay what they were."""
-    stages, keep = [{**PPO, "steps": 1}, {**PPO, "parts": FROZEN}], {"every": 1, "keep": 9}
-    folder = runs.run(config(tmp_path, TURN, stages, options={"noisy": noisy}, checkpoint=keep))
+    stages, keep = [{**stage, "steps": 1}, {**stage, "parts": FROZEN}], {"every": 1, "keep": 9}
+    folder = runs.run(config(tmp_path, TURN, stages, options={"noisy": noisy}, kind=kind, checkpoint=keep))
     found = metrics(folder)
     assert len(found) == 3 and all(m["logprob_gap"] < 1e-4 and m["reward/std"] > 0 and m["grad_norm"] > 0 for m in found)
     before, after = weights(folder, 1), weights(folder, 3)
     moved = {name for name in before if not before[name].equal(after[name])}
-    assert moved and all(name.startswith(("action_", "state_proj", "model.dit.")) for name in moved), moved
-    assert any(name.startswith("model.dit.layers.0.self_attn") for name in moved) and "action_out_proj.weight" in moved
+    assert moved and all(name.startswith(EXPERT if kind == "pi0" else OF_LEROBOT) for name in moved), moved
+    assert any("layers.0.self_attn" in name for name in moved) and any(name.endswith("action_out_proj.weight") for name in moved)
 
 
 @pytest.mark.slow
@@ -120,10 +132,11 @@ def test_it_learns_to_turn_to_the_mark(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, kind):
     stages, keep = [{**SFT, "split": "warm"}, PPO], {"every": 2, "keep": 9}
-    whole = runs.run(config(tmp_path / "whole", TURN, stages, checkpoint=keep))
-    again = config(tmp_path / "again", TURN, stages, checkpoint=keep)
+    whole = runs.run(config(tmp_path / "whole", TURN, stages, kind=kind, checkpoint=keep))
+    again = config(tmp_path / "again", TURN, stages, kind=kind, checkpoint=keep)
     with pytest.raises(KeyboardInterrupt):
         runs.run(again, progress=runs.Silent(4))
     folder = runs.run(again, resume=True)
@@ -131,9 +144,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
 
 
-def test_smoke_takes_a_tiny_one(tmp_path):
-    found = smoke(config(tmp_path, REACH, [PPO], model="lerobot/pi0_base"))
-    assert found.policy.model == "tiny:pi0" and found.policy.kind == "pi0"
+@pytest.mark.parametrize("kind", KINDS)
+def test_smoke_takes_a_tiny_one(tmp_path, kind):
+    found = smoke(config(tmp_path, REACH, [PPO], model=f"lerobot/{kind}_base", kind=kind))
+    assert found.policy.model == f"tiny:{kind}" and found.policy.kind == kind
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.pi0 import tiny as pi0_tiny
 from mmrl.policies.pi0.loading import check_model
-from mmrl.policies.pi0.model import Pi0
-from pi0_cases import CALLS, DRAW, MODEL, SEEDS, moved, pi0, seen
+from pi0_cases import CALLS, DRAW, KINDS, MODELS, SEEDS, moved, pi0, seen
+
+BOTH = pytest.mark.parametrize("kind", KINDS)
 
 
 def calls(shown, choices, chunk=2):
@@ -50,6 +51,10 @@ def published(policy, shown, n):
         "pixel_values": pixels,
         "pixel_attention_mask": torch.ones(pixels.shape[:2], dtype=torch.bool),
     }
+
+
+def checked(name, kind="pi0"):
+    check_model(PolicyConfig(model=name, kind=kind), kind)
 
 
 # -- the network ----------------------------------------------------------------------------------------------------------
@@ -109,8 +114,9 @@ def test_imitation_is_transformers_loss():
     assert found.logprobs_L.requires_grad and (found.entropy_L == 0).all()
 
 
-def test_demonstrations_look_ahead_to_the_end_of_the_episode():
-    policy = pi0()
+@BOTH
+def test_demonstrations_look_ahead_to_the_end_of_the_episode(kind):
+    policy = pi0(kind=kind)
     actions = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
     track = TrajectoryData(
         instruction="push it",
@@ -131,10 +137,11 @@ def test_demonstrations_look_ahead_to_the_end_of_the_episode():
 # -- likelihoods ----------------------------------------------------------------------------------------------------------
 
 
+@BOTH
 @pytest.mark.parametrize("noisy", ["all", "one"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_what_is_sampled_is_what_is_learned(noisy, temperature):
-    policy, shown = pi0(noisy=noisy), seen()
+def test_what_is_sampled_is_what_is_learned(kind, noisy, temperature):
+    policy, shown = pi0(kind=kind, noisy=noisy), seen()
     found = policy.act(shown, SEEDS, CALLS, temperature)
     outputs = policy.outputs(calls(shown, found.choices), temperature, states=True)
     torch.testing.assert_close(outputs.logprobs_L, found.logprobs_nKC.flatten(), atol=1e-4, rtol=1e-5)
@@ -166,8 +173,9 @@ def test_a_likelihood_is_that_of_the_executed_numbers(noisy):
         torch.testing.assert_close(found.logprobs_nKC[n, :, 0].double(), total, atol=1e-4, rtol=1e-4)
 
 
-def test_each_environment_has_a_noisy_step_of_its_own():
-    policy = pi0(noisy="one", steps=3)
+@BOTH
+def test_each_environment_has_a_noisy_step_of_its_own(kind):
+    policy = pi0(kind=kind, noisy="one", steps=3)
     shown = seen(1)
     many = Observation(
         images={k: v.expand(64, *v.shape[1:]) for k, v in shown.images.items()},
@@ -183,8 +191,9 @@ def test_each_environment_has_a_noisy_step_of_its_own():
 # -- what a critic reads --------------------------------------------------------------------------------------------------
 
 
-def test_a_critic_reads_the_robots_state_and_no_noise():
-    policy, shown = pi0(), seen()
+@BOTH
+def test_a_critic_reads_the_robots_state_and_no_noise(kind):
+    policy, shown = pi0(kind=kind), seen()
     first = policy.choose(shown, DRAW, 1.0)[3]
     torch.testing.assert_close(
         policy.choose(shown, CallRandomness(seeds_n=SEEDS + 9, calls_n=CALLS), 1.0)[3], first, atol=1e-6, rtol=1e-5
@@ -200,9 +209,10 @@ def test_a_critic_reads_the_robots_state_and_no_noise():
         assert (policy.states_of(Observation(**{**known, **change})) - first).abs().amax(1).min() > 1e-4, change
 
 
+@BOTH
 @pytest.mark.parametrize("detach", [True, False])
-def test_a_critics_gradient_is_cut_where_it_says_so(detach):
-    policy, shown = pi0(), seen()
+def test_a_critics_gradient_is_cut_where_it_says_so(kind, detach):
+    policy, shown = pi0(kind=kind), seen()
     critic = Critic(policy, CriticConfig(hidden_sizes=[4], detach=detach), 0)
     with torch.no_grad():
         critic.head[-1].weight.add_(1.0)
@@ -237,28 +247,31 @@ def test_a_folder_is_the_same_policy_and_transformers_own(dtype, tmp_path):
         pi0(str(tmp_path / "saved"), dims=4, dtype=dtype, **options)
 
 
-def test_in_bfloat16_likelihoods_are_float32():
-    policy, shown = pi0(dtype="bfloat16"), seen()
+@BOTH
+def test_in_bfloat16_likelihoods_are_float32(kind):
+    policy, shown = pi0(kind=kind, dtype="bfloat16"), seen()
     found = policy.act(shown, SEEDS, CALLS, 1.0)
     outputs = policy.outputs(calls(shown, found.choices), 1.0)
     assert found.choices.dtype == found.logprobs_nKC.dtype == outputs.logprobs_L.dtype == torch.float32
     assert (outputs.logprobs_L - found.logprobs_nKC.flatten()).abs().max() < 0.05
 
 
-def test_adapters_train_alone_and_are_saved(tmp_path):
+@BOTH
+def test_adapters_train_alone_and_are_saved(kind, tmp_path):
     lora = LoraConfig(rank=2, target_modules=["head", "language"])
-    policy = pi0(lora=lora)
+    policy = pi0(kind=kind, lora=lora)
     names = [name for name, _ in policy.parameters()]
     assert all("lora_" in n for n in names) and any("dit" in n for n in names) and any("language_model" in n for n in names)
     moved(policy)
     policy.save(tmp_path / "saved")
     one = policy.act(seen(), SEEDS, CALLS, 1.0)
-    for again in (pi0(lora=lora, source=tmp_path / "saved"), pi0(str(tmp_path / "saved"))):
+    for again in (pi0(kind=kind, lora=lora, source=tmp_path / "saved"), pi0(str(tmp_path / "saved"), kind=kind)):
         torch.testing.assert_close(again.act(seen(), SEEDS, CALLS, 1.0).choices, one.choices, atol=1e-4, rtol=1e-4)
 
 
-def test_a_clone_has_weights_of_its_own():
-    policy = pi0()
+@BOTH
+def test_a_clone_has_weights_of_its_own(kind):
+    policy = pi0(kind=kind)
     other = policy.clone(frozen=True)
     before = other.act(seen(), SEEDS, CALLS, 1.0).choices
     moved(policy, 0.3)
@@ -273,8 +286,9 @@ def gradients(policy, made, on=False):
     return {name: p.grad.clone() for name, p in policy.parameters() if p.grad is not None}
 
 
-def test_layers_are_computed_again_for_the_same_gradients():
-    policy, shown = pi0(), seen()
+@BOTH
+def test_layers_are_computed_again_for_the_same_gradients(kind):
+    policy, shown = pi0(kind=kind), seen()
     made = calls(shown, policy.act(shown, SEEDS, CALLS, 1.0).choices)
     once, again = gradients(policy, made), gradients(policy, made, on=True)
     assert once.keys() == again.keys() and any("vision_tower" in name for name in once)
@@ -282,12 +296,13 @@ def test_layers_are_computed_again_for_the_same_gradients():
         torch.testing.assert_close(again[name], gradient, atol=1e-5, rtol=1e-4)
 
 
-def test_the_expert_is_a_part_of_its_own():
+@BOTH
+def test_the_expert_is_a_part_of_its_own(kind):
     """So that a stage freezes the vision-language model by the names of its parts, as openpi's reinforcement does."""
-    policy, shown = pi0(), seen()
+    policy, shown = pi0(kind=kind), seen()
     found = {parts.part_of(name) for name, _ in policy.parameters()}
     assert found == {"vision", "projector", "language", "head"}
-    assert [n for n, _ in Pi0.skeleton(PolicyConfig(model=MODEL, kind="pi0")).named_parameters()] == [
+    assert [n for n, _ in KINDS[kind].skeleton(PolicyConfig(model=MODELS[kind], kind=kind)).named_parameters()] == [
         n for n, _ in policy.parameters()
     ]
     frozen = [PartConfig(match=part, freeze=True) for part in ("vision", "projector", "language")]
@@ -388,7 +403,7 @@ def test_folders_that_are_no_pi0(tmp_path):
     (tmp_path / "nothing").mkdir()
     tiny.save(str(tmp_path / "qwen"), hidden=32, layers=1)
     for name, message in (("qwen", "is a qwen2_5_vl, not a pi0"), ("nothing", "has no config.json that can be read")):
-        for refuse in (check_model, pi0):
+        for refuse in (checked, pi0):
             with pytest.raises(UserError, match=message):
                 refuse(str(tmp_path / name))
     pi0().save(tmp_path / "whole")
@@ -400,8 +415,8 @@ def test_folders_that_are_no_pi0(tmp_path):
         pi0(str(tmp_path / "whole"))
     for name in ("/nowhere/at/all", "a/b/c"):
         with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
-            check_model(name)
-    check_model("lerobot/pi0_base")
+            checked(name)
+    checked("lerobot/pi0_base")
     assert pi0_tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
 
 

@@ -14,7 +14,6 @@ from tokenizers.processors import TemplateProcessing
 
 from mmrl.api.simulators.types import Observation
 from mmrl.policies.acting.saved_policy import saved_options
-from mmrl.policies.pi0.pi05 import state_words
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 from pi0_cases import moved, pi0
 
@@ -122,12 +121,3 @@ def test_lerobot_acts_the_same(kind, state, action, tmp_path):
     same(policy, back, again)
     options = {name: value for name, value in saved_options(back).items() if name != "kind"}
     same(pi0(str(back), kind=kind, **options), back, again)
-
-
-def test_a_state_becomes_words_as_published():
-    """numpy's digitize over 256 bins of [-1, 1], as openpi and LeRobot call it."""
-    import numpy as np
-
-    numbers = torch.cat([torch.linspace(-1.2, 1.2, 997), torch.linspace(-1, 1, 257)])[None]
-    wanted = np.digitize(numbers[0].numpy(), bins=np.linspace(-1, 1, 256 + 1)[:-1]) - 1
-    assert state_words(numbers) == [" ".join(map(str, wanted))]

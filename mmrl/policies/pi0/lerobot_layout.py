@@ -17,6 +17,7 @@ from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.units import Kind, Normalizer, Statistics
 
 KINDS = ("pi0", "pi05")
+PREFIX = "observation."
 STATE, PICTURES, EMPTY = "observation.state", "observation.images.", "observation.images.empty_camera_"
 MODES: dict[str, tuple[Kind, str, str]] = {
     "MEAN_STD": ("mean-std", "mean", "std"),
@@ -126,7 +127,7 @@ def published(name: str) -> Published | None:
         raise UserError(f"{name!r}: its actions are relative to the state, which mmrl doesn't compute", key="policy.model")
     features = config.get("input_features") or {}
     pictures = [key for key, one in features.items() if one.get("type") == "VISUAL" and not key.startswith(EMPTY)]
-    cameras = {renamed.get(key, key).removeprefix(PICTURES): key for key in pictures}
+    cameras = {renamed.get(key, key).removeprefix(PICTURES).removeprefix(PREFIX): key for key in pictures}
     return Published(name=name, config=config, cameras=cameras, modes=modes, tensors=tensors, tokenizer=tokenizer or TOKENIZER)
 
 
@@ -206,7 +207,8 @@ class Description:
 
     def _before(self, normalizer: dict[str, Any]) -> list[dict[str, Any]]:
         """The steps in the order of `make_pi0_pre_post_processors` and `make_pi05_pre_post_processors`."""
-        begin = [_step("rename_observations_processor", rename_map={}), _step("to_batch_processor")]
+        renamed = {PICTURES + name: key for name, key in self.cameras.items() if key not in (PREFIX + name, PICTURES + name)}
+        begin = [_step("rename_observations_processor", rename_map=renamed), _step("to_batch_processor")]
         words = {"max_length": self.text_tokens, "task_key": "task", "padding_side": "right", "padding": "max_length"}
         tokens = _step("tokenizer_processor", **words, truncation=True, tokenizer_name=self.tokenizer)
         relative = _step("relative_actions_processor", enabled=False)
