@@ -1,5 +1,5 @@
-"""pi0.5: its velocities against plain loops over the weights, its text, and what it saves. What it shares with pi0 is tested there,
-and that LeRobot computes the same in `test_pi0_of_lerobot`."""
+"""pi0.5: its velocities against plain loops over the weights, its text, and what it saves. What it shares with pi0 is tested
+there, and that LeRobot computes the same in `test_pi0_of_lerobot`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import gelu, silu
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
-from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.config.sections import LoraConfig
+from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.pi0.pi05 import state_words
 from pi0_cases import CALLS, SEEDS, moved, pi0, seen
 

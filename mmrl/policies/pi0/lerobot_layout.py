@@ -83,13 +83,13 @@ class Published:
             there = ", ".join(sorted(self.tensors)) or "no statistics at all"
             raise UserError(
                 f"{self.name!r}: its {feature} is normalised by {mode}, and its processors lack {feature}.{low} and "
-                f"{feature}.{high}: they have {there}: set policy.options.statistics to the data set's stats.json, or to {NONE!r} "
-                "where the policy's numbers are the simulator's",
+                f"{feature}.{high}: they have {there}: set policy.options.statistics to the data set's stats.json, or to "
+                f"{NONE!r} where the policy's numbers are the simulator's",
                 key="policy.model",
             )
         first, second = (self.tensors[f"{feature}.{end}"].double().flatten() for end in (low, high))
-        least = torch.full_like(second, EPSILON)
-        second = torch.where(second == 0, least, second) if kind == "mean-std" else torch.where(second == first, first + least, second)
+        width = second if kind == "mean-std" else second - first
+        second = torch.where(width == 0, second + EPSILON, second)
         return Normalizer(kind=kind, first=tuple(first.tolist()), second=tuple(second.tolist()), mask=(True,) * len(first))
 
 
@@ -116,7 +116,9 @@ def published(name: str) -> Published | None:
             if kind in RELATIVE and not own.get("enabled", False):
                 continue
             if kind not in HARMLESS:
-                raise UserError(f"{name!r}: {which}.json has the step {kind!r:.80}, which mmrl doesn't compute", key="policy.model")
+                raise UserError(
+                    f"{name!r}: {which}.json has the step {kind!r:.80}, which mmrl doesn't compute", key="policy.model"
+                )
             if kind == "rename_observations_processor":
                 renamed = {new: old for old, new in own.get("rename_map", {}).items()}
             tokenizer = own.get("tokenizer_name", tokenizer) if kind == "tokenizer_processor" else tokenizer

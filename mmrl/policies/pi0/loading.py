@@ -62,9 +62,7 @@ def statistics_of(
     return "" if found is None else found.plain()
 
 
-def load_model(
-    config: PolicyConfig, kind: str, name: str, tokenizer: str, files: Published | None, seed: int
-) -> tuple[Any, Any]:
+def load_model(config: PolicyConfig, kind: str, name: str, tokenizer: str, files: Published | None, seed: int) -> tuple[Any, Any]:
     """(the model, its tokenizer). Raises UserError for a model of another kind, one that lacks weights or has no tokenizer."""
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
@@ -164,7 +162,7 @@ def _sizes(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         with safe_open(file, "pt") as opened:
-            shapes = {key: opened.get_slice(key).get_shape() for key in opened.keys()}
+            shapes = {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118
         return lerobot_names.sizes(shapes, data.get("image_resolution", [224])[0])
     except (SafetensorError, KeyError, ValueError):
         return {}  # loading says what is wrong with the file

@@ -1,8 +1,8 @@
 """pi0.5's network (Physical Intelligence, pi0.5: a Vision-Language-Action Model with Open-World Generalization): that of pi0,
 whose action expert reads the time of the flow in its norms and has no token for the robot's state. transformers has none.
 
-n calls, M times of a flow, C actions, D numbers in each, H the expert's width. The names of the weights are those of transformers'
-pi0 where both have them.
+n calls, M times of a flow, T tokens, H the expert's width. The names of weights are those of transformers' pi0 where both have
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.models.auto import AutoModel
 from transformers.models.gemma.modeling_gemma import GemmaAttention, GemmaMLP, GemmaPreTrainedModel, GemmaRotaryEmbedding
 from transformers.models.pi0.modeling_pi0 import PI0Model, PI0PreTrainedModel
 
-from mmrl.policies.pi0.networks import Waves
+from mmrl.policies.pi0.waves import Waves
 
 
 class PI05Config(PI0Config):  # type: ignore[misc]

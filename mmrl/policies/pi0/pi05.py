@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import torch
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
-from mmrl.policies.pi0.lerobot_layout import LIMITS
 from mmrl.policies.pi0.model import Pi0
 from mmrl.policies.pi0.scene import Prefix, Scene
 
@@ -20,8 +19,8 @@ BINS = 256
 
 
 def state_words(state_nS: torch.Tensor) -> list[str]:
-    """Normalised numbers -> the bins of [-1, 1] that they are in, as decimal numbers with spaces between them. Numbers below -1 are
-    -1, those above 1 are in the last bin (openpi, `PaligemmaTokenizer.tokenize`)."""
+    """Normalised numbers -> the bins of [-1, 1] that they are in, as decimal numbers with spaces between them. What is below -1
+    has bin -1, and what is above 1 the last (openpi, `PaligemmaTokenizer.tokenize`)."""
     edges = torch.linspace(-1, 1, BINS + 1, dtype=torch.float64)[:-1]
     found = torch.bucketize(state_nS.double().cpu(), edges, right=True) - 1
     return [" ".join(map(str, row)) for row in found.tolist()]
@@ -30,11 +29,11 @@ def state_words(state_nS: torch.Tensor) -> list[str]:
 class Pi05(Pi0):
     """`policy.model` is a folder or hub name in LeRobot's layout, a folder that this class saved, or `tiny:pi05`.
 
-    With `state`, the text is that of LeRobot: the task, the state in `BINS` bins, the word that asks for an action. Without, it is
-    pi0's, as in openpi where `discrete_state_input` is off.
+    With `state`, the text is that of LeRobot: the task, the state in `BINS` bins, the word that asks for an action. Without, it
+    is pi0's, as in openpi where `discrete_state_input` is off.
 
     A critic reads the mean of what the vision-language model computes for pictures and text, which hold the state: the expert has
-    no token that depends on no noise (pi_RL, section 4.3, does the same).
+    no token that depends on no noise. RLinf does so (`get_value_from_vlm`, mode `mean_token`), though its mean includes padding.
     """
 
     kind: ClassVar = "pi05"
@@ -48,9 +47,7 @@ class Pi05(Pi0):
         if not self.state:
             return super()._rows(seen, pictures)
         state_nS = self.normalised_state(seen, self.state)
-        return [
-            self._placed(self._sentences(text, state_nS[n : n + 1])[0], pictures) for n, text in enumerate(seen.instructions)
-        ]
+        return [self._placed(self._sentences(text, state_nS[n : n + 1])[0], pictures) for n, text in enumerate(seen.instructions)]
 
     def _longest(self, tracks: Sequence[TrajectoryData]) -> int:
         """The state of each moment has words of its own, so all are read."""
