@@ -53,6 +53,13 @@ def mmrl_policies() -> list[PolicySpec]:
             tiny="tiny:smolvla",
             summary="SmolVLA: the first layers of a SmolVLM with an action expert; its checkpoints are LeRobot's",
         ),
+        PolicySpec(
+            id="pi05",
+            target="mmrl.policies.pi0.pi05:Pi05",
+            acts=True,
+            tiny="tiny:pi05",
+            summary="pi0.5: pi0 with the robot's state in its prompt, and an expert that reads time in its norms",
+        ),
     ]
 
 

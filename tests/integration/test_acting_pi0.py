@@ -21,10 +21,18 @@ from mmrl.train.smoke import smoke
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"
-MODELS = {"pi0": MODEL, "gr00t": "tiny:gr00t:hidden=32,layers=1,chunk=3"}
-EXPERTS = {"pi0": ("action_", "state_proj", "model.dit."), "gr00t": ("action_head.",)}
-"""What the names of the experts' weights begin with."""
-LAYERS = {"pi0": "model.dit.layers.0.self_attn", "gr00t": "action_head.model.transformer_blocks.0.attn1"}
+MODELS = {kind: f"tiny:{kind}:hidden=32,layers=1,chunk=3" for kind in ("pi0", "pi05", "gr00t")}
+EXPERTS = {
+    "pi0": ("action_", "state_proj", "model.dit."),
+    "pi05": ("model.action_", "model.time_mlp_", "model.paligemma_with_expert.gemma_expert."),
+    "gr00t": ("action_head.",),
+}
+"""What the names of the experts' weights begin with, in the folders of each layout."""
+LAYERS = {
+    "pi0": "model.dit.layers.0.self_attn",
+    "pi05": "model.paligemma_with_expert.gemma_expert.model.layers.0.self_attn",
+    "gr00t": "action_head.model.transformer_blocks.0.attn1",
+}
 TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
 SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
@@ -75,7 +83,9 @@ def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path, kind):
     assert len(metrics(folder)) == 3 and all(0.5 < m["loss"] < 2 and m["grad_norm"] > 0 for m in metrics(folder))
     before, after = weights(folder, 1), weights(folder, 3)
     still = {name for name in before if before[name].equal(after[name])}
-    assert still and all("embed_tokens" in name or "layers.0" in name or "norm" in name for name in still), still
+    assert still and all("embed_tokens" in name or "layers.0" in name or "lm_head" in name or "norm" in name for name in still), (
+        still
+    )
     assert any("vision_tower" in name or "visual" in name for name in before.keys() - still), "the whole model learns"
     checkpoint = folder.path / "checkpoints" / "step-000003" / "policy"
     policy = {"kind": kind, "model": str(checkpoint)}
@@ -95,7 +105,7 @@ def test_reinforcement_of_the_expert_alone(tmp_path, kind, noisy):
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved and all(name.startswith(EXPERTS[kind]) for name in moved), moved
     assert any(name.startswith(LAYERS[kind]) for name in moved)
-    assert moved & {"action_out_proj.weight", "action_head.action_decoder.layer2.W"}
+    assert any(name.endswith(("action_out_proj.weight", "action_decoder.layer2.W")) for name in moved)
 
 
 @pytest.mark.slow
@@ -153,7 +163,11 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "model", "options"),
-    [("pi0", "lerobot/pi0_base", {}), ("gr00t", "nvidia/GR00T-N1.7-3B", {"embodiment": "my_robot", "gripper": "open-high"})],
+    [
+        ("pi0", "lerobot/pi0_base", {}),
+        ("pi05", "lerobot/pi05_base", {}),
+        ("gr00t", "nvidia/GR00T-N1.7-3B", {"embodiment": "my_robot", "gripper": "open-high"}),
+    ],
 )
 def test_smoke_takes_a_tiny_one(tmp_path, kind, model, options):
     found = smoke(config(tmp_path, REACH, [PPO], model, options, kind))
@@ -167,7 +181,7 @@ def test_smoke_takes_a_tiny_one(tmp_path, kind, model, options):
     [
         ({"cameras": ["top"]}, r"policy\.options\.cameras names 'top', which simulator .* doesn't show: it shows front, wrist"),
         ({"dims": 7}, r"takes actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
-        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this (pi0|GR00T): 3 actions are predicted"),
+        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this (pi0|pi05|GR00T): 3 actions are predicted"),
     ],
 )
 @pytest.mark.parametrize("kind", MODELS)

@@ -4,6 +4,7 @@ how weights are trained and kept."""
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -28,13 +29,14 @@ def of_gr00t(policy, shown, n, x, time):
     return -policy.model.action_head.velocity(context, x[None], torch.tensor([round(1 - time, 6) + 1e-6]))[0]
 
 
-MADE = {"pi0": (pi0, of_pi0), "gr00t": (gr00t, of_gr00t)}
+ALONE = {"pi0": (pi0, of_pi0), "gr00t": (gr00t, of_gr00t)}
 """How a policy is made, and the velocity of one call at one time, alone and without padding."""
+MADE = {kind: make for kind, (make, _) in ALONE.items()} | {"pi05": partial(pi0, kind="pi05")}
 
 
 @pytest.fixture(params=MADE)
 def make(request):
-    return MADE[request.param][0]
+    return MADE[request.param]
 
 
 @pytest.mark.parametrize("noisy", ["all", "one"])
@@ -52,10 +54,10 @@ def test_what_is_sampled_is_what_is_learned(make, noisy, temperature):
 
 
 @pytest.mark.parametrize("noisy", ["all", "one"])
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", ALONE)
 def test_a_likelihood_is_that_of_the_executed_numbers(kind, noisy):
     """Step by step with the network alone, from the definition: nothing of what is not carried out counts."""
-    make, velocity = MADE[kind]
+    make, velocity = ALONE[kind]
     policy, shown = moved(make(noisy=noisy, steps=3, noise_level=0.7)), seen(2)
     found = policy.act(shown, SEEDS[:2], CALLS[:2], 0.8)
     delta = 1 / 3

@@ -16,8 +16,14 @@ from mmrl.config.sections import PartConfig, PolicyConfig
 from mmrl.policies.acting.flow import PLACES
 from mmrl.policies.pi0 import tiny as pi0_tiny
 from mmrl.policies.pi0.loading import check_model
-from mmrl.policies.pi0.model import Pi0
-from pi0_cases import CALLS, DRAW, MODEL, SEEDS, moved, pi0, published, seen
+from pi0_cases import CALLS, DRAW, KINDS, MODELS, SEEDS, moved, pi0, published, seen
+
+BOTH = pytest.mark.parametrize("kind", KINDS)
+
+
+def checked(name, kind="pi0"):
+    check_model(PolicyConfig(model=name, kind=kind), kind)
+
 
 # -- the network ----------------------------------------------------------------------------------------------------------
 
@@ -76,8 +82,9 @@ def test_imitation_is_transformers_loss():
     assert found.logprobs_L.requires_grad and (found.entropy_L == 0).all()
 
 
-def test_demonstrations_look_ahead_to_the_end_of_the_episode():
-    policy = pi0()
+@BOTH
+def test_demonstrations_look_ahead_to_the_end_of_the_episode(kind):
+    policy = pi0(kind=kind)
     actions = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
     track = TrajectoryData(
         instruction="push it",
@@ -117,12 +124,13 @@ def test_a_folder_is_the_same_policy_and_transformers_own(dtype, tmp_path):
         pi0(str(tmp_path / "saved"), dims=4, dtype=dtype, **options)
 
 
-def test_the_expert_is_a_part_of_its_own():
+@BOTH
+def test_the_expert_is_a_part_of_its_own(kind):
     """So that a stage freezes the vision-language model by the names of its parts, as openpi's reinforcement does."""
-    policy, shown = pi0(), seen()
+    policy, shown = pi0(kind=kind), seen()
     found = {parts.part_of(name) for name, _ in policy.parameters()}
     assert found == {"vision", "projector", "language", "head"}
-    assert [n for n, _ in Pi0.skeleton(PolicyConfig(model=MODEL, kind="pi0")).named_parameters()] == [
+    assert [n for n, _ in KINDS[kind].skeleton(PolicyConfig(model=MODELS[kind], kind=kind)).named_parameters()] == [
         n for n, _ in policy.parameters()
     ]
     frozen = [PartConfig(match=part, freeze=True) for part in ("vision", "projector", "language")]
@@ -223,7 +231,7 @@ def test_folders_that_are_no_pi0(tmp_path):
     (tmp_path / "nothing").mkdir()
     tiny.save(str(tmp_path / "qwen"), hidden=32, layers=1)
     for name, message in (("qwen", "is a qwen2_5_vl, not a pi0"), ("nothing", "has no config.json that can be read")):
-        for refuse in (check_model, pi0):
+        for refuse in (checked, pi0):
             with pytest.raises(UserError, match=message):
                 refuse(str(tmp_path / name))
     pi0().save(tmp_path / "whole")
@@ -235,8 +243,8 @@ def test_folders_that_are_no_pi0(tmp_path):
         pi0(str(tmp_path / "whole"))
     for name in ("/nowhere/at/all", "a/b/c"):
         with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
-            check_model(name)
-    check_model("lerobot/pi0_base")
+            checked(name)
+    checked("lerobot/pi0_base")
     assert pi0_tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
 
 

@@ -8,8 +8,11 @@ from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.pi0.model import Pi0
+from mmrl.policies.pi0.pi05 import Pi05
 
+KINDS = {"pi0": Pi0, "pi05": Pi05}
 MODEL = "tiny:pi0:hidden=32,layers=2,chunk=5"
+MODELS = {kind: f"tiny:{kind}:hidden=32,layers=2,chunk=5" for kind in KINDS}
 TEXTS = ["pick up the red cube", "push it", "stack the ball on the yellow box", "x"]
 SEEDS, CALLS = torch.arange(50, 54), torch.arange(4)
 DRAW = CallRandomness(seeds_n=SEEDS, calls_n=CALLS)
@@ -28,9 +31,9 @@ def seen(n=4, seed=0):
     )
 
 
-def pi0(model=MODEL, attention="sdpa", dtype="float32", lora=None, source=None, **options):
-    config = PolicyConfig(model=model, kind="pi0", attn_implementation=attention, dtype=dtype, lora=lora)
-    return Pi0(config, seed=1, source=source, **{"dims": 3, "chunk": 2, "state": 6, **options})
+def pi0(model="", attention="sdpa", dtype="float32", lora=None, source=None, kind="pi0", **options):
+    config = PolicyConfig(model=model or MODELS[kind], kind=kind, attn_implementation=attention, dtype=dtype, lora=lora)
+    return KINDS[kind](config, seed=1, source=source, **{"dims": 3, "chunk": 2, "state": 6, **options})
 
 
 def moved(policy, by=0.05):

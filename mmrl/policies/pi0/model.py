@@ -8,14 +8,14 @@ the encoded input, H the expert's width.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
-from torch.nn.functional import interpolate, pad
-from transformers import DynamicCache
+from torch.nn.functional import pad
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
@@ -30,50 +30,15 @@ from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
 from mmrl.policies.pi0 import tiny
-from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton
-from mmrl.policies.resizing import center_crop, resize
+from mmrl.policies.pi0.framing import RESIZES, framed
+from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Description, published
+from mmrl.policies.pi0.lerobot_names import saved_weights
+from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
+from mmrl.policies.pi0.scene import Prefix, Reading, Scene
 
 NOISY = ("all", "one")
-RESIZES = ("openpi", "lerobot")
 EMPHASIS = 1.5
 """`Chains.emphasis`: pi0 was trained at times from Beta(1.5, 1) (Black et al., appendix B)."""
-
-
-class Reading(DynamicCache):
-    """Stores the keys and values of one pass. A layer that is recomputed for gradients writes the same values again."""
-
-    repeatable = True
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        layer = self.layers[layer_idx]
-        layer.keys, layer.values, layer.is_initialized = key_states, value_states, True
-        return key_states, value_states
-
-
-class Prefix:
-    """A read-only cache: puts the keys and values of a `Reading` in front of those of a pass, and stores nothing."""
-
-    repeatable = True
-
-    def __init__(self, reading: Reading) -> None:
-        self.layers = [(layer.keys, layer.values) for layer in reading.layers]
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        keys, values = self.layers[layer_idx]
-        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
-
-
-@dataclass(slots=True, kw_only=True)
-class Scene:
-    """The encoded inputs of a call: everything but the actions."""
-
-    cache: Prefix
-    real_nP: torch.Tensor
-    """bool: False for padding."""
-    state_nH: torch.Tensor
-    """The robot's state as the expert reads it."""
-    seen_nH: torch.Tensor | None = field(default=None)
-    """The expert's output for the state, once computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +67,9 @@ class Pi0(ActingPolicy):
     value depends on no noise and needs no chain; a mean over the action tokens, as in pi_RL, would.
     """
 
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras", "resize"})
+    kind: ClassVar = "pi0"
+    layouts: ClassVar = ("transformers", "lerobot")
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras", "resize", "layout"})
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
     head: Any
     model: Any
@@ -124,6 +91,8 @@ class Pi0(ActingPolicy):
         cameras: Sequence[str] = (),
         crop: float = 1.0,
         resize: str = "auto",
+        text_tokens: int = 0,
+        layout: str = "auto",
         tokenizer: str = "",
         statistics: str | Mapping[str, Any] = "",
         statistics_key: str = "",
@@ -134,22 +103,33 @@ class Pi0(ActingPolicy):
         the state that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
         cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its middle that is kept.
         resize: `openpi`, with antialiasing; `lerobot`, without; `auto`: as the checkpoint was trained, see `lerobot_file`.
-        tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key, statistics_kind,
-        gripper: normalisation of its numbers, see `units.load_statistics`."""
+        text_tokens: most tokens of the text, whose rest is cut; 0: what the checkpoint says. layout: of saved folders; `auto`:
+        that of the checkpoint. tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key,
+        statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; a folder of LeRobot's brings its own,
+        unless `statistics` is `none`."""
         _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
         if resize not in ("auto", *RESIZES):
             raise UserError(f"policy.options.resize = {resize!r:.60} is unknown: choose one of auto, {', '.join(RESIZES)}")
+        if layout not in ("auto", *self.layouts):
+            raise UserError(f"policy.options.layout = {layout!r:.60} is unknown: choose one of auto, {', '.join(self.layouts)}")
         options.check_integer("state", state, 0, 100_000)
+        options.check_integer("text_tokens", text_tokens, 0, 100_000)
         options.check_texts("cameras", cameras)
         options.check_text("tokenizer", tokenizer)
         self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
         self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
         self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
-        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
+        files = published(adapter_chain(config.model)[1])
+        self.use_statistics(statistics_of(config, files, statistics, state), statistics_key, statistics_kind, gripper)
         self.check_state_statistics(state)
+        self.layout = layout if layout != "auto" else "lerobot" if files else self.layouts[0]
+        limit = files.text_tokens if files else LIMITS[self.kind] if self.layout == "lerobot" else 0
+        self.text_tokens = text_tokens or limit
+        self.origin, self.shown = files, dict(files.cameras) if files else {}
+        self.cameras = self.cameras or list(self.shown)
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
-        model, self.tokenizer = load_model(config, name, tokenizer, seed)
+        model, self.tokenizer = load_model(config, self.kind, name, tokenizer, files, seed)
         for folder in reversed(adapters):
             merge_saved_adapters(model, folder)
         if config.lora:
@@ -159,8 +139,8 @@ class Pi0(ActingPolicy):
         self.model = model.to(self.device).eval()
         settings = self.model.config
         self.numbers = settings.max_action_dim
-        _check_sizes(chunk, dims, state, settings)
-        self.width = settings.dit_config.hidden_size
+        _check_sizes(self.kind, chunk, dims, state, settings)
+        self.width = self._critic_width()
         self.head = Foreseen(numbers=self.numbers)
         eye = settings.vlm_config.vision_config
         self.side, self.picture_tokens = eye.image_size, (eye.image_size // eye.patch_size) ** 2
@@ -172,15 +152,15 @@ class Pi0(ActingPolicy):
         if (given / SETTINGS).is_file():
             self.load(given)
 
-    @staticmethod
-    def check(config: PolicyConfig) -> None:
+    @classmethod
+    def check(cls, config: PolicyConfig) -> None:
         """Raise UserError for a `model` that can't be loaded, without loading it."""
-        check_model(config.model)
+        check_model(config, cls.kind)
 
-    @staticmethod
-    def skeleton(config: PolicyConfig) -> Any:
+    @classmethod
+    def skeleton(cls, config: PolicyConfig) -> Any:
         """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
-        return skeleton(adapter_chain(config.model)[1])
+        return skeleton(adapter_chain(config.model)[1], cls.kind)
 
     @property
     def ahead(self) -> int:
@@ -191,34 +171,49 @@ class Pi0(ActingPolicy):
         return super().choice_terms() | {"actions foreseen": self.ahead, "numbers of an action": self.numbers}
 
     def settings(self) -> Mapping[str, Any]:
-        found = {"kind": "pi0", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
+        found = {"kind": self.kind, "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
         found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
-        return found | {"prompt": self.text, "crop": self.crop, "resize": self.resize}
+        found |= {"prompt": self.text, "crop": self.crop, "resize": self.resize}
+        return found | {"text_tokens": self.text_tokens, "layout": self.layout}
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
-        read = {(track.instruction, len(self.cameras or track.images)) for track in tracks}
         moments = 1 if self.chains.noisy == "one" else self.chains.steps
         if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
             moments = max(moments, PLACES)
-        return max((len(self._ids(*one)) for one in read), default=0) + 1 + moments * self.ahead
+        return self._longest(tracks) + moments * self.ahead
+
+    def _longest(self, tracks: Sequence[TrajectoryData]) -> int:
+        """Tokens of pictures, text and state."""
+        read = {(track.instruction, len(self.cameras or track.images)) for track in tracks}
+        return max((len(self._ids(*one)) for one in read), default=0) + 1
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 
     def _pictures(self, seen: Observation) -> torch.Tensor:
         """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled to fit and padded with black."""
         names = cameras_of(seen, self.cameras, list(seen.images))
-        found = [_framed(seen.images[name].to(self.device), self.crop, self.side, self.resize) for name in names]
+        self.shown = {name: self.shown.get(name, PICTURES + name) for name in names}
+        found = [framed(seen.images[name].to(self.device), self.crop, self.side, self.resize) for name in names]
         return torch.stack(found, 1).to(self._dtype)
 
     def _ids(self, instruction: str, pictures: int) -> list[int]:
         """Placeholders of the pictures, a BOS token, the text, a newline (openpi, PaligemmaTokenizer)."""
         key = (instruction, pictures)
         if key not in self._read:
-            said = self.text.replace("{instruction}", instruction).strip().replace("_", " ").replace("\n", " ")
-            words = self.tokenizer(f"{said}\n", add_special_tokens=False)["input_ids"]
-            image = self.model.config.vlm_config.image_token_id
-            self._read[key] = [image] * self.picture_tokens * pictures + [self.tokenizer.bos_token_id, *words]
+            self._read[key] = self._placed(f"{self._said(instruction)}\n", pictures)
         return self._read[key]
+
+    def _said(self, instruction: str) -> str:
+        return self.text.replace("{instruction}", instruction).strip().replace("_", " ").replace("\n", " ")
+
+    def _placed(self, text: str, pictures: int) -> list[int]:
+        words = [self.tokenizer.bos_token_id, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        placeholders = [self.model.config.vlm_config.image_token_id] * self.picture_tokens * pictures
+        return placeholders + words[: self.text_tokens or None]
+
+    def _rows(self, seen: Observation, pictures: int) -> list[list[int]]:
+        """The tokens that each call reads."""
+        return [self._ids(text, pictures) for text in seen.instructions]
 
     def _state(self, seen: Observation) -> torch.Tensor:
         """float32 [n, D of states]: normalised if there are statistics, padded with zeros."""
@@ -230,7 +225,7 @@ class Pi0(ActingPolicy):
     def look(self, seen: Observation) -> Scene:
         """One pass over pictures and instruction. Padding is on the right, and nothing sees it."""
         pixels = self._pictures(seen)
-        rows = [self._ids(text, pixels.shape[1]) for text in seen.instructions]
+        rows = self._rows(seen, pixels.shape[1])
         longest = max(map(len, rows))
         ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
         lengths_n = torch.tensor([len(row) for row in rows], device=self.device)
@@ -238,7 +233,7 @@ class Pi0(ActingPolicy):
         inner = self.model.model
         embeds = inner.embed_prefix(ids_nP, pixels, torch.ones(pixels.shape[:2], dtype=torch.bool, device=self.device))
         reading = Reading(config=inner.config.vlm_config.text_config)
-        inner.vlm(
+        read = inner.vlm(
             inputs_embeds=embeds,
             attention_mask=real_nP.long(),
             position_ids=(real_nP.long().cumsum(-1) - 1),
@@ -246,12 +241,19 @@ class Pi0(ActingPolicy):
             past_key_values=reading,
             use_cache=True,
         )
+        return self._scene(Prefix(reading), real_nP, seen, read.last_hidden_state)
+
+    def _scene(self, cache: Prefix, real_nP: torch.Tensor, seen: Observation, hidden_nPH: torch.Tensor) -> Scene:
+        """hidden_nPH: what the vision-language model computes for each token."""
         state = self.model.embed_action_time.state_proj(self._state(seen))
-        return Scene(cache=Prefix(reading), real_nP=real_nP, state_nH=state)
+        return Scene(cache=cache, real_nP=real_nP, state_nH=state)
+
+    def _critic_width(self) -> int:
+        return int(self.model.config.dit_config.hidden_size)
 
     @property
     def _dtype(self) -> torch.dtype:
-        return self.model.model.dit.norm.weight.dtype
+        return self.model.model.dit.layers[0].mlp.up_proj.weight.dtype
 
     # -- the expert -------------------------------------------------------------------------------------------------------
 
@@ -259,26 +261,34 @@ class Pi0(ActingPolicy):
         """float32 [n, M, C, D]. All M times follow one copy of the encoded input and don't see each other, so one pass equals M
         passes."""
         count, moments, ahead = x_nMCD.shape[:3]
+        assert scene.state_nH is not None
         rows = [scene.state_nH[:, None]]
         if moments:
             nothing = x_nMCD.new_zeros(count * moments, self.model.config.max_state_dim)
             embedded = self.model.embed_action_time(nothing, x_nMCD.flatten(0, 1).float(), times_nM.flatten().float())
             rows.append(embedded[:, 1:].reshape(count, moments * ahead, -1))
-        block_S = torch.cat([torch.zeros(1), torch.arange(1, moments + 1).repeat_interleave(ahead)]).to(self.device)
-        own_SS = (block_S[:, None] == block_S) | (block_S == 0)
-        size = len(block_S)
-        mask = torch.cat([scene.real_nP[:, None].expand(-1, size, -1), own_SS.expand(count, -1, -1)], -1)[:, None]
-        place_S = torch.cat([torch.zeros(1), torch.arange(1, ahead + 1).repeat(moments)]).long().to(self.device)
+        mask, position_ids = self._places(scene, moments, 1)
         hidden = self.model.model.dit(
             inputs_embeds=torch.cat(rows, 1).to(self._dtype),
-            attention_mask=self._as_attention_wants(mask),
-            position_ids=scene.real_nP.sum(1, keepdim=True) + place_S,
+            attention_mask=mask,
+            position_ids=position_ids,
             past_key_values=scene.cache,
             use_cache=False,
         ).last_hidden_state
         scene.seen_nH = hidden[:, 0]
         found: torch.Tensor = self.model.action_out_proj(hidden[:, 1:].float())
         return found.view(count, moments, ahead, self.numbers)
+
+    def _places(self, scene: Scene, moments: int, states: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(attention mask [n, 1, S, P + S], positions [n, S]) of the expert's tokens: `states` of the robot's state, which all
+        see, then C actions for each of the M times."""
+        ahead = self.ahead
+        block_S = torch.cat([torch.zeros(states), torch.arange(1, moments + 1).repeat_interleave(ahead)]).to(self.device)
+        own_SS = (block_S[:, None] == block_S) | (block_S == 0)
+        count, size = len(scene.real_nP), len(block_S)
+        mask = torch.cat([scene.real_nP[:, None].expand(-1, size, -1), own_SS.expand(count, -1, -1)], -1)[:, None]
+        place_S = torch.cat([torch.arange(states), torch.arange(states, states + ahead).repeat(moments)]).to(self.device)
+        return self._as_attention_wants(mask), scene.real_nP.sum(1, keepdim=True) + place_S
 
     def _as_attention_wants(self, mask: torch.Tensor) -> torch.Tensor:
         """Boolean, or additive for eager attention."""
@@ -323,31 +333,36 @@ class Pi0(ActingPolicy):
         return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
 
     def save(self, folder: Path) -> None:
-        """A folder that transformers loads again, with the settings beside it; with `policy.lora`, its adapters."""
+        """A folder that transformers or LeRobot loads again, with the settings beside it; with `policy.lora`, its adapters."""
         super().save(folder)
         if self.lora:
             save_adapters(self.model, folder, self.base)
+        elif self.layout == "lerobot":
+            save_file(saved_weights(self.model, self.kind), folder / "model.safetensors", metadata={"format": "pt"})
+            self._description().write(folder)
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
+    def _description(self) -> Description:
+        return Description(
+            kind=self.kind,
+            dims=self.dims,
+            state=self.state,
+            chunk=self.chunk,
+            steps=self.chains.steps,
+            text_tokens=self.text_tokens or LIMITS[self.kind],
+            dtype="bfloat16" if self._dtype == torch.bfloat16 else "float32",
+            cameras={name: self.shown.get(name, PICTURES + name) for name in self.cameras} or self.shown,
+            statistics=self.statistics,
+            network=self.model.config,
+            tokenizer=self.origin.tokenizer if self.origin else TOKENIZER,
+            kept=self.origin.config if self.origin else {},
+        )
+
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Nothing: transformers saves them all."""
         yield from ()
-
-
-def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int, how: str) -> torch.Tensor:
-    """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]. how: one of `RESIZES`; openpi's JAX code resizes as Pillow
-    does, LeRobot's `resize_with_pad_torch` interpolates between neighbouring pixels even where it shrinks."""
-    pictures = center_crop(pictures_nHWC.permute(0, 3, 1, 2), crop)
-    ratio = max(pictures.shape[2:]) / side
-    high, wide = (min(side, max(1, int(s / ratio))) for s in pictures.shape[2:])
-    if how == "lerobot":
-        inner = interpolate(pictures.float(), (high, wide), mode="bilinear", align_corners=False)
-    else:
-        inner = resize(pictures, high, wide, "bilinear").float()
-    top, left = (side - high) // 2, (side - wide) // 2
-    return pad(inner / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
 
 
 def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
@@ -360,11 +375,11 @@ def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, pr
     options.check_crop(crop)
 
 
-def _check_sizes(chunk: int, dims: int, state: int, settings: Any) -> None:
+def _check_sizes(kind: str, chunk: int, dims: int, state: int, settings: Any) -> None:
     for name, value, what, most in (
         ("chunk", chunk, "actions are predicted", settings.chunk_size),
         ("dims", dims, "numbers an action has at most", settings.max_action_dim),
         ("state", state, "numbers a state has at most", settings.max_state_dim),
     ):
         if value > most:
-            raise UserError(f"policy.options.{name} = {value} is too many for this pi0: {most} {what}")
+            raise UserError(f"policy.options.{name} = {value} is too many for this {kind}: {most} {what}")

@@ -1,6 +1,6 @@
-"""A small but real pi0: built from its config, random weights, a tokenizer of its own.
+"""A small but real pi0 or pi0.5: built from its config, random weights, a tokenizer of its own.
 
-`tiny:pi0` in a run file builds the default size, `tiny:pi0:hidden=64,layers=2,chunk=50` says it in full.
+`tiny:pi0` in a run file builds the default size, `tiny:pi0:hidden=64,layers=2,chunk=50` says it in full; `tiny:pi05` likewise.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.pi0.lerobot_names import VISION_HEADS
+from mmrl.policies.pi0.networks import config_class
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer
 
-FAMILY = "pi0"
 SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
 """Width of the language model and the vision tower (the expert has half of it); depth of all three; predicted actions."""
 
 
-def parse(name: str, seed: int) -> dict[str, int]:
-    """`tiny:pi0[:key=value,...]` -> keyword arguments of `build`. Raises UserError for an unknown or invalid part."""
-    if name.split(":")[1] != FAMILY:
-        raise UserError(f"{name!r} is no pi0: write tiny:{FAMILY}, or a folder or hub name of one", key="policy.model")
+def parse(name: str, seed: int, kind: str = "pi0") -> dict[str, int]:
+    """`tiny:KIND[:key=value,...]` -> keyword arguments of `build`. Raises UserError for an unknown or invalid part."""
+    if name.split(":")[1] != kind:
+        raise UserError(f"{name!r} is no {kind}: write tiny:{kind}, or a folder or hub name of one", key="policy.model")
     _, options = tiny_sizes(name, SIZES, seed)
     hidden, layers, chunk = (options[name] for name in SIZES)
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64 or not 1 <= chunk <= 256:
@@ -35,20 +35,18 @@ def parse(name: str, seed: int) -> dict[str, int]:
 
 def full_name(name: str, seed: int) -> str:
     """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
-    return tiny_name(FAMILY, parse(name, seed))
+    kind = name.split(":")[1]
+    return tiny_name(kind, parse(name, seed, kind))
 
 
-def config(hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any:
+def config(kind: str, hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any:
     """A `PI0Config` for pictures of 56 pixels, 16 tokens each; actions and states have up to 32 numbers, as in pi0."""
-    prepare_torchvision()
-    from transformers import PI0Config
-
     tokenizer = make_tokenizer()
     heads = 4
     shared = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": hidden // heads}
     shared |= {"vocab_size": 512, "max_position_embeddings": 4096, "pad_token_id": tokenizer.pad_token_id}
     eye = {"model_type": "siglip_vision_model", "hidden_size": hidden, "intermediate_size": 2 * hidden, "image_size": 56}
-    eye |= {"patch_size": 14, "num_hidden_layers": layers, "num_attention_heads": heads, "vision_use_head": False}
+    eye |= {"patch_size": 14, "num_hidden_layers": layers, "num_attention_heads": VISION_HEADS, "vision_use_head": False}
     vlm = {
         "model_type": "paligemma",
         "text_config": {"model_type": "gemma", "hidden_size": hidden, "intermediate_size": 3 * hidden, **shared},
@@ -57,19 +55,27 @@ def config(hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any
         "image_token_id": tokenizer.convert_tokens_to_ids("<|image_pad|>"),
     }
     expert = {"model_type": "gemma", "hidden_size": hidden // 2, "intermediate_size": 2 * hidden, **shared}
-    return PI0Config(vlm_config=vlm, dit_config=expert, chunk_size=chunk, attn_implementation=attention)
+    return config_class(kind)(vlm_config=vlm, dit_config=expert, chunk_size=chunk, attn_implementation=attention)
 
 
 def build(
-    kind: Any, *, hidden: int, layers: int, chunk: int, seed: int, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+    network: Any,
+    kind: str,
+    *,
+    hidden: int,
+    layers: int,
+    chunk: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "sdpa",
 ) -> tuple[Any, Any]:
-    """A model of this class and its tokenizer. Same arguments, same weights."""
-    settings = config(hidden, layers, chunk, attention)
+    """A model of this class of network and its tokenizer. Same arguments, same weights."""
+    settings = config(kind, hidden, layers, chunk, attention)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = kind(settings)
+        model = network(settings)
     for name, parameter in model.named_parameters():
-        if not any(part in name for part in kind._keep_in_fp32_modules_strict):
+        if not any(part in name for part in network._keep_in_fp32_modules_strict):
             parameter.data = parameter.data.to(dtype)
     tokenizer = make_tokenizer()
     tokenizer.bos_token = "<|im_start|>"

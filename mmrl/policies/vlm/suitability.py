@@ -92,8 +92,8 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     if spec := plugin_family(kind):
         builder(spec)
         return
-    if kind == "pi0" or (not kind and settings.get("type") == "pi0"):
-        raise refusal(name, 'it is a pi0, which is a policy of its own: set policy.kind = "pi0"')
+    if (own_kind := kind or settings.get("type")) in ("pi0", "pi05"):
+        raise refusal(name, f'it is a {own_kind}, which is a policy of its own: set policy.kind = "{own_kind}"')
     if kind == "Gr00tN1d7":
         raise refusal(name, 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"')
     if not kind and settings.get("type") == "smolvla":

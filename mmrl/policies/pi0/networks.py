@@ -1,0 +1,39 @@
+"""The classes of the networks of pi0 and pi0.5, and of their configurations."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.policies.pi0.waves import Waves
+
+
+@cache
+def network_class(kind: str) -> Any:
+    """For pi0 transformers' class, whose first and last layers stay float32 as openpi's do: an action's numbers go through
+    them."""
+    prepare_torchvision()
+    if kind == "pi05":
+        from mmrl.policies.pi0.network05 import PI05
+
+        return PI05
+    from transformers import PI0ForConditionalGeneration
+
+    def init(self: Any, config: Any) -> None:
+        PI0ForConditionalGeneration.__init__(self, config)
+        self.embed_action_time.sinusoid_embeds = Waves(config)
+
+    own = {"_keep_in_fp32_modules_strict": ["embed_action_time", "action_out_proj"], "__init__": init}
+    return type("PI0ForConditionalGeneration", (PI0ForConditionalGeneration,), own)
+
+
+def config_class(kind: str) -> Any:
+    prepare_torchvision()
+    if kind == "pi05":
+        from mmrl.policies.pi0.network05 import PI05Config
+
+        return PI05Config
+    from transformers import PI0Config
+
+    return PI0Config
