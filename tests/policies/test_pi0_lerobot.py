@@ -68,7 +68,8 @@ def as_lerobot_saves(policy, folder, tied=False, tensors=TENSORS, config=None, m
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(CONFIG | {"type": policy.kind} | (config or {})))
     for name, kind in (("policy_preprocessor", "normalizer_processor"), ("policy_postprocessor", "unnormalizer_processor")):
-        step = {"registry_name": kind, "config": {"eps": 1e-8, "norm_map": CONFIG["normalization_mapping"]}}
+        modes = (config or {}).get("normalization_mapping", CONFIG["normalization_mapping"])
+        step = {"registry_name": kind, "config": {"eps": 1e-8, "norm_map": modes}}
         if tensors:
             step["state_file"] = f"{name}_step_1_{kind}.safetensors"
             save_file(tensors, folder / step["state_file"])
@@ -136,6 +137,13 @@ def test_its_processors_say_what_its_numbers_mean(kind, tmp_path):
             r"its observation.state is normalised by MEAN_STD, and .*: they have action.mean, action.q01, action.q99: set policy",
         ),
         ({"config": {"use_relative_actions": True}}, r"its actions are relative to the state, which mmrl doesn't compute$"),
+        (
+            {"config": {"normalization_mapping": {"VISUAL": "MEAN_STD"}}},
+            r"its pictures are normalised by 'MEAN_STD', which mmrl doesn't compute$",
+        ),
+        ({"config": {"input_features": {"a": 3}}}, r"is not as LeRobot writes it: AttributeError: .*: copy the folder again$"),
+        ({"config": {"tokenizer_max_length": "x"}}, r"is not as LeRobot writes it: ValueError: .*: copy the folder again$"),
+        ({"more": ["steps"]}, r"is not as LeRobot writes it: AttributeError: .*: copy the folder again$"),
         ({"more": [{"registry_name": "delta"}]}, r"policy_preprocessor.json has the step 'delta', which mmrl doesn't compute$"),
     ],
 )

@@ -116,8 +116,8 @@ OTHERS = {
     **{kind: f"it is a {kind} model, which {TEXT}" for kind in ("llama", "qwen3")},
     **{kind: f"it is a {kind} model, {BOTH}" for kind in ("t5", "florence2", "pix2struct", "blip")},
     **{kind: f"it is a {kind} model, which {NONE}" for kind in ("vit", "clip")},
-    "pi0": 'it is a pi0, which is a policy of its own: set policy.kind = "pi0"',
     "Gr00tN1d7": 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"',
+    **{kind: f'it is a {kind}, which is a policy of its own: set policy.kind = "{kind}"' for kind in ("pi0", "pi05")},
     "qwen9_vl": f"transformers {VERSION} knows no qwen9_vl model: install one that does, or choose another model",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.units import Kind, Normalizer, Statistics
 
@@ -54,18 +54,15 @@ class Published:
     tensors: Mapping[str, torch.Tensor]
     """The statistics, such as `action.mean`."""
     tokenizer: str
-
-    @property
-    def text_tokens(self) -> int:
-        return int(self.config.get("tokenizer_max_length", LIMITS[self.config["type"]]))
+    dims: int
+    text_tokens: int
 
     def statistics(self, state: int) -> Statistics | None:
         """None where nothing is normalised. state: numbers of the state that the policy reads. Raises UserError where the files
         have no statistics for what they say is normalised."""
         if {self.modes.get("ACTION", "IDENTITY"), self.modes.get("STATE", "IDENTITY")} == {"IDENTITY"}:
             return None
-        dims = self.config.get("output_features", {}).get("action", {}).get("shape", [0])[0]
-        action = self._normalizer("ACTION", "action", dims)
+        action = self._normalizer("ACTION", "action", self.dims)
         return Statistics(action=action, state=self._normalizer("STATE", STATE, state) if state else None)
 
     def _normalizer(self, what: str, feature: str, size: int) -> Normalizer:
@@ -101,17 +98,27 @@ def config_of(name: str) -> dict[str, Any] | None:
 
 def published(name: str) -> Published | None:
     """What the files in LeRobot's layout say, None where there are none. Of the weights nothing is read. Raises UserError for a
-    policy with a step that isn't computed here."""
+    policy with a step that isn't computed here, and for files that can't be understood."""
     config = None if name.startswith("tiny:") else config_of(name)
     if config is None:
         return None
-    steps = {which: (_json(name, f"{which}.json") or {}).get("steps", []) for which in (BEFORE, AFTER)}
+    try:
+        return _understood(name, config)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{name!r}: config.json or a processor's JSON is not as LeRobot writes it: {type(error).__name__}: "
+            f"{shorten(error)[:200]}: copy the folder again",
+            key="policy.model",
+        ) from error
+
+
+def _understood(name: str, config: dict[str, Any]) -> Published:
     modes: dict[str, str] = dict(config.get("normalization_mapping", {}))
     tensors: dict[str, torch.Tensor] = {}
     renamed: dict[str, str] = {}
-    tokenizer = ""
-    for which, listed in steps.items():
-        for step in listed:
+    tokenizer = TOKENIZER
+    for which in (BEFORE, AFTER):
+        for step in (_json(name, f"{which}.json") or {}).get("steps", []):
             kind, own = step.get("registry_name", step.get("class", "")), step.get("config", {})
             if kind in RELATIVE and not own.get("enabled", False):
                 continue
@@ -121,16 +128,29 @@ def published(name: str) -> Published | None:
                 )
             if kind == "rename_observations_processor":
                 renamed = {new: old for old, new in own.get("rename_map", {}).items()}
-            tokenizer = own.get("tokenizer_name", tokenizer) if kind == "tokenizer_processor" else tokenizer
-            if kind in ("normalizer_processor", "unnormalizer_processor"):
+            elif kind == "tokenizer_processor":
+                tokenizer = own.get("tokenizer_name", tokenizer)
+            elif kind in ("normalizer_processor", "unnormalizer_processor"):
                 modes |= own.get("norm_map", {})
                 tensors |= _tensors(name, step.get("state_file"))
     if config.get("use_relative_actions"):
         raise UserError(f"{name!r}: its actions are relative to the state, which mmrl doesn't compute", key="policy.model")
+    if modes.get("VISUAL", "IDENTITY") != "IDENTITY":
+        raise UserError(
+            f"{name!r}: its pictures are normalised by {modes['VISUAL']!r:.60}, which mmrl doesn't compute", key="policy.model"
+        )
     features = config.get("input_features") or {}
     pictures = [key for key, one in features.items() if one.get("type") == "VISUAL" and not key.startswith(EMPTY)]
-    cameras = {renamed.get(key, key).removeprefix(PICTURES).removeprefix(PREFIX): key for key in pictures}
-    return Published(name=name, config=config, cameras=cameras, modes=modes, tensors=tensors, tokenizer=tokenizer or TOKENIZER)
+    return Published(
+        name=name,
+        config=config,
+        cameras={renamed.get(key, key).removeprefix(PICTURES).removeprefix(PREFIX): key for key in pictures},
+        modes=modes,
+        tensors=tensors,
+        tokenizer=tokenizer,
+        dims=int((config.get("output_features") or {}).get("action", {}).get("shape", [0])[0]),
+        text_tokens=int(config.get("tokenizer_max_length", LIMITS[config["type"]])),
+    )
 
 
 def _file(name: str, file: str) -> Path | None:
@@ -161,7 +181,7 @@ def _tensors(name: str, file: str | None) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except Exception as error:
-        raise UserError(f"{name!r}: {file} can't be read: {error}", key="policy.model") from error
+        raise UserError(f"{name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------------

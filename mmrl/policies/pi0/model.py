@@ -68,8 +68,8 @@ class Pi0(ActingPolicy):
     """
 
     kind: ClassVar = "pi0"
-    layouts: ClassVar = ("transformers", "lerobot")
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras", "resize", "layout"})
+    layouts: ClassVar[tuple[str, ...]] = ("transformers", "lerobot")
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras", "resize", "text_tokens", "layout"})
     choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
     head: Any
     model: Any

@@ -37,7 +37,7 @@ class Pi05(Pi0):
     """
 
     kind: ClassVar = "pi05"
-    layouts: ClassVar = ("lerobot",)
+    layouts: ClassVar[tuple[str, ...]] = ("lerobot",)
 
     def _sentences(self, instruction: str, state_nS: torch.Tensor) -> list[str]:
         said = self._said(instruction)
