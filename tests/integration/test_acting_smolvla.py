@@ -102,7 +102,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
 @pytest.mark.slow
 def test_it_learns_to_turn_to_the_mark(tmp_path):
     """Imitation to where some succeed, then reinforcement from there."""
-    imitation = {**SFT, "split": "warm", "steps": 50, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
+    imitation = {**SFT, "split": "warm", "steps": 20, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
     reinforcement = {**PPO, "ratio": "action", "credit": "action", "steps": 40, "prompts_per_step": 128, "minibatches": 4}
     reinforcement |= {"epochs": 1, "learning_rate": 6e-4}
     sections = {"evaluate": {"num_prompts": 200, "every": 40}, "simulate": {"num_envs": 64}}

@@ -12,6 +12,7 @@ SMALL = {"kind": "robotics/small", "model": "mlp"}
 CNN = {"kind": "robotics/small", "model": "cnn"}
 VLA = {"kind": "vla", "model": "tiny:qwen3_vl:hidden=32,layers=1"}
 PI0 = {"kind": "pi0", "model": "tiny:pi0"}
+SMOLVLA = {"kind": "smolvla", "model": "tiny:smolvla"}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,11 @@ PI0 = {"kind": "pi0", "model": "tiny:pi0"}
         (PI0, {"tokenizer": 3}, "tokenizer = 3 must be a text"),
         (PI0, {"statistics": 3}, "statistics = 3 must be a file or a folder with one"),
         (PI0, {"gripper": ["open-high"]}, r"gripper = \['open-high'\] must be a text"),
+        *((SMOLVLA, {name: 0}, f"{name} = 0 must be a whole number from 1 to 256") for name in ("chunk", "dims", "steps")),
+        *((SMOLVLA, {"state": value}, "state = .* must be a whole number from 0") for value in (-1, "x", 2.5, True)),
+        (SMOLVLA, {"cameras": "front"}, "cameras = .* must be a list of texts"),
+        (SMOLVLA, {"backbone": 3}, "backbone = 3 must be a text"),
+        (SMOLVLA, {"gripper": ["open-high"]}, r"gripper = \['open-high'\] must be a text"),
         (VLA, {"statistics_key": 3}, "statistics_key = 3 must be a text"),
         (
             {"kind": "robotics/residual", "model": "cnn"},

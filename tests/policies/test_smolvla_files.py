@@ -12,9 +12,11 @@ from torch.nn.functional import interpolate, pad
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
+from mmrl.config.sections import PolicyConfig
 from mmrl.policies.smolvla import tiny
 from mmrl.policies.smolvla.config import BACKBONE, layers_of, read_config
 from mmrl.policies.smolvla.loading import check_model
+from mmrl.policies.smolvla.model import SmolVLA
 from pi0_cases import DRAW, moved, seen
 from smolvla_cases import smolvla
 
@@ -102,6 +104,7 @@ def test_cameras_are_found_by_their_names(tmp_path):
 
 def test_missing_statistics_are_told_with_what_there_is(tmp_path, monkeypatch):
     as_lerobot_left_it(tmp_path / "whole")
+    SmolVLA.check(PolicyConfig(model=str(tmp_path / "whole"), kind="smolvla"))
     monkeypatch.setattr("mmrl.policies.smolvla.model.load_network", lambda *a: pytest.fail("weights were read"))
     cure = "set policy.options.statistics to a file, or to 'none' where the policy's numbers are the simulator's"
 
@@ -110,7 +113,9 @@ def test_missing_statistics_are_told_with_what_there_is(tmp_path, monkeypatch):
         change(folder)
         with pytest.raises(UserError) as caught:
             smolvla(str(folder))
-        assert "\n" not in str(caught.value)
+        with pytest.raises(UserError) as earlier:
+            SmolVLA.check(PolicyConfig(model=str(folder), kind="smolvla"))
+        assert str(earlier.value) == str(caught.value) and "\n" not in str(caught.value)
         return str(caught.value).replace(repr(str(folder)), "IT")
 
     assert told("bare", lambda folder: (folder / "policy_preprocessor.json").unlink()) == (

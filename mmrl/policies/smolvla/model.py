@@ -32,6 +32,7 @@ from mmrl.policies.smolvla.loading import (
     BACKBONE_CURE,
     Checkpoint,
     check_model,
+    check_statistics,
     load_network,
     open_checkpoint,
     save_network,
@@ -130,8 +131,12 @@ class SmolVLA(Pi0):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Raise UserError for a `model` that can't be loaded, without loading it."""
+        """Raise UserError for a `model` that can't be loaded or lacks statistics, without loading it. A hub name is not looked
+        up."""
         check_model(config.model)
+        name = adapter_chain(config.model)[1]
+        if Path(name).is_dir() and not (Path(config.model) / SETTINGS).is_file() and not config.options.get("statistics"):
+            check_statistics(name, config.options.get("dims"), config.options.get("state"))
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
@@ -148,7 +153,7 @@ class SmolVLA(Pi0):
         if (folder / SETTINGS).is_file():
             kept: Mapping[str, Any] | str = read_settings(folder).get("statistics", "")
             return kept
-        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, bool(self.state))
+        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, self.state)
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "smolvla", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}

@@ -134,9 +134,9 @@ def _normalizer(step: Mapping[str, Any], files: Files) -> Step:
         raise UserError(f"{files.name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
 
 
-def statistics_of(files: Files, found: Processors | None, dims: int, state: bool) -> dict[str, Any]:
-    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. dims: numbers of an action. state: whether states
-    are read. Raises UserError where there are none, saying what there is."""
+def statistics_of(files: Files, found: Processors | None, dims: int, state: int) -> dict[str, Any]:
+    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. dims: numbers of an action. state: those of the
+    state that are read, 0 for none. Raises UserError where there are none, saying what there is."""
     name, cure = (
         files.name,
         "set policy.options.statistics to a file, or to 'none' where the policy's numbers are the simulator's",
