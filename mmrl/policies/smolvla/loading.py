@@ -84,7 +84,7 @@ def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkp
     prepare_torchvision()
     if name.startswith("tiny:"):
         config, vlm, tokenizer = tiny.parts(name)
-        table = {"type": "smolvla", **dataclasses.asdict(config)}
+        table: Mapping[str, Any] = {"type": "smolvla", **dataclasses.asdict(config)}
         return Checkpoint(
             name=name, table=table, config=config, backbone=vlm, tokenizer=tokenizer, files=Files(name), processors=Processors()
         )

@@ -210,10 +210,11 @@ def write_processors(
     tokenize = {"max_length": found.longest, "task_key": "task", "padding_side": "right", "padding": "longest"}
     device = {"device": "cpu", "float_dtype": None}
     normalize = {"eps": EPS, "norm_map": norms}
-    steps = [(RENAME, {"rename_map": dict(found.renamed)}), (BATCH, {})] + ([(NEWLINE, {})] if found.newline else [])
+    steps: list[tuple[str, dict[str, Any]]] = [(RENAME, {"rename_map": dict(found.renamed)}), (BATCH, {})]
+    steps += [(NEWLINE, {})] if found.newline else []
     steps += [(TOKENIZE, {**tokenize, "truncation": True, "tokenizer_name": found.tokenizer}), (DEVICE, device)]
     steps += [(NORMALIZE, {**normalize, "features": {**inputs, **outputs}})]
-    back = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), (DEVICE, device)]
+    back: list[tuple[str, dict[str, Any]]] = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), (DEVICE, device)]
     for file, made in ((BEFORE, steps), (BEHIND, back)):
         table: list[dict[str, Any]] = []
         for i, (name, config) in enumerate(made):
