@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 from torch.nn.functional import silu
+from transformers import SmolVLMConfig
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
@@ -19,7 +20,9 @@ from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.smolvla.config import check_backbone, picture_tokens, read_config
 from mmrl.policies.smolvla.model import SmolVLA
+from mmrl.policies.smolvla.network import Network
 from pi0_cases import CALLS, DRAW, SEEDS, moved, seen
 from smolvla_cases import MODEL, smolvla
 
@@ -155,6 +158,26 @@ def test_a_demonstration_teaches_the_robots_numbers_alone():
     found = policy.outputs(calls(shown, choices), 1.0)
     torch.testing.assert_close(found.logprobs_L.mean(), -wanted, atol=1e-4, rtol=1e-4)
     assert found.logprobs_L.requires_grad and (found.entropy_L == 0).all()
+
+
+def test_the_published_sizes():
+    """450 million weights with the language model's head, which is left out here, about 100 of them the expert's (Shukor et al.,
+    section 4.1), over SmolVLM2-500M."""
+    text = {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15, "head_dim": 64}
+    eye = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    backbone = SmolVLMConfig(
+        text_config={"model_type": "llama", "vocab_size": 49280, "num_key_value_heads": 5, "pad_token_id": 0, **text},
+        vision_config={**eye, "image_size": 512, "patch_size": 16},
+        scale_factor=4,
+        pad_token_id=0,
+    )
+    config = read_config({})
+    check_backbone(config, backbone)
+    with torch.device("meta"):
+        network = Network(config, backbone)
+    sizes = {name: p.numel() / 1e6 for name, p in network.named_parameters()}
+    assert 449 < sum(sizes.values()) + 49280 * 960 / 1e6 < 451 and picture_tokens(config, backbone) == 64
+    assert 97 < sum(size for name, size in sizes.items() if "lm_expert" in name) < 100
 
 
 # -- likelihoods ----------------------------------------------------------------------------------------------------------

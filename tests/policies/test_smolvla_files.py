@@ -183,7 +183,9 @@ def test_folders_that_are_no_smolvla(tmp_path):
     assert "lacks 2 of a SmolVLA's weights, such as action_out_proj.bias" in changed(
         {k: v for k, v in weights.items() if "action_out" not in k}
     )
-    assert "has 1 weights too many, such as normalize" in changed({**weights, "normalize_inputs.x": torch.zeros(1)})
+    old = changed({**weights, "normalize_inputs.buffer_observation_state.mean": torch.zeros(1)})
+    assert "has 1 weights too many, such as normalize_inputs.buffer_observation_state.mean: convert it by `python -m" in old
+    assert "such as x: give a folder or hub name of a SmolVLA that LeRobot saved" in changed({**weights, "x": torch.zeros(1)})
     assert f"{first.removeprefix('model.')} is [2], and " in changed({**weights, first: torch.zeros(2)})
     for change, message in (
         ({"type": "pi0"}, "is a pi0, not a SmolVLA: give a folder or hub name of a SmolVLA that LeRobot saved"),

@@ -34,6 +34,8 @@ from mmrl.policies.smolvla.processors import (
 
 CURE = "give a folder or hub name of a SmolVLA that LeRobot saved, or tiny:smolvla"
 BACKBONE_CURE = f"set policy.options.backbone to a folder with the config.json and the tokenizer of {BACKBONE}"
+OLD_CURE = "convert it by `python -m lerobot.processor.migrate_policy_normalization`, as LeRobot wants it too"
+"""For a checkpoint from before LeRobot had processors, whose statistics lie among the weights."""
 INSIDE = "backbone"
 """The folder in which a saved policy keeps the configuration and the tokenizer of its vision-language model."""
 UNUSED = "vlm_with_expert.vlm.lm_head.weight"
@@ -128,7 +130,8 @@ def load_network(found: Checkpoint, seed: int, dtype: torch.dtype, attention: st
             f"{found.name!r} lacks {len(missing)} of a SmolVLA's weights, such as {missing[0]}: {CURE}", key="policy.model"
         )
     if odd := sorted(weights.keys() - own.keys()):
-        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {CURE}", key="policy.model")
+        cure = OLD_CURE if "normalize_" in odd[0] else CURE
+        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {cure}", key="policy.model")
     for name, weight in own.items():
         if weights[name].shape != weight.shape:
             there, here = list(weights[name].shape), list(weight.shape)
