@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from safetensors.torch import load_file
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.smolvla.model import SmolVLA
 from mmrl.train.smoke import smoke
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -97,6 +100,38 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     folder = runs.run(again, resume=True)
     one, two = weights(whole, 5), weights(folder, 5)
     assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_statistics_is_trained_and_goes_on(tmp_path):
+    """The run file says the gripper's convention alone; a checkpoint of the run keeps the statistics, for LeRobot too."""
+    numbers = {
+        "kind": "mean-std",
+        "action": {"mean": [0.0] * 4, "std": [0.05] * 4},
+        "state": {"mean": [0.1] * 8, "std": [0.5] * 8},
+    }
+    model = PolicyConfig(model="tiny:smolvla:hidden=32,layers=2,chunk=3", kind="smolvla")
+    SmolVLA(model, dims=4, chunk=2, state=8, cameras=["wrist", "front"], statistics=numbers).save(tmp_path / "model")
+    for name in ("acting.json", "acting.safetensors"):  # as LeRobot leaves it
+        (tmp_path / "model" / name).unlink()
+    policy = {"kind": "smolvla", "model": str(tmp_path / "model"), "options": {"gripper": "close-positive"}}
+    stages, keep = [{**SFT, "steps": 1}, {**PPO, "prompts_per_step": 4}], {"every": 1, "keep": 9}
+    whole = runs.run(config(tmp_path / "whole", REACH, stages, policy=policy, checkpoint=keep))
+    assert all(m["logprob_gap"] < 1e-4 for m in metrics(whole)[1:])
+    again = config(tmp_path / "again", REACH, stages, policy=policy, checkpoint=keep)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(again, progress=runs.Silent(2))
+    folder = runs.run(again, resume=True)
+    one, two = weights(whole, 3), weights(folder, 3)
+    assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
+    saved = folder.path / "checkpoints" / "step-000003" / "policy"
+    kept = load_file(saved / "policy_postprocessor_step_0_unnormalizer_processor.safetensors")
+    assert kept["action.std"].tolist() == pytest.approx([0.05] * 4) and kept["observation.state.mean"].tolist() == pytest.approx(
+        [0.1] * 8
+    )
+    table = json.loads((saved / "config.json").read_text())
+    assert table["normalization_mapping"] == {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
+    assert list(table["input_features"]) == ["observation.images.wrist", "observation.images.front", "observation.state"]
 
 
 @pytest.mark.slow
