@@ -106,7 +106,7 @@ class SmolVLA(Pi0):
         steps = steps if steps is not None else said.num_steps
         _check(self.chunk, self.dims, self.state, steps, noise_level, noisy, prompt, crop)
         _check_sizes(found, self.chunk, self.dims, self.state)
-        self.text, self.cameras, self.crop, self.backbone = prompt, list(cameras), crop, backbone
+        self.text, self.cameras, self.crop = prompt, list(cameras), crop
         self.chains = OfRobot(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS, dims=self.dims)  # type: ignore[arg-type]
         statistics = self._statistics(statistics, given)
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
