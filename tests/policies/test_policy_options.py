@@ -13,6 +13,7 @@ CNN = {"kind": "robotics/small", "model": "cnn"}
 VLA = {"kind": "vla", "model": "tiny:qwen3_vl:hidden=32,layers=1"}
 PI0 = {"kind": "pi0", "model": "tiny:pi0"}
 GR00T = {"kind": "gr00t", "model": "tiny:gr00t"}
+SMOLVLA = {"kind": "smolvla", "model": "tiny:smolvla"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,11 @@ GR00T = {"kind": "gr00t", "model": "tiny:gr00t"}
             "gripper = 'open-high' says what statistics mean, and there are none of 'new_embodiment'",
         ),
         (GR00T, {"dims": 133}, "dims = 133 is too many for this GR00T: 132 numbers an action has at most"),
+        *((SMOLVLA, {name: 0}, f"{name} = 0 must be a whole number from 1 to 256") for name in ("chunk", "dims", "steps")),
+        *((SMOLVLA, {"state": value}, "state = .* must be a whole number from 0") for value in (-1, "x", 2.5, True)),
+        (SMOLVLA, {"cameras": "front"}, "cameras = .* must be a list of texts"),
+        (SMOLVLA, {"backbone": 3}, "backbone = 3 must be a text"),
+        (SMOLVLA, {"gripper": ["open-high"]}, r"gripper = \['open-high'\] must be a text"),
         (VLA, {"statistics_key": 3}, "statistics_key = 3 must be a text"),
         (
             {"kind": "robotics/residual", "model": "cnn"},

@@ -132,7 +132,8 @@ def test_another_kind_of_model(tmp_path, unread, kind):
     ("table", "reason"),
     [
         ({}, f": its config.json names no model_type: {loading.MODEL_CURE}"),
-        ({"type": "diffusion"}, ": it is a policy of LeRobot ('diffusion'), which can't be loaded here: choose another model"),
+        ({"type": "smolvla"}, ': it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"'),
+        ({"type": "act"}, ": it is a policy of LeRobot ('act'), which can't be loaded here: choose another model"),
         ({"_class_name": "UNet2DModel"}, ": it is 'UNet2DModel', part of a diffusion pipeline, which "
          "writes no text: choose another model"),
         (

@@ -21,10 +21,21 @@ from mmrl.policies.shard import model_state_dict
 from mmrl.policies.smolvla import tiny
 from mmrl.policies.smolvla.config import BACKBONE, SmolVLAConfig, check_backbone, read_config
 from mmrl.policies.smolvla.network import Network, float32_where_precise
-from mmrl.policies.smolvla.processors import Files, Processors, norm_map, read_processors, write_processors
+from mmrl.policies.smolvla.processors import (
+    ACTION,
+    STATE,
+    Files,
+    Processors,
+    norm_map,
+    read_processors,
+    statistics_of,
+    write_processors,
+)
 
 CURE = "give a folder or hub name of a SmolVLA that LeRobot saved, or tiny:smolvla"
 BACKBONE_CURE = f"set policy.options.backbone to a folder with the config.json and the tokenizer of {BACKBONE}"
+OLD_CURE = "convert it by `python -m lerobot.processor.migrate_policy_normalization`, as LeRobot wants it too"
+"""For a checkpoint from before LeRobot had processors, whose statistics lie among the weights."""
 INSIDE = "backbone"
 """The folder in which a saved policy keeps the configuration and the tokenizer of its vision-language model."""
 UNUSED = "vlm_with_expert.vlm.lm_head.weight"
@@ -58,13 +69,24 @@ def check_model(name: str) -> None:
         refuse_path(name, CURE)
 
 
+def check_statistics(name: str, dims: Any, state: Any) -> None:
+    """Raise UserError for a folder without statistics of its data. dims, state: options, None where the folder says them."""
+    files = Files(name)
+    try:
+        config = read_config(_table(files))
+    except UserError as error:
+        raise _of(name, error) from error
+    dims = dims if isinstance(dims, int) else config.numbers(ACTION)
+    statistics_of(files, read_processors(files), dims, state if isinstance(state, int) else config.numbers(STATE))
+
+
 def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkpoint:
     """Read all but the weights. backbone: see the option of `SmolVLA`. words: whether the tokenizer is needed. Raises UserError
     for what is not a SmolVLA or lacks a part."""
     prepare_torchvision()
     if name.startswith("tiny:"):
         config, vlm, tokenizer = tiny.parts(name)
-        table = {"type": "smolvla", **dataclasses.asdict(config)}
+        table: Mapping[str, Any] = {"type": "smolvla", **dataclasses.asdict(config)}
         return Checkpoint(
             name=name, table=table, config=config, backbone=vlm, tokenizer=tokenizer, files=Files(name), processors=Processors()
         )
@@ -80,9 +102,7 @@ def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkp
     except OSError as error:
         raise UserError(f"{name!r} can't be read: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
     except UserError as error:
-        if error.key:
-            raise
-        raise UserError(f"{name!r}: {error}: {CURE}", key="policy.model") from error
+        raise _of(name, error) from error
     tokenizer = _tokenizer(name, where) if words else None
     return Checkpoint(
         name=name, table=table, config=config, backbone=vlm, tokenizer=tokenizer, files=files, processors=processors
@@ -110,7 +130,8 @@ def load_network(found: Checkpoint, seed: int, dtype: torch.dtype, attention: st
             f"{found.name!r} lacks {len(missing)} of a SmolVLA's weights, such as {missing[0]}: {CURE}", key="policy.model"
         )
     if odd := sorted(weights.keys() - own.keys()):
-        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {CURE}", key="policy.model")
+        cure = OLD_CURE if "normalize_" in odd[0] else CURE
+        raise UserError(f"{found.name!r} has {len(odd)} weights too many, such as {odd[0]}: {cure}", key="policy.model")
     for name, weight in own.items():
         if weights[name].shape != weight.shape:
             there, here = list(weights[name].shape), list(weight.shape)
@@ -192,6 +213,11 @@ def _table(files: Files) -> Mapping[str, Any]:
     if kind != "smolvla":
         raise UserError(f"{files.name!r} is a {kind or 'model of unknown type'}, not a SmolVLA: {CURE}", key="policy.model")
     return table
+
+
+def _of(name: str, error: UserError) -> UserError:
+    """The error with the name of the checkpoint, which those about its config.json lack."""
+    return error if error.key else UserError(f"{name!r}: {error}: {CURE}", key="policy.model")
 
 
 def _backbone(name: str, where: str) -> Any:

@@ -32,6 +32,7 @@ from mmrl.policies.smolvla.loading import (
     BACKBONE_CURE,
     Checkpoint,
     check_model,
+    check_statistics,
     load_network,
     open_checkpoint,
     save_network,
@@ -105,7 +106,7 @@ class SmolVLA(Pi0):
         steps = steps if steps is not None else said.num_steps
         _check(self.chunk, self.dims, self.state, steps, noise_level, noisy, prompt, crop)
         _check_sizes(found, self.chunk, self.dims, self.state)
-        self.text, self.cameras, self.crop, self.backbone = prompt, list(cameras), crop, backbone
+        self.text, self.cameras, self.crop = prompt, list(cameras), crop
         self.chains = OfRobot(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS, dims=self.dims)  # type: ignore[arg-type]
         statistics = self._statistics(statistics, given)
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
@@ -130,8 +131,12 @@ class SmolVLA(Pi0):
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
-        """Raise UserError for a `model` that can't be loaded, without loading it."""
+        """Raise UserError for a `model` that can't be loaded or lacks statistics, without loading it. A hub name is not looked
+        up."""
         check_model(config.model)
+        name = adapter_chain(config.model)[1]
+        if Path(name).is_dir() and not (Path(config.model) / SETTINGS).is_file() and not config.options.get("statistics"):
+            check_statistics(name, config.options.get("dims"), config.options.get("state"))
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
@@ -148,7 +153,7 @@ class SmolVLA(Pi0):
         if (folder / SETTINGS).is_file():
             kept: Mapping[str, Any] | str = read_settings(folder).get("statistics", "")
             return kept
-        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, bool(self.state))
+        return statistics_of(self.checkpoint.files, self.checkpoint.processors, self.dims, self.state)
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "smolvla", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}

@@ -134,9 +134,9 @@ def _normalizer(step: Mapping[str, Any], files: Files) -> Step:
         raise UserError(f"{files.name!r}: {file} can't be read: {shorten(error)[:200]}", key="policy.model") from error
 
 
-def statistics_of(files: Files, found: Processors | None, dims: int, state: bool) -> dict[str, Any]:
-    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. dims: numbers of an action. state: whether states
-    are read. Raises UserError where there are none, saying what there is."""
+def statistics_of(files: Files, found: Processors | None, dims: int, state: int) -> dict[str, Any]:
+    """The statistics of a checkpoint's data, as `Statistics.plain` gives them. dims: numbers of an action. state: those of the
+    state that are read, 0 for none. Raises UserError where there are none, saying what there is."""
     name, cure = (
         files.name,
         "set policy.options.statistics to a file, or to 'none' where the policy's numbers are the simulator's",
@@ -210,10 +210,11 @@ def write_processors(
     tokenize = {"max_length": found.longest, "task_key": "task", "padding_side": "right", "padding": "longest"}
     device = {"device": "cpu", "float_dtype": None}
     normalize = {"eps": EPS, "norm_map": norms}
-    steps = [(RENAME, {"rename_map": dict(found.renamed)}), (BATCH, {})] + ([(NEWLINE, {})] if found.newline else [])
+    steps: list[tuple[str, dict[str, Any]]] = [(RENAME, {"rename_map": dict(found.renamed)}), (BATCH, {})]
+    steps += [(NEWLINE, {})] if found.newline else []
     steps += [(TOKENIZE, {**tokenize, "truncation": True, "tokenizer_name": found.tokenizer}), (DEVICE, device)]
     steps += [(NORMALIZE, {**normalize, "features": {**inputs, **outputs}})]
-    back = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), (DEVICE, device)]
+    back: list[tuple[str, dict[str, Any]]] = [(UNNORMALIZE, {**normalize, "features": dict(outputs)}), (DEVICE, device)]
     for file, made in ((BEFORE, steps), (BEHIND, back)):
         table: list[dict[str, Any]] = []
         for i, (name, config) in enumerate(made):

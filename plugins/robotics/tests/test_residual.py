@@ -135,7 +135,7 @@ def test_a_correction_sees_through_its_own_camera_and_the_base_through_another(t
     assert (other - planned).abs().amax((1, 2)).min() > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05", "gr00t", "vla"])
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "gr00t", "vla"])
 def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
     """A saved pi0, GR00T or VLA with chunks: at first its very actions, call by call."""
     from mmrl.policies.load import make_policy
@@ -144,6 +144,7 @@ def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
         "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
         "gr00t": ("tiny:gr00t:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
         "pi05": ("tiny:pi05:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
+        "smolvla": ("tiny:smolvla:hidden=32,layers=2,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"]}),
         "vla": ("tiny:qwen3_vl:hidden=32,layers=1", {"chunk": 2, "cameras": ["wrist"], "head": "normal"}),
     }[kind]
     base = make_policy(PolicyConfig(model=model, kind=kind, options={"dims": DIMS, **options}), device="cpu", seed=3)
