@@ -135,17 +135,21 @@ def test_a_pi0_follows_another(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MODELS)
-def test_it_learns_to_turn_to_the_mark(tmp_path, kind):
-    """Imitation to where two in three succeed, then reinforcement from there."""
-    imitation = {**SFT, "split": "warm", "steps": 50, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
-    reinforcement = {**PPO, "ratio": "action", "credit": "action", "steps": 40, "prompts_per_step": 128, "minibatches": 4}
-    reinforcement |= {"epochs": 1, "learning_rate": 6e-4}
-    sections = {"evaluate": {"num_prompts": 200, "every": 40}, "simulate": {"num_envs": 64}}
+@pytest.mark.parametrize(
+    ("kind", "warm", "steps", "learning_rate", "least"),
+    [("pi0", 50, 40, 6e-4, 0.6), ("pi05", 100, 80, 2e-3, 0.5), ("gr00t", 50, 40, 6e-4, 0.6)],
+)
+def test_it_learns_to_turn_to_the_mark(tmp_path, kind, warm, steps, learning_rate, least):
+    """Imitation to where more than half succeed, then reinforcement from there. pi0.5 has to learn what the words of the state
+    mean, and takes longer."""
+    imitation = {**SFT, "split": "warm", "steps": warm, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
+    reinforcement = {**PPO, "ratio": "action", "credit": "action", "steps": steps, "prompts_per_step": 128, "minibatches": 4}
+    reinforcement |= {"epochs": 1, "learning_rate": learning_rate}
+    sections = {"evaluate": {"num_prompts": 200, "every": steps}, "simulate": {"num_envs": 64}}
     model, options = f"tiny:{kind}:hidden=32,layers=2,chunk=1", {"chunk": 1, "steps": 4}
     folder = runs.run(config(tmp_path, TURN, [imitation, reinforcement], model, options, kind, **sections))
     imitated, reinforced = (r["eval"]["value"] for r in runs.rows(folder) if "eval" in r)
-    assert 0.6 < imitated < reinforced - 0.1, (imitated, reinforced)
+    assert least < imitated < reinforced - 0.1, (imitated, reinforced)
 
 
 @pytest.mark.slow

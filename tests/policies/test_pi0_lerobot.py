@@ -13,6 +13,7 @@ from torch.nn.functional import interpolate, pad
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.pi0 import loading
 from mmrl.policies.pi0.lerobot_names import network_weights, saved_weights
 from mmrl.policies.pi0.model import Pi0
@@ -124,6 +125,9 @@ def test_its_processors_say_what_its_numbers_mean(kind, tmp_path):
     kept = load_file(tmp_path / "saved" / state_file)
     assert kept.keys() == {"action.q01", "action.q99", "observation.state.mean", "observation.state.std"}
     assert all(torch.equal(value, TENSORS[name]) for name, value in kept.items())
+    options = {name: value for name, value in saved_options(tmp_path / "saved").items() if name != "kind"}
+    again = pi0(str(tmp_path / "saved"), kind=kind, **options)
+    assert again.statistics == policy.statistics and again.statistics.state.kind != again.statistics.action.kind
     renaming = before[0]["config"]["rename_map"]
     assert renaming == {"observation.images.wrist": "observation.images.right"}
 
@@ -170,10 +174,13 @@ def test_names_of_weights_are_those_of_lerobot_and_back(kind):
 
 def test_a_weight_that_lerobot_did_not_save_is_named(tmp_path):
     name = as_lerobot_saves(pi0(), tmp_path / "lerobot", True)
-    (tmp_path / "lerobot" / "model.safetensors").unlink()
-    kept = {"model.paligemma_with_expert.x": torch.zeros(1)}
-    save_file(kept, tmp_path / "lerobot" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"lacks \d+ of pi0's weights") as told:
+    cut = load_file(tmp_path / "lerobot" / "model.safetensors")
+    cut.pop("model.action_out_proj.bias")
+    save_file(cut, tmp_path / "lerobot" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lacks 1 of pi0's weights, such as action_out_proj.bias"):
+        pi0(name)
+    save_file({"model.paligemma_with_expert.x": torch.zeros(1)}, tmp_path / "lerobot" / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks weights of a pi0 in LeRobot's layout, such as model\.vlm\.vision_tower") as told:
         pi0(name)
     assert "\n" not in str(told.value)
     (tmp_path / "lerobot" / "model.safetensors").write_bytes(b"no tensors")

@@ -149,14 +149,17 @@ def _settings(name: str, kind: str) -> Any:
         if config_of(name) is None:
             return made.from_pretrained(name)
         known = {key: data[key] for key in OF_CONFIG if key in data}
-        return made(**known, **_sizes(name, data))
+        return made(**known, **_sizes(name, kind, data))
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"{name!r}: its config.json is not understood: {shorten(error)[:300]}: {cure(kind)}", key="policy.model"
         ) from error
 
 
-def _sizes(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+def _sizes(name: str, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises UserError for a file without the weights that say them, before any is allocated."""
     file = Path(name) / "model.safetensors"
     if not file.is_file():
         return {}
@@ -164,8 +167,12 @@ def _sizes(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
         with safe_open(file, "pt") as opened:
             shapes = {key: opened.get_slice(key).get_shape() for key in opened.keys()}  # noqa: SIM118
         return lerobot_names.sizes(shapes, data.get("image_resolution", [224])[0])
-    except (SafetensorError, KeyError, ValueError):
-        return {}  # loading says what is wrong with the file
+    except KeyError as error:
+        raise UserError(
+            f"{name!r} lacks weights of a {kind} in LeRobot's layout, such as {error.args[0]}: {cure(kind)}", key="policy.model"
+        ) from error
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {cure(kind)}", key="policy.model") from error
 
 
 def _tokenizer(name: str, other: str, files: Published | None) -> Any:
