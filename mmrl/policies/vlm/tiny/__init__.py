@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError, plugin_errors
+from mmrl.api.specs import FamilySpec
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
@@ -103,7 +104,7 @@ def build(
 
 def _made(family: str, hidden: int, layers: int, words: Sequence[str], attention: str) -> tuple[Any, Any]:
     """(model with random weights, processor)."""
-    if spec := plugin_family(family):
+    if spec := _of_plugin(family):
         prepare_torchvision()
         _refuse(family, hidden, layers)
         with plugin_errors(f"family {spec.id!r}"):
@@ -114,6 +115,11 @@ def _made(family: str, hidden: int, layers: int, words: Sequence[str], attention
     return made.kind._from_config(made.config, attn_implementation=attention), made.processor()
 
 
+def _of_plugin(family: str) -> FamilySpec | None:
+    """The spec of a family that a plugin brings; plugins aren't looked for if mmrl has a tiny one itself."""
+    return None if family in FAMILIES else plugin_family(family)
+
+
 def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
     """The model without its weights, which are on torch's meta device."""
     if family == "openvla":
@@ -122,7 +128,7 @@ def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
 
         with torch.device("meta"):
             return openvla.OpenVLA._from_config(tiny.config_of(hidden, layers))
-    if plugin_family(family):
+    if _of_plugin(family):
         with torch.random.fork_rng(devices=[]):
             return _made(family, hidden, layers, (), "sdpa")[0].to("meta")
     made = _checkpoint(family, hidden, layers)
@@ -152,7 +158,7 @@ def full_name(name: str, seed: int) -> str:
 
 
 def _refuse(family: str, hidden: int, layers: int) -> None:
-    if family not in FAMILIES and plugin_family(family) is None:
+    if family not in FAMILIES and _of_plugin(family) is None:
         known = [*FAMILIES, *(spec.model_type for spec in plugins.registry().specs("families").values())]
         raise UserError(f"no tiny {family!r}: choose one of {', '.join(known)}", key="policy.model")
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
@@ -173,7 +179,7 @@ def vocabulary(family: str = "qwen2_5_vl") -> dict[str, int]:
         from mmrl.policies.openvla import tiny
 
         return dict(tiny.tokenizer_of().get_vocab())
-    if plugin_family(family):
+    if _of_plugin(family):
         return dict(build(family)[1].tokenizer.get_vocab())
     return dict(_checkpoint(family, HIDDEN, max(LAYERS, LEAST_LAYERS.get(family, 1))).tokenizer.get_vocab())
 
