@@ -1621,7 +1621,8 @@ def test_every_choice_is_tried():
 def test_a_run_repeats_itself(lab):
     """Otherwise everything would make a difference."""
     for base in BASES:
-        a, b = lab(base), lab.run(base, {}, None, lab.folder / f"again-{base}")
+        lab(base)  # a process finds out once how a model may be run
+        a, b = (lab.run(base, {}, None, lab.folder / f"{name}-{base}") for name in ("again", "once-more"))
         assert runs.trajectory(a.path) == runs.trajectory(b.path) and not learns(a, b) and not unequal(a.first, b.first)
         assert not a.error and (a.decodes, a.workers, a.kept, a.sdpa) == (b.decodes, b.workers, b.kept, b.sdpa)
 
