@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
+from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.stages import (
     EXPERT,
@@ -27,18 +28,20 @@ from mmrl.config.stages import (
     Stage,
 )
 from mmrl.config.training import PARTS, PartConfig, SelectConfig, Training
-from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
+from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Weight
 
 __all__ = [
     "EXPERT",
     "PARTS",
     "STAGES",
+    "Alarm",
     "ComputeConfig",
     "ConditionConfig",
     "CriticConfig",
     "DistillStage",
     "ImitationConfig",
     "LengthConfig",
+    "LimitsConfig",
     "LoraConfig",
     "PartConfig",
     "PluginStage",
@@ -254,53 +257,6 @@ class RecordConfig(Section):
     """Trackers that log metrics besides the run folder: `tensorboard`, `wandb`, `trackio`, `mlflow`, or a plugin's."""
     project: str = "mmrl"
     """Project of the run in wandb, trackio and mlflow."""
-
-
-class Alarm(Section):
-    """Thresholds of a metric; a plain number is `stop`."""
-
-    warn: Threshold | None = None
-    """The metric reaching this gives a warning, once."""
-    stop: Threshold | None = None
-    """The metric reaching this stops the run."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_number_stops(cls, value: Any) -> Any:
-        return {"stop": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-    @model_validator(mode="after")
-    def _warns_first(self) -> Alarm:
-        if self.warn is not None and self.stop is not None and self.warn > self.stop:
-            raise ValueError(f"warn = {self.warn:g} is above stop = {self.stop:g}, so it would never warn: lower it")
-        return self
-
-
-class LimitsConfig(Section):
-    """`[limits]`: limits of metrics that warn, or stop the run, when training goes wrong. Each is `{warn = ..., stop = ...}`; a
-    plain number is `stop`."""
-
-    logprob_gap: Alarm = Alarm(warn=0.02, stop=0.1)
-    """Mean difference between the sampler's and the learner's log-probabilities, in nats per token."""
-    answer_collapse: Alarm = Alarm(warn=0.9)
-    """Share of a step's completions that are the same text although their prompts have different answers."""
-    length_growth: Alarm = Alarm(warn=4.0)
-    """Mean length, divided by that of the stage's first steps. Lengths of episodes in simulators raise no alarm."""
-    entropy_fall: Alarm = Alarm(warn=0.98)
-    """Decrease of the entropy as a share of that in the first steps; of policies whose actions are normally distributed, decrease
-    of the standard deviation."""
-    clip_share: Alarm = Alarm(warn=0.5)
-    """Share of tokens without gradient because the loss clips them."""
-    zero_std: Alarm = Alarm(warn=0.95)
-    """Share of groups whose rewards have zero standard deviation, over the last ten steps; they give no gradient."""
-    blind: Alarm = Alarm(warn=0.9)
-    """Metric with blanked images divided by the metric with the images; needs `evaluate.blank_images`."""
-    reward_hacking: Alarm = Alarm(warn=0.05)
-    """Decrease of the held-out metric from its best value, while a part of the reward is higher than it was then."""
-
-    alarms: dict[str, Alarm] = {}
-    """Thresholds of plugins' alarms by id, see `mmrl list alarms`. The alarms of a plugin are on if one of the tasks is the
-    plugin's, or if they are named here."""
 
 
 class RunConfig(Section):

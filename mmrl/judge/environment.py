@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from mmrl.registry.plugins import PluginInfo
+from mmrl.registry.plugin_info import PluginInfo
 
 NAMES = frozenset(
     [

@@ -152,6 +152,19 @@ def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -
             raise contract_error(f"{name} lacks the decorator: put @hookimpl (from mmrl import hookimpl) above it")
 
 
+def check_parameters(plugin: Any) -> None:
+    """Check that functions that are hooks ask for parameters that their hook has."""
+    for name, value in vars(plugin).items():
+        hook = getattr(hookspecs, name, None) if hasattr(value, "mmrl_impl") else None
+        if hook is None:
+            continue
+        known = list(inspect.signature(hook).parameters)
+        for p in inspect.signature(value).parameters.values():
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in known:
+                hint = did_you_mean(p.name, known)
+                raise contract_error(f"{name} has no parameter {p.name!r}.{hint} It has {', '.join(known) or 'none'}")
+
+
 def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
     """Id -> spec, for the result of a plugin's `mmrl_<kind>()`, after all checks that import nothing."""
     hook, cls = f"mmrl_{kind}()", KINDS[kind]

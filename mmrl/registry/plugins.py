@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -30,45 +29,7 @@ from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
 from mmrl.registry.importing import FILLED, build_errors, check_options, check_types, explain_import, import_file, load_target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginInfo:
-    """A plugin that was found, working or not."""
-
-    name: str
-    """Name of the entry point, with which the plugin's ids begin; the stem of a local file."""
-    dist: str | None
-    """The plugin's distribution; None for a local file."""
-    version: str | None
-    target: str
-    """The module with the hooks; the path of a local file."""
-    specs: dict[str, list[str]] = field(default_factory=dict)
-    """Kind -> ids; empty for a plugin that failed."""
-    hooks: list[str] = field(default_factory=list)
-    contract: int | None = None
-    """The hook contract that it declares; None if it declares none, which counts as the core's."""
-    error: str | None = None
-    """Why it can't be used, as a predicate for its name; None if it works."""
-    cause: BaseException | None = field(default=None, repr=False, compare=False)
-    """The exception behind `error`, with its traceback."""
-
-    @property
-    def label(self) -> str:
-        """The plugin in messages, such as `plugin 'flags' (mmrl-flags 0.1)`."""
-        return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "dist": self.dist,
-            "version": self.version,
-            "target": self.target,
-            "specs": self.specs,
-            "hooks": self.hooks,
-            "contract": self.contract,
-            "error": self.error,
-        }
+from mmrl.registry.plugin_info import PluginInfo
 
 
 def registry() -> Registry:
@@ -121,6 +82,7 @@ class Registry:
         for path in dict.fromkeys(Path(f).absolute() for f in files):
             self._load_file(path, set(block))
         self._list_missing(only or ())
+        self._check_blocked(block)
         if strict:
             for failed in self._failed():
                 raise PluginError(f"{failed.label} {failed.error} (MMRL_STRICT)") from failed.cause
@@ -317,6 +279,13 @@ class Registry:
             error = "is not installed" + (f": pip install {distribution_of(name)}" if contract.is_name(name) else "")
             self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
 
+    def _check_blocked(self, block: Iterable[str]) -> None:
+        """Raise UserError for a name that blocks nothing. A misspelt one would let the plugin run that it was to leave out."""
+        for name in sorted(set(block) - self._off):
+            names = [*self._off, *(p.name for p in self.plugins if p.name != CORE)]
+            why = "mmrl itself." if name == CORE else f"no plugin.{did_you_mean(name, names)}"
+            raise UserError(f"-p no:{name}, or MMRL_BLOCK: {name!r} is {why} `mmrl plugins` lists all")
+
     def _add(self, info: PluginInfo, load: Callable[[], Any], ep: EntryPoint | None = None) -> None:
         """Add a plugin to the list, with all its specs or with an error."""
         try:
@@ -335,6 +304,7 @@ class Registry:
 
     def _commit(self, info: PluginInfo, plugin: Any) -> PluginInfo:
         """Register a plugin and its specs, all or nothing."""
+        contract.check_parameters(plugin)
         try:
             self._manager.register(plugin, name=info.name)
         except (pluggy.PluginValidationError, ValueError) as error:

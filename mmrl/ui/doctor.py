@@ -23,7 +23,8 @@ from mmrl.api.errors import UserError
 from mmrl.api.processes.attempt import try_python
 from mmrl.judge import sandbox
 from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
-from mmrl.registry.plugins import PluginInfo, registry
+from mmrl.registry.plugin_info import PluginInfo
+from mmrl.registry.plugins import registry
 from mmrl.run_folder import machine as facts
 from mmrl.run_folder.machine import Facts
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import footages
 from mmrl import UserError
-from mmrl.api.media import clips, decoding
+from mmrl.api.media import clips, decoding, video_files
 from mmrl.api.media.clips import Clip, VideoFrames, VideoLimits
-from mmrl.api.media.decoding import _KEPT, Count, Scaler, VideoInfo, cached_frames, clear_cache, frame_indices, probe
+from mmrl.api.media.decoding import _KEPT, Count, Scaler, cached_frames, clear_cache, frame_indices
+from mmrl.api.media.video_files import VideoInfo, probe
 
 COUNT, RATE = 50, 25
 
@@ -247,11 +248,11 @@ def test_metadata_is_not_believed(folder):
 
 def test_time_and_size_are_bounded(folder, good, monkeypatch):
     large = footages.write(folder / "large.mp4", footages.frames(2, 160, 120), RATE)
-    monkeypatch.setattr(decoding, "MAX_FRAME_PIXELS", 128 * 96)
+    monkeypatch.setattr(video_files, "MAX_FRAME_PIXELS", 128 * 96)
     with pytest.raises(UserError, match=r"large\.mp4 is (too large, 160 x 120|broken)"):
         cached_frames(Clip(path=str(large)))
     assert len(cached_frames(Clip(path=str(good), count=3)).indices) == 3
-    monkeypatch.setattr(decoding, "MAX_SECONDS", -1.0)
+    monkeypatch.setattr(video_files, "MAX_SECONDS", -1.0)
     with pytest.raises(UserError, match=r"good\.mp4 takes more than -1 s to decode"):
         cached_frames(Clip(path=str(good), count=4))
 

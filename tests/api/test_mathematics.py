@@ -82,12 +82,16 @@ def test_nothing_equals_nothing():
     assert not verify_parsed([], found) and not verify_parsed(found, []) and not verify_parsed([], [])
 
 
-def test_what_can_not_be_compared_is_unequal(monkeypatch):
+def test_what_can_not_be_compared_is_unequal_and_what_needs_too_much_memory_fails(monkeypatch):
     def fails(*_, **__):
-        raise RecursionError
+        raise error
 
     monkeypatch.setattr(mathematics.math_verify, "verify", fails)
+    error = RecursionError
     assert answers_match("7", "7") is False
+    error = MemoryError
+    with pytest.raises(MemoryError):
+        answers_match("7", "7")
 
 
 @pytest.mark.parametrize("text", HARMLESS)

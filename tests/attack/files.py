@@ -19,8 +19,9 @@ from broken_bytes import broken
 from mmrl.api.errors import NoGold, UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.media.clips import Clip, as_clip
-from mmrl.api.media.decoding import cached_frames, clear_cache, probe
+from mmrl.api.media.decoding import cached_frames, clear_cache
 from mmrl.api.media.images import load_frames, load_image
+from mmrl.api.media.video_files import probe
 from mmrl.api.types import Prompt
 from mmrl.registry import plugins
 from mmrl.testing.attack import Attempt

@@ -47,6 +47,15 @@ def mmrl(flags, *arguments: str) -> str:
     return done.stdout
 
 
+def test_the_counts_are_those_of_the_pages():
+    recipes, families = re.search(r"\[(\d+) recipes\]", TEXT), re.findall(r"(\d+) families", TEXT)
+    assert recipes and int(recipes[1]) == len(list((ROOT / "configs" / "recipes").glob("*.toml")))
+    verdicts = (
+        (ROOT / "docs" / "models.md").read_text().partition("<!-- verdicts -->")[2].partition("<!-- end of verdicts -->")[0]
+    )
+    assert set(families) == {str(verdicts.count("\n| `"))}
+
+
 def test_the_first_plugin_is_listed(flags):
     assert "flags/country" in {t["id"] for t in json.loads(mmrl(flags, "list", "tasks", "--json"))}
 

@@ -13,7 +13,8 @@ import pytest
 from mmrl import CONTRACT, Case, UserError
 from mmrl.api.errors import PluginError
 from mmrl.registry.distributions import GROUP
-from mmrl.registry.plugins import PluginInfo, Registry, registry
+from mmrl.registry.plugin_info import PluginInfo
+from mmrl.registry.plugins import Registry, registry
 
 FLAGS = """
     from mmrl import TaskSpec, VerifierSpec, hookimpl
@@ -104,7 +105,11 @@ BROKEN = {
     "an unmarked hook": (specs("bad/a").replace("@hookimpl", ""), "mmrl_tasks lacks the decorator: put @hookimpl"),
     "an unknown argument": (
         "from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(config): return []",
-        "{'config'} are declared in the hookimpl",
+        "mmrl_tasks has no parameter 'config'. It has none",
+    ),
+    "a misspelt argument": (
+        "from mmrl import hookimpl\n@hookimpl\ndef mmrl_step_finished(run, step, metric): pass",
+        "mmrl_step_finished has no parameter 'metric'. Did you mean 'metrics'? It has run, step, metrics",
     ),
     "no return": (
         "from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): pass",
@@ -134,6 +139,10 @@ BROKEN = {
     "a weight that is none": (
         specs("bad/a", extra=", verifiers={'bad/b': float('nan')}"),
         "'bad/a' needs a finite weight for 'bad/b', not nan",
+    ),
+    "a weight that is true": (
+        specs("bad/a", extra=", verifiers={'bad/b': True}"),
+        "'bad/a' needs a finite weight for 'bad/b', not True",
     ),
     "an alarm below 0": (
         specs("bad/a", "mmrl_alarms", "AlarmSpec", ", warn=-1.0"),
@@ -415,6 +424,8 @@ def test_block_leaves_one_out(site) -> None:
     site("mmrl-bad", {"mmrl_bad.py": "1 / 0"}, {"bad": "mmrl_bad"})
     found = load("flags", "bad", block=["bad"], strict=True)
     assert [p.name for p in found.plugins] == ["mmrl", "flags"]
+    with pytest.raises(UserError, match=r"^-p no:flag, or MMRL_BLOCK: 'flag' is no plugin\. Did you mean 'flags'\?"):
+        load("flags", "bad", block=["bad", "flag"])
 
 
 def test_the_environment_decides_and_loading_is_idempotent(site, monkeypatch) -> None:

@@ -89,6 +89,11 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
             "'A' is not a plugin name: use lower-case letters, digits and single hyphens, such as traffic-signs",
         ),
         (["-p", "zoo", "list"], "-p zoo: write -p no:NAME to disable the plugin NAME"),
+        (
+            ["-p", "no:grunding", "list"],
+            "-p no:grunding, or MMRL_BLOCK: 'grunding' is no plugin. Did you mean 'grounding'? `mmrl plugins` lists all",
+        ),
+        (["-p", "no:mmrl", "plugins"], "-p no:mmrl, or MMRL_BLOCK: 'mmrl' is mmrl itself. `mmrl plugins` lists all"),
         (["--plugin", "/gone.py", "list"], "--plugin /gone.py: there is no such file: check the path"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from mmrl.api.processes.attempt import try_python
-from mmrl.registry.plugins import PluginInfo
+from mmrl.registry.plugin_info import PluginInfo
 from mmrl.run_folder import machine
 from mmrl.ui import doctor
 

@@ -1,4 +1,4 @@
-"""Videos: which frames of a file are shown, and when. `mmrl.api.media.decoding` reads the file."""
+"""Videos: which frames of a file are shown, and when. `mmrl.api.media.decoding` decodes them."""
 
 from __future__ import annotations
 

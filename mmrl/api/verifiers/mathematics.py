@@ -59,10 +59,12 @@ def verify_parsed(gold: list[Any], target: list[Any]) -> bool:
 
 def answers_match(completion: str, answer: str) -> bool:
     """Whether math-verify parses both texts and finds them equal. Texts that it can't compare are unequal, as in the published
-    systems that use it."""
+    systems that use it. A MemoryError is raised: a judge's limit is no answer."""
     try:
         wanted = math_verify.parse(answer, parsing_timeout=0)
         return bool(wanted) and verify_parsed(parse_math(completion), wanted)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001  the published systems do the same
         return False
 

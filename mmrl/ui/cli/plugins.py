@@ -9,7 +9,8 @@ import click
 
 from mmrl.registry.contract import SINGULAR
 from mmrl.registry.distributions import foreign_owners
-from mmrl.registry.plugins import PluginInfo, registry
+from mmrl.registry.plugin_info import PluginInfo
+from mmrl.registry.plugins import registry
 
 
 @click.command()

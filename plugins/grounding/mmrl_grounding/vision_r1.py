@@ -127,7 +127,7 @@ def _listed(text: str) -> list[tuple[list[int], str]]:
             box, label = item.get("bbox_2d"), item.get("label")
             if isinstance(box, list) and len(box) == 4:
                 found.append(([int(v) for v in box], label.strip().lower() if isinstance(label, str) else ""))
-        except Exception:  # noqa: BLE001, S112  the published rule: unreadable items are skipped
+        except (AttributeError, TypeError, ValueError, OverflowError):  # the published rule: unreadable items are skipped
             continue
     found = [pair for pair in found if _proper(pair[0])]
     if not found:

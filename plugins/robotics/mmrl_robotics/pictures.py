@@ -12,8 +12,8 @@ import torch
 
 from mmrl import UserError
 from mmrl.api.errors import display_path
-from mmrl.api.media.decoding import open_video
 from mmrl.api.media.images import load_image
+from mmrl.api.media.video_files import open_video
 
 TOLERANCE_S = 1e-4
 """Maximal distance of a frame's time from the time of its step; LeRobot's default."""

@@ -20,7 +20,8 @@ from mmrl_video.drawn.temporal import Grounding
 from mmrl_video.drawn.tracking import Tracking
 
 from mmrl import Case, CoordinateFormat, ImageProcessing, UserError
-from mmrl.api.media.decoding import cached_frames, probe
+from mmrl.api.media.decoding import cached_frames
+from mmrl.api.media.video_files import probe
 from mmrl.registry import plugins
 from mmrl.testing import check_task
 from mmrl.testing.cases import mostly_slow

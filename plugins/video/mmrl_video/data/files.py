@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmrl.api.errors import display_path
-from mmrl.api.media.decoding import probe
+from mmrl.api.media.video_files import probe
 from mmrl.api.tasks.tables import resolve_image
 from mmrl_video.pretext.sources import SUFFIXES
 

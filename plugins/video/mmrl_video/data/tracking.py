@@ -13,8 +13,9 @@ from typing import Any
 from mmrl import Case, Prompt, user_message
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.media.clips import Clip, VideoFrames
-from mmrl.api.media.decoding import cached_frames, probe
+from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.images import load_image
+from mmrl.api.media.video_files import probe
 from mmrl.api.tasks.image_sources import SUFFIXES
 from mmrl.api.tasks.option_checks import check_choice
 from mmrl_video import reading, tracks

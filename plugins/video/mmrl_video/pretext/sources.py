@@ -92,7 +92,8 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
     Raises UserError for a clip that can't be decoded or has too few frames.
     """
     from mmrl.api.media.clips import Clip, VideoLimits
-    from mmrl.api.media.decoding import cached_frames, probe
+    from mmrl.api.media.decoding import cached_frames
+    from mmrl.api.media.video_files import probe
 
     facts = probe(path)
     margin = facts.duration_s * (1 - CENTRAL) / 2
