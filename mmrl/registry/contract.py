@@ -152,17 +152,16 @@ def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -
             raise contract_error(f"{name} lacks the decorator: put @hookimpl (from mmrl import hookimpl) above it")
 
 
-def check_parameters(plugin: Any) -> None:
-    """Check that functions that are hooks ask for parameters that their hook has."""
-    for name, value in vars(plugin).items():
-        hook = getattr(hookspecs, name, None) if hasattr(value, "mmrl_impl") else None
-        if hook is None:
+def unknown_parameter(plugin: Any, hooks: Iterable[str]) -> str:
+    """The message about a parameter of a plugin's hook that the hook doesn't have; empty if there is none."""
+    for name in hooks:
+        if not hasattr(function := getattr(plugin, name, None), "mmrl_impl"):
             continue
-        known = list(inspect.signature(hook).parameters)
-        for p in inspect.signature(value).parameters.values():
-            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in known:
-                hint = did_you_mean(p.name, known)
-                raise contract_error(f"{name} has no parameter {p.name!r}.{hint} It has {', '.join(known) or 'none'}")
+        known = list(inspect.signature(getattr(hookspecs, name)).parameters)
+        for p in inspect.signature(function).parameters.values():
+            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in (*known, "self"):
+                return f"{name} has no parameter {p.name!r}.{did_you_mean(p.name, known)} It has {', '.join(known) or 'none'}"
+    return ""
 
 
 def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:

@@ -304,10 +304,11 @@ class Registry:
 
     def _commit(self, info: PluginInfo, plugin: Any) -> PluginInfo:
         """Register a plugin and its specs, all or nothing."""
-        contract.check_parameters(plugin)
         try:
             self._manager.register(plugin, name=info.name)
         except (pluggy.PluginValidationError, ValueError) as error:
+            if unknown := contract.unknown_parameter(plugin, self._hooks):
+                raise contract.contract_error(unknown) from None  # no traceback: the message says it all
             raise contract.contract_error(shorten(error)) from error
         try:
             number = contract.declared_contract(plugin)
