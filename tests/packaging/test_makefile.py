@@ -283,7 +283,7 @@ def same[T: Name](value: T) -> T:
     return value[0]
 '''
     found = rewritten(source)
-    made: dict = {"Base": type("Base", (), {}), "__name__": "made"}
+    made: dict = {"Base": type("Base", (), {}), "__name__": __name__}
     exec(compile(found, "made", "exec"), made)
     assert made["Name"] == str | int and made["Pair"]("x").first == "x" and made["same"]("ab") == "a"
     assert made["Pair"][int, str] and made["Row"][int], "what is generic stays so"
