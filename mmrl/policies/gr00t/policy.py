@@ -260,7 +260,7 @@ class Gr00t(ActingPolicy):
         state = self._known_state(seen)
         if self.embodiment.scaled:
             state = self.embodiment.normalised_state(state)
-        return pad(state, (0, most - self.state))
+        return pad(state, (0, most - state.shape[1]))
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 
