@@ -1,5 +1,5 @@
-# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines, other Pythons' into
-# .pythons; `make clean` removes them.
+# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines, LeRobot into .peers,
+# other Pythons' into .pythons; `make clean` removes them.
 # Another interpreter: make setup PYTHON=/path/to/python3.12
 
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
@@ -16,7 +16,7 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu clean
+.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -31,6 +31,9 @@ simulators: $(STAMP)  ## install ManiSkill and Meta-World (3 GB) for their tests
 
 engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an environment of its own
 	tests/environments.sh vllm
+
+peers: $(STAMP)  ## install LeRobot (2 GB) for the tests that compare with it, into an environment of its own
+	tests/environments.sh lerobot
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
@@ -69,8 +72,8 @@ endif
 bench-gpu:  ## the benchmarks that need a GPU, half an hour; PYTHON=... that has torch for it, and TRL
 	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py
 
-clean:  ## remove .venv, .simulators, .engines, .pythons and the caches; runs/ stays
-	rm -rf .venv .simulators .engines .pythons .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+clean:  ## remove .venv, .simulators, .engines, .peers, .pythons and the caches; runs/ stays
+	rm -rf .venv .simulators .engines .peers .pythons .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
 $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)

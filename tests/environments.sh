@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
-# another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs). Tests
-# find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
+# another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs), under
+# .peers LeRobot (it wants an older transformers). Tests find them there and skip what is missing. Does nothing where all is there. Its
+# arguments are the names of those that are wanted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,16 @@ vllm() {
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
+lerobot() {
+  local pins=tests/support/constraints-lerobot.txt
+  install "$1" -c $pins -e . torch torchvision transformers diffusers accelerate num2words datasets av jsonlines dm-tree draccus einops \
+    gymnasium opencv-python-headless termcolor || return
+  # It asks for Python 3.12 and torch below 2.12, of which there may be no CPU build, and runs with the ones that mmrl is tested with.
+  .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps --ignore-requires-python -c $pins lerobot || return
+  "$1/bin/python" tests/support/type_parameters.py lerobot
+  "$1/bin/python" -m mmrl.compute.torchvision --install-pth
+}
+
 install() {
   local folder=$1; shift
   .venv/bin/python -m venv --clear --without-pip "$folder" \
@@ -31,6 +42,7 @@ fingerprint() {
     maniskill) cat tests/environments.sh constraints.txt sims/maniskill/constraints.txt pyproject.toml sims/maniskill/pyproject.toml ;;
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
+    lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
   esac | cksum
 }
 
@@ -39,7 +51,8 @@ for name in "$@"; do
   case $name in
     maniskill|metaworld) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, vllm" >&2; exit 2 ;;
+    lerobot) folder=.peers/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder"

@@ -9,8 +9,9 @@ from mmrl.config import parts
 from mmrl.config.parts import matches, part_of
 from mmrl.config.sections import PolicyConfig, RunConfig
 from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.loading import skeleton
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.checks.parts import check_parts, skeleton
+from mmrl.train.checks.parts import check_parts
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_adapters_on_no_layer():
 
 
 def test_nothing_is_built_without_patterns(monkeypatch):
-    monkeypatch.setattr("mmrl.train.checks.parts.skeleton", None)
+    monkeypatch.setattr("mmrl.policies.vlm.loading.skeleton", None)
     check_parts(run({}, {}))
 
 

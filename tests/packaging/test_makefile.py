@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mmrl.config.load import load_config
+from type_parameters import rewritten
 
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
@@ -141,12 +142,20 @@ def test_benchmarks_are_listed_with_what_they_measure(project):
     assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]
 
 
-ALL = ["system", "simulators", "engines", "test-pythons", "lint", "test", "test-slow"]
+ALL = ["system", "simulators", "engines", "peers", "test-pythons", "lint", "test", "test-slow"]
 
 
 @pytest.mark.parametrize(
     ("fails", "ran"),
-    [("none", ALL), ("system", ALL), ("simulators", ALL), ("engines", ALL), ("test", ALL[:-1]), ("lint", ALL[:5])],
+    [
+        ("none", ALL),
+        ("system", ALL),
+        ("simulators", ALL),
+        ("engines", ALL),
+        ("peers", ALL),
+        ("test", ALL[:-1]),
+        ("lint", ALL[:6]),
+    ],
 )
 def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
     fake = tmp_path / "make"
@@ -156,7 +165,7 @@ def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_p
     env = {**os.environ, "PATH": path, "LOG": str(tmp_path / "log"), "FAILS": fails}
     command = ROOT / ".ci" / "run"
     done = subprocess.run([command], cwd=tmp_path, env=env, input="not for CI", capture_output=True, text=True, timeout=60)
-    assert (done.returncode == 0) == (fails in ("none", "system", "simulators", "engines")), "tests skip what is lacking"
+    assert (done.returncode == 0) == (fails in ("none", "system", "simulators", "engines", "peers")), "tests skip what is lacking"
     assert done.stdout == ""  # standard input is closed
     assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]
 
@@ -166,7 +175,8 @@ def clone(tmp_path):
     """What `tests/environments.sh` reads, and a python that writes down how it was called; its pip fails for what FAILS names."""
     folder = tmp_path / "a clone"
     (folder / ".venv" / "bin").mkdir(parents=True)
-    for name in ("tests/environments.sh", "tests/vllm/constraints.txt", "constraints.txt", "pyproject.toml"):
+    support = ("tests/support/constraints-lerobot.txt", "tests/support/type_parameters.py")
+    for name in ("tests/environments.sh", "tests/vllm/constraints.txt", *support, "constraints.txt", "pyproject.toml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "plugins" / "classification").mkdir(parents=True)
@@ -232,4 +242,49 @@ def test_vllm_has_an_environment_of_its_own_without_what_does_not_load_there(clo
     assert "-m mmrl.compute.torchvision --install-pth" in (clone.parent / "log").read_text()
     assert environments(clone, "vllm")[1] == []
     done, _ = environments(clone, "vllm", "mario")
-    assert done.returncode == 2 and "maniskill, metaworld, vllm" in done.stderr
+    assert done.returncode == 2 and "maniskill, metaworld, vllm, lerobot" in done.stderr
+
+
+def test_lerobot_has_an_environment_of_its_own_whatever_python_it_asks_for(clone):
+    done, calls = environments(clone, "lerobot")
+    assert done.returncode == 0, done.stderr
+    pins = "-c tests/support/constraints-lerobot.txt"
+    assert f"{pins} -e . torch torchvision transformers" in calls[0] and ".peers/lerobot" in calls[0]
+    assert calls[1].endswith(f"--no-deps --ignore-requires-python {pins} lerobot") and len(calls) == 2
+    assert [line for line in (clone.parent / "log").read_text().splitlines() if "-m pip" not in line][1:] == [
+        "tests/support/type_parameters.py lerobot",
+        "-m mmrl.compute.torchvision --install-pth",
+    ]
+    assert environments(clone, "lerobot")[1] == []
+    assert environments(clone, "lerobot", fails="lerobot")[0].returncode == 0, "it is there"
+
+
+def test_type_parameters_are_rewritten_for_an_older_python():
+    """Below a decorator, with bounds, bases and none."""
+    source = '''"""Text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+type Name = str | int
+
+
+@dataclass
+class Pair[A, B](Base):
+    first: A
+
+
+class Row[T]:
+    def one(self, items: list[T]) -> T: ...
+
+
+def same[T: Name](value: T) -> T:
+    return value[0]
+'''
+    found = rewritten(source)
+    made: dict = {"Base": type("Base", (), {}), "__name__": __name__}
+    exec(compile(found, "made", "exec"), made)
+    assert made["Name"] == str | int and made["Pair"]("x").first == "x" and made["same"]("ab") == "a"
+    assert made["Pair"][int, str] and made["Row"][int], "what is generic stays so"
+    assert rewritten("x = [1]\n") == "x = [1]\n"

@@ -127,3 +127,12 @@ def test_what_simulators_need_is_pinned_beside_them():
     metaworld = own_pins("sims/gym/constraints-metaworld.txt")
     assert {"metaworld", "mujoco", "gymnasium", "packaging"} <= set(metaworld) and "torch" not in metaworld
     assert str(metaworld["numpy"].specifier).startswith("==1.")
+
+
+def test_lerobot_is_compared_on_the_torch_that_mmrl_is_tested_with():
+    """With its own transformers, whose range ends below ours."""
+    lerobot = own_pins("tests/support/constraints-lerobot.txt")
+    assert all(len(list(r.specifier)) == 1 and str(r.specifier).startswith("==") for r in lerobot.values())
+    assert all(lerobot[name].specifier == pins()[name].specifier for name in ("torch", "torchvision", "safetensors"))
+    (ours,) = [r for r in map(Requirement, EXTRAS["train"]) if r.name == "transformers"]
+    assert not ours.specifier.contains(str(lerobot["transformers"].specifier).removeprefix("=="))

@@ -1,4 +1,4 @@
-"""GR00T N1.7: against LeRobot's, its action head against plain loops, and what its files may hold."""
+"""GR00T N1.7: its action head against plain loops, and what its files may hold."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +21,6 @@ from mmrl.policies.gr00t.head import ActionHead
 from mmrl.policies.gr00t.network import COSMOS, Network, backbone_config, load_network
 from mmrl.policies.gr00t.pictures import framing, resize_by_area
 
-LEROBOT = os.environ.get("MMRL_LEROBOT_PYTHON", "")
-SCRIPT = Path(__file__).parents[1] / "support" / "gr00t_of_lerobot.py"
 SMALL = HeadConfig(
     backbone_embedding_dim=16,
     input_embedding_dim=24,
@@ -322,23 +317,3 @@ def test_frames_of_pictures():
     ):
         with pytest.raises(UserError, match=told):
             framing(settings)
-
-
-@pytest.mark.skipif(not LEROBOT, reason="MMRL_LEROBOT_PYTHON names no Python with lerobot 0.6.1 and its extra groot")
-def test_lerobot_computes_the_same(tmp_path):
-    folder = tmp_path / "lerobot"
-    subprocess.run(
-        [LEROBOT, SCRIPT, folder],
-        check=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": os.environ.get("MMRL_LEROBOT_PATH", "")},
-    )
-    network, computed = load_network(folder, torch.float64), load_file(folder / "computed.safetensors")
-    inputs, head = load_file(folder / "inputs.safetensors"), network.action_head
-    with torch.no_grad():
-        found = {"features": network.features(inputs)}
-        context = network.encode(inputs, computed["state"][:, 0], computed["embodiment"])
-        found |= {"read": context.read_nPF, "velocity": head.velocity(context, computed["noise"], computed["times"])}
-        found["actions"] = head.denoise(context, computed["start"])
-    for name, value in found.items():
-        torch.testing.assert_close(value, computed[name], rtol=1e-6, atol=1e-6)

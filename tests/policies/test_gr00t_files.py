@@ -197,8 +197,11 @@ DAMAGED = {
         r"its action eef_9d is relative as eef, xyz_rotvec, which can't be read",
     ),
     "means": (
-        setting("config", "state", "mean_std_embedding_keys", value=["joints"]),
-        r"has mean_std_embedding_keys = \['joints'\]",
+        lambda tables, config, statistics: [
+            setting("config", "state", "mean_std_embedding_keys", value=["joints"])(tables, config, statistics),
+            setting("statistics", "state", "joints", value={"min": [0] * 3, "max": [1] * 3})(tables, config, statistics),
+        ],
+        r"has no mean and std of state\.joints: it has min, max: take all files",
     ),
     "pictures": (
         setting("files", "processor_config", "processor_kwargs", "image_target_size", value=[0, 64]),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
 from flow_cases import calls, gradients
-from gr00t_cases import MODEL, SPEC, arm, gr00t, looked, relative, two_robots
+from gr00t_cases import MODEL, SPEC, arm, gr00t, looked, published, relative, two_robots
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import ActionSpec, Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
@@ -92,6 +93,42 @@ def test_relative_actions_start_at_the_robots_state(checkpoints):
             torch.testing.assert_close(found[n, k], torch.tensor(wanted, dtype=torch.float32), atol=1e-5, rtol=1e-4)
     joints = policy.embodiment.normalised(found, state)[..., 9:]
     torch.testing.assert_close(joints, own[..., 9:], atol=1e-4, rtol=1e-4)
+
+
+def test_means_deviations_and_angles(tmp_path):
+    """With plain loops, as Isaac-GR00T's `StateActionProcessor` has them: numbers of a state are not cut, those of a
+    demonstration are, a number that never changes stays as it is, and a group of angles is shown by its sines and then its cosines."""
+    config, tables = relative()
+    config["state"] |= {"mean_std_embedding_keys": ["joints"], "sin_cos_embedding_keys": ["eef_9d"]}
+    config["action"]["mean_std_embedding_keys"] = ["gripper", "arm"]
+    tables["state"]["joints"]["std"][1] = tables["relative_action"]["arm"]["std"][2][1] = 0.0
+    name = published(tmp_path / "model", {"arm": (config, tables)}, {"apply_sincos_state_encoding": True})
+    policy, shown = gr00t(name, dims=13, state=13, chunk=5), looked(2, cameras=("image",), state=13)
+    found, joints = policy._state(shown), tables["state"]["joints"]
+    assert found.shape == (2, 132) and (found[:, 22:] == 0).all()
+    for n in range(2):
+        x = shown.state[n].tolist()
+        wanted = [f(value) for f in (math.sin, math.cos) for value in x[:9]]
+        low, high = (tables["state"]["gripper"][end][0] for end in ("q01", "q99"))
+        wanted.append(max(-1, min(1, 2 * (x[9] - low) / (high - low) - 1)))
+        wanted += [(v - m) / s if s else v for v, m, s in zip(x[10:], joints["mean"], joints["std"], strict=True)]
+        torch.testing.assert_close(found[n, :22], torch.tensor(wanted), atol=1e-5, rtol=1e-5)
+    assert found[:, 19:22].abs().max() > 1, "nothing is cut"
+    own = torch.randn(2, 5, 13, generator=torch.Generator().manual_seed(1)) * 2
+    physical = policy.embodiment.physical(own, shown.state)
+    gripper, arm_ = tables["action"]["gripper"], tables["relative_action"]["arm"]
+    for n in range(2):
+        for k in range(5):
+            wanted = [float(own[n, k, 9]) * gripper["std"][0] + gripper["mean"][0]]
+            for i in range(3):
+                mean, deviation, x = arm_["mean"][k][i], arm_["std"][k][i], float(own[n, k, 10 + i])
+                wanted.append(float(shown.state[n, 10 + i]) + (x * deviation + mean if deviation else x))
+            torch.testing.assert_close(physical[n, k, 9:], torch.tensor(wanted), atol=1e-5, rtol=1e-5)
+    back = policy.embodiment.normalised(physical, shown.state)[..., 9:]
+    torch.testing.assert_close(back, own[..., 9:].clamp(-1, 1), atol=1e-5, rtol=1e-5)
+    assert policy.embodiment.normalised(physical, shown.state).shape == own.shape and (own[..., 9:].abs() > 1).any()
+    again = policy.save(tmp_path / "saved") or gr00t(str(tmp_path / "saved"), dims=13, state=13, chunk=5)
+    assert again.embodiment.plain() == policy.embodiment.plain() and torch.equal(again._state(shown), found)
 
 
 def test_a_pose_and_its_inverse(checkpoints):

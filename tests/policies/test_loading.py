@@ -13,9 +13,8 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
-from mmrl.policies.vlm.loading import _reason
+from mmrl.policies.vlm.loading import _reason, skeleton
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.checks.parts import skeleton
 
 CONFIG = """
 from transformers import LlavaConfig

@@ -13,12 +13,12 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.lora import adapter_chain, disable_adapters, is_adapter, merged_copy, merged_weights, target_modules
+from mmrl.policies.vlm.loading import skeleton
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.policies.vlm.vocabulary import read_vocabulary
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.testing.cases import mostly_slow
-from mmrl.train.checks.parts import skeleton
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_conversations import pack
 

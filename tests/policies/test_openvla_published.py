@@ -3,77 +3,49 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import PreTrainedTokenizerFast
+from safetensors.torch import load_file
 
-from mmrl.api.simulators.types import Observation
-from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.vla import VLA
+import openvla_parity as given
 from mmrl.policies.openvla import components
 from mmrl.policies.resizing import crop_like_tensorflow
-from tests.support import openvla_parity as given
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "openvla"
-ARRAYS = np.load(GOLDEN / "arrays.npz")
-INSTRUCTION = "Pick up the red cube"
+from openvla_published import ARRAYS, GOLDEN, INSTRUCTION, chosen, in_parallel, oft, one_by_one, openvla, regressed, seen, two
+from openvla_published import checkpoint as make_checkpoint
+from openvla_published import tuned as make_tuned
+from peers import Pairs, assert_same
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """The folder that the published code saved, with its config.json; only the sizes of the small towers are added."""
-    folder = tmp_path_factory.mktemp("published")
-    shapes = json.loads((GOLDEN / "weights.json").read_text())
-    weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    for name, tensor in weights.items():
-        given.fill(name, tensor)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((GOLDEN / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "towers": given.TOWERS}))
-    (folder / "preprocessor_config.json").write_text((GOLDEN / "preprocessor_config.json").read_text())
-    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<PAD>"}
-    PreTrainedTokenizerFast(tokenizer_object=given.tokenizer(), **special).save_pretrained(folder)
-    return folder
+    return make_checkpoint(tmp_path_factory.mktemp("published"))
+
+
+@pytest.fixture(scope="module")
+def tuned(checkpoint, tmp_path_factory):
+    return make_tuned(checkpoint, tmp_path_factory.mktemp("tuned"))
 
 
 @pytest.fixture(scope="module")
 def policy(checkpoint):
-    return VLA(PolicyConfig(model=str(checkpoint), kind="vla"), seed=1, dims=given.DIMS, gripper="open-high")
+    return openvla(checkpoint)
 
 
-def seen(*pictures, state=None):
-    images = {f"camera{i}": torch.from_numpy(np.array(picture))[None] for i, picture in enumerate(pictures)}
-    return Observation(images=images, state=state, instructions=[INSTRUCTION])
-
-
-def near(found, name):
+def assert_near(pairs: Pairs, least: float = 1.0) -> None:
     """Equal to 1e-5, or to 1e-5 of the largest number."""
-    wanted = ARRAYS[name]
-    assert found.shape == wanted.shape
-    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, atol=1e-5 * max(1.0, float(np.abs(wanted).max())))
+    largest = {name: max(least, float(theirs.abs().max())) for name, (_, theirs) in pairs.items()}
+    assert_same(pairs, **{name: (1e-5 * size, 1e-5) for name, size in largest.items()})
 
 
-@torch.no_grad()
 def test_prompt_pictures_logits_and_actions_are_the_published_ones(policy):
     shown = seen(given.picture(0))
-    pictures = policy.seeing.pictures(shown)
     ids = policy.seeing.prompt(INSTRUCTION, policy.seeing.sizes(shown)).ids
     patches = (given.SIZE // given.PATCH) ** 2
     assert ids[[0, *range(1 + patches, len(ids) - 1)]].tolist() == ARRAYS["ids"][0].tolist() and ids[-1] == given.EMPTY
-    pixels = policy.seeing.media(pictures)["pixel_values"]
-    near(pixels[..., ::5, ::5], "pixels")
-    logits = policy.vlm.model(ids[None], pixel_values=pixels).logits
-    near(logits[..., torch.from_numpy(given.COLUMNS)], "logits")
-    seeds = torch.zeros(1, dtype=torch.long)
-    actions, bins, _, _ = policy.choose(shown, CallRandomness(seeds_n=seeds, calls_n=seeds), 0.0)
-    assert policy.action_ids[bins.flatten()].tolist() == ARRAYS["tokens"][0].tolist()
-    near(policy.statistics.action.unnormalize(actions)[0, 0], "action")
+    assert policy.action_ids[chosen(policy, shown)[1].flatten()].tolist() == ARRAYS["tokens"][0].tolist()
+    assert_near(one_by_one(policy))
 
 
 def test_a_saved_folder_is_one_that_the_published_code_reads(policy, checkpoint, tmp_path):
@@ -95,42 +67,14 @@ def test_a_saved_folder_is_one_that_the_published_code_reads(policy, checkpoint,
 # -- OpenVLA-OFT ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def tuned(checkpoint, tmp_path_factory):
-    """The folder that OpenVLA-OFT saves after fine-tuning, whose names begin with `module.` after distributed training."""
-    folder = tmp_path_factory.mktemp("tuned")
-    shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
-    (folder / "dataset_statistics.json").write_text(json.dumps(given.statistics()))
-    for kind, shapes in json.loads((GOLDEN / "components.json").read_text()).items():
-        weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
-        for name, weight in weights.items():
-            given.fill(f"{kind}.{name}", weight)
-        torch.save({f"module.{name}": w for name, w in weights.items()}, folder / f"{kind}--150000_checkpoint.pt")
-    return folder
-
-
-def oft(folder, **options):
-    options = {"dims": given.DIMS, "chunk": given.CHUNK, "gripper": "open-high", **options}
-    return VLA(PolicyConfig(model=str(folder), kind="vla"), seed=1, **options)
-
-
-def two():
-    return seen(given.picture(0), given.picture(1), state=torch.from_numpy(given.state())[None].float())
-
-
-@torch.no_grad()
 def test_tokens_in_parallel_are_ofts(checkpoint, tuned):
     """The logits of all slots, from one picture, and from two and the robot's state."""
     one = oft(checkpoint, decoding="oft")
     assert (one.state, one.head_kind) == (0, "tokens")
     both = oft(tuned, head="tokens", cameras=["camera0", "camera1"])
     assert (both.state, both.decoding) == (given.STATE, "oft"), "as its files say"
-    kept = np.flatnonzero(np.isin(given.COLUMNS, one.action_ids.numpy()))
-    bins = given.WORDS - 1 - given.COLUMNS[kept]
-    for policy, shown, name in ((one, seen(given.picture(0)), "oft_logits"), (both, two(), "oft_logits_two")):
-        logits = policy.features(shown)[0].reshape(-1, 256)
-        wanted = ARRAYS[name][0][:, kept]
-        np.testing.assert_allclose(logits[:, bins], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    assert_near(in_parallel(one, seen(given.picture(0)), "oft_logits"), least=0)
+    assert_near(in_parallel(both, two(), "oft_logits_two"), least=0)
 
 
 def test_the_crop_is_ofts():
@@ -141,16 +85,10 @@ def test_the_crop_is_ofts():
     assert found.shape == (56, 56, 3) and away.max() <= 1 and (away > 0).mean() < 2e-3
 
 
-@torch.no_grad()
 def test_the_regression_head_is_ofts(tuned, tmp_path):
     policy = oft(tuned, cameras=["camera0", "camera1"])
     assert (policy.state, policy.decoding, policy.head_kind) == (given.STATE, "oft", "l1")
-    features, _ = policy.features(two())
-    near(features.view(1, given.DIMS * given.CHUNK, -1), "l1_states")
-    near(policy.head.model(features), "l1_normal")
-    seeds = torch.zeros(1, dtype=torch.long)
-    middle = policy.choose(two(), CallRandomness(seeds_n=seeds, calls_n=seeds), 0.0)[0]
-    near(policy.statistics.action.unnormalize(middle)[0], "l1_actions")
+    assert_near(regressed(policy))
 
     policy.save(tmp_path / "saved")
     for kind in ("action_head", "proprio_projector"):

@@ -1,12 +1,9 @@
-"""Writes the actions that LeRobot's GR00T policy chooses through its own processors. LeRobot's Python runs this file, which
-imports nothing of mmrl: `python gr00t_acts_of_lerobot.py CHECKPOINT EMBODIMENT FOLDER` with lerobot 0.6.1 and its extra groot.
-FOLDER has `seen.pt`: for each call its images, state, instruction and, where LeRobot can normalise it, a demonstrated chunk;
-and the size of an action. `chosen.pt` is written there."""
+"""The actions that LeRobot's GR00T policy chooses through its own processors. `peers.lerobot` calls `main` by a Python with
+lerobot 0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -16,7 +13,10 @@ from lerobot.policies.groot.modeling_groot import GrootPolicy
 from lerobot.policies.groot.processor_groot import make_groot_pre_post_processors_from_pretrained
 
 
-def main(checkpoint: Path, embodiment: str, folder: Path) -> None:
+def main(name: str, embodiment: str, place: str) -> None:
+    """name: of a checkpoint. `seen.pt` in the folder `place` has for each call its images, state, instruction and, where LeRobot
+    can normalise it, a demonstrated chunk; and the size of an action. `chosen.pt` is written there."""
+    checkpoint, folder = Path(name), Path(place)
     given = torch.load(folder / "seen.pt", weights_only=True)
     # LeRobot looks for the backbone where config.json says, and not beside it
     table = json.loads((checkpoint / "config.json").read_text())
@@ -53,7 +53,3 @@ def main(checkpoint: Path, embodiment: str, folder: Path) -> None:
             prepared = before({**batch, "observation.state": call["state"], "task": call["instruction"], "action": call["shown"]})
             found[-1]["learned"] = prepared["action"]
     torch.save(found, folder / "chosen.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -1,10 +1,9 @@
-"""Writes a folder with a small GR00T N1.7, and what LeRobot computes with it. LeRobot's Python runs this file,
-which imports nothing of mmrl: `python gr00t_of_lerobot.py FOLDER` with lerobot 0.6.1, its extra groot and diffusers."""
+"""A folder with a small GR00T N1.7, and what LeRobot computes with it. `peers.lerobot` calls `main` by a Python with lerobot
+0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -42,7 +41,8 @@ BACKBONE = {
 }
 
 
-def main(folder: Path) -> None:
+def main(place: str) -> None:
+    folder = Path(place)
     torch.set_default_dtype(torch.float64)  # in which rounding hides no difference
     torch.manual_seed(0)
     backbone = folder / "backbone"
@@ -97,7 +97,3 @@ def main(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
     save_file(inputs, folder / "inputs.safetensors")
     save_file({name: value.contiguous() for name, value in {**given, **outputs}.items()}, folder / "computed.safetensors")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,16 +1,10 @@
-"""Run by a Python with lerobot 0.6.1: a small pi0 or pi0.5 of LeRobot's own classes, saved with its processors, and what it does.
-
-    python pi_of_lerobot.py save KIND FOLDER    builds one with random weights, and saves it
-    python pi_of_lerobot.py act KIND FOLDER     loads the policy in FOLDER
-
-Both read FOLDER/inputs.safetensors and FOLDER/asked.json, and write FOLDER/computed.safetensors.
-"""
+"""A small pi0 or pi0.5 of LeRobot's own classes, saved with its processors, and what it does. `peers.lerobot` calls `main` by a
+Python with lerobot 0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -47,6 +41,9 @@ def shrink(module):
 
 
 def main(what, kind, folder):
+    """what: "save" builds one with random weights and saves it in the folder, "act" loads the one that is there. Both read its
+    inputs.safetensors and asked.json, and write computed.safetensors."""
+    folder = Path(folder)
     module = importlib.import_module(f"lerobot.policies.{kind}.modeling_{kind}")
     settings = importlib.import_module(f"lerobot.policies.{kind}.configuration_{kind}")
     policy_class, config_class = (getattr(m, f"{kind.upper()}{end}") for m, end in ((module, "Policy"), (settings, "Config")))
@@ -112,7 +109,3 @@ def overrides(folder, loaded=False):
 
     tokenizer_processor.AutoTokenizer = Here
     return {}
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,14 +1,9 @@
-"""Saves a small SmolVLA as LeRobot does, and computes actions with LeRobot. LeRobot's Python runs this file, which imports
-nothing of mmrl, with lerobot 0.6.1 and its extra smolvla:
-
-`python smolvla_of_lerobot.py make FOLDER OPTIONS` writes a policy of the configuration OPTIONS (JSON; "statistics" is the
-normalisation of states and actions, "cameras" the names of its pictures, "rename" LeRobot's map of renamed keys) and what it sees
-and does. `python smolvla_of_lerobot.py act FOLDER SEEN` writes into SEEN what the policy in FOLDER does there."""
+"""A small SmolVLA as LeRobot saves it, and the actions that LeRobot computes. `peers.lerobot` calls `make` and `act` by a Python
+with lerobot 0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +61,10 @@ def statistics(draw: torch.Generator) -> dict[str, dict[str, torch.Tensor]]:
     return found
 
 
-def make(folder: Path, options: dict[str, Any]) -> None:
+def make(place: str, text: str) -> None:
+    """Save a policy, and what it sees and does. text: its configuration in JSON; "statistics" is the normalisation of states and
+    actions, "cameras" the names of its pictures, "rename" LeRobot's map of renamed keys."""
+    folder, options = Path(place), json.loads(text)
     torch.manual_seed(0)
     draw = torch.Generator().manual_seed(1)
     backbone(folder / "vlm")
@@ -95,11 +93,12 @@ def make(folder: Path, options: dict[str, Any]) -> None:
     seen |= {"noise": torch.randn(CALLS, config.chunk_size, config.max_action_dim, generator=draw)}
     seen |= {"time": torch.rand(CALLS, generator=draw)}
     save_file(seen, folder / "seen.safetensors")
-    act(folder, folder / "seen.safetensors")
+    act(place, str(folder / "seen.safetensors"))
 
 
-def act(folder: Path, place: Path) -> None:
-    policy = SmolVLAPolicy.from_pretrained(folder, strict=not (folder / "acting.json").is_file()).float().eval()
+def act(folder: str, place: str) -> None:
+    """Write beside `place`, a file with what is seen, what the policy in the folder does there."""
+    policy = SmolVLAPolicy.from_pretrained(folder, strict=not Path(folder, "acting.json").is_file()).float().eval()
     pre, post = make_pre_post_processors(policy.config, pretrained_path=str(folder))
     seen = load_file(place)
     noise, time = seen.pop("noise"), seen.pop("time")
@@ -118,11 +117,4 @@ def act(folder: Path, place: Path) -> None:
         asked["loss"] = model.forward(images, masks, *words, state, target, noise, time)
     asked |= {"actions": torch.stack([post(one) for one in actions.unbind(1)], 1), "normalised": actions}
     asked |= {"pixels": torch.stack(images, 1), "state": state}
-    save_file({name: value.contiguous() for name, value in asked.items()}, place.with_name("computed.safetensors"))
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "make":
-        make(Path(sys.argv[2]), json.loads(sys.argv[3]))
-    else:
-        act(Path(sys.argv[2]), Path(sys.argv[3]))
+    save_file({name: value.contiguous() for name, value in asked.items()}, Path(place).with_name("computed.safetensors"))

@@ -28,6 +28,9 @@ def saved_options(folder: Path) -> dict[str, Any]:
 def check_same_kind(folder: Path, kind: str) -> dict[str, Any]:
     """`saved_options` without the kind. Raises UserError if another kind of policy was saved."""
     found = saved_options(folder)
-    if found.pop("kind", kind) != kind:
-        raise UserError(f"{str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}", key="policy.model")
+    if (own := found.pop("kind", kind)) != kind:
+        raise UserError(
+            f"{str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}: set policy.kind = {json.dumps(own)}",
+            key="policy.model",
+        )
     return found

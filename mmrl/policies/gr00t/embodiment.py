@@ -31,10 +31,20 @@ class Group:
     """The numbers of the state to which those of an action are relative; None for absolute ones."""
     pose: bool = False
     """Relative numbers are a pose in the frame of the state's, and not differences."""
+    unbounded: bool = False
+    """Normalised by mean and deviation: `low` and `high` are a deviation away from the mean, and -1 and 1 where there is none."""
+    angles: bool = False
+    """Of a state: the network is shown the sine of each number and then the cosine of each."""
 
     @property
     def size(self) -> int:
         return self.low.shape[-1]
+
+    def shown(self, numbers: torch.Tensor, clip: bool) -> torch.Tensor:
+        """Numbers of a state as the network has them: [..., D], or [..., 2 D] for angles."""
+        if self.angles:
+            return torch.cat([numbers.sin(), numbers.cos()], -1)
+        return self.normalised(numbers, clip and not self.unbounded)
 
     def normalised(self, numbers: torch.Tensor, clip: bool) -> torch.Tensor:
         """[..., D], or [n, K, D] for ends of each step. A number that never changes is 0."""
@@ -44,9 +54,9 @@ class Group:
         return found.clamp(-1, 1) if clip else found
 
     def physical(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The inverse of `normalised`, of numbers cut to [-1, 1]."""
+        """The inverse of `normalised`, of numbers cut to [-1, 1] if those are ends."""
         low, high = self._ends(numbers)
-        return (numbers.clamp(-1, 1) + 1) * 0.5 * (high - low) + low
+        return ((numbers if self.unbounded else numbers.clamp(-1, 1)) + 1) * 0.5 * (high - low) + low
 
     def _ends(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         low, high = self.low.to(numbers.device), self.high.to(numbers.device)
@@ -98,12 +108,17 @@ class Embodiment:
         return sum(group.size for group in self.states)
 
     @property
+    def shown_size(self) -> int:
+        """Numbers of a state as the network has it."""
+        return sum(group.size * (1 + group.angles) for group in self.states)
+
+    @property
     def action_size(self) -> int:
         return sum(group.size for group in self.actions)
 
     def normalised_state(self, state_nS: torch.Tensor) -> torch.Tensor:
         parts = state_nS.split([group.size for group in self.states], -1)
-        return torch.cat([group.normalised(part, self.clip) for group, part in zip(self.states, parts, strict=True)], -1)
+        return torch.cat([group.shown(part, self.clip) for group, part in zip(self.states, parts, strict=True)], -1)
 
     def physical(self, normalised_nKA: torch.Tensor, state_nS: torch.Tensor) -> torch.Tensor:
         """A chunk as the network has it -> in metres, radians and so on. state_nS: of the robot when it was chosen."""
@@ -124,14 +139,14 @@ class Embodiment:
         )
 
     def ends(self) -> Normalizer:
-        """The lowest and highest value of each number of an action."""
+        """The lowest and highest value of each number of an action; those a deviation away from the mean where that is known."""
         lows = [float(x) for group in self.actions for x in group.low.reshape(-1, group.size).amin(0)]
         highs = [float(x) for group in self.actions for x in group.high.reshape(-1, group.size).amax(0)]
         return Normalizer(kind="min-max", first=tuple(lows), second=tuple(highs), mask=(True,) * len(lows))
 
     def plain(self) -> list[list[Any]]:
         """What an action's numbers mean, as plain data."""
-        return [[g.name, g.low.tolist(), g.high.tolist(), str(g.state), g.pose] for g in self.actions]
+        return [[g.name, g.low.tolist(), g.high.tolist(), str(g.state), g.pose, g.unbounded] for g in self.actions]
 
 
 def _matrix(pose: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,7 @@ from mmrl.policies.gr00t.pictures import framing
 from mmrl.policies.gr00t.reading import Reader
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
+from mmrl.policies.vlm.weights import check_files
 
 NOISY = ("all", "one")
 EMPHASIS = 1.5
@@ -190,6 +191,7 @@ class Gr00t(ActingPolicy):
     def check(config: PolicyConfig) -> None:
         """Raise UserError for a `model` that can't be loaded, without loading it."""
         check_model(config)
+        check_files(config.model, lambda: Gr00t.skeleton(config))
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:
@@ -258,7 +260,7 @@ class Gr00t(ActingPolicy):
         state = self._known_state(seen)
         if self.embodiment.scaled:
             state = self.embodiment.normalised_state(state)
-        return pad(state, (0, most - self.state))
+        return pad(state, (0, most - state.shape[1]))
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ PUBLISHED = {
 OWN = "new_embodiment"
 """The one that is kept free for a user's robot."""
 CURE = "take all files from one checkpoint"
+SPREAD = ("mean", "std")
+"""Statistics of groups that aren't normalised between two ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,7 @@ class Files:
                 f"{self.where}: embodiment {name!r}: {PROCESSOR} or {STATISTICS} is damaged ({shorten(error)[:120]}): {CURE}"
             ) from error
         for option, size, most in (
-            ("max_state_dim", found.state_size, head.max_state_dim),
+            ("max_state_dim", found.shown_size, head.max_state_dim),
             ("max_action_dim", found.action_size, head.max_action_dim),
         ):
             if size > most:
@@ -167,22 +169,15 @@ def read_files(folder: Path) -> Files:
 def _embodiment(
     name: str, number: int, settings: Mapping[str, Any], config: Mapping[str, Any], tables: Mapping[str, Any], head: HeadConfig
 ) -> Embodiment:
-    for kind in ("state", "action"):
-        for option, why in (
-            ("mean_std_embedding_keys", True),
-            ("sin_cos_embedding_keys", settings.get("apply_sincos_state_encoding")),
-        ):
-            if config[kind].get(option) and why:
-                raise UserError(
-                    f"its {kind} has {option} = {config[kind][option]}, which can't be read: choose another embodiment"
-                )
     if settings.get("use_tactile"):
         raise UserError(f"{PROCESSOR} has use_tactile, which can't be read: take a checkpoint without touch")
     ends = ("q01", "q99") if settings.get("use_percentiles") else ("min", "max")
     states, places, start = [], {}, 0
+    angles = (config["state"].get("sin_cos_embedding_keys") or ()) if settings.get("apply_sincos_state_encoding") else ()
     for key in config["state"]["modality_keys"]:
-        low, high = _ends(f"state.{key}", tables["state"], key, ends)
-        states.append(Group(name=key, low=low, high=high))
+        spread = key in (config["state"].get("mean_std_embedding_keys") or ()) and key not in angles
+        low, high = _ends(f"state.{key}", tables["state"], key, SPREAD if spread else ends)
+        states.append(Group(name=key, low=low, high=high, unbounded=spread, angles=key in angles))
         places[key] = slice(start, start + low.shape[-1])
         start = places[key].stop
     ahead = len(config["action"].get("delta_indices") or range(head.action_horizon))
@@ -191,7 +186,14 @@ def _embodiment(
     keys = config["action"]["modality_keys"]
     forms = config["action"].get("action_configs") or [{}] * len(keys)
     actions = [
-        _action(key, form if settings.get("use_relative_action") else {}, tables, ends, places, ahead)
+        _action(
+            key,
+            form if settings.get("use_relative_action") else {},
+            tables,
+            SPREAD if key in (config["action"].get("mean_std_embedding_keys") or ()) else ends,
+            places,
+            ahead,
+        )
         for key, form in zip(keys, forms, strict=True)
     ]
     return Embodiment(
@@ -213,8 +215,9 @@ def _action(
     rep, kind, layout = (_word(form.get(name)) for name in ("rep", "type", "format"))
     absolute = _ends(f"action.{key}", tables["action"], key, ends)
     if rep != "relative":
-        return Group(name=key, low=absolute[0], high=absolute[1])
-    low, high = _ends(f"relative_action.{key}", tables.get("relative_action") or {}, key, ("min", "max"))
+        return Group(name=key, low=absolute[0], high=absolute[1], unbounded=ends == SPREAD)
+    own = SPREAD if ends == SPREAD else ("min", "max")
+    low, high = _ends(f"relative_action.{key}", tables.get("relative_action") or {}, key, own)
     source, size = form.get("state_key") or key, absolute[0].shape[-1]
     if source not in places:
         raise UserError(f"its action {key} is relative to {source}, and its state has {_named(places)}: {CURE}")
@@ -228,11 +231,12 @@ def _action(
         )
     if low.dim() == 2 and len(low) < ahead:
         raise UserError(f"relative_action.{key} has ends for {len(low)} steps, and {ahead} actions are foreseen: {CURE}")
-    return Group(name=key, low=low, high=high, state=places[source], pose=pose)
+    return Group(name=key, low=low, high=high, state=places[source], pose=pose, unbounded=ends == SPREAD)
 
 
 def _ends(where: str, tables: Mapping[str, Any], key: str, names: tuple[str, str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two tensors, float32 [D] or [C, D]."""
+    """Two tensors, float32 [D] or [C, D]. For `SPREAD` they are a deviation away from the mean; a number that never changes is
+    left as it is (`normalize_values_meanstd` of Isaac-GR00T, gr00t/data/utils.py)."""
     table = tables.get(key)
     if not isinstance(table, Mapping) or any(name not in table for name in names):
         there = f"it has {_named(table)}" if isinstance(table, Mapping) else f"there are {_named(tables)}"
@@ -244,6 +248,9 @@ def _ends(where: str, tables: Mapping[str, Any], key: str, names: tuple[str, str
         )
     if not all(math.isfinite(x) for x in (*low.flatten().tolist(), *high.flatten().tolist())):
         raise UserError(f"{STATISTICS}: {where} has a number that is not finite: {CURE}")
+    if names == SPREAD:
+        mean, deviation = low.double(), high.double()
+        low, high = ((torch.where(deviation != 0, mean + s * deviation, s)).float() for s in (-1.0, 1.0))
     return low, high
 
 

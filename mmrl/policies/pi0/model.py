@@ -35,6 +35,7 @@ from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Descri
 from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
+from mmrl.policies.vlm.weights import check_files
 
 NOISY = ("all", "one")
 EMPHASIS = 1.5
@@ -156,6 +157,7 @@ class Pi0(ActingPolicy):
     def check(cls, config: PolicyConfig) -> None:
         """Raise UserError for a `model` that can't be loaded, without loading it."""
         check_model(config, cls.kind)
+        check_files(config.model, lambda: cls.skeleton(config))
 
     @classmethod
     def skeleton(cls, config: PolicyConfig) -> Any:

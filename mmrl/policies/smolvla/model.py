@@ -39,6 +39,7 @@ from mmrl.policies.smolvla.loading import (
     skeleton,
 )
 from mmrl.policies.smolvla.processors import ACTION, STATE, statistics_of
+from mmrl.policies.vlm.weights import check_files
 
 PICTURES = "observation.images."
 """Beginning of LeRobot's keys of pictures."""
@@ -137,6 +138,7 @@ class SmolVLA(Pi0):
         name = adapter_chain(config.model)[1]
         if Path(name).is_dir() and not (Path(config.model) / SETTINGS).is_file() and not config.options.get("statistics"):
             check_statistics(name, config.options.get("dims"), config.options.get("state"))
+        check_files(config.model, lambda: SmolVLA.skeleton(config))
 
     @staticmethod
     def skeleton(config: PolicyConfig) -> Any:

@@ -12,7 +12,7 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.lora import CONFIG, adapter_chain, merge_saved_adapters
+from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import suitability, tiny, weights
 from mmrl.policies.vlm.suitability import MODEL_CURE
@@ -23,7 +23,7 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     weights are read, if the other files tell."""
     prepare_torchvision()
     adapters, name = adapter_chain(name)
-    _refuse_lost_base(adapters, name)
+    weights.refuse_lost_base(adapters, name)
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         model, processor = tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
@@ -51,14 +51,33 @@ def check(config: PolicyConfig) -> None:
         refuse_path(config.model, MODEL_CURE)
         return
     adapters, name = adapter_chain(config.model)
-    _refuse_lost_base(adapters, name)
-    if not Path(name).is_dir():
-        return
-    settings = suitability.read_settings(name)
-    suitability.refuse_kind(name, settings, config.trust_remote_code)
-    if settings.get("model_type") != "openvla":
+    weights.refuse_lost_base(adapters, name)
+    settings: dict[str, Any] = {}
+    if Path(name).is_dir():
+        settings = suitability.read_settings(name)
+        suitability.refuse_kind(name, settings, config.trust_remote_code)
+    if name.startswith("tiny:") or settings.get("model_type") == "openvla":
+        weights.check_files(config.model, lambda: skeleton(config))
+    elif settings:
         prepare_torchvision()
         examine(name, config.trust_remote_code, adapters)
+
+
+def skeleton(config: PolicyConfig) -> Any:
+    """The model of a run file on torch's meta device: all weights have names and shapes, none has values."""
+    prepare_torchvision()
+    _, name = adapter_chain(config.model)
+    if name.startswith("tiny:"):
+        options = tiny.parse(name, 0)
+        return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
+    from mmrl.policies.openvla import model  # noqa: F401  registers it with transformers
+
+    try:
+        return without_weights(name, config.trust_remote_code)
+    except Exception as error:
+        raise UserError(
+            f"{name!r} can't be built from its config: {shorten(error)[:300]}: {MODEL_CURE}", key="policy.model"
+        ) from error
 
 
 def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
@@ -98,16 +117,6 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
         for one in adapters:
             weights.refuse_adapters(one, name, empty)
     return processor
-
-
-def _refuse_lost_base(adapters: Sequence[Path], name: str) -> None:
-    """Raise UserError if the model that adapters name is a folder that isn't there."""
-    if adapters and not name.startswith("tiny:") and not Path(name).is_dir():
-        cure = f"put it there, or name another folder as base_model_name_or_path in {CONFIG}"
-        try:
-            refuse_path(name, cure)
-        except UserError as error:
-            raise suitability.refusal(str(adapters[-1]), f"the model of its adapters, {error.what}") from error
 
 
 def auto_class(name: str, trusted: bool) -> Any:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mmrl.api.errors import shorten
-from mmrl.policies.lora import CONFIG, WEIGHTS
+from mmrl.api.errors import UserError, shorten
+from mmrl.policies.lora import CONFIG, WEIGHTS, adapter_chain
+from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm.suitability import GGUF, refusal
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -158,6 +159,31 @@ def refuse_adapters(folder: Path, base: str, empty: Any) -> None:
                 raise refusal(
                     str(folder), f"its adapters of {owner} have {there} {side}, and the layer of {base!r} has {here}: {cure}"
                 )
+
+
+def refuse_lost_base(adapters: Sequence[Path], name: str) -> None:
+    """Raise UserError if the model that adapters name is a folder that isn't there."""
+    if adapters and not name.startswith("tiny:") and not Path(name).is_dir():
+        cure = f"put it there, or name another folder as base_model_name_or_path in {CONFIG}"
+        try:
+            refuse_path(name, cure)
+        except UserError as error:
+            raise refusal(str(adapters[-1]), f"the model of its adapters, {error.what}") from error
+
+
+def check_files(model: str, empty: Callable[[], Any]) -> None:
+    """Raise UserError for a `policy.model` without weights, and for adapters that aren't those of the model that they name. Of
+    weights, no more than names and shapes is read, and a hub name is not looked up. empty: makes that model on torch's meta
+    device."""
+    adapters, name = adapter_chain(model)
+    refuse_lost_base(adapters, name)
+    if Path(name).is_dir():
+        weight_files(Path(name))
+    elif not name.startswith("tiny:"):
+        return
+    made = empty() if adapters else None
+    for folder in adapters:
+        refuse_adapters(folder, name, made)
 
 
 def _some(names: list[str]) -> str:

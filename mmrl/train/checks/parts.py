@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from mmrl.api.errors import UserError, shorten
+from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
 
@@ -16,12 +16,13 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
     """Refuse patterns of `policy.lora.target_modules` and `stages.N.parts` that match nothing, and stages that train nothing.
 
     critics: indices of the stages with a value function. build: makes the model from its configuration, without weights; if it
-    returns None, `skeleton` is used. It is called only if there are such patterns.
+    returns None, it is a vision-language model. It is called only if there are such patterns.
     """
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
         return
     from mmrl.policies.lora import refuse_parts_without_layers, target_modules
+    from mmrl.policies.vlm.loading import skeleton
 
     model = build(config.policy) if build else None
     model = skeleton(config.policy) if model is None else model
@@ -55,31 +56,6 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
             raise UserError(f"stages.{i}.parts: {_nothing(part.match, names, what, tied)}")
         if all(part is not None and part.freeze for part in held[: len(names)]):
             raise UserError(f"stages.{i}.parts leaves nothing to train: freeze less")
-
-
-def skeleton(config: PolicyConfig) -> Any:
-    """The model of a run file on torch's meta device: all weights have names and shapes, none has values."""
-    from mmrl.compute.torchvision import prepare_torchvision
-    from mmrl.policies.lora import adapter_chain
-
-    _, name = adapter_chain(config.model)
-    if name.startswith("tiny:"):
-        from mmrl.policies.vlm import tiny
-
-        options = tiny.parse(name, 0)
-        return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
-    prepare_torchvision()
-    from mmrl.policies.openvla import model  # noqa: F401  registers it with transformers
-    from mmrl.policies.vlm.loading import without_weights
-
-    try:
-        return without_weights(name, config.trust_remote_code)
-    except Exception as error:
-        raise UserError(
-            f"{name!r} can't be built from its config: {shorten(error)[:300]}: give a folder with a transformers "
-            "checkpoint or a hub name",
-            key="policy.model",
-        ) from error
 
 
 def _nothing(pattern: str, names: Sequence[str], what: str, tied: bool) -> str:
