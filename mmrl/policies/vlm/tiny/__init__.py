@@ -53,10 +53,15 @@ FAMILIES = {
     "minicpmv4_7": "minicpm",
     "kimi_k25": "experts",
     "ernie4_5_vl_moe": "experts",
+    "llama4": "experts",
+    "phi4_multimodal": "phi",
+    "internvl3_5": "tiles",
+    "gemma3n": "timm",
+    "perception_lm": "timm",
 }
 """`model_type` -> module of the builder; OpenVLA's is `mmrl.policies.openvla.tiny`."""
 LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2, "gemma4": 2, "lfm2_vl": 2} | dict.fromkeys(
-    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe"), 2
+    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe", "llama4", "gemma3n"), 2
 )
 """Families with layers of several types -> the least depth that has one of each."""
 
