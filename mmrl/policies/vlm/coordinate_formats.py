@@ -78,11 +78,15 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
     "aya_vision": (None, "nothing found"),
     "cohere2_vision": (None, "nothing found"),
     "deepseek_vl": (None, "nothing found; deepseek-ai/DeepSeek-VL2 issue 100 is about another model, which writes 0 to 999"),
+    "gemma3n": (None, "nothing found; its predecessor and Gemma 4 are above"),
     "idefics3": (None, "nothing found"),
+    "llama4": (None, "nothing found"),
     "llava": (None, "nothing found for the format in transformers, which also holds Pixtral"),
     "llava_onevision": (None, "nothing found"),
     "mistral3": (None, "nothing found"),
     "ovis2": (None, "nothing found"),
+    "perception_lm": (None, "nothing found"),
+    "phi4_multimodal": (None, "nothing found"),
     "smolvlm": (None, "nothing found"),
 }
 """`model_type` -> the format, or None, and its source."""

@@ -92,9 +92,11 @@ def build(
         torch.manual_seed(seed)
         model, processor = _made(family, hidden, layers, words, attention)
         with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim > 1 and not parameter.any():
-                    parameter.normal_(0, 0.02)  # Gemma 3's projector begins at zero, so that no picture would be seen
+            for name, parameter in model.named_parameters():
+                # Gemma 3's projector begins at zero, so that no picture would be seen, and Gemma 3n's embeddings for each layer
+                # are scaled by zeros
+                if not parameter.any() and (parameter.ndim > 1 or name.endswith("output_scale")):
+                    parameter.normal_(0, 0.02)
         if spread is not None:
             with torch.no_grad():
                 for parameter in model.parameters():
