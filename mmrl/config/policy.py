@@ -55,9 +55,10 @@ class PolicyConfig(Section):
     """Implementation of attention; `eager` is slow and easy to inspect. Others can't express a shared prompt."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
-    frame: Literal["pixels", "model-pixels", "thousandths", "unit"] | None = None
-    """Numbers in which the model writes points and boxes: pixels of the picture, or of the picture as the processor resizes it,
-    thousandths or shares of its width and height. Needed for a model whose family isn't known; by default the family's."""
+    frame: Literal["pixels", "model-pixels", "thousandths", "unit", "thousandths-yx", "location-tokens"] | None = None
+    """Numbers in which the model writes points and boxes: pixels of the picture, or of the picture as the processor resizes it
+    (`model-pixels`), thousandths or shares (`unit`) of its width and height, thousandths with y before x (`thousandths-yx`), or
+    PaliGemma's location tokens. Needed for a model whose family isn't known; by default the family's."""
     min_pixels: Positive | None = None
     """The processor enlarges smaller images to this many pixels; by default its own limit."""
     max_pixels: Positive | None = None

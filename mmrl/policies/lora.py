@@ -25,12 +25,16 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def target_modules(model: torch.nn.Module, match: Iterable[str]) -> list[str]:
-    """Names of the linear layers that these parts or patterns match. A head that is tied to the embeddings is left out."""
+    """Names of the linear layers that these parts or patterns match. A head that is tied to the embeddings is left out, and so
+    are layers that compute more than a linear one, such as Llama 4's routers of experts."""
     own = {name for name, _ in model.named_parameters()}
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and f"{name}.weight" in own and any(matches(m, name) for m in match)
+        if isinstance(module, torch.nn.Linear)
+        and type(module).forward is torch.nn.Linear.forward
+        and f"{name}.weight" in own
+        and any(matches(m, name) for m in match)
     ]
 
 

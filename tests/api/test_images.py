@@ -222,9 +222,9 @@ def test_a_round_trip_gives_back_the_pixel(size, model, frame, data):
     extent = {
         CoordinateFormat.PIXELS: size,
         CoordinateFormat.MODEL_PIXELS: model,
-        CoordinateFormat.THOUSANDTHS: (1000, 1000),
         CoordinateFormat.UNIT: (1, 1),
-    }[frame]
+        CoordinateFormat.LOCATION_TOKENS: (1023, 1023),
+    }.get(frame, (1000, 1000))
     rounded = convert_coordinates([round(v) for v in there], frame, CoordinateFormat.PIXELS, size, model)
     for i, (a, b) in enumerate(zip(rounded, corners, strict=True)):  # whole numbers in between: half a step of the coarser frame
         assert abs(a - b) <= 0.5 * size[i % 2] / extent[i % 2] * (1 + 1e-9) + 1e-9

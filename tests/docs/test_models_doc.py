@@ -19,6 +19,7 @@ from mmrl.policies.vlm.vlm import VLM
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 KINDS = {"full_attention": "full", "sliding_attention": "windows", "linear_attention": "linear", "conv": "convolution"}
+KINDS["chunked_attention"] = "chunks"
 
 
 @functools.cache

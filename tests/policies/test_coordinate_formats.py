@@ -44,7 +44,7 @@ def test_a_format_that_contradicts_the_family_is_refused():
 
 
 def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():
-    assert sorted(COORDINATE_FORMATS) == sorted({*tiny.FAMILIES} - {"openvla", "pixtral"})
+    assert sorted(COORDINATE_FORMATS) == sorted({*tiny.FAMILIES} - {"openvla", "pixtral", "internvl3_5"})
     assert all(source and "\n" not in source for _, source in COORDINATE_FORMATS.values())
     assert all(known is None or source != "nothing found" for known, source in COORDINATE_FORMATS.values())
 
@@ -54,8 +54,16 @@ def test_formats():
     assert {format_of(kind, None) for kind in thousandths} == {CoordinateFormat.THOUSANDTHS}
     assert format_of("qwen2_5_vl", None) is CoordinateFormat.MODEL_PIXELS
     assert format_of("kimi_k25", None) is CoordinateFormat.UNIT
+    assert format_of("gemma4", None) is CoordinateFormat.THOUSANDTHS_YX
+    assert format_of("paligemma", None) is CoordinateFormat.LOCATION_TOKENS
+    assert format_of("bert", None) is None
 
 
-def test_what_is_unknown_or_no_scale_of_x_and_y_is_none():
-    for kind in ("paligemma", "gemma4", "bert"):
-        assert format_of(kind, None) is None
+def test_location_tokens_are_one_token_each_and_are_kept_in_answers():
+    """What the tiny PaliGemma writes is what a verifier reads."""
+    policy = other_families.policy("paligemma")
+    written = policy.image_processing.coordinate_format
+    said = written.text((0, 17, 512, 1023))
+    ids = policy.encode_completion(said)[:-1]
+    assert len(ids) == 4 and not policy.banned & set(ids) and policy.decode(ids) == said
+    assert written.without_tokens(said).split() == ["0", "17", "512", "1023"]

@@ -31,6 +31,10 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
     "minicpmv4_6": (28**2, 20_000, 4),
     "minicpmv4_7": (28**2, 20_000, 4),
     "internvl": (14**2, 5_000, 4),
+    "internvl3_5": (14**2, 5_000, 4),
+    "llama4": (14**2, 2_000, 4),
+    "perception_lm": (14**2, 2_500, 4),  # one tile
+    "phi4_multimodal": (4**2, 9_000, 16 * 16 + 1 + 16 + 32),  # and a token at the end of each row
     "aya_vision": (14**2, 5_000, 4),
     "ovis2": (14**2, 5_000, 4),
     "cohere2_vision": (8**2, 5_000, 16),
@@ -40,7 +44,8 @@ LIMITED = {  # pixels behind a token, limit, tokens of the small picture of the 
 ONE_SIZE = ("gemma3", "paligemma", "llava", "deepseek_vl")
 VIDEOS = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "glm46v", "ernie4_5_vl_moe", "kimi_k25"), 28)
 VIDEOS |= dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 32) | {"gemma4": 21}
-VIDEOS |= dict.fromkeys(("internvl", "smolvlm", "llava_onevision", "minicpmv4_6", "minicpmv4_7"), 0)
+VIDEOS |= dict.fromkeys(("internvl", "internvl3_5", "smolvlm", "llava_onevision", "perception_lm"), 0)
+VIDEOS |= dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), 0)
 
 
 def encoded(processor, limits, size=(280, 224)):
@@ -51,12 +56,17 @@ def encoded(processor, limits, size=(280, 224)):
 
 def tokens(model, inputs):
     config = model.config
-    seen = getattr(config, "image_token_id", None) or config.image_token_index
+    seen = next(
+        found
+        for part in (config, config.vision_config)
+        for name in ("image_token_id", "image_token_index")
+        if (found := getattr(part, name, None))
+    )
     return int((inputs["input_ids"] == seen).sum())
 
 
 def test_every_family_is_in_one_table():
-    assert sorted([*LIMITED, *ONE_SIZE, "llava_onevision", "gemma4", "openvla"]) == sorted(tiny.FAMILIES)
+    assert sorted([*LIMITED, *ONE_SIZE, "llava_onevision", "gemma3n", "gemma4", "openvla"]) == sorted(tiny.FAMILIES)
 
 
 @pytest.mark.parametrize("family", LIMITED)
@@ -69,7 +79,8 @@ def test_a_limit_leaves_fewer_tokens_and_the_model_reads_them(family):
     assert whole < after < before
     assert high / 4 < (after - whole) * cell <= high < (before - whole) * cell
     with torch.no_grad():
-        assert model(**inputs).logits.isfinite().all()
+        pictures = {k: v.float() for k, v in inputs.items() if "pixel_values" in k}  # Llama 4's are in bfloat16
+        assert model(**{**inputs, **pictures}).logits.isfinite().all()
     for size in ((300, 60), (60, 300), (61, 39), (500, 400)):
         assert (tokens(model, encoded(processor, limits, size)) - whole) * cell <= high, size
     assert pixel_limits(processor, None, None) == {}
@@ -144,7 +155,7 @@ def test_a_processor_that_cuts_nothing_has_one_size():
 def test_numbered_tiles():
     images = PerceptionLMImageProcessor(tile_size=28, max_num_tiles=9)
     processor = type("Reader", (), {"image_processor": images})()
-    assert pixel_limits(processor, None, 5000) == {"max_num_tiles": 6}
+    assert pixel_limits(processor, None, 5000) == {"max_num_tiles": 1}
     assert pixel_limits(processor, None, 10**6) == {"max_num_tiles": 9}
 
 

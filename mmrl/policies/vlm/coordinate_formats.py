@@ -1,7 +1,6 @@
 """The coordinate format in which each model family writes boxes and points, and where that is said.
 
-A family without a known format has None: a guess would turn right answers into wrong ones in silence. None also stands for
-formats that aren't a scale of x and y, such as location tokens, or y before x.
+A family without a known format has None: a guess would turn right answers into wrong ones in silence.
 """
 
 from __future__ import annotations
@@ -63,27 +62,31 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
         "multiplied by width and height; MoonshotAI/Kimi-VL issue 56 reports boxes in [0, 1] for its predecessor",
     ),
     "gemma4": (
-        None,
+        CoordinateFormat.THOUSANDTHS_YX,
         "huggingface/blog, gemma4.md at 060165f: box_2d in a picture of 1000 x 1000, without an instruction; its "
         "numbers are y_min, "
         "x_min, y_max, x_max, as in Gemini's",
     ),
     "gemma3": (None, "the model's discussion 38 (google/gemma-3-4b-it), an answer of Google: not documented for Gemma 3"),
     "paligemma": (
-        None,
-        "huggingface/blog, paligemma.md at 0995a4e: tokens <loc0000> to <loc1023>, in the order y_min, x_min, y_max, "
-        "x_max, divided "
-        "by 1024",
+        CoordinateFormat.LOCATION_TOKENS,
+        "google-research/big_vision, pp/proj/paligemma/segmentation.py at 5f95305: tokens <loc0000> to <loc1023> for "
+        "round(1023 * share), y and x of one corner, then of the other; huggingface/blog, paligemma.md at 0995a4e: the order "
+        "y_min, x_min, y_max, x_max, before the label",
     ),
     "lfm2_vl": (None, "the card of LiquidAI/LFM2.5-VL-450M names detection and no format that we could read"),
     "aya_vision": (None, "nothing found"),
     "cohere2_vision": (None, "nothing found"),
     "deepseek_vl": (None, "nothing found; deepseek-ai/DeepSeek-VL2 issue 100 is about another model, which writes 0 to 999"),
+    "gemma3n": (None, "nothing found; its predecessor and Gemma 4 are above"),
     "idefics3": (None, "nothing found"),
+    "llama4": (None, "nothing found"),
     "llava": (None, "nothing found for the format in transformers, which also holds Pixtral"),
     "llava_onevision": (None, "nothing found"),
     "mistral3": (None, "nothing found"),
     "ovis2": (None, "nothing found"),
+    "perception_lm": (None, "nothing found"),
+    "phi4_multimodal": (None, "nothing found"),
     "smolvlm": (None, "nothing found"),
 }
 """`model_type` -> the format, or None, and its source."""

@@ -106,8 +106,8 @@ class Family:
 
     @property
     def base(self) -> Any:
-        """The model without its output head."""
-        return self.model.base_model if self.model.base_model is not self.model else self.model.model
+        """The model without its output head; all of it, if it puts pictures in among the text itself (Llama 4)."""
+        return self.model.base_model if self.model.base_model is not self.model else getattr(self.model, "model", self.model)
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         """(width, height) of each image as the model sees it, in pixels; empty if unknown."""
@@ -141,15 +141,19 @@ class Family:
         cache: Any = None,
     ) -> torch.Tensor:
         """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: read and extended."""
-        found: torch.Tensor = self.base(
-            input_ids=ids_BS,
-            attention_mask=mask,
-            position_ids=positions if self.has_axes else positions[0],
-            past_key_values=cache,
-            use_cache=cache is not None,
-            **self.with_media(media),
-        ).last_hidden_state
-        return found
+        given = {"input_ids": ids_BS, "attention_mask": mask, "past_key_values": cache, "use_cache": cache is not None}
+        given |= {"position_ids": positions if self.has_axes else positions[0], **self.with_media(media)}
+        base = self.base
+        if base is not self.model:
+            found: torch.Tensor = base(**given).last_hidden_state
+            return found
+        seen: list[torch.Tensor] = []
+        hook = decoder_of(base).register_forward_hook(lambda module, args, output: seen.append(output.last_hidden_state))
+        try:
+            base(**given, logits_to_keep=1)
+        finally:
+            hook.remove()
+        return seen[-1]
 
     @property
     def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -346,6 +350,14 @@ class OpenVLAFamily(Family):
         config = self.model.config
         own = {"bins": config.n_action_bins, "binning": "openvla", "decoding": "one-by-one"}
         return own | {"size": config.image_sizes[0], "lower_case": True}
+
+
+def decoder_of(model: Any) -> Any:
+    """The language model that has the layers."""
+    decoder = model.get_decoder()
+    while not hasattr(decoder, "layers"):
+        decoder = decoder.base_model if decoder.base_model is not decoder else decoder.model
+    return decoder
 
 
 FAMILIES: dict[str, type[Family]] = {

@@ -142,24 +142,30 @@ def _by_slices(images: Any, low: int, high: int) -> dict[str, Any]:
 
 
 def _by_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
-    """InternVL, Aya Vision, Command A Vision, Ovis2: a picture is cut into tiles of one size."""
-    size = _size(images)
+    """InternVL, Aya Vision, Command A Vision, Ovis2, Llama 4: a picture is cut into tiles of one size."""
+    return _tiles(images, "max_patches", _size(images), low, high)
+
+
+def _by_numbered_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
+    """Perception LM. Of the numbers that it is told, transformers 5.19 heeds one tile alone."""
+    side = int(images.tile_size)
+    limit = _tiles(images, "max_num_tiles", {"height": side, "width": side}, low, high)
+    return {"max_num_tiles": 1} if limit.get("max_num_tiles", images.max_num_tiles) < images.max_num_tiles else limit
+
+
+def _by_dynamic_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
+    """Phi-4-multimodal."""
+    return _tiles(images, "dynamic_hd", _size(images), low, high)
+
+
+def _tiles(images: Any, name: str, size: dict[str, int], low: int, high: int) -> dict[str, Any]:
+    """Tiles of one size, up to a number that the processor has by this name."""
     tile = size["height"] * size["width"]
     shape = f"its pictures are cut into tiles of {size['width']} x {size['height']}"
     if high and high < tile:
         raise _too_small(shape, tile)
     _not_enlarged(low, tile, shape)
-    return {"max_patches": min(high // tile, int(images.max_patches))} if high else {}
-
-
-def _by_numbered_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
-    """Perception LM: tiles of one size, up to a number."""
-    side = int(images.tile_size)
-    shape = f"its pictures are cut into tiles of {side} x {side}"
-    _not_enlarged(low, side * side, shape)
-    if high and high < side * side:
-        raise _too_small(shape, side * side)
-    return {"max_num_tiles": min(high // side**2, int(images.max_num_tiles))} if high else {}
+    return {name: min(high // tile, int(getattr(images, name)))} if high else {}
 
 
 def _by_edge_of_tiles(images: Any, low: int, high: int) -> dict[str, Any]:
@@ -221,6 +227,8 @@ _WAYS: tuple[tuple[tuple[str, ...], Callable[[Any, int, int], dict[str, Any]]], 
     (("max_image_size",), _by_edge_of_tiles),
     (("image_grid_pinpoints",), _by_config),
     (("crop_to_patches", "max_patches"), _by_tiles),
+    (("resize_to_max_canvas", "max_patches"), _by_tiles),
+    (("dynamic_hd", "patch_size"), _by_dynamic_tiles),
     (("patch_size",), _by_edge),
     (("size",), _of_one_size),
 )

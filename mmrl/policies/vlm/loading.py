@@ -15,7 +15,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import suitability, tiny, weights
-from mmrl.policies.vlm.suitability import MODEL_CURE
+from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
 
 
 def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
@@ -105,6 +105,8 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
         processor = AutoProcessor.from_pretrained(name, trust_remote_code=trusted)
     except Exception as error:
         raise _unloadable(name, error, kind) from error
+    if not getattr(processor, "chat_template", None) and hasattr(processor, "tokenizer"):  # Phi-4's processor drops it
+        processor.chat_template = processor.tokenizer.chat_template
     suitability.refuse_processor(name, config, processor)
     if files or adapters:
         try:
@@ -120,13 +122,17 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
 
 
 def auto_class(name: str, trusted: bool) -> Any:
-    """The class of transformers that loads the model. Code that comes with a checkpoint often registers its model for
+    """The class of transformers that loads the model: that of its own, where it isn't one of the automatic ones. Code that comes with a checkpoint often registers its model for
     `AutoModelForCausalLM` alone."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-    own = PreTrainedConfig.get_config_dict(name)[0].get("auto_map", {}) if trusted else {}
-    only_causal = AutoModelForCausalLM.__name__ in own and AutoModelForImageTextToText.__name__ not in own
-    return AutoModelForCausalLM if only_causal else AutoModelForImageTextToText
+    settings = PreTrainedConfig.get_config_dict(name)[0]
+    own = settings.get("auto_map", {}) if trusted else {}
+    if AutoModelForCausalLM.__name__ in own and AutoModelForImageTextToText.__name__ not in own:
+        return AutoModelForCausalLM
+    named = None if own or settings.get("model_type") in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else named_class(settings)
+    return named or AutoModelForImageTextToText
 
 
 def without_weights(name: str, trusted: bool) -> Any:
@@ -134,8 +140,11 @@ def without_weights(name: str, trusted: bool) -> Any:
     from transformers import AutoConfig
 
     settings = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    kind = auto_class(name, trusted)
     with torch.device("meta"):
-        return auto_class(name, trusted).from_config(settings, trust_remote_code=trusted)
+        if hasattr(kind, "from_config"):
+            return kind.from_config(settings, trust_remote_code=trusted)
+        return kind._from_config(settings)
 
 
 def _load_weights(config: PolicyConfig, name: str) -> Any:

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from mmrl.api.errors import shorten
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head
-from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.families import Family, decoder_of
 from mmrl.policies.vlm.logits import HEADS, possible_heads
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
@@ -147,7 +147,7 @@ def _separate(family: Family, trial: _Trial, nudged: bool = False) -> tuple[torc
         )
         logits = output.logits[:, P - 1 : -1]
         (gradient,) = torch.autograd.grad((_logprobs(logits, trial.ids_GC) * _weights(trial.ids_GC)).sum(), seen)
-    return logits.detach(), torch.cat([gradient[:, :P].sum(0), gradient[:, P:].flatten(0, 1)])
+    return logits.detach(), torch.cat([gradient[..., :P, :].sum(-3), gradient[..., P:, :].flatten(-3, -2)], -2)
 
 
 def _packed(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,7 +156,7 @@ def _packed(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
         hidden, before_GC = _packed_hidden(family, trial)
         logprobs = _logprobs(family.head(hidden[before_GC]), trial.ids_GC)
         (gradient,) = torch.autograd.grad((logprobs * _weights(trial.ids_GC)).sum(), seen)
-    return logprobs.detach(), gradient[0]
+    return logprobs.detach(), gradient[..., 0, :, :]
 
 
 def _packed_hidden(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
@@ -237,19 +237,13 @@ def _looks_ahead(family: Family, trial: _Trial) -> bool:
     with _first_layer(family.model) as seen:
         hidden, _ = _packed_hidden(family, trial)
         (gradient,) = torch.autograd.grad(hidden[first].sum(), seen)
-    return bool(gradient[0, first + 1 :].any())
-
-
-def decoder_of(model: Any) -> Any:
-    """The language model that has the layers."""
-    decoder = model.get_decoder()
-    return decoder if hasattr(decoder, "layers") else decoder.base_model
+    return bool(gradient[..., first + 1 :, :].any())
 
 
 @contextlib.contextmanager
 def _first_layer(model: Any, nudged: bool = False) -> Iterator[list[torch.Tensor]]:
-    """The hidden states that enter the decoder's first layer in the pass inside, as a leaf whose gradient can be asked for.
-    nudged: each of them is changed by as much as one rounding."""
+    """The hidden states that enter the decoder's first layer in the pass inside, as a leaf whose gradient can be asked for:
+    [B, S, H], or several such (Gemma 3n). nudged: each of them is changed by as much as one rounding."""
     seen: list[torch.Tensor] = []
 
     def leaf(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

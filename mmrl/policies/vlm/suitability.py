@@ -112,7 +112,7 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
                 key="policy.model",
             )
         raise refusal(name, f"transformers {__version__} knows no {kind} model: install one that does, or choose another model")
-    if kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+    if kind in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or named_class(settings):
         return
     if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise refusal(name, f"it is a {kind} model, which reads text alone: choose a vision-language model")
@@ -122,6 +122,22 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
     if any(kind in names for names in sees):
         raise refusal(name, f"it is a {kind} model, which writes no text: choose a vision-language model")
     raise refusal(name, f"transformers has no {kind} model that takes pictures and text and writes text: choose another model")
+
+
+def named_class(settings: Mapping[str, Any]) -> Any:
+    """The class of transformers that a config.json's `architectures` name, if it takes pictures and writes text; None otherwise.
+    Not all that do are among the classes of `AutoModelForImageTextToText`, such as those that also listen."""
+    import transformers
+
+    named = settings.get("architectures")
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        return None
+    kind = getattr(transformers, named[0], None)
+    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel) or not kind.can_generate():
+        return None
+    config = kind.config_class
+    own = config is not None and config.model_type == settings.get("model_type")
+    return kind if own and "vision_config" in config.sub_configs else None
 
 
 def _nameless(settings: Mapping[str, Any]) -> str:

@@ -182,7 +182,8 @@ def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, to
 def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
     device = policy.device
     B, S = len(rows), max(r.length for r in rows)
-    ids = np.zeros((B, S), np.int64)
+    # padding is no pad token, whose embedding may be zero: a norm by the root of squares (Gemma 3n's) has no gradient there
+    ids = np.full((B, S), policy.end_id, np.int64)
     segment = np.full((B, S), -1, np.int64)
     axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
     positions = np.zeros((axes, B, S), np.int64)

@@ -18,19 +18,13 @@ Size = tuple[int, int]
 def written(
     numbers: Sequence[float], coordinate_format: CoordinateFormat, image_size: Size, model_size: Size
 ) -> tuple[float, ...]:
-    """Pixels of the original, x, y pairs, as an answer writes them in `coordinate_format`: whole numbers, or three decimals
-    of the unit square.
-
-    Pixels of the original stay as they are. A box that rounding would leave without an area keeps more decimals.
+    """Pixels of the original, x, y pairs, as an answer writes them, see `CoordinateFormat.rounded`. Pixels of the original stay
+    as they are. A box keeps an area.
     """
     if coordinate_format is CoordinateFormat.PIXELS:
         return tuple(numbers)
     exact = convert_coordinates(numbers, CoordinateFormat.PIXELS, coordinate_format, image_size, model_size)
-    for digits in range(3 if coordinate_format is CoordinateFormat.UNIT else 0, 9):
-        rounded = tuple(round(v, digits) for v in exact)
-        if len(rounded) != 4 or is_box(rounded):
-            break
-    return tuple(int(v) if v == int(v) and coordinate_format is not CoordinateFormat.UNIT else v for v in rounded)
+    return coordinate_format.rounded(exact, lambda numbers: len(numbers) != 4 or is_box(numbers))
 
 
 def format_of(case: Case) -> CoordinateFormat:
@@ -48,7 +42,7 @@ def truth_as_written(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
 
 
 def in_pixels(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
-    """A completion's numbers, x, y pairs, in pixels of the original.
+    """A completion's numbers, pairs as its format orders them, in pixels of the original.
 
     If the case has no picture, they are pixels of `meta["input_wh"]` and scaled to `meta["image_wh"]`, as in tables of published
     rewards; without these they are not converted.

@@ -293,7 +293,9 @@ class DetectData(Labelled):
     def _text(self, asked: str | None, wanted: Sequence[str], size: tuple[int, int]) -> str:
         listed = ", ".join(wanted)
         if self.style == "vlm-r1":
-            return asking.VLM_R1_OD.format(asked or asking.VLM_R1_BOXES.format(json.dumps(list(wanted), ensure_ascii=False)))
+            corners = ", ".join(self.answer_format.swapped(("x1", "y1", "x2", "y2")))
+            named = json.dumps(list(wanted), ensure_ascii=False)
+            return asking.VLM_R1_OD.format(asked or asking.VLM_R1_BOXES.format(named, corners))
         if self.style == "vision-r1":
             return asked or asking.VISION_R1_BOXES.format(listed)
         return self.asked(asked or f"Find every object of these kinds: {listed}.", "boxes", size)

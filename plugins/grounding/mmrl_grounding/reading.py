@@ -2,7 +2,8 @@
 
 Two forms are accepted, whichever a task requests: JSON (`{"bbox_2d": [12, 34, 56, 78], "label": "red circle"}`, lists of such,
 with `bbox`, `box` or `box_2d` for `bbox_2d`, or bare lists of four numbers), and bare numbers (`12 34 56 78`, one box a line or
-between semicolons, a label before the numbers). Unreadable text is no answer. A box that has no area, is reversed or has huge
+between semicolons, a label before the numbers; location tokens may have it behind them). Numbers are in the order of the answer's
+coordinate format, and y_first says that this is y before x. Unreadable text is no answer. A box that has no area, is reversed or has huge
 numbers counts as listed and overlaps nothing.
 """
 
@@ -12,7 +13,9 @@ import re
 from typing import Any, NamedTuple
 
 from mmrl import Case
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.verifiers.parse import MAX_LENGTH, only_answer, only_json, parse_number, parse_numbers
+from mmrl_grounding.coordinates import format_of
 from mmrl_grounding.geometry import is_box
 
 MOST = 500
@@ -29,6 +32,8 @@ PROSE = 1_000
 _TAG = re.compile("</?(?:think|answer)>")
 _ODD = re.compile(r"nan|inf|null|none|\d[eE]", re.IGNORECASE)
 """Words in the place of a number, which would be skipped otherwise; and numbers with exponents."""
+_LABELLED = re.compile(r'(?<!")((?:<loc[0-9]{4}>){4})[ \t]*([^<>;\n"]*)')
+"""A box of location tokens with a label behind it."""
 _SEPARATORS = str.maketrans("[](){},:=", " " * 9)
 _DIGITS = re.compile(r"[0-9]+(?:[.][0-9]*)?")
 _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
@@ -45,13 +50,18 @@ class Listed(NamedTuple):
 
 def said(case: Case) -> tuple[str | None, str]:
     """(the answer's text, ""), or (None, why there is none). If the task requests tags (`meta["style"]`) or the completion has
-    some, it is the text of the one answer tag, else the whole completion."""
+    some, it is the text of the one answer tag, else the whole completion. Location tokens become numbers."""
+    text: str | None = case.completion
+    why = ""
     if case.meta.get("style") == "tags" or len(case.completion) > MAX_LENGTH or _TAG.search(case.completion):
-        return only_answer(case.completion)
-    return case.completion, ""
+        text, why = only_answer(case.completion)
+    written = format_of(case)
+    if text is not None and written is CoordinateFormat.LOCATION_TOKENS:
+        text = written.without_tokens(_LABELLED.sub(r"\2 \1", text))
+    return text, why
 
 
-def boxes(text: str) -> list[Listed] | None:
+def boxes(text: str, y_first: bool = False) -> list[Listed] | None:
     """The boxes that a text lists, in order; None if it is not such a list, or has more than `MOST`."""
     plain = text.strip()
     if plain.rstrip(".").lower() in NOTHING:
@@ -59,13 +69,13 @@ def boxes(text: str) -> list[Listed] | None:
     found = None if plain[:1] in BRACKETS else _from_lines(plain)
     if found is None:
         value = only_json(plain, spare=3)
-        found = None if value is None else _from_json(value)
+        found = None if value is None else _from_json(value, y_first)
     return found if found is not None and len(found) <= MOST else None
 
 
-def box(text: str) -> tuple[float, ...] | None:
+def box(text: str, y_first: bool = False) -> tuple[float, ...] | None:
     """The one box of a text; None when it has none, one that is reversed or empty, or several."""
-    found = boxes(text)
+    found = boxes(text, y_first)
     if found is None and len(text) < PROSE and sum(map(text.count, "[{(")) <= 2 and not _ODD.search(text):
         if len(_DIGITS.findall(text)) > 5:  # also such as no number is read from, 12px
             return None
@@ -74,7 +84,7 @@ def box(text: str) -> tuple[float, ...] | None:
     return found[0].box if found is not None and len(found) == 1 else None
 
 
-def point(text: str) -> tuple[float, float] | None:
+def point(text: str, y_first: bool = False) -> tuple[float, float] | None:
     """The one point of a text: two numbers, `[x, y]`, `{"point_2d": [x, y]}` or `{"x": x, "y": y}`."""
     value: Any = None
     if text.strip()[:1] in BRACKETS:
@@ -86,7 +96,7 @@ def point(text: str) -> tuple[float, float] | None:
         value = value[0]
     if isinstance(value, dict):
         keyed = next((value[k] for k in _POINT_KEYS if k in value), None)
-        value = [value["x"], value["y"]] if "x" in value and "y" in value else keyed
+        value = [value[axis] for axis in ("yx" if y_first else "xy")] if "x" in value and "y" in value else keyed
     if not isinstance(value, list) or len(value) != 2 or not all(map(_plain, value)) or max(map(abs, value)) > 1e7:
         return None
     return float(value[0]), float(value[1])
@@ -126,25 +136,25 @@ def _is_label(words: list[str]) -> bool:
     return len(odd) < 2 and all(any(map(str.isalpha, word)) and not _SIGNED.fullmatch(word) for word in odd)
 
 
-def _from_json(value: Any) -> list[Listed] | None:
+def _from_json(value: Any, y_first: bool) -> list[Listed] | None:
     if isinstance(value, dict):
         inner = next((value[k] for k in _LIST_KEYS if isinstance(value.get(k), list)), None)
         if inner is None:
-            return [_item(value)] if any(k in value for k in (*_BOX_KEYS, "x1")) else None
+            return [_item(value, y_first)] if any(k in value for k in (*_BOX_KEYS, "x1")) else None
         value = inner
     if len(value) == 4 and all(map(_plain, value)):
         return [_listed(value, "")]
     if len(value) > MOST or not all(isinstance(item, list | dict) for item in value):
         return None
-    return [_item(item) for item in value]
+    return [_item(item, y_first) for item in value]
 
 
-def _item(item: Any) -> Listed:
+def _item(item: Any, y_first: bool) -> Listed:
     if isinstance(item, list):
         return _listed(item, "")
     corners = next((item[k] for k in _BOX_KEYS if k in item), None)
     if corners is None and "x1" in item:
-        corners = [item.get(k) for k in ("x1", "y1", "x2", "y2")]
+        corners = [item.get(k) for k in (("y1", "x1", "y2", "x2") if y_first else ("x1", "y1", "x2", "y2"))]
     return _listed(corners, next((item[k] for k in _LABEL_KEYS if k in item), ""))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmrl import Case, Overlay
 from mmrl.api.tasks.overlays import box_overlay, point_overlay
 from mmrl_grounding import geometry, reading, verifiers
-from mmrl_grounding.coordinates import in_pixels, truth_as_written
+from mmrl_grounding.coordinates import format_of, in_pixels, truth_as_written
 
 
 def true_overlays(case: Case) -> list[Overlay]:
@@ -44,7 +44,7 @@ def _boxes(case: Case) -> list[Overlay]:
 
 def _point(case: Case) -> list[Overlay]:
     text, _ = reading.said(case)
-    at = None if text is None else reading.point(text)
+    at = None if text is None else reading.point(text, format_of(case).y_first)
     if at is None:
         return []
     hit = verifiers.point(case).value == 1.0

@@ -26,7 +26,7 @@ class Grounded(Task):
     style: str = "short"
     """The requested form of the answer: short, bare numbers; json, JSON and nothing else; tags, a thought and JSON in tags."""
     frame: str | None = None
-    """Coordinate format of the answer: pixels, model-pixels, thousandths or unit; by default the policy's."""
+    """Coordinate format of the answer, one of `mmrl.CoordinateFormat`; by default the policy's."""
 
     styles: ClassVar[tuple[str, ...]] = asking.STYLES
 
@@ -57,7 +57,7 @@ class Grounded(Task):
         return self.as_written(((x1 + x2) // 2, (y1 + y2) // 2), size)
 
     def gold(self, prompt: Prompt) -> str:
-        said = asking.answer(self.style, prompt.meta["asks"], self.truth_as_written(prompt))
+        said = asking.answer(self.style, prompt.meta["asks"], self.truth_as_written(prompt), self.answer_format)
         return said if self.style != "tags" else asking.thought(prompt.meta["thought"], said)
 
     def overlays(self, prompt: Prompt, completion: str) -> list[Overlay]:

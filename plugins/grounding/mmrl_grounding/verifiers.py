@@ -62,7 +62,7 @@ def point(case: Case, graded: bool = False) -> Score:
     Known exploits: none of the point alone; graded, the middle of the picture earns something wherever objects are large.
     """
     text, why = reading.said(case)
-    at = None if text is None else reading.point(text)
+    at = None if text is None else reading.point(text, format_of(case).y_first)
     if at is None:
         return Score(0.0, detail=why or "no point, or more than one")
     boxes = _true_boxes(case)
@@ -172,6 +172,8 @@ def form(case: Case) -> Score:
     bare = _whole_json(text) if style != "short" else text if text.strip()[:1] not in ("[", "{", "`") else None
     if bare is None:
         return Score(0.0, detail="more than JSON" if style != "short" else "more than numbers")
+    if asks != "count" and format_of(case) is CoordinateFormat.LOCATION_TOKENS and "<loc" not in case.completion:
+        return Score(0.0, detail="no location tokens")
     return Score(float(_holds(bare, asks, case.answer)), detail=f"asked for: {asks}")
 
 
@@ -202,14 +204,14 @@ def _whole_json(text: str) -> str | None:
 
 def one_box(case: Case) -> tuple[tuple[float, ...] | None, str]:
     text, why = reading.said(case)
-    box = None if text is None else reading.box(text)
+    box = None if text is None else reading.box(text, format_of(case).y_first)
     return box, why or ("" if box else "not one box with an area")
 
 
 def listed(case: Case) -> tuple[list[Listed] | None, str]:
     """The boxes of the answer; if the truth has only one label, boxes without a label get it."""
     text, why = reading.said(case)
-    found = None if text is None else reading.boxes(text)
+    found = None if text is None else reading.boxes(text, format_of(case).y_first)
     if found is None:
         return None, why or f"no list of at most {reading.MOST} boxes"
     labels = {label for _, label in truth_of(case)}
@@ -229,11 +231,11 @@ def _leaves(box: tuple[float, ...], case: Case) -> bool:
     without the picture's size."""
     if not case.image_sizes:
         return False
-    width, height = case.image_sizes[0]
-    right, bottom = truth_as_written((0, 0, width, height), case)[2:]
-    step = 0.001 if format_of(case) is CoordinateFormat.UNIT else 1
-    x, y = max(step, right / width), max(step, bottom / height)
-    return box[0] < -x or box[1] < -y or box[2] > right + x or box[3] > bottom + y
+    written = format_of(case)
+    sides, ends = written.swapped(case.image_sizes[0]), truth_as_written((0, 0, *case.image_sizes[0]), case)[2:]
+    step = 0.001 if written is CoordinateFormat.UNIT else 1
+    over = [max(step, end / side) for end, side in zip(ends, sides, strict=True)]
+    return box[0] < -over[0] or box[1] < -over[1] or box[2] > ends[0] + over[0] or box[3] > ends[1] + over[1]
 
 
 def _true_boxes(case: Case) -> list[Any]:

@@ -83,7 +83,7 @@ def test_prompts_word_for_word():
 
 @pytest.mark.parametrize("task", ALL, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("style", ["short", "json", "tags"])
-@pytest.mark.parametrize("frame", [None, "pixels", "model-pixels", "thousandths", "unit"])
+@pytest.mark.parametrize("frame", [None, *CoordinateFormat])
 def test_gold_earns_the_most_in_every_style_and_frame(task, style, frame):
     made = task(style=style, frame=frame, objects=4)
     made.image_processing = ImageProcessing(CoordinateFormat.MODEL_PIXELS, lambda size: (size[0] * 3 // 4, size[1] * 2))

@@ -131,6 +131,7 @@ def test_a_box_that_leaves_the_picture_is_no_near_miss():
         (CoordinateFormat.MODEL_PIXELS, "1 1 401 201", "1 1 402 200"),
         (CoordinateFormat.THOUSANDTHS, "1 1 1001 1001", "1 1 1002 1000"),
         (CoordinateFormat.UNIT, "0 0 1.001 1", "0 0 1.01 1"),
+        (CoordinateFormat.THOUSANDTHS_YX, "1 1 1001 1001", "1 1 1002 1000"),
         (CoordinateFormat.PIXELS, "1 1 4001 2001", "1 1 4002 2000"),
     ):
         for text, beyond in ((inside, False), (outside, True)):
@@ -442,3 +443,46 @@ def test_what_is_written_is_read(box):
 
 def test_labels_are_compared_without_regard_to_case_and_joints():
     assert reading.fold(" Red_Oval ") == reading.fold("red-oval") == "red oval" and reading.fold(None) == reading.fold(3) == ""
+
+
+# -- y before x -------------------------------------------------------------------------------------------------------------
+
+
+WIDE = {"image_sizes": ((1000, 200),), "model_sizes": ((1000, 200),)}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "100 500 300 700",
+        '{"box_2d": [100, 500, 300, 700], "label": "cat"}',
+        '```json\n[{"box_2d": [100, 500, 300, 700], "label": "cat"}]\n```',
+        '{"x1": 500, "y1": 100, "x2": 700, "y2": 300}',
+    ],
+)
+def test_gemma_4_writes_y_before_x(said):
+    about = {"answer": [500, 20, 700, 60], "coordinate_format": CoordinateFormat.THOUSANDTHS_YX, **WIDE}
+    assert verifiers.iou(Case(completion=said, **about)).value == 1
+    assert verifiers.iou(Case(completion="500 100 700 300", **about)).value == 0
+    for point, inside in (("200 600", 1), ("600 200", 0), ('{"x": 600, "y": 200}', 1), ('{"point": [200, 600]}', 1)):
+        assert verifiers.point(Case(completion=point, **about)).value == inside
+
+
+def test_paligemma_writes_location_tokens_and_labels_behind_them():
+    cat, dog = {"bbox_2d": [500, 20, 700, 60], "label": "cat"}, {"bbox_2d": [0, 0, 100, 200], "label": "black dog"}
+    about = {"answer": [cat, dog], "coordinate_format": CoordinateFormat.LOCATION_TOKENS, **WIDE}
+    boxes = "<loc0102><loc0512><loc0307><loc0716>", "<loc0000><loc0000><loc1023><loc0102>"
+    for said in (
+        f"{boxes[0]} cat ; {boxes[1]} black dog",
+        f"{boxes[0]} cat;{boxes[1]} black dog",
+        f"cat {boxes[0]}\nblack dog {boxes[1]}",
+        json.dumps([{"box_2d": boxes[0], "label": "cat"}, {"box_2d": boxes[1], "label": "black dog"}]),
+    ):
+        assert verifiers.hungarian(Case(completion=said, **about)).value == 1, said
+    swapped = f"{boxes[0]} black dog ; {boxes[1]} cat"
+    assert verifiers.hungarian(Case(completion=swapped, **about)).value == 0
+    meta = {"style": "short", "asks": "boxes"}
+    assert verifiers.form(Case(completion=f"{boxes[0]} cat ; {boxes[1]} black dog", meta=meta, **about)).value == 1
+    numbers = "cat 102 512 307 716\nblack dog 0 0 1023 102"
+    assert verifiers.form(Case(completion=numbers, meta=meta, **about)).value == 0
+    assert verifiers.hungarian(Case(completion="<loc0102><loc0512><loc0307> cat", **about)).value == 0

@@ -76,6 +76,8 @@ class Acts(Data):
             said = write(at, "brief" if self.style == "brief" else "json", numbers, within=box)
             return asking.thought("I look at what is to be done.", said) if self.style == "tags" else said
         place = numbers.written(at.at, box) if at.at else None
+        if place and self.style == "uishift":  # by the names of the axes
+            place = numbers.order.swapped(place)
         return published.gold_action(self.style, prompt.answer, place, "I look at what is to be done.")
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:

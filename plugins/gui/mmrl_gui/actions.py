@@ -60,6 +60,7 @@ _SPOKEN = ("type", "key", "open", "answer")
 """Verbs of the brief style whose argument is all the text after them."""
 _VERB = re.compile(r"[A-Za-z][A-Za-z_-]{0,30}")
 _POINTED = ("click", "double-click", "long-press", "drag")
+PLACED = ("x", "y", "to_x", "to_y")
 AS_IT_STANDS = Numbers()
 
 
@@ -73,7 +74,7 @@ def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element]
     numbers: format of its positions. elements: those that `click [3]` and `"element": 3` refer to, from 1. tags: require an
     answer tag. Raises NoAction.
     """
-    answer, why = said(text, tags)
+    answer, why = said(numbers.order.without_tokens(text), tags)
     if answer is None:
         raise NoAction(why)
     plain = answer.strip()
@@ -183,17 +184,17 @@ def _place(fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Eleme
         if isinstance(number := fields.get(key), int) and not isinstance(number, bool):
             return _middle(number, elements)
     if is_number(fields.get("x1")) and is_number(fields.get("y1")) and "x" not in fields:
-        return _pixels([fields["x1"], fields["y1"]], numbers)
+        return _pixels(numbers.order.swapped([fields["x1"], fields["y1"]]), numbers)
     own = {key: fields[key] for key in ("x", "y", *POINT_KEYS, *BOX_KEYS) if key in fields}
-    point = point_in(own) if own else None
+    point = point_in(own, numbers.order.y_first) if own else None
     return None if point is None else _pixels(point, numbers)
 
 
 def _end(fields: Mapping[str, Any], numbers: Numbers) -> Point | None:
     for x, y in (("to_x", "to_y"), ("x2", "y2"), ("end_x", "end_y")):
         if is_number(fields.get(x)) and is_number(fields.get(y)):
-            return _pixels([fields[x], fields[y]], numbers)
-    point = next((point_in(fields[key]) for key in _TO_KEYS if key in fields), None)
+            return _pixels(numbers.order.swapped([fields[x], fields[y]]), numbers)
+    point = next((point_in(fields[key], numbers.order.y_first) for key in _TO_KEYS if key in fields), None)
     return None if point is None else _pixels(point, numbers)
 
 
@@ -244,9 +245,9 @@ def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) 
     if len(places) == 1 and elements and places[0] == int(places[0]) and kind in _POINTED:
         fields["element"] = int(places[0])
     elif len(places) == 4 and kind == "drag":
-        fields |= {"x": places[0], "y": places[1], "to": places[2:]}
+        fields |= {"at": places[:2], "to": places[2:]}
     elif len(places) == 2 and kind in (*_POINTED, "scroll"):
-        fields |= {"x": places[0], "y": places[1]}
+        fields["at"] = places
     elif places:
         raise NoAction(f"there are {len(places)} numbers in {line[:60]!r}")
     return _made(name, fields, numbers, elements)
@@ -280,24 +281,31 @@ def write(
     """
     said: dict[str, Any] = {"action": action.kind}
     if action.at is not None:
-        x, y = numbers.written(action.at, within)
-        said |= {"element": element} if element else {"x": x, "y": y}
+        at = numbers.written(action.at, within)
+        said |= {"element": element} if element else _axes(("x", "y"), at, numbers)
     if action.to is not None:
-        x, y = numbers.written(action.to)
-        said |= {"to_x": x, "to_y": y}
+        said |= _axes(("to_x", "to_y"), numbers.written(action.to), numbers)
     if action.direction:
         said["direction"] = action.direction
     if action.text or action.kind == "type":
         said["text"] = action.text
     if style != "brief":
-        return json.dumps(said, ensure_ascii=False)
+        single = {key: numbers.order.json_value([said[key]]) for key in PLACED if key in said}
+        tokens = {key: value for key, value in single.items() if isinstance(value, str)}
+        return json.dumps(said | tokens, ensure_ascii=False)
     parts: list[str] = [action.kind, action.direction or ""]
     parts += [f"[{element}]"] if element and action.at is not None else []
-    parts += [f"{said[key]:.12g}" for key in ("x", "y", "to_x", "to_y") if key in said and action.kind != "type"]
+    places = [said[key] for key in numbers.order.swapped(PLACED) if key in said and action.kind != "type"]
+    parts.append(numbers.order.text(places, "{:.12g}".format))
     if "text" in said:
         odd = action.text != action.text.strip() or action.text[:1] == '"' or not action.text.isprintable()
         parts.append(json.dumps(action.text, ensure_ascii=False) if odd else action.text)
     return " ".join(part for part in parts if part)
+
+
+def _axes(names: Sequence[str], written: Sequence[float], numbers: Numbers) -> dict[str, float]:
+    """Written numbers by the names of their axes, x and y."""
+    return dict(zip(names, numbers.order.swapped(written), strict=True))
 
 
 def listed(elements: Sequence[Element]) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
+from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.simulators.gui import ACTION_KINDS
 from mmrl_gui.coordinates import Numbers
 
@@ -13,11 +14,11 @@ STYLES = ("short", "json", "tags", "brief")
 """short: bare numbers; json: JSON and nothing else; tags: a thought and JSON, each in its tag; brief: `click 12 40`."""
 _ENDS = (*".?!:", "\u3002", "\uff1f", "\uff01")
 _WHAT = {
-    ("short", "point"): "with a point on it: x y",
-    ("short", "box"): "with its box: x1 y1 x2 y2",
-    ("json", "point"): 'with a point on it as JSON, {"point_2d": [x, y]}',
-    ("json", "box"): 'with its box as JSON, {"bbox_2d": [x1, y1, x2, y2]}',
-    ("brief", "point"): "with a click on it: click x y",
+    ("short", "point"): "with a point on it: {names}",
+    ("short", "box"): "with its box: {names}",
+    ("json", "point"): 'with a point on it as JSON, {{"{key}": {names}}}',
+    ("json", "box"): 'with its box as JSON, {{"{key}": {names}}}',
+    ("brief", "point"): "with a click on it: click {names}",
 }
 _PLACED = ("click", "double-click", "long-press", "drag")
 Elements = bool | Literal["either"]
@@ -36,10 +37,10 @@ _JSON = {
     "answer": '{"action": "answer", "text": text}',
 }
 _BRIEF = {
-    "click": "click x y",
-    "double-click": "double-click x y",
-    "long-press": "long-press x y",
-    "drag": "drag x y to_x to_y",
+    "click": "click {at}",
+    "double-click": "double-click {at}",
+    "long-press": "long-press {at}",
+    "drag": "drag {at} {to}",
     "scroll": "scroll up, down, left or right",
     "type": "type TEXT",
     "key": "key KEY",
@@ -54,7 +55,10 @@ _BRIEF = {
 def language(style: str, kinds: Sequence[str] = ACTION_KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
     """The available actions and their format, for a prompt. kinds: of `mmrl.api.simulators.gui.ACTION_KINDS`, in order.
     elements: True if positions are numbers of listed elements, which excludes dragging; `either` if both are allowed."""
-    forms = dict(_BRIEF if style == "brief" else _JSON)
+    order = (numbers or Numbers()).order
+    at = order.names("point")
+    to = at.replace("x", "to_x").replace("y", "to_y")
+    forms = {kind: form.format(at=at, to=to) for kind, form in _BRIEF.items()} if style == "brief" else dict(_JSON)
     pressed = [kind for kind in ("click", "double-click", "long-press") if kind in kinds]
     if elements is True:
         kinds = [kind for kind in kinds if kind != "drag"]
@@ -76,22 +80,28 @@ def _by_number(kind: str, style: str, number: str) -> str:
     return f"{kind} [{number}]" if style == "brief" else f'{{"action": "{kind}", "element": {number}}}'
 
 
-def ask(text: str, style: str, asks: str, numbers: Numbers) -> str:
+def ask(text: str, style: str, asks: Literal["point", "box"], numbers: Numbers) -> str:
     """A question for a position with instructions for the answer. asks: point or box."""
     text = text.strip()
     text = text if text.endswith(_ENDS) else f"{text}."
+    form = _WHAT["json" if style == "tags" else style, asks]
+    what = form.format(key=_key(asks, numbers.order), names=numbers.order.names(asks, json=style in ("json", "tags")))
     if style == "tags":
-        what = _WHAT["json", asks].removeprefix("with ")
+        what = what.removeprefix("with ")
         return f"{text} Think in <think> </think> tags, then give {what}, in {numbers.says()}, in <answer> </answer> tags."
     only = ", and nothing else" if style == "json" else ""
-    return f"{text} Answer {_WHAT[style, asks]}, in {numbers.says()}{only}."
+    return f"{text} Answer {what}, in {numbers.says()}{only}."
 
 
-def answer(style: str, asks: str, values: Sequence[float]) -> str:
-    """The text of a position in a gold completion."""
+def answer(style: str, asks: str, values: Sequence[float], numbers: Numbers) -> str:
+    """The text of a position in a gold completion. values: as written in the format of `numbers`."""
     if style in ("short", "brief"):
-        return ("click " if style == "brief" else "") + " ".join(f"{v:.12g}" for v in values)
-    return json.dumps({"bbox_2d" if asks == "box" else "point_2d": list(values)})
+        return ("click " if style == "brief" else "") + numbers.order.text(values, "{:.12g}".format)
+    return json.dumps({_key(asks, numbers.order): numbers.order.json_value(values)})
+
+
+def _key(asks: str, order: CoordinateFormat) -> str:
+    return order.box_key if asks == "box" else order.point_key
 
 
 def thought(text: str, said: str) -> str:

@@ -19,12 +19,14 @@ _WHERE = {
     CoordinateFormat.MODEL_PIXELS: "pixels of the {0} x {1} screen",
     CoordinateFormat.THOUSANDTHS: "thousandths of the screen's width and height",
     CoordinateFormat.UNIT: "parts of the screen's width and height, from 0 to 1",
+    CoordinateFormat.THOUSANDTHS_YX: "thousandths of the screen's height and width",
+    CoordinateFormat.LOCATION_TOKENS: "location tokens, <loc0000> to <loc1023> of the screen's height and width",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """The format of x and y."""
+    """The format of positions. Written numbers are in its order, pixels are x, y."""
 
     coordinate_format: CoordinateFormat = CoordinateFormat.PIXELS
     """The coordinate format, without a grid."""
@@ -34,6 +36,16 @@ class Numbers:
     """(width, height) of the picture as the model sees it; by default the same."""
     grid: Size | None = None
     """(columns, rows): whole numbers from 0 name a cell and mean its middle. `coordinate_format` is not used then."""
+
+    @property
+    def order(self) -> CoordinateFormat:
+        """The format that orders and writes the numbers: that of pixels on a grid, or if they stay unchanged."""
+        return CoordinateFormat.PIXELS if self.grid or self.image is None else self.coordinate_format
+
+    @property
+    def is_coarse(self) -> bool:
+        """Written numbers have no decimals, so that none may lie in a small box: the one for its middle is right then."""
+        return bool(self.grid) or self.order is CoordinateFormat.LOCATION_TOKENS
 
     def pixels(self, point: Sequence[float]) -> Point:
         """A written point in pixels. A cell outside the grid is outside the picture."""
@@ -46,7 +58,7 @@ class Numbers:
         return x, y
 
     def pixels_of_box(self, box: Sequence[float]) -> Box:
-        """A written box, x1, y1, x2, y2, in pixels. On a grid it is written as its first and last cell, both inclusive."""
+        """A written box in pixels, x1, y1, x2, y2. On a grid it is written as its first and last cell, both inclusive."""
         if self.image is None:
             return (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
         if self.grid:
@@ -59,25 +71,18 @@ class Numbers:
         return x1, y1, x2, y2
 
     def written(self, point: Sequence[float], within: Box | None = None) -> Point:
-        """A point in pixels -> as written in an answer: whole numbers, or three decimals of the unit square.
-
-        within: the point must stay in this box; if rounding would move it outside, it keeps more decimals.
-        """
+        """A point in pixels -> as written in an answer, see `CoordinateFormat.rounded`. within: the point must stay in this box."""
         if self.image is None:
             return float(point[0]), float(point[1])
         if self.grid:
             return self._cell(point)
         exact = convert_coordinates(point, CoordinateFormat.PIXELS, self.coordinate_format, self.image, self.model or self.image)
-        unit = self.coordinate_format is CoordinateFormat.UNIT
-        for digits in range(3 if unit else 0, 9):
-            rounded = _rounded(exact, digits, whole=not unit)
-            if within is None or inside(self.pixels(rounded), within):
-                break
-        return rounded[0], rounded[1]
+        a, b = self.coordinate_format.rounded(exact, lambda place: within is None or inside(self.pixels(place), within))
+        return a, b
 
     def written_box(self, box: Sequence[float]) -> Box:
-        """A box in pixels -> as written in an answer. A box that rounding would leave without an area keeps more decimals; on a
-        grid it is the first and the last cell that it touches."""
+        """A box in pixels -> as written in an answer. It keeps an area; on a grid it is the first and the last cell that it
+        touches."""
         if self.image is None:
             x1, y1, x2, y2 = map(float, box)
             return x1, y1, x2, y2
@@ -86,19 +91,15 @@ class Numbers:
             x2, y2 = self._cell(box[2:], closed=True)
             return x1, y1, max(x1, x2), max(y1, y2)
         exact = convert_coordinates(box, CoordinateFormat.PIXELS, self.coordinate_format, self.image, self.model or self.image)
-        unit = self.coordinate_format is CoordinateFormat.UNIT
-        for digits in range(3 if unit else 0, 9):
-            rounded = _rounded(exact, digits, whole=not unit)
-            if is_box(rounded):
-                break
-        return rounded[0], rounded[1], rounded[2], rounded[3]
+        a, b, c, d = self.coordinate_format.rounded(exact, is_box)
+        return a, b, c, d
 
     def hits(self, point: Sequence[float], box: Sequence[float]) -> bool:
-        """Whether a written point lies in a box of pixels, its edges included. On a grid the cell with the middle of the box
-        always does, because no other is closer."""
-        if not self.grid or self.image is None:
+        """Whether a written point lies in a box of pixels, its edges included. Where numbers are coarse, the one that is written
+        for the middle of the box always does, because no other is closer."""
+        if not self.is_coarse or self.image is None:
             return inside(self.pixels(point), box)
-        return inside(self.pixels(point), box) or (int(point[0] // 1), int(point[1] // 1)) == self._cell(middle(box))
+        return inside(self.pixels(point), box) or (int(point[0] // 1), int(point[1] // 1)) == self.written(middle(box))
 
     def holds(self, place: Point) -> bool:
         """Whether a point in pixels is on the screen, its edges included; True if the screen's size is unknown."""
@@ -152,11 +153,6 @@ def numbers_of(case: Case, picture: int = 0) -> Numbers:
 
 def _size(value: Sequence[float] | None) -> Size | None:
     return (int(value[0]), int(value[1])) if value else None
-
-
-def _rounded(values: Sequence[float], digits: int, whole: bool) -> tuple[float, ...]:
-    rounded = tuple(round(float(v), digits) for v in values)
-    return tuple(int(v) if whole and v == int(v) else v for v in rounded)
 
 
 def _cell(value: float, length: float, cells: int, closed: bool) -> int:

@@ -75,7 +75,7 @@ class GroundingData(Data):
         if self.style not in asking.STYLES:
             return published.gold_place(self.style, box, numbers, THOUGHT)
         values = numbers.written_box(box) if self.form == "box" else numbers.written(middle(box), box)
-        said = asking.answer(self.style, self.form, values)
+        said = asking.answer(self.style, self.form, values, numbers)
         return asking.thought(THOUGHT, said) if self.style == "tags" else said
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:

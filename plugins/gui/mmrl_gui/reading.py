@@ -67,15 +67,16 @@ def quoted(text: str) -> Any:
     return found if isinstance(found, list | dict) else None
 
 
-def place(text: str) -> tuple[Point | None, Box | None]:
+def place(text: str, y_first: bool = False) -> tuple[Point | None, Box | None]:
     """(the one point that a text gives, None) or (None, its one box), as written; (None, None) without one, or with several.
+    y_first: numbers are written y before x, and so are those that a text gives as `x` and `y`.
 
     Bare numbers, `12 34` or `12 34 56 78`; lists of them; JSON objects with a key of `POINT_KEYS` or `BOX_KEYS`, or with `x` and
     `y`; each alone or in a list of one; and a click, `click 12 34`.
     """
     plain = text.strip()
     if any(sign in plain for sign in "[{`"):
-        return place_in(json_said(plain) or quoted(plain))
+        return place_in(json_said(plain) or quoted(plain), y_first)
     if len(plain) > 200:
         return None, None
     words = [
@@ -88,14 +89,14 @@ def place(text: str) -> tuple[Point | None, Box | None]:
     return place_in([float(word) for word in words])
 
 
-def place_in(value: Any) -> tuple[Point | None, Box | None]:
+def place_in(value: Any, y_first: bool = False) -> tuple[Point | None, Box | None]:
     """The same of a JSON value."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list | dict):
         value = value[0]
     if isinstance(value, dict):
         if isinstance(inner := value.get("arguments"), dict):
             value = inner
-        value = _keyed(value)
+        value = _keyed(value, y_first)
     if isinstance(value, str) and len(value) < 100:
         words = value.replace("point", " ").replace("box", " ").translate(_SEPARATORS).split()
         value = [float(word) for word in words] if all(map(_SIGNED.fullmatch, words)) else None
@@ -111,13 +112,13 @@ def place_in(value: Any) -> tuple[Point | None, Box | None]:
     return (None, (x1, y1, x2, y2)) if is_box(value) else (None, None)
 
 
-def point_in(value: Any) -> Point | None:
+def point_in(value: Any, y_first: bool = False) -> Point | None:
     """The point of a JSON value; the middle of a box."""
-    point, box = place_in(value)
+    point, box = place_in(value, y_first)
     return middle(box) if box else point
 
 
-def _keyed(value: dict[str, Any]) -> Any:
+def _keyed(value: dict[str, Any], y_first: bool) -> Any:
     if is_number(value.get("x")) and is_number(value.get("y")):
-        return [value["x"], value["y"]]
+        return [value[axis] for axis in ("yx" if y_first else "xy")]
     return next((value[key] for key in (*POINT_KEYS, *BOX_KEYS) if key in value), None)

@@ -25,7 +25,7 @@ class Screened(Task):
     style: str = "json"
     """The requested form of the answer, see `mmrl_gui.asking`."""
     frame: str | None = None
-    """Coordinate format of the answer: pixels, model-pixels, thousandths or unit; by default the policy's."""
+    """Coordinate format of the answer, one of `mmrl.CoordinateFormat`; by default the policy's."""
     grid: Sequence[int] | None = None
     """[columns, rows]: positions are cells of a grid, counted from 0, and mean their middle. For small models."""
 
@@ -95,14 +95,15 @@ def _said(completion: str, numbers: Numbers, asks: str, tags: bool) -> tuple[Act
             return read(completion, numbers, tags=tags), None, None
         except NoAction:
             return None, None, None
-    text, _ = reading.said(completion, tags)
-    point, box = reading.place(text) if text is not None else (None, None)
+    text, _ = reading.said(numbers.order.without_tokens(completion), tags)
+    y_first = numbers.order.y_first
+    point, box = reading.place(text, y_first) if text is not None else (None, None)
     if point is None and box is None and text is not None:
-        point = _first_point(text)
+        point = _first_point(text, y_first)
     return None, numbers.pixels(point) if point else None, numbers.pixels_of_box(box) if box else None
 
 
-def _first_point(text: str) -> Any:
+def _first_point(text: str, y_first: bool) -> Any:
     """The first of several points, or of a list in a published form after its thought."""
     found = reading.json_said(text.partition("</think>")[2] or text)
-    return reading.point_in(found[0]) if isinstance(found, list) and found else None
+    return reading.point_in(found[0], y_first) if isinstance(found, list) and found else None

@@ -108,7 +108,7 @@ class Grounding(DrawnPages):
     def gold(self, prompt: Prompt) -> str:
         numbers, box = self.numbers(self.screen), prompt.meta["boxes"][0]
         values = numbers.written_box(box) if self.form == "box" else numbers.written(middle(box), box)
-        said = asking.answer(self.style, self.form, values)
+        said = asking.answer(self.style, self.form, values, numbers)
         return asking.thought(f"I am to do this: {prompt.meta['instruction']}", said) if self.style == "tags" else said
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:

@@ -50,7 +50,7 @@ def _right(said: Any, true: Mapping[str, Any], numbers: Numbers) -> bool:
         return False
     kind = said["action_type"]
     if kind == "click":
-        x, y = numbers.pixels((float(said["x"]), float(said["y"])))
+        x, y = numbers.pixels(numbers.order.swapped((float(said["x"]), float(said["y"]))))
         if "bbox" not in true:
             return x == float(true["x"]) and y == float(true["y"])
         x1, y1, x2, y2 = map(float, true["bbox"])

@@ -88,14 +88,16 @@ def size_aware(case: Case) -> Score:
 
 def _where(case: Case, first: bool = False) -> tuple[tuple[Any, Any] | None, str]:
     """((point, None) or (None, box) as written, ""), or (None, why there is neither)."""
-    after = case.completion.partition("</think>")[2] if first and case.completion.startswith("<think>") else ""
-    text, why = reading.said(after or case.completion, _tags(case))
+    written = numbers_of(case).order
+    completion = written.without_tokens(case.completion)
+    after = completion.partition("</think>")[2] if first and completion.startswith("<think>") else ""
+    text, why = reading.said(after or completion, _tags(case))
     if text is None:
         return None, why
-    point, box = reading.place(text)
+    point, box = reading.place(text, written.y_first)
     listed = reading.json_said(text) if first else None
     if isinstance(listed, list) and listed:
-        point, box = reading.place_in(listed[0])
+        point, box = reading.place_in(listed[0], written.y_first)
     return ((point, box), "") if point or box else (None, "not one point or box")
 
 
@@ -213,7 +215,7 @@ def _there(found: Action, true: Action, box: Sequence[float] | None, numbers: Nu
     assert found.at and true.at
     screen = numbers.image or (1000, 1000)
     right = geometry.inside(found.at, box) if box else geometry.apart(found.at, true.at, screen) <= NEAR
-    if box and not right and numbers.grid:  # the cell with the middle of the box is the closest possible
+    if box and not right and numbers.is_coarse:  # what is written for the middle of the box is the closest possible
         cell = numbers.pixels(numbers.written(geometry.middle(box)))
         right = geometry.apart(found.at, cell, screen) < 1e-9
     if true.to is None or not right:
@@ -250,7 +252,7 @@ def form(case: Case) -> Score:
     Known exploits: the answer is not compared with the truth; combine it with a reward that does.
     """
     style, asks = case.meta.get("style", "json"), case.meta.get("asks", "action")
-    text, why = reading.said(case.completion, style == "tags")
+    text, why = reading.said(numbers_of(case).order.without_tokens(case.completion), style == "tags")
     if text is None:
         return Score(0.0, detail=why)
     if style == "tags" and not thinks_and_answers_once(case.completion):

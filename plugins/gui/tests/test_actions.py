@@ -195,7 +195,7 @@ def test_a_box_of_cells_is_the_cells_that_it_touches(corner, extent):
 def test_what_a_prompt_lists_can_be_read():
     """Each form that a prompt shows, with numbers and words in the place of its letters."""
     for kind in ACTION_KINDS:
-        said = _BRIEF[kind].replace("up, down, left or right", "up").replace("to_x to_y", "3 4").replace("x y", "1 2")
+        said = _BRIEF[kind].replace("up, down, left or right", "up").format(at="1 2", to="3 4")
         assert read(said).kind == kind
         shown = _JSON[kind].replace("up, down, left or right", '"up"')
         for word in ("text", "key", "app"):
@@ -205,6 +205,9 @@ def test_what_a_prompt_lists_can_be_read():
         "json", ["click"], elements=True
     )
     assert "cells of a grid of 4 x 3" in language("brief", ["click"], Numbers(image=(8, 6), grid=(4, 3)))
+    tokens = Numbers(image=(8, 6), coordinate_format=CoordinateFormat.LOCATION_TOKENS)
+    listed = language("brief", ["drag"], tokens)
+    assert "drag <y><x> <to_y><to_x>" in listed and "in location tokens, <loc0000> to <loc1023>" in listed
 
 
 def test_a_question_with_all_forms_in_it_is_no_action():

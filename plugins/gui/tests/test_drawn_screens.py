@@ -246,7 +246,7 @@ def case_of(task, prompt, gold):
 
 
 @pytest.mark.parametrize("form", ["point", "box"])
-@pytest.mark.parametrize("frame, grid", [(None, None), ("thousandths", None), ("unit", None), (None, [12, 16])])
+@pytest.mark.parametrize("frame, grid", [(None, None), *((frame, None) for frame in CoordinateFormat), (None, [12, 16])])
 def test_gold_of_grounding_earns_the_most(fake, form, frame, grid):
     if form == "box" and grid:
         with pytest.raises(UserError, match="grid can't describe boxes"):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mmrl import Case, Overlay, Prompt
+from mmrl.api.coordinates import CoordinateFormat, convert_coordinates
 from mmrl.api.media.clips import VideoFrames
 from mmrl.api.media.decoding import recent_frames
 from mmrl.api.media.filmstrip import SAID, TRUE, filmstrip
@@ -58,7 +59,6 @@ def shown(prompt: Prompt, completion: str) -> Image | None:
     at = [min(range(len(footage.times_s)), key=lambda i, t=t: abs(footage.times_s[i] - t)) for t in times]  # type: ignore[misc]
     height, width = footage.frames_THWC.shape[1:3]
     true = [tracks.written(box, Case(completion="", meta=prompt.meta)) for box in _corners(prompt.answer)]
-    scale = _scale(prompt.meta, width, height)
     frames = []
     for place, number in enumerate(at):
         picture = Image.fromarray(footage.frames_THWC[number]).resize((width * 4, height * 4) if width < 160 else (width, height))
@@ -66,8 +66,8 @@ def shown(prompt: Prompt, completion: str) -> Image | None:
         found = said[place].box if place < len(said) else None
         for box, colour, thick in ((true[place], TRUE, 3), (found, SAID, 1)):  # equal ones are both visible
             if box is not None:
-                x1, x2, y1, y2 = box[0] * scale[0], box[2] * scale[0], box[1] * scale[1], box[3] * scale[1]
-                draw.rectangle((x1 * by, y1 * by, x2 * by, y2 * by), outline=colour, width=thick * max(2, picture.width // 200))
+                corners = [v * by for v in _displayed(box, prompt.meta, (width, height))]
+                draw.rectangle(corners, outline=colour, width=thick * max(2, picture.width // 200))
         frames.append(picture)
     return filmstrip(_footage(frames, times, footage.duration_s), most=len(frames))
 
@@ -77,14 +77,11 @@ def _corners(answer: Sequence[Any]) -> list[tracks.Box]:
     return [(float(a), float(b), float(c), float(d)) for a, b, c, d in found]  # type: ignore[misc]
 
 
-def _scale(meta: Mapping[str, Any], width: int, height: int) -> tuple[float, float]:
-    """Displayed pixels per unit of an answer's numbers."""
-    frame = meta.get("answer_frame", "pixels")
-    if frame in ("unit", "thousandths"):
-        most = 1.0 if frame == "unit" else 1000.0
-        return width / most, height / most
-    size = meta.get("size", (width, height))
-    return width / size[0], height / size[1]
+def _displayed(box: tracks.Box, meta: Mapping[str, Any], size: tuple[int, int]) -> Sequence[float]:
+    """The corners of a box of an answer in pixels of frames of this size. Pixels of an answer are those of `meta["size"]`."""
+    frame = CoordinateFormat(meta.get("answer_frame", "pixels"))
+    unit: Sequence[float] = convert_coordinates(box, frame, CoordinateFormat.UNIT, meta.get("size", size))
+    return convert_coordinates(unit, CoordinateFormat.UNIT, CoordinateFormat.PIXELS, size)
 
 
 def _footage(frames: Sequence[Image], times: Sequence[float], duration_s: float) -> VideoFrames:

@@ -96,19 +96,15 @@ def truth(entries: Sequence[Any], case: Case) -> list[Placed]:
 
 
 def written(box: Box, case: Case) -> Box:
-    """Pixels of the clip -> as written in an answer to this case: whole numbers, or three decimals of the unit square; pixels of
-    the clip are unchanged. A box that rounding would leave without an area keeps more decimals."""
+    """Pixels of the clip -> as written in an answer to this case, see `CoordinateFormat.rounded`; pixels of the clip are
+    unchanged. A box keeps an area."""
     frame = CoordinateFormat(case.meta["answer_frame"]) if case.meta.get("answer_frame") else case.coordinate_format
     size = case.image_sizes[0] if case.image_sizes else tuple(case.meta.get("size", ()))
     if frame is CoordinateFormat.PIXELS or len(size) != 2:
         return box
     seen = case.model_sizes[0] if case.model_sizes else size
     exact = convert_coordinates(box, CoordinateFormat.PIXELS, frame, (size[0], size[1]), (seen[0], seen[1]))
-    for digits in range(3 if frame is CoordinateFormat.UNIT else 0, 9):
-        found = _box([round(v, digits) for v in exact])
-        if found is not None:
-            return found
-    return box
+    return _box(frame.rounded(exact, lambda numbers: _box(numbers) is not None)) or box
 
 
 def _next(time: float, times: Sequence[float]) -> int | None:

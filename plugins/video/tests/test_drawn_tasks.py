@@ -347,7 +347,7 @@ def test_measures_are_those_of_the_pixels():
     assert kinds == {"duration", "way"}
 
 
-@pytest.mark.parametrize("frame", [None, "pixels", "thousandths", "unit"])
+@pytest.mark.parametrize("frame", [None, "pixels", "thousandths", "thousandths-yx", "unit"])
 @pytest.mark.parametrize("policy_format", [CoordinateFormat.PIXELS, CoordinateFormat.THOUSANDTHS, CoordinateFormat.MODEL_PIXELS])
 def test_boxes_are_where_the_pixels_are(frame, policy_format):
     task = Tracking(frame=frame, boxes=6)

@@ -53,10 +53,15 @@ FAMILIES = {
     "minicpmv4_7": "minicpm",
     "kimi_k25": "experts",
     "ernie4_5_vl_moe": "experts",
+    "llama4": "experts",
+    "phi4_multimodal": "phi",
+    "internvl3_5": "tiles",
+    "gemma3n": "timm",
+    "perception_lm": "timm",
 }
 """`model_type` -> module of the builder; OpenVLA's is `mmrl.policies.openvla.tiny`."""
 LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2, "gemma4": 2, "lfm2_vl": 2} | dict.fromkeys(
-    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe"), 2
+    ("minicpmv4_6", "minicpmv4_7", "kimi_k25", "ernie4_5_vl_moe", "llama4", "gemma3n"), 2
 )
 """Families with layers of several types -> the least depth that has one of each."""
 
@@ -87,9 +92,11 @@ def build(
         torch.manual_seed(seed)
         model, processor = _made(family, hidden, layers, words, attention)
         with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim > 1 and not parameter.any():
-                    parameter.normal_(0, 0.02)  # Gemma 3's projector begins at zero, so that no picture would be seen
+            for name, parameter in model.named_parameters():
+                # Gemma 3's projector begins at zero, so that no picture would be seen, and Gemma 3n's embeddings for each layer
+                # are scaled by zeros
+                if not parameter.any() and (parameter.ndim > 1 or name.endswith("output_scale")):
+                    parameter.normal_(0, 0.02)
         if spread is not None:
             with torch.no_grad():
                 for parameter in model.parameters():

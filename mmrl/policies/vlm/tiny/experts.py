@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import transformers as hf
 
-from mmrl.policies.vlm.tiny.checkpoint import HEADS, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import PATCH as TILE_PATCH
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, template
 
 PATCH = 14
@@ -78,3 +79,26 @@ def ernie4_5_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoin
         return hf.Ernie4_5_VLMoeProcessor(images, tokenizer, videos, chat_template=template(*pictures))
 
     return Checkpoint(config, hf.Ernie4_5_VLMoeForConditionalGeneration, tokenizer, processor)
+
+
+def llama4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """Llama 4: up to four tiles, and a small picture of the whole. Layers see chunks of the text, but for the last, which has no
+    positions and experts."""
+    marks = ["<|image_start|>", "<|image_end|>", "<|patch|>", "<|tile_x_separator|>", "<|tile_y_separator|>"]
+    tokenizer = make_tokenizer(words, [*marks, "<|image|>"])
+    width = hidden // HEADS
+    experts = {"num_local_experts": 4, "intermediate_size_mlp": 2 * hidden, "moe_layers": [layers - 1]}
+    chunks = {"layer_types": ["chunked_attention"] * (layers - 1) + ["full_attention"], "attention_chunk_size": 1024}
+    chunks |= {"no_rope_layers": [1] * (layers - 1) + [0], "head_dim": width}
+    config = hf.Llama4Config(
+        text_config=text("llama4_text", tokenizer, hidden, layers, **experts, **chunks),
+        vision_config=eye("llama4_vision_model", hidden, layers, intermediate_size=4 * hidden)
+        | {"vision_output_dim": hidden, "projector_input_dim": hidden, "projector_output_dim": hidden},
+        **ids(tokenizer, boi_token_index=marks[0], eoi_token_index=marks[1], image_token_index="<|patch|>"),
+    )
+
+    def processor() -> hf.Llama4Processor:
+        images = hf.Llama4ImageProcessor(size={"height": SIDE, "width": SIDE}, max_patches=4)
+        return hf.Llama4Processor(images, tokenizer, patch_size=TILE_PATCH, chat_template=template("<|image|>"))
+
+    return Checkpoint(config, hf.Llama4ForConditionalGeneration, tokenizer, processor)

@@ -8,7 +8,7 @@ from typing import Any
 import transformers as hf
 
 from mmrl.api.errors import UserError
-from mmrl.policies.vlm.tiny.checkpoint import PATCH, SIDE, Checkpoint, eye, text
+from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, eye, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
@@ -16,12 +16,21 @@ TOKENS = (SIDE // PATCH // 2) ** 2
 
 
 def internvl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
-    """InternVL 3 and 3.5: up to 12 tiles, and a small picture of the whole."""
+    """InternVL 3: up to 12 tiles, and a small picture of the whole."""
+    return _internvl("qwen2", hidden, layers, words)
+
+
+def internvl3_5(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
+    """InternVL 3.5: the same with Qwen3's language model."""
+    return _internvl("qwen3", hidden, layers, words, head_dim=hidden // HEADS)
+
+
+def _internvl(language: str, hidden: int, layers: int, words: Sequence[str], **more: Any) -> Checkpoint:
     named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
     named |= {"video_token": "<video>"}
     tokenizer = make_tokenizer(words, named=named)
     config = hf.InternVLConfig(
-        text_config=text("qwen2", tokenizer, hidden, layers, tie_word_embeddings=True),
+        text_config=text(language, tokenizer, hidden, layers, tie_word_embeddings=True, **more),
         vision_config=eye("", hidden, layers),
         image_seq_length=TOKENS,
         **ids(tokenizer, image_token_id=named["context_image_token"]),

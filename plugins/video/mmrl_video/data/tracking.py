@@ -54,8 +54,8 @@ class TrackingData(ClipData):
     boxes: str | None = None
     """Format of boxes in the table: xyxy, xywh or unit; by default unit if no number is above 1, else xyxy."""
     frame: str | None = None
-    """Coordinate format of an answer: pixels (of the clip), thousandths or unit; by default thousandths for policies that write
-    them, else pixels. VideoChat-R1 uses unit."""
+    """Coordinate format of an answer: pixels (of the clip), thousandths, thousandths-yx or unit; by default the policy's if it is
+    one of them, else pixels. VideoChat-R1 uses unit."""
 
     styles = (*STYLES, "videochat-r1")
 
@@ -139,7 +139,7 @@ class TrackingData(ClipData):
     def _text(self, thing: str, found: _Seen, count: int) -> str:
         moments = ", ".join(f"{t:.12g}" for t in found.times_s)
         where = WHERE[self.answer_frame].format(*found.size)
-        what = f"a list of its {count} boxes, as [[x1, y1, x2, y2], ...], in {where}"
+        what = f"a list of its {count} boxes, as [{self.answer_frame.names('box', json=True)}, ...], in {where}"
         return asked(f"Where is the {thing.removeprefix('the ')} at {moments} seconds?", what, self.style, self.prompt)
 
 

@@ -19,6 +19,7 @@ WHERE = {
     CoordinateFormat.PIXELS: "pixels of the {0} x {1} clip",
     CoordinateFormat.THOUSANDTHS: "thousandths of the clip's width and height",
     CoordinateFormat.UNIT: "parts of the clip's width and height, from 0 to 1",
+    CoordinateFormat.THOUSANDTHS_YX: "thousandths of the clip's height and width",
 }
 LARGE = (0.2, 0.32)
 """Minimal and maximal side of the tracked object, as shares of the picture's shorter side."""
@@ -31,8 +32,8 @@ class Tracking(DrawnClips):
     boxes: int = 8
     """Number of boxes, at times evenly spread over the clip, 1 to 16; VideoChat-R1 has 8."""
     frame: str | None = None
-    """Coordinate format of a box: pixels (of the clip), thousandths or unit; by default thousandths for policies that write them,
-    else pixels."""
+    """Coordinate format of a box: pixels (of the clip), thousandths, thousandths-yx or unit; by default the policy's if it is one
+    of them, else pixels."""
 
     about = "tracking"
 
@@ -78,7 +79,7 @@ class Tracking(DrawnClips):
             answer=boxes,
             said=f"[{said}]",
             thought=f"I follow the {target.name}.",
-            what=f"a list of its {self.boxes} boxes, as [[x1, y1, x2, y2], ...], in {where}",
+            what=f"a list of its {self.boxes} boxes, as [{self.answer_frame.names('box', json=True)}, ...], in {where}",
             meta=meta,
         )
 
