@@ -50,17 +50,23 @@ def test_what_the_host_owns_can_be_an_operand_where_cuda_takes_it(device):
 def test_indices_come_to_what_is_indexed_and_not_the_other_way(device):
     x, index = torch.arange(4.0, device="cuda"), torch.tensor([2, 1])
     assert x[index].tolist() == [2.0, 1.0]
-    with pytest.raises(RuntimeError, match=r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"):
+    with pytest.raises(
+        RuntimeError, match=r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"
+    ):
         torch.arange(4.0)[index.to("cuda")]
 
 
-@pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, lambda x: np.array([x[0]]), lambda x: np.float32(1) * x.numpy()])
+@pytest.mark.parametrize(
+    "read", [lambda x: x.numpy(), np.asarray, lambda x: np.array([x[0]]), lambda x: np.float32(1) * x.numpy()]
+)
 def test_numpy_is_refused(device, read):
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         read(torch.ones(3, device="cuda"))
 
 
-@pytest.mark.parametrize("draw", [torch.rand, torch.randn, torch.randperm, lambda n, **k: torch.empty(n, device="cuda").normal_(**k)])
+@pytest.mark.parametrize(
+    "draw", [torch.rand, torch.randn, torch.randperm, lambda n, **k: torch.empty(n, device="cuda").normal_(**k)]
+)
 def test_a_generator_of_the_cpu_is_refused(device, draw):
     assert draw(3, **({} if draw.__name__ == "<lambda>" else {"device": "cuda"})).device == pretended.DEVICE
     given = {"generator": torch.Generator()} | ({} if draw.__name__ == "<lambda>" else {"device": "cuda"})
@@ -118,7 +124,9 @@ def test_each_wait_is_noticed_with_its_line(device, kind, waiting):
     with device.counting() as seen:
         waiting(x)
     here = f"tests/device/test_pretended_device.py:{waiting.__code__.co_firstlineno}"
-    assert {(wait.kind, wait.line) for wait in seen.waits if wait.kind != "upload" or kind == "upload"} == {(kind, here)}, str(seen)
+    assert {(wait.kind, wait.line) for wait in seen.waits if wait.kind != "upload" or kind == "upload"} == {(kind, here)}, str(
+        seen
+    )
     with pytest.raises(pretended.WaitForbidden, match=here), device.no_waits():
         waiting(x)
 

@@ -38,6 +38,8 @@ def load(folder: Path) -> ctypes.CDLL:
             command += [f"-L{home / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch_python", "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise NoCompiler(f"{compiler} can't compile the pretended device for torch {torch.__version__}: {done.stderr[-800:]}")
+                raise NoCompiler(
+                    f"{compiler} can't compile the pretended device for torch {torch.__version__}: {done.stderr[-800:]}"
+                )
             made.rename(path)
     return ctypes.CDLL(str(path))

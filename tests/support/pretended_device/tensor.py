@@ -27,7 +27,18 @@ INDEXED = frozenset(f"aten::{name}" for name in ("index", "index_put", "index_pu
 WHOLE = frozenset(
     f"aten::{name}"
     for name in (
-        *("cat", "stack", "index_select", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_add", "index_add_"),
+        *(
+            "cat",
+            "stack",
+            "index_select",
+            "gather",
+            "scatter",
+            "scatter_",
+            "scatter_add",
+            "scatter_add_",
+            "index_add",
+            "index_add_",
+        ),
         *("index_copy", "index_copy_", "embedding", "take", "searchsorted", "masked_scatter", "masked_scatter_"),
     )
 )
@@ -118,9 +129,7 @@ class DeviceTensor(torch.Tensor):
 
 
 def _refuse_numpy() -> NoReturn:
-    raise TypeError(
-        "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
-    )
+    raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
 
 
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -28,7 +28,7 @@ class Wait:
 
     kind: Kind
     """read: a number was read. size: a result's size depends on the device's numbers. upload: a copy from memory that isn't
-    pinned, or one that was not started with `non_blocking`. download: a copy to the host. synchronize: `torch.cuda.synchronize`."""
+    pinned, or without `non_blocking`. download: a copy to the host. synchronize: `torch.cuda.synchronize`."""
     what: str
     """The operation, such as "nonzero"."""
     line: str
