@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
-from mmrl.compute.transfer import upload
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.resizing import resize
 from mmrl.policies.vlm.families import Family

@@ -17,8 +17,8 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import shorten
+from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
-from mmrl.compute.transfer import upload
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.logits import HEADS, possible_heads

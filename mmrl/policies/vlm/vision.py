@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from mmrl.compute.transfer import upload
+from mmrl.api.transfer import upload
 
 NAME = "mmrl_flash_stacked"
 """transformers takes names with "flash" in them for variable-length kernels, and passes the sequence boundaries."""

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
-from mmrl.compute.transfer import upload
+from mmrl.api.transfer import upload
 from mmrl.policies.shard import reshard, unshard
 from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.processing import PromptInputs, concatenate

@@ -13,8 +13,8 @@ import torch
 
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
+from mmrl.api.transfer import upload
 from mmrl.compute import ranks
-from mmrl.compute.transfer import upload
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
 from mmrl.policies.vlm.processing import PromptInputs, concatenate

@@ -12,7 +12,8 @@ from typing import Literal
 
 ROOT = Path(__file__).parents[3]
 OURS = tuple(str(ROOT / folder) + "/" for folder in ("mmrl", "plugins", "sims", "benchmarks", "tests"))
-HERE = str(Path(__file__).parent) + "/"
+MOVES = (str(Path(__file__).parent) + "/", str(ROOT / "mmrl" / "api" / "transfer.py"))
+"""What only moves tensors for others."""
 PACKAGES = "/site-packages/"
 
 Kind = Literal["read", "size", "upload", "download", "synchronize"]
@@ -104,7 +105,7 @@ def line() -> str:
     frame, called = sys._getframe(1), ""
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(OURS) and PACKAGES not in name and not name.startswith(HERE):
+        if name.startswith(OURS) and PACKAGES not in name and not name.startswith(MOVES):
             own = f"{Path(name).relative_to(ROOT)}:{frame.f_lineno}"
             return f"{own} via {called}" if called else own
         if PACKAGES in name and not called and not (short := name.split(PACKAGES)[1]).startswith(("torch/", "_pytest/")):
