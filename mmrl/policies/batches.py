@@ -57,15 +57,17 @@ class ActionMicroBatch(Targets):
     valid_SK: torch.Tensor
     """bool: actions that were executed."""
     ratio: Ratio
+    at_L: torch.Tensor | None = None
+    """int64: where the targets are among all places of the S calls; see `mmrl.api.simulators.layout.per_target`."""
 
     def targets(self, x_SKC: torch.Tensor) -> torch.Tensor:
         """Values of all choices -> [L]: sums over each target's executed actions."""
-        return per_target(x_SKC, self.valid_SK, self.ratio)
+        return per_target(x_SKC, self.valid_SK, self.ratio, self.at_L)
 
     def critic_values(self, values_SU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values, of each action (U = K) or of the chunk (U = 1) -> ([L], none: the collector has those of final
         states)."""
-        return values_per_target(values_SU, self.valid_SK, self.slots, self.ratio), values_SU.new_zeros(0)
+        return values_per_target(values_SU, self.valid_SK, self.slots, self.ratio, self.at_L), values_SU.new_zeros(0)
 
     @property
     def final_rollout_R(self) -> torch.Tensor:

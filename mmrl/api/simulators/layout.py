@@ -18,21 +18,34 @@ Credited = Literal["token", "action", "chunk", "turn"]
 """The unit with its own advantage; see the stage key `credit`."""
 
 
-def per_target(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio) -> torch.Tensor:
+def places(valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
+    """bool [S, U]: whether a place of a call has a target. A call has a place for each choice (U = K * C), for each action
+    (U = K), or one. choices: C."""
+    if ratio == "chunk":
+        return valid_SK.new_ones(len(valid_SK), 1)
+    return valid_SK if ratio == "action" else valid_SK.repeat_interleave(choices, 1)
+
+
+def per_target(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio, at_L: torch.Tensor | None = None) -> torch.Tensor:
     """Sum values of choices [S, K, C] over each target -> [L], in the order of calls, actions and choices. Actions that were not
-    carried out are left out."""
-    if ratio == "token":
-        return x_SKC[valid_SK].flatten()
-    x_SK = x_SKC.sum(-1)
-    return x_SK[valid_SK] if ratio == "action" else x_SK.where(valid_SK, 0.0).sum(-1)
+    carried out are left out. at_L: int64, the flat indices of the targets among all `places`; without them, a device has to be
+    waited for."""
+    if ratio == "chunk":
+        return x_SKC.sum(-1).where(valid_SK, 0.0).sum(-1)
+    x_SU = x_SKC.flatten(1) if ratio == "token" else x_SKC.sum(-1)
+    return x_SU[places(valid_SK, x_SKC.shape[-1], ratio)] if at_L is None else x_SU.flatten()[at_L]
 
 
-def values_per_target(values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
-    """A critic's values [S, U], of each action (U = K) or of the whole call (U = 1), -> [L]. choices: C."""
+def values_per_target(
+    values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: int, ratio: Ratio, at_L: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A critic's values [S, U], of each action (U = K) or of the whole call (U = 1), -> [L]. choices: C. at_L: see
+    `per_target`."""
     if ratio == "chunk":
         return values_SU[:, 0]
     values_SK = values_SU.expand(-1, valid_SK.shape[1])
-    return values_SK[..., None].expand(-1, -1, choices if ratio == "token" else 1)[valid_SK].flatten()
+    each = values_SK.repeat_interleave(choices, 1) if ratio == "token" else values_SK
+    return each[places(valid_SK, choices, ratio)] if at_L is None else each.flatten()[at_L]
 
 
 def num_targets(data: TrajectoryData, ratio: Ratio) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mmrl.api.transfer import upload, upload_one
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,11 +31,27 @@ class Observation:
     def __len__(self) -> int:
         return len(self.instructions)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are; on the host, if it has none."""
+        import torch
+
+        tensors = [*self.images.values(), *([] if self.state is None else [self.state])]
+        return tensors[0].device if tensors else torch.device("cpu")
+
+    def on(self, device: torch.device | str) -> Observation:
+        """The same on this device."""
+        state = {} if self.state is None else {"state": self.state}
+        there = upload({f"camera {camera}": rows for camera, rows in self.images.items()} | state, device)
+        images = {camera: there[f"camera {camera}"] for camera in self.images}
+        return Observation(images=images, state=there.get("state"), instructions=self.instructions)
+
     def rows(self, rows: torch.Tensor) -> Observation:
-        """The observations of some environments. rows: int64 [k], on any device."""
+        """The observations of some environments. rows: int64 [k]; on the host, nothing waits for a device."""
+        there = upload_one(rows, self.device)
         return Observation(
-            images={camera: images[rows.to(images.device)] for camera, images in self.images.items()},
-            state=None if self.state is None else self.state[rows.to(self.state.device)],
+            images={camera: images[there] for camera, images in self.images.items()},
+            state=None if self.state is None else self.state[there],
             instructions=[self.instructions[i] for i in rows.tolist()],
         )
 

@@ -178,7 +178,7 @@ class ActingPolicy(Policy):
         self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, temperature: float, critic: Critic | None = None
     ) -> ActionSample:
         """A chunk of actions for each row. It depends on the row, seeds_n and calls_n; temperature 0 takes the likeliest."""
-        draw = CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(self.device)
+        seen, draw = seen.on(self.device), CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(self.device)
         actions, choices, logprobs, states = self.choose(seen, draw, temperature)
         if not torch.isfinite(actions).all():
             raise UserError("the policy's actions are not finite: most likely a learning rate was too high; lower it")
@@ -195,7 +195,7 @@ class ActingPolicy(Policy):
     @torch.no_grad()
     def values(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, critic: Critic) -> torch.Tensor:
         """The critic's values of the observations before these calls, float32 [n, U]; see `act`."""
-        reader = critic.backbone or self
+        reader, seen = critic.backbone or self, seen.on(self.device)
         return critic.of(reader.states_of(seen, CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(self.device)))
 
     def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
@@ -208,9 +208,9 @@ class ActingPolicy(Policy):
         actions; the last one is repeated after the end of the episode. physical: see `in_own_terms`."""
         actions_TA = track.choices[:, 0].to(self.device)
         count = len(actions_TA)
-        later = torch.arange(count)[:, None] + torch.arange(self.ahead)
-        valid_TK = (later[:, : self.chunk] < count).to(self.device)
-        chunks_TCA = actions_TA[later.clamp_max(count - 1).to(self.device)]
+        later = torch.arange(count, device=self.device)[:, None] + torch.arange(self.ahead, device=self.device)
+        valid_TK = later[:, : self.chunk] < count
+        chunks_TCA = actions_TA[later.clamp_max(count - 1)]
         return replace(
             track,
             choices=self.head.choices_of(self.in_own_terms(chunks_TCA, physical, track)),
@@ -253,6 +253,7 @@ class ActingPolicy(Policy):
         self, calls: ActionMicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
     ) -> ForwardOutputs:
         """One forward pass; see `VLM.outputs`."""
+        calls = replace(calls, observation=calls.observation.on(self.device))
         logprobs_SKC, entropy_SKC, states_SH = self.scored(calls, temperature)
         if not entropy_gradient:
             entropy_SKC = entropy_SKC.detach()
@@ -267,7 +268,7 @@ class ActingPolicy(Policy):
 
     def states(self, calls: ActionMicroBatch) -> torch.Tensor:
         """The hidden states that a critic reads, [S, width]."""
-        return self.states_of(calls.observation)
+        return self.states_of(calls.observation.on(self.device))
 
     @classmethod
     def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:

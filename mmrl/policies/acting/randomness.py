@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mmrl.api.simulators import noise
+from mmrl.api.transfer import upload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class CallRandomness:
     """int64: index of each call in its episode."""
 
     def to(self, device: torch.device) -> CallRandomness:
-        return CallRandomness(seeds_n=self.seeds_n.to(device), calls_n=self.calls_n.to(device))
+        return CallRandomness(**upload({"seeds_n": self.seeds_n, "calls_n": self.calls_n}, device))
 
     def uniform(self, use: int, *shape: int) -> torch.Tensor:
         """float32 [n, *shape]. use: distinguishes several draws of one call."""

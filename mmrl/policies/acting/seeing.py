@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.resizing import resize
@@ -48,6 +49,8 @@ class Inputs:
     media: dict[str, torch.Tensor]
     last_n: torch.Tensor
     """Index of each prompt's last token."""
+    padded: bool
+    """The prompts have several lengths."""
     state_nS: torch.Tensor
     """bool: the placeholder of the state."""
 
@@ -115,7 +118,7 @@ class Seeing:
         """The pictures as keyword arguments of the model."""
         processor: Any = self.vlm.processor.image_processor
         found = processor(images=pictures, return_tensors="pt", **self.vlm.reader.limits)
-        return {name: value.to(self.device) for name, value in found.items()}
+        return upload(found, self.device, self.family.on_host)
 
     def read(self, seen: Observation, behind: torch.Tensor | None) -> Inputs:
         """The inputs of a pass. behind: ids after the prompts, int64 [n, M]."""
@@ -133,16 +136,11 @@ class Seeing:
             segment[end : end + more] = 1
             positions[:, end : end + more] = p.following + torch.arange(more)
             made[key] = (ids, segment, positions, torch.arange(longest) == p.state_at)
-        rows = [made[id(p)] for p in prompts]
-        ids_nS = torch.stack([r[0] for r in rows]).to(self.device)
-        ends_n = torch.tensor(lengths, device=self.device)
+        axes = {"ids_nS": 0, "segment_nS": 0, "positions": 1, "state_nS": 0}
+        columns = zip(*(made[id(p)] for p in prompts), strict=True)
+        stacked = {name: torch.stack(rows, axis) for (name, axis), rows in zip(axes.items(), columns, strict=True)}
+        there = upload(stacked | {"last_n": torch.tensor(lengths) - 1}, self.device)
         if behind is not None:
-            ids_nS = ids_nS.scatter(1, ends_n[:, None] + torch.arange(more, device=self.device), behind)
-        return Inputs(
-            ids_nS=ids_nS,
-            segment_nS=torch.stack([r[1] for r in rows]).to(self.device),
-            positions=torch.stack([r[2] for r in rows], 1).to(self.device),
-            media=self.media(pictures),
-            last_n=ends_n - 1,
-            state_nS=torch.stack([r[3] for r in rows]).to(self.device),
-        )
+            place_nM = there["last_n"][:, None] + 1 + torch.arange(more, device=self.device)
+            there["ids_nS"] = there["ids_nS"].scatter(1, place_nM, behind)
+        return Inputs(**there, media=self.media(pictures), padded=len(set(lengths)) > 1)

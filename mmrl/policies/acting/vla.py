@@ -221,15 +221,15 @@ class VLA(ActingPolicy):
             logprobs.append(logprob)
             if m + 1 == self.slots:
                 break
-            padding = torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
+            padding = None if padding is None else torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
             hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
         shape = (len(seen), self.chunk, self.dims)
         bins = torch.stack(chosen, 1).view(shape)
         return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
 
-    def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(hidden states at the prompts' ends [n, H], mask without padding [n, S], the next positions [axes, n]); padding is on
-        the left."""
+    def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """(hidden states at the prompts' ends [n, H], mask [n, S] of what isn't padding, if there is some, the next positions
+        [axes, n]); padding is on the left."""
         read = self.seeing.read(seen, None)
         size = read.ids_nS.shape[1]
         shift = (torch.arange(size, device=self.device)[None] + read.last_n[:, None] + 1) % size  # the padding comes first
@@ -239,17 +239,24 @@ class VLA(ActingPolicy):
             positions=read.positions.gather(2, shift.expand(len(read.positions), -1, -1)),
             media=read.media,
             last_n=torch.full_like(read.last_n, size - 1),
+            padded=read.padded,
             state_nS=read.state_nS.gather(1, shift),
         )
         following = (read.positions.amax((0, 2)) + 1).expand(len(read.positions), -1)
-        padding = (read.segment_nS == 0).long()
+        padding = (read.segment_nS == 0).long() if read.padded else None
         with self._placed(seen, read):
             return self._stepped(read.ids_nS, padding, read.positions, read.media, cache), padding, following
 
     def _stepped(
-        self, ids: torch.Tensor, padding: torch.Tensor, positions: torch.Tensor, media: Mapping[str, torch.Tensor], cache: Any
+        self,
+        ids: torch.Tensor,
+        padding: torch.Tensor | None,
+        positions: torch.Tensor,
+        media: Mapping[str, torch.Tensor],
+        cache: Any,
     ) -> torch.Tensor:
-        return self.family.hidden(ids, None if bool(padding.all()) else padding, positions, media, cache)[:, -1]
+        with self.family.padded(padding):
+            return self.family.hidden(ids, padding, positions, media, cache)[:, -1]
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.decoding != "one-by-one":

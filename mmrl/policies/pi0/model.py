@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
@@ -229,9 +230,7 @@ class Pi0(ActingPolicy):
         pixels = self._pictures(seen)
         rows = self._rows(seen, pixels.shape[1])
         longest = max(map(len, rows))
-        ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
-        lengths_n = torch.tensor([len(row) for row in rows], device=self.device)
-        real_nP = torch.arange(longest, device=self.device) < lengths_n[:, None]
+        ids_nP, real_nP = self._padded(rows, longest)
         inner = self.model.model
         embeds = inner.embed_prefix(ids_nP, pixels, torch.ones(pixels.shape[:2], dtype=torch.bool, device=self.device))
         reading = Reading(config=inner.config.vlm_config.text_config)
@@ -281,15 +280,21 @@ class Pi0(ActingPolicy):
         found: torch.Tensor = self.model.action_out_proj(hidden[:, 1:].float())
         return found.view(count, moments, ahead, self.numbers)
 
+    def _padded(self, rows: list[list[int]], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(ids int64 [n, P], whether they are a row's own), on the device."""
+        ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        there = upload({"ids_nP": ids_nP, "lengths_n": torch.tensor([len(row) for row in rows])}, self.device)
+        return there["ids_nP"], torch.arange(longest, device=self.device) < there["lengths_n"][:, None]
+
     def _places(self, scene: Scene, moments: int, states: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(attention mask [n, 1, S, P + S], positions [n, S]) of the expert's tokens: `states` of the robot's state, which all
         see, then C actions for each of the M times."""
-        ahead = self.ahead
-        block_S = torch.cat([torch.zeros(states), torch.arange(1, moments + 1).repeat_interleave(ahead)]).to(self.device)
+        ahead, first, device = self.ahead, torch.arange(states, device=self.device), self.device
+        block_S = torch.cat([torch.zeros_like(first), torch.arange(1, moments + 1, device=device).repeat_interleave(ahead)])
         own_SS = (block_S[:, None] == block_S) | (block_S == 0)
         count, size = len(scene.real_nP), len(block_S)
         mask = torch.cat([scene.real_nP[:, None].expand(-1, size, -1), own_SS.expand(count, -1, -1)], -1)[:, None]
-        place_S = torch.cat([torch.arange(states), torch.arange(states, states + ahead).repeat(moments)]).to(self.device)
+        place_S = torch.cat([first, torch.arange(states, states + ahead, device=device).repeat(moments)])
         return self._as_attention_wants(mask), scene.real_nP.sum(1, keepdim=True) + place_S
 
     def _as_attention_wants(self, mask: torch.Tensor) -> torch.Tensor:

@@ -222,9 +222,7 @@ class SmolVLA(Pi0):
         pixels = self._pictures(seen)
         rows = [self._ids(text, pixels.shape[1]) for text in seen.instructions]
         longest = max(map(len, rows))
-        ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
-        lengths_n = torch.tensor([len(row) for row in rows], device=self.device)
-        real_nP = torch.arange(longest, device=self.device) < lengths_n[:, None]
+        ids_nP, real_nP = self._padded(rows, longest)
         words_at = len(self._placeholders(pixels.shape[1]))
         return self.model.read(ids_nP, words_at, real_nP, pixels, self._state(seen))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from mmrl.policies.batches import MicroBatch
 from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.logits import HEADS
-from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
+from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows, padded_rows
 from mmrl.policies.vlm.plugin_families import plugin_family
 from mmrl.policies.vlm.recurrent import share_states
 from mmrl.policies.vlm.vision import speed_up
@@ -42,6 +43,8 @@ class Family:
     beside_each_other: tuple[str, ...] = ()
     """Arguments in which pictures lie beside each other along the last axis, and not the first. Rollouts hold them with the last
     axis first, like all others."""
+    on_host: tuple[str, ...] = ()
+    """Arguments that the model reads as numbers: they stay on the host."""
 
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         """capabilities: of another model with this configuration; by default the slow way is taken until `use` is called."""
@@ -206,14 +209,19 @@ class Family:
         media: Mapping[str, torch.Tensor],
         cache: Any,
     ) -> torch.Tensor:
-        """Feed tokens to a cache; returns the logits [N, V] that follow the last one."""
-        if positions is not None:
-            return self.head(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
-        if not cache.get_seq_length():
-            self.forget_positions()
-        given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1, **self.with_media(media)}
-        found: torch.Tensor = self.model(input_ids=ids_NS, attention_mask=mask, **given).logits[:, -1]
-        return found
+        """Feed tokens to a cache; returns the logits [N, V] that follow the last one. mask: None for rows without padding."""
+        with self.padded(mask):
+            if positions is not None:
+                return self.head(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
+            if not cache.get_seq_length():
+                self.forget_positions()
+            given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1, **self.with_media(media)}
+            found: torch.Tensor = self.model(input_ids=ids_NS, attention_mask=mask, **given).logits[:, -1]
+            return found
+
+    def padded(self, mask: torch.Tensor | None) -> AbstractContextManager[None]:
+        """For passes with this mask, which has padding in it, or without one."""
+        return nullcontext() if mask is None else padded_rows(type(self.model.config.get_text_config()))
 
     def with_media(self, media: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Media as rollouts hold them <-> as the model takes them."""
@@ -292,9 +300,11 @@ class MiniCPM(Family):
 class QwenVL(Family):
     """The families of Qwen: their vision tower."""
 
+    on_host = ("image_grid_thw", "video_grid_thw")
+
     def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
         super().__init__(model, processor, capabilities)
-        speed_up(model.model.visual)
+        speed_up(model.model)
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         patch = self.model.config.vision_config.patch_size

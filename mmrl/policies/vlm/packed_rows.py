@@ -114,6 +114,23 @@ def packed_rows(rows: PackedRows) -> Iterator[None]:
         _ROWS.reset(token)
 
 
+_PADDED: ContextVar[type | None] = ContextVar("padded", default=None)
+_SKIPS = {"allow_is_causal_skip", "allow_is_bidirectional_skip"}
+"""Arguments of transformers' masks: whether no mask is made where nothing would be hidden."""
+
+
+@contextlib.contextmanager
+def padded_rows(config: type) -> Iterator[None]:
+    """Forward passes inside are of rows with padding. transformers doesn't look for it in their masks, which would wait for the
+    device at every token. config: see `PackedRows`."""
+    _renumber_masks()
+    token = _PADDED.set(config)
+    try:
+        yield
+    finally:
+        _PADDED.reset(token)
+
+
 @functools.cache
 def _renumber_masks() -> None:
     """Register masks that know packed rows. They are those of transformers for all other passes."""
@@ -124,8 +141,10 @@ def _renumber_masks() -> None:
 
 
 def _mask(original: Callable[..., Any], **kwargs: Any) -> Any:
-    rows = _ROWS.get()
+    rows, padded = _ROWS.get(), _PADDED.get()
     if rows is None or not isinstance(kwargs.get("config"), rows.config):
+        if padded is not None and isinstance(kwargs.get("config"), padded):
+            kwargs |= {skip: False for skip in _SKIPS & kwargs.keys()}
         return original(**kwargs)
     index_BS, own = rows.own_index_BS, kwargs["mask_function"]
 

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import shorten
+from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head
 from mmrl.policies.vlm.families import Family, decoder_of
@@ -214,9 +215,10 @@ def _stepped(family: Family, trials: Sequence[_Trial]) -> torch.Tensor:
         ids.append(pad(one.ids, left))
         mask.append(pad(torch.ones_like(one.ids), left))
         positions.append(pad(one.positions, left))
-    media = concatenate([i.media for i in inputs], device)
+    media = concatenate([i.media for i in inputs])
     for key in inputs[0].token_types:
-        media[key] = torch.stack([pad(i.token_types[key], (longest - len(i.ids), 0)) for i in inputs]).to(device)
+        media[key] = torch.stack([pad(i.token_types[key], (longest - len(i.ids), 0)) for i in inputs])
+    media = upload(media, device, family.on_host)
     mask_PS = torch.stack(mask).to(device)
     cache = DynamicCache(config=family.model.config)
     family.step(torch.stack(ids).to(device), padding_only(mask_PS), torch.stack(positions, 1).to(device), media, cache)

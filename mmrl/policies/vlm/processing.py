@@ -142,9 +142,9 @@ class PromptProcessor:
         extended = PromptInputs(
             ids=torch.cat([inputs.ids, answered, ids]),
             positions=positions,
-            media=concatenate([inputs.media, shown], torch.device("cpu")),
+            media=concatenate([inputs.media, shown]),
             token_types=self._types(inputs, len(answered), types, len(ids)),
-            clocks=concatenate([inputs.clocks, _clocks(encoded)], torch.device("cpu")),
+            clocks=concatenate([inputs.clocks, _clocks(encoded)]),
             image_sizes=(*inputs.image_sizes, *(i.size for i in images)),
             model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
             coordinate_format=inputs.coordinate_format,
@@ -310,11 +310,11 @@ def can_join(media: Sequence[Mapping[str, torch.Tensor]]) -> bool:
     return all(len(found) == 1 for found in shapes) or any(name in m for m in media for name in TRUE_SIZES)
 
 
-def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.device) -> dict[str, torch.Tensor]:
+def concatenate(media: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Join the media arguments of several prompts along their first axis; prompts without media add nothing. Where the other axes
     differ (tiles of a picture, its height and width), tensors are padded with zeros at their ends, as the processors do it."""
     keys = sorted({k for m in media for k in m})
-    return {k: _padded([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
+    return {k: _padded([m[k] for m in media if k in m]) for k in keys}
 
 
 def _padded(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

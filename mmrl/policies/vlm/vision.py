@@ -1,17 +1,21 @@
-"""Two parts of Qwen vision towers, computed faster with the same result.
+"""Parts of Qwen vision towers, computed faster with the same result.
 
 transformers' vision towers loop over images (and windows) unless a variable-length kernel is set. The attention here needs no
 extra package: sequences of equal length are stacked and go through one scaled-dot-product call. Patches are embedded by a
-convolution whose stride is its kernel, which is a matrix product, and that is several times faster.
+convolution whose stride is its kernel, which is a matrix product, and that is several times faster. What follows from the sizes
+of pictures alone is computed on the host, so that it doesn't wait for the device in every layer.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
+
+from mmrl.api.transfer import upload
 
 NAME = "mmrl_flash_stacked"
 """transformers takes names with "flash" in them for variable-length kernels, and passes the sequence boundaries."""
@@ -29,9 +33,10 @@ def stacked_attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query, key, value: [1, heads, S, width]; cu_seq_lens_q: [n + 1] boundaries. Returns ([1, S, heads, width], None)."""
+    """query, key, value: [1, heads, S, width]; cu_seq_lens_q: [n + 1] boundaries, on the host. Returns
+    ([1, S, heads, width], None)."""
     heads, total, width = query.shape[1:]
-    lengths = (cu_seq_lens_q[1:] - cu_seq_lens_q[:-1]).tolist()
+    lengths = tuple(cu_seq_lens_q.diff().tolist())
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
@@ -41,13 +46,21 @@ def stacked_attention(
         return attend(q, k, v).transpose(1, 2).reshape(1, total, heads, width), None
 
     output = query.new_empty(total, heads, width)
-    starts = cu_seq_lens_q[:-1].tolist()
-    for length in sorted(set(lengths)):
-        rows = torch.tensor([s for s, n in zip(starts, lengths, strict=True) if n == length], device=query.device)
-        index = rows[:, None] + torch.arange(length, device=query.device)  # [n, length]
+    for index in equally_long(lengths, query.device):
         q, k, v = (x[0][:, index].transpose(0, 1) for x in (query, key, value))
         output[index] = attend(q, k, v).transpose(1, 2)
     return output[None], None
+
+
+@lru_cache(maxsize=16)
+def equally_long(lengths: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
+    """The places of sequences that lie one behind the other: an int64 [n, length] for each length. All layers of a pass take the
+    same ones."""
+    starts = [end - n for end, n in zip(accumulate(lengths), lengths, strict=True)]
+    with torch.inference_mode(False):  # a later pass may have gradients
+        rows = {length: torch.tensor([s for s, n in zip(starts, lengths, strict=True) if n == length]) for length in {*lengths}}
+        places = {str(length): rows[length][:, None] + torch.arange(length) for length in sorted(rows)}
+        return list(upload(places, device).values())
 
 
 def embed_patches(embed: Any, pixels: torch.Tensor) -> torch.Tensor:
@@ -56,10 +69,58 @@ def embed_patches(embed: Any, pixels: torch.Tensor) -> torch.Tensor:
     return linear(pixels.to(weight.dtype), weight, embed.proj.bias)
 
 
-def speed_up(vision_tower: Any) -> None:
-    """Make a Qwen vision tower run all images of a batch together, and embed patches by a matrix product."""
+def geometry(tower: Any, grid_thw: torch.Tensor, device: torch.device) -> dict[str, torch.Tensor]:
+    """What a tower computes from the grids of its pictures, int64 [n, 3], as keyword arguments that it takes instead. Boundaries
+    of sequences are read as numbers and stay on the host."""
+    from transformers.vision_utils import (
+        get_vision_cu_seqlens,
+        get_vision_interpolation_indices_and_weights,
+        get_vision_position_ids,
+        get_vision_window_index,
+    )
+
+    grid_thw, merged = grid_thw.cpu(), tower.config.spatial_merge_size
+    found = {"position_ids": get_vision_position_ids(grid_thw, merged), "cu_seqlens": get_vision_cu_seqlens(grid_thw)}
+    if hasattr(tower, "window_size"):
+        found["window_index"], found["cu_window_seqlens"] = get_vision_window_index(
+            grid_thw, spatial_merge_size=merged, window_size=tower.window_size, patch_size=tower.patch_size
+        )
+    if hasattr(tower, "num_grid_per_side"):
+        found["interp_indices"], found["interp_weights"] = get_vision_interpolation_indices_and_weights(
+            grid_thw,
+            num_grid_per_side=tower.num_grid_per_side,
+            mode=tower.interpolation_mode,
+            align_corners=tower.interpolation_align_corners,
+            spatial_merge_size=merged,
+        )
+    return upload(found, device, on_host=("cu_seqlens", "cu_window_seqlens"))
+
+
+def _look(tower: Any, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
+    """The tower's forward."""
+    known = geometry(tower, grid_thw, hidden_states.device)
+    return type(tower).forward(tower, hidden_states, grid_thw=grid_thw, **known, **kwargs)
+
+
+def _placeholder_masks(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model's `get_placeholder_mask`, whose check that there are as many tokens as features reads numbers of the device: here
+    the device itself checks it."""
+    given = {name: kwargs.pop(name, None) for name in ("image_features", "video_features")}
+    masks = type(model).get_placeholder_mask(model, *args, **kwargs)
+    for mask, features in zip(masks, given.values(), strict=True):
+        if features is not None:
+            torch._assert_async(mask[..., 0].sum() == len(features), "pictures have another number of tokens than of features")
+    return masks
+
+
+def speed_up(model: Any) -> None:
+    """Make a Qwen model run all images of a batch together, embed patches by a matrix product, and not wait for its device.
+    model: the one that has the vision tower."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, stacked_attention)
-    vision_tower.config._attn_implementation = NAME
-    vision_tower.patch_embed.forward = partial(embed_patches, vision_tower.patch_embed)
+    tower = model.visual
+    tower.config._attn_implementation = NAME
+    tower.patch_embed.forward = partial(embed_patches, tower.patch_embed)
+    tower.forward = partial(_look, tower)
+    model.get_placeholder_mask = partial(_placeholder_masks, model)

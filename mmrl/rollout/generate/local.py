@@ -10,7 +10,9 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.api.errors import UserError
+from mmrl.api.transfer import upload
 from mmrl.policies.shard import reshard, unshard
+from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.cache import expand, select
@@ -79,7 +81,6 @@ class LocalGenerator:
         self, inputs: list[PromptInputs], group_size: int, sampling: SamplingParams, seeds: list[int]
     ) -> list[list[Completion]]:
         policy, device = self.policy, self.policy.device
-        drawn_TN = uniform_draws(seeds, group_size, sampling.max_tokens).to(device) if sampling.temperature else None
         cache = DynamicCache(config=policy.model.config)
         logits, mask = self._prefill(inputs, cache)
         if not torch.isfinite(logits).all():
@@ -94,8 +95,12 @@ class LocalGenerator:
         processor = sampling.logits_processor
         if processor:
             processor.begin(policy, cache, inputs, group_size)
-        position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
-        eos = torch.tensor(sorted(policy.eos), device=device)
+        made = {"position_N": torch.tensor([i.next_position for i in inputs]).repeat_interleave(group_size)}
+        made["eos"] = torch.tensor(sorted(policy.eos))
+        if sampling.temperature:
+            made["drawn_TN"] = uniform_draws(seeds, group_size, sampling.max_tokens)
+        there = upload(made, device)
+        position_N, eos, drawn_TN = there["position_N"], there["eos"], there.get("drawn_TN")
         tokens_TN: list[torch.Tensor] = []
         logprobs_TN: list[torch.Tensor] = []
         length_N = torch.full((total,), sampling.max_tokens, device=device)
@@ -121,7 +126,7 @@ class LocalGenerator:
                     keep = alive.nonzero()[:, 0]
                     select(cache, keep)
                     row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
-                    mask = None if mask is None else mask[keep]
+                    mask = None if mask is None else padding_only(mask[keep])
             if mask is not None:
                 mask = torch.cat([mask, mask.new_ones(len(row_N), 1)], 1)
             positions = (
@@ -163,12 +168,13 @@ class LocalGenerator:
             ids[row, start:], mask[row, start:] = one.ids, 1
             if one.positions is not None:
                 positions[:, row, start:] = one.positions
-        media = concatenate([i.media for i in inputs], device)
+        media = concatenate([i.media for i in inputs])
         for key in sorted({key for one in inputs for key in one.token_types}):
-            types = [_padded_left(one.token_types.get(key), longest) for one in inputs]
-            media[key] = torch.stack(types).to(device)
-        padded = mask.to(device) if not mask.all() else None
-        return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
+            media[key] = torch.stack([_padded_left(one.token_types.get(key), longest) for one in inputs])
+        family, text = self.policy.family, {"ids": ids, "mask": padding_only(mask), "positions": positions if axes else None}
+        there = upload({k: v for k, v in text.items() if v is not None}, device)
+        padded, seen = there.get("mask"), upload(media, device, family.on_host)
+        return family.step(there["ids"], padded, there.get("positions"), seen, cache), padded
 
 
 def _padded_left(types_S: torch.Tensor | None, length: int) -> torch.Tensor:

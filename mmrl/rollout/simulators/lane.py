@@ -15,6 +15,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData, potential
 from mmrl.api.specs import SimulatorSpec
+from mmrl.api.transfer import download, upload, upload_one
 from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.base import ActionSample
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
@@ -149,9 +150,10 @@ class Lane:
         old = self._observation
         if old is None:
             old = _blank(shown, self.num_envs)
+        there_n = upload_one(ids_n, shown.device)
 
         def placed(before: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-            return before.index_copy(0, ids_n.to(before.device), rows)
+            return before.index_copy(0, there_n, rows)
 
         instructions = list(old.instructions)
         for env, text in zip(ids_n.tolist(), shown.instructions, strict=True):
@@ -164,7 +166,7 @@ class Lane:
 
     def shown(self, envs: list[int]) -> Observation:
         """The policy's observations of these environments: a prompt's additional text follows the instruction."""
-        seen = self.observation.rows(self._ids(envs))
+        seen = self.observation if len(envs) == self.num_envs else self.observation.rows(self._ids(envs))
         texts = [_told(text, self.jobs[env]) for text, env in zip(seen.instructions, envs, strict=True)]
         return replace(seen, instructions=texts)
 
@@ -183,7 +185,9 @@ class Lane:
 
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
         """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
-        actions_nKA = chosen.actions_nKA.cpu()
+        actions_nKA = chosen.actions_nKA
+        if actions_nKA.device != self.observation.device:
+            actions_nKA = actions_nKA.cpu()
         count = actions_nKA.shape[1]
         call = PolicyCall(
             observation=self.observation,
@@ -195,8 +199,7 @@ class Lane:
         self.calls.append(call)
         active_N = torch.zeros(self.num_envs, dtype=torch.bool)
         active_N[envs] = True
-        actions_NKA = torch.zeros(self.num_envs, *actions_nKA.shape[1:])
-        actions_NKA[envs] = actions_nKA
+        actions_NKA = self._spread(actions_nKA.float(), call.envs_n)
         for k in range(count):
             call.valid_NK[:, k] = active_N
             ended_N = self._step(actions_NKA[:, k], active_N, call.rewards_NK[:, k])
@@ -212,23 +215,25 @@ class Lane:
         self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())
         self._elapsed_N += active_N
-        success_N = found.success_N.cpu()
-        parts = {name: value.float().cpu() for name, value in found.parts.items()} | {"success": success_N.float()}
-        lost_N = torch.zeros_like(active_N) if found.lost_N is None else found.lost_N.cpu()
+        names = ("reward_N", "success_N", "terminated_N", "truncated_N", "lost_N")
+        own = {name: rows for name in names if (rows := getattr(found, name)) is not None}
+        told = download(own | {f"part {name}": rows for name, rows in found.parts.items()})
+        success_N, lost_N = told["success_N"], told.get("lost_N", torch.zeros_like(active_N))
+        parts = {name: told[f"part {name}"] for name in found.parts} | {"success": success_N.float()}
         sound_N = active_N & ~lost_N  # a lost environment's rows mean nothing
         check_parts(f"step() of {self.who}", parts, sound_N)
-        rewards_N += self._rewards(found.reward_N.float().cpu(), parts, sound_N)
+        rewards_N += self._rewards(told["reward_N"], parts, sound_N)
         self._paid_N += rewards_N
         for name, value in parts.items():
             best = self._best.setdefault(name, torch.zeros(self.num_envs))
             best.copy_(torch.where(sound_N, torch.maximum(best, value), best))
         late_N = self._elapsed_N >= self.max_steps
         terminated_N = (
-            found.terminated_N.cpu()
+            told["terminated_N"]
             | (success_N & self.simulation.terminate_on_success)
             | (late_N & self.simulation.time_limit_terminates)
         )
-        truncated_N = found.truncated_N.cpu() | late_N
+        truncated_N = told["truncated_N"] | late_N
         ended_N = active_N & (terminated_N | truncated_N | lost_N)
         for env in ended_N.nonzero()[:, 0].tolist():
             if lost_N[env]:
@@ -296,7 +301,8 @@ class Lane:
             self._spread(c.chosen.expert_actions_nA, c.envs_n) for c in self.calls if c.chosen.expert_actions_nA is not None
         ]
         advice = torch.stack(advised) if advised else None
-        valid, rewards = (torch.stack([getattr(c, name) for c in self.calls]).to(device) for name in ("valid_NK", "rewards_NK"))
+        told = upload({name: torch.stack([getattr(c, name) for c in self.calls]) for name in ("valid_NK", "rewards_NK")}, device)
+        valid, rewards = told["valid_NK"], told["rewards_NK"]
         for job in self.ended:
             if job.last is None:
                 continue
@@ -316,7 +322,7 @@ class Lane:
 
     def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:
         """[n, ...] -> [N, ...], 0 in the environments without a choice."""
-        return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, envs_n.to(rows_n.device), rows_n)
+        return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, upload_one(envs_n, rows_n.device), rows_n)
 
 
 def _told(instruction: str, job: EpisodeJob | None) -> str:

@@ -15,7 +15,7 @@ from mmrl.algorithms.kl import ESTIMATES, k3
 from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood
 from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.api.errors import LimitReached, PluginError, plugin_errors
-from mmrl.compute.ranks import all_reduce_sum
+from mmrl.compute.ranks import all_reduce_sum, world_size
 from mmrl.config.sections import DistillStage, RlStage, Training
 from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
 from mmrl.policies.critic import Critic
@@ -136,8 +136,11 @@ class Learner:
 
     def _counted(self, batch: Batch) -> Batch:
         """The batch with its counts summed over all ranks."""
+        if world_size() == 1:
+            return batch
         counts = all_reduce_sum(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
-        return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), looks=bool(counts[2]))
+        tokens, rollouts, looks = counts.tolist()
+        return replace(batch, num_tokens=tokens, num_rollouts=rollouts, looks=bool(looks))
 
     def _accumulate(self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool) -> dict[str, float]:
         """Accumulate the gradients of the objective. old: log-probabilities before the update; appended to in the first pass."""
@@ -156,7 +159,7 @@ class Learner:
                     loss = loss + self.critic.config.value_coef * found["value_loss"] / targets.clamp_min(1)
                 loss.backward()
                 self.optimizer.gather()
-                found |= {"loss": loss, "tokens": torch.tensor(float(len(loss_L)))}
+                found |= {"loss": loss, "tokens": loss.new_full((), len(loss_L), dtype=torch.float64)}
                 for name, value in found.items():
                     sums[name] = sums[name] + value.detach().to(self.policy.device)
         return self._figures(sums, first, targets)
@@ -246,7 +249,8 @@ class Learner:
     def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
         """Metrics: means over the tokens of all ranks. Raises LimitReached if the gap between sampler and learner is too
         large."""
-        found = dict(zip(SUMS, all_reduce_sum(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
+        reduced = all_reduce_sum(torch.stack([sums[name] for name in SUMS]))
+        found = dict(zip((*SUMS, "targets"), torch.cat([reduced, targets.double()[None]]).tolist(), strict=True))
         metrics = {"loss": found["loss"]}
         if not found["tokens"]:  # no group had spread, so nothing was computed
             return metrics
@@ -257,7 +261,7 @@ class Learner:
             raise PluginError(f"{self.what}: clipped_L must be 1.0 where clipping removes the gradient, else 0.0")
         metrics["moved"] = found["moved"] / found["tokens"]
         if self.critic:
-            metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip_share")}
+            metrics |= {name: found[name] / max(found["targets"], 1.0) for name in ("value_loss", "value_clip_share")}
         if first and found["sampled"] and self.rl is not None:
             metrics["logprob_gap"] = found["logprob_gap"] / found["sampled"]
             self._check_gap(metrics["logprob_gap"])

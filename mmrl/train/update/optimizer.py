@@ -106,13 +106,13 @@ class Optimizer:
             for master in self.policy:
                 master.grad = None
         self._reduce()
-        norm = clip_grad_norm(self.policy, self.stage.max_grad_norm)
-        critic_norm = clip_grad_norm(self.critic, self.settings.max_grad_norm)
+        clipped = clip_grad_norm(self.policy, self.stage.max_grad_norm), clip_grad_norm(self.critic, self.settings.max_grad_norm)
+        norm, critic_norm = (float(value) for value in clipped)
         for whose, keys, value in (("the", "", norm), ("the critic's", "stages.critic.", critic_norm)):
-            if not torch.isfinite(value):
+            if not math.isfinite(value):
                 self.clear()
                 raise UserError(
-                    f"{whose} gradient is not finite (norm {value.item()}): lower {keys}learning_rate or {keys}max_grad_norm; "
+                    f"{whose} gradient is not finite (norm {value}): lower {keys}learning_rate or {keys}max_grad_norm; "
                     "--resume continues before this step"
                 )
         for group, rate in zip(self.rule.param_groups, self.learning_rates(step), strict=True):
@@ -128,8 +128,8 @@ class Optimizer:
                 for average, master in zip(self.averages, self.policy, strict=False):
                     average.lerp_(master, 1 - self.stage.ema_decay)
         self.clear()
-        found = {"grad_norm": norm.item(), "learning_rate": learning_rate(self.stage, step)}
-        return found | ({"grad_norm/critic": critic_norm.item()} if self.critic else {})
+        found = {"grad_norm": norm, "learning_rate": learning_rate(self.stage, step)}
+        return found | ({"grad_norm/critic": critic_norm} if self.critic else {})
 
     def _reduce(self) -> None:
         """Sum the gradients of replicated weights over all ranks. A gradient that is missing on some ranks counts as zeros there;

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
+from mmrl.api.transfer import upload
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
@@ -69,7 +71,7 @@ def pack(
         micro=micro,
         num_tokens=tokens,
         num_rollouts=len(trained),
-        lengths_N=lengths_N.to(policy.device),
+        lengths_N=upload({"lengths_N": lengths_N}, policy.device)["lengths_N"],
         looks=any(_looks(row, rollouts) for row in rows),
     )
 
@@ -180,7 +182,6 @@ def _token_types(row: _Row, rollouts: Sequence[Conversation]) -> Mapping[str, to
 
 
 def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
-    device = policy.device
     B, S = len(rows), max(r.length for r in rows)
     # padding is no pad token, whose embedding may be zero: a norm by the root of squares (Gemma 3n's) has no gradient there
     ids = np.full((B, S), policy.end_id, np.int64)
@@ -223,14 +224,12 @@ def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, p
             for name, piece in pieces.items():
                 flat[name].append(piece)
             start = end
-    media = concatenate([m for row in rows for m in _media(row, rollouts)], device) | {k: v.to(device) for k, v in types.items()}
-    return MicroBatch(
-        ids_BS=torch.from_numpy(ids).to(device),
-        segment_BS=torch.from_numpy(segment).to(device),
-        positions=torch.from_numpy(positions).to(device) if axes else None,
-        media=media,
-        **{name: torch.from_numpy(np.concatenate(pieces)).to(device) for name, pieces in flat.items()},
-    )
+    media = concatenate([m for row in rows for m in _media(row, rollouts)]) | types
+    own = {"ids_BS": ids, "segment_BS": segment, "positions": positions}
+    own |= {name: np.concatenate(pieces) for name, pieces in flat.items()}
+    there = upload({k: torch.from_numpy(v) for k, v in own.items()} | media, policy.device, policy.family.on_host)
+    inputs: dict[str, Any] = {name: there[name] for name in own} | ({} if axes else {"positions": None})
+    return MicroBatch(media={name: there[name] for name in media}, **inputs)
 
 
 def _positions(rollout: Conversation, length: int) -> np.ndarray:

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.seeds import derive
-from mmrl.api.simulators.layout import Ratio, num_targets, per_target
+from mmrl.api.simulators.layout import Ratio, num_targets, per_target, places
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.transfer import upload, upload_one
 from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.batches import ActionMicroBatch, Batch, Credit
@@ -27,12 +28,11 @@ class _Flat:
     valid_SK: torch.Tensor
     logprobs_SKC: torch.Tensor
     rollout_S: torch.Tensor
+    """On the host, as all that follow."""
     exists_SU: torch.Tensor
     """bool: whether a place has a target."""
-    place_SU: torch.Tensor
-    advantages_SU: torch.Tensor
-    values_SU: torch.Tensor | None
-    returns_SU: torch.Tensor | None
+    given_SU: Mapping[str, torch.Tensor]
+    """`place`, `advantages` and, with a critic, `values` and `returns` of the targets in their places."""
 
 
 def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions, *, budget: int) -> list[Batch]:
@@ -55,15 +55,15 @@ def pack_trajectories(rollouts: Sequence[Trajectory], credit: Credit, options: P
     is_own = torch.cat([torch.full((len(t.valid_TK),), not rollouts[n].is_stub) for n, t in known])
     calls, number = len(is_own), is_own.cumsum(0) - 1  # a call's number among this rank's calls
     order = torch.randperm(calls, generator=torch.Generator().manual_seed(options.seed)) if parts > 1 else torch.arange(calls)
-    moved_S = (flat.advantages_SU != 0).any(1).cpu()
-    lengths_N = torch.tensor(lengths, dtype=torch.long, device=device)
+    moved_S = (flat.given_SU["advantages"] != 0).any(1)
+    lengths_N = upload_one(torch.tensor(lengths, dtype=torch.long), device)
     found = []
     for dealt in order.tensor_split(parts):
         mine = number[dealt[is_own[dealt]]]
         rows = mine if options.keep_zero else mine[moved_S[mine]]
-        micro = tuple(_calls(flat, chunk.to(device), ratio) for chunk in rows.split(budget) if len(chunk))
-        tokens = int(flat.exists_SU[mine.to(device)].sum())
-        trained = len(flat.rollout_S[mine.to(device)].unique())
+        micro = tuple(_calls(flat, chunk, ratio) for chunk in rows.split(budget) if len(chunk))
+        tokens = int(flat.exists_SU[mine].sum())
+        trained = len(flat.rollout_S[mine].unique())
         found.append(Batch(micro=micro, num_tokens=tokens, num_rollouts=trained, lengths_N=lengths_N))
     return found
 
@@ -72,8 +72,7 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
     tracks = [track for _, track in known]
     valid_SK = torch.cat([t.valid_TK for t in tracks])
     logprobs_SKC = torch.cat([t.logprobs_TKC for t in tracks])
-    device = valid_SK.device
-    exists_SU = _places(valid_SK, logprobs_SKC.shape[-1], ratio)
+    exists_SU = places(valid_SK.cpu(), logprobs_SKC.shape[-1], ratio)
 
     def spread(values: torch.Tensor) -> torch.Tensor:
         """The values of each rollout's targets in their places, [S, U]. values: [N] or [N, T]."""
@@ -81,11 +80,12 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
         for n, track in known:
             length = num_targets(track, ratio)
             rows.append((values[n].expand(length) if values.ndim == 1 else values[n, :length]).float())
-        return torch.zeros(exists_SU.shape, device=device).masked_scatter(exists_SU, torch.cat(rows).to(device))
+        return torch.zeros(exists_SU.shape).masked_scatter(exists_SU, torch.cat(rows).cpu())
 
     counts = torch.tensor([len(t.valid_TK) for t in tracks])
     numbers = torch.tensor([n for n, _ in known]).repeat_interleave(counts)
-    place = torch.cat([torch.arange(num_targets(t, ratio)) for t in tracks]).to(device)
+    place = torch.cat([torch.arange(num_targets(t, ratio)) for t in tracks])
+    given = {"advantages": credit.advantages, "values": credit.values_NT, "returns": credit.returns_NT}
     states = [t.state for t in tracks if t.state is not None]
     cameras = tracks[0].images
     return _Flat(
@@ -97,42 +97,31 @@ def _flat(known: Sequence[tuple[int, TrajectoryData]], credit: Credit, ratio: Ra
         choices=torch.cat([t.choices for t in tracks]),
         valid_SK=valid_SK,
         logprobs_SKC=logprobs_SKC,
-        rollout_S=numbers.to(device),
+        rollout_S=numbers,
         exists_SU=exists_SU,
-        place_SU=torch.zeros(exists_SU.shape, dtype=torch.long, device=device).masked_scatter(exists_SU, place),
-        advantages_SU=spread(credit.advantages),
-        values_SU=None if credit.values_NT is None else spread(credit.values_NT),
-        returns_SU=None if credit.returns_NT is None else spread(credit.returns_NT),
+        given_SU={name: spread(values) for name, values in given.items() if values is not None}
+        | {"place": torch.zeros(exists_SU.shape, dtype=torch.long).masked_scatter(exists_SU, place)},
     )
 
 
-def _places(valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
-    """bool [S, U]: whether a place of a call has a target."""
-    if ratio == "chunk":
-        return torch.ones(len(valid_SK), 1, dtype=torch.bool, device=valid_SK.device)
-    return valid_SK if ratio == "action" else valid_SK.repeat_interleave(choices, 1)
-
-
 def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> ActionMicroBatch:
+    """rows: the calls, on the host. What is known there goes to the device in one copy."""
     exists = flat.exists_SU[rows]
-    valid = flat.valid_SK[rows]
-
-    def of(x_SU: torch.Tensor) -> torch.Tensor:
-        return x_SU[rows][exists]
-
+    at_L = exists.flatten().nonzero()[:, 0]
+    own = {f"{name}_L": x_SU[rows][exists] for name, x_SU in flat.given_SU.items()}
+    own |= {"rollout_L": flat.rollout_S[rows][:, None].expand(exists.shape)[exists], "at_L": at_L}
+    own |= {"off_policy_L": torch.zeros(len(at_L), dtype=torch.bool), "rows": rows}
+    there = upload(own, flat.valid_SK.device)
+    chosen = there.pop("rows")
+    valid = flat.valid_SK[chosen]
     return ActionMicroBatch(
         observation=flat.observation.rows(rows),
-        choices=flat.choices[rows],
+        choices=flat.choices[chosen],
         slots=flat.logprobs_SKC.shape[-1],
         valid_SK=valid,
         ratio=ratio,
-        sampler_logprobs_L=per_target(flat.logprobs_SKC[rows], valid, ratio),
-        advantages_L=of(flat.advantages_SU),
-        rollout_L=flat.rollout_S[rows][:, None].expand(exists.shape)[exists],
-        place_L=of(flat.place_SU),
-        off_policy_L=torch.zeros(int(exists.sum()), dtype=torch.bool, device=exists.device),
-        values_L=None if flat.values_SU is None else of(flat.values_SU),
-        returns_L=None if flat.returns_SU is None else of(flat.returns_SU),
+        sampler_logprobs_L=per_target(flat.logprobs_SKC[chosen], valid, ratio, there["at_L"]),
+        **there,
     )
 
 

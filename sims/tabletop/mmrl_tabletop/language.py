@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.things import NAMES, RECEPTACLES, SHAPES
 
@@ -85,7 +87,7 @@ def instructions(scene: Scene, task: str) -> list[str]:
         *(scene.plate_colour[:, 0], scene.plate_kind[:, 0]),
     )
     texts = []
-    for words, colour, shape, base_colour, base, tint, kind in zip(*(c.tolist() for c in columns), strict=True):
+    for words, colour, shape, base_colour, base, tint, kind in zip(*torch.stack(columns).tolist(), strict=True):
         a, b = f"{NAMES[colour]} {SHAPES[shape].name}", f"{NAMES[base_colour]} {SHAPES[base].name}"
         texts.append(template[words].format(a=a, b=b, g=f"{NAMES[tint]} {RECEPTACLES[kind]}"))
     return texts

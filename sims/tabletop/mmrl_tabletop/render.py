@@ -88,7 +88,7 @@ class Renderer:
         n, S = len(scene.seed), self._side
         view = self._views.get(name) or cameras.wrist(scene)
         keys_Q = torch.full((n * S * S,), BACKGROUND, dtype=torch.int32, device=self.device)
-        self._draw(keys_Q, view, scene, things)
+        blended, dimmed = self._draw(keys_Q, view, scene, things)
         colours = self._paint.index_select(0, keys_Q & (2**CODE_BITS - 1))
         if name == "wrist":
             lit, dark = self._below(view, scene)
@@ -99,12 +99,13 @@ class Renderer:
         image = torch.stack([channels[..., i] for i in range(3)], -1)
         if self.samples > 1:
             image = _shrunk(image.float(), self.samples).round().to(torch.uint8)
-        return self._changed(image, keys_Q, scene, self.names.index(name))
+        return self._changed(image, keys_Q, scene, self.names.index(name), blended, dimmed)
 
-    def _changed(self, image: torch.Tensor, keys_Q: torch.Tensor, scene: Scene, camera: int) -> torch.Tensor:
+    def _changed(
+        self, image: torch.Tensor, keys_Q: torch.Tensor, scene: Scene, camera: int, blended: bool, dimmed: bool
+    ) -> torch.Tensor:
         """Applies brightness, blended textures and noise, if there are any."""
         n, size = len(scene.seed), self.size
-        blended, dimmed = bool((scene.overlay >= 0).any()), bool((scene.light != 1).any())
         if not (blended or dimmed or self.noise):
             return image
         values = image.float()
@@ -121,8 +122,9 @@ class Renderer:
             values = values + (channels.float() - 63.5) * (self.noise * math.sqrt(12) / 128)
         return values.round().clamp(0, 255).to(torch.uint8)
 
-    def _draw(self, keys_Q: torch.Tensor, view: View, scene: Scene, things: Solids) -> None:
-        """Writes the keys of everything except the table."""
+    def _draw(self, keys_Q: torch.Tensor, view: View, scene: Scene, things: Solids) -> tuple[bool, bool]:
+        """Writes the keys of everything except the table. Returns whether any scene has a blended texture, and whether any has
+        another brightness: a device is waited for once, and tells all there is to know."""
         n, M = things.kind.shape
         K, P = scene.shape.shape[1], scene.plates.shape[1]
         at, frame = view.at[..., None], view.frame[..., None]
@@ -150,7 +152,9 @@ class Renderer:
         last = len(TURNS) * KINDS * sizes
         groups = torch.where(shown, (turn * KINDS + things.kind.flatten().repeat(2)) * sizes + fits, last)
         order = groups.argsort(stable=True)
-        counts = groups.bincount(minlength=last + 1).tolist()
+        tally = torch.zeros(last + 1, dtype=torch.int64, device=self.device).scatter_add_(0, groups, torch.ones_like(groups))
+        changed = torch.stack([(scene.overlay >= 0).any(), (scene.light != 1).any()])
+        *counts, blended, dimmed = torch.cat([tally, changed]).tolist()
         order = order[: 2 * n * M - counts[last]]
         row, top, left = order % (n * M), top[order], left[order]
         env, code = row // M, (things.colour.flatten()[row] * LEVELS).int()
@@ -164,6 +168,7 @@ class Renderer:
                 pixels, found = self._group(*divmod(rest, KINDS), self._windows[fit], *where, keys_Q, view.tangent)
                 keys_Q.scatter_reduce_(0, pixels, found, "amin")
                 start += count
+        return bool(blended), bool(dimmed)
 
     def _group(
         self,

@@ -10,6 +10,7 @@ import torch
 from mmrl import UserError
 from mmrl.api.simulators.checks import check_count, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
+from mmrl.api.transfer import upload_one
 from mmrl_tabletop import VARIANTS, expert, language
 from mmrl_tabletop.physics import TURN, Contact
 from mmrl_tabletop.render import Renderer
@@ -99,6 +100,8 @@ class Table:
         self._all_N = torch.arange(num_envs, device=self.device)
         self._scene = spawn(self.settings, self._all_N, None)
         self._texts = language.instructions(self._scene, task)
+        self._moving = False
+        """Some target is moved during its episode."""
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
         """See `mmrl.Simulator.reset`. variant: one of `mmrl_tabletop.VARIANTS`."""
@@ -109,7 +112,7 @@ class Table:
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
         """See `mmrl.Simulator.step`. An action is x, y, z, with 7 dims roll, pitch, yaw, and the gripper, which closes above 0
         after the move."""
-        settings, before = self.settings, self._scene
+        settings, before, drawn_N = self.settings, self._scene, active_N
         actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, settings.dims, self.device)
         turn_N3 = actions_NA[:, 3:6] * TURN if settings.dims == 7 else torch.zeros_like(before.gripper[:, 3:])
         after = self._contact.move(before, actions_NA[:, :3] * settings.step, turn_N3, actions_NA[:, -1] > 0)
@@ -119,7 +122,7 @@ class Table:
         after.potential = judgement.potential_N
         self._scene = before.merged(active_N, after)
         return Transition(
-            observation=self._observe(self._all_N, active_N),
+            observation=self._observe(self._all_N, drawn_N),
             reward_N=after.potential - before.potential,
             terminated_N=judgement.lost_N,
             truncated_N=torch.zeros_like(active_N),
@@ -163,11 +166,12 @@ class Table:
         self._scene.put(ids_n, rows)
         for place, text in zip(ids_n.tolist(), language.instructions(rows, self.settings.task), strict=True):
             self._texts[place] = text
-        return self._observe(ids_n, torch.ones_like(ids_n, dtype=torch.bool))
+        self._moving = bool((self._scene.moves_at >= 0).any())
+        return self._observe(ids_n, torch.ones(len(ids_n), dtype=torch.bool, device="cpu"))
 
     def _moved(self, scene: Scene) -> Scene:
         """`execution.moved`: moves the target to another place, and out of the gripper."""
-        if not (scene.moves_at >= 0).any():
+        if not self._moving:
             return scene
         now_N = scene.steps == scene.moves_at
         objects = scene.objects.clone()
@@ -184,20 +188,22 @@ class Table:
         )
 
     def _observe(self, ids_n: torch.Tensor, drawn_n: torch.Tensor) -> Observation:
-        """The observations of these environments; pictures that are not rendered are black."""
+        """The observations of these environments; pictures that are not rendered are black. drawn_n: on the host, nothing waits
+        for a device."""
         if self._renderer is None:
             raise UserError("this table is closed: make a new one")
         scene = self._scene.rows(ids_n)
+        texts = list(self._texts) if ids_n is self._all_N else [self._texts[i] for i in ids_n.tolist()]
         if drawn_n.all():
             images = self._renderer(scene)
         else:
-            which = drawn_n.nonzero()[:, 0]
+            which = upload_one(drawn_n.nonzero()[:, 0], self.device)
             some = self._renderer(scene.rows(which))
             images = {name: torch.zeros(len(ids_n), *v.shape[1:], dtype=v.dtype, device=v.device) for name, v in some.items()}
             for name, pixels in some.items():
                 images[name][which] = pixels
         state = torch.cat([scene.gripper, self._contact.gap(scene)[:, None], scene.closed.float()[:, None]], 1)
-        return Observation(images=images, state=state, instructions=[self._texts[i] for i in ids_n.tolist()])
+        return Observation(images=images, state=state, instructions=texts)
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> torch.Tensor:
         return checked_ids(env_ids_n, self.num_envs, self.device)

@@ -84,6 +84,7 @@ def test_a_snapshot_holds_every_field(table: Callable[..., Table]) -> None:
             "_all_N",
             "_scene",
             "_texts",
+            "_moving",
         )
     }, "what a step changes belongs into Scene"
 

@@ -1,0 +1,60 @@
+"""Between the host and a device, with as few waits as there can be: a copy from memory that isn't pinned, or one for each tensor,
+is waited for, and so is each copy to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGNED = 64
+"""Bytes: each tensor begins at a multiple of them, as every dtype and kernel may."""
+
+
+def upload(
+    tensors: Mapping[str, torch.Tensor], device: torch.device | str, on_host: Collection[str] = ()
+) -> dict[str, torch.Tensor]:
+    """The tensors on `device`, brought there from the host by one copy from pinned memory that runs beside it. Those named in
+    `on_host` stay where they are."""
+    import torch
+
+    found = {k: v if k in on_host or v.device.type == "cpu" else v.to(device) for k, v in tensors.items()}
+    moving = {k: v for k, v in found.items() if v.device.type == "cpu" and k not in on_host}
+    if not moving or torch.device(device).type == "cpu":
+        return found
+    starts, size = {}, 0
+    for name, tensor in moving.items():
+        starts[name], size = size, size + -(-tensor.nbytes // ALIGNED) * ALIGNED
+    buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    for name, tensor in moving.items():
+        _part(buffer, starts[name], tensor).copy_(tensor)
+    there = buffer.to(device, non_blocking=True)
+    return found | {name: _part(there, starts[name], tensor) for name, tensor in moving.items()}
+
+
+def upload_one(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """See `upload`."""
+    return upload({"it": tensor}, device)["it"]
+
+
+def download(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the host, brought there by one copy. Those that are on it already stay."""
+    import torch
+
+    moving = {k: v for k, v in tensors.items() if v.device.type != "cpu"}
+    found = dict(tensors)
+    if not moving:
+        return found
+    named = sorted(moving.items(), key=lambda item: -item[1].element_size())  # so that each begins where its dtype may
+    buffer = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for _, tensor in named]).cpu()
+    start = 0
+    for name, tensor in named:
+        found[name] = _part(buffer, start, tensor)
+        start += tensor.nbytes
+    return found
+
+
+def _part(buffer: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
+    return buffer[start : start + like.nbytes].view(like.dtype).view(like.shape)

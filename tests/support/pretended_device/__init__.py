@@ -1,0 +1,40 @@
+"""A device that is not there: tensors say they are on cuda:0 and are computed on the CPU.
+
+What CUDA refuses is refused (operands on two devices, NumPy on a device's tensor, a CPU's random generator), and each wait of the
+host for the device is recorded with the line that caused it, see `Ledger`. Speed, memory and rounding are the CPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from pretended_device import cuda, library, tensor
+from pretended_device.library import NoCompiler
+from pretended_device.tensor import DEVICE, LEDGER, DeviceTensor
+from pretended_device.waits import Ledger, Seen, Wait, WaitForbidden
+
+__all__ = ["DEVICE", "DeviceTensor", "Ledger", "NoCompiler", "Seen", "Wait", "WaitForbidden", "pretended_device"]
+
+
+@contextmanager
+def pretended_device(folder: Path) -> Iterator[Ledger]:
+    """Inside the block torch has a device cuda:0. folder: of the compiled library.
+
+    Raises NoCompiler where it can't be compiled, and where torch has a GPU or CUDA's library.
+    """
+    if torch.cuda.is_available() or torch.backends.cuda.is_built():
+        raise NoCompiler("this torch has CUDA's own library: the pretended device takes the place of one that isn't there")
+    made = library.load(folder)
+    with ExitStack() as held:
+        made.pretend(True)
+        held.callback(made.pretend, False)
+        kernels = tensor.kernels()
+        held.callback(kernels._destroy)
+        held.enter_context(cuda.functions(LEDGER))
+        # in this thread, so that the line that waits in a backward pass is that of its `backward()`
+        held.enter_context(torch.autograd.set_multithreading_enabled(False))
+        yield LEDGER
