@@ -29,11 +29,12 @@ from mmrl.policies.vlm.by_blocks import attention_by_blocks
 from mmrl.policies.vlm.capabilities import Way
 from mmrl.policies.vlm.packed_rows import additive, with_packed_rows
 
-LONG = 4096
-"""A mask of more than so many tokens squared is not made, except by the implementations that a run file names."""
+LONG = {"cpu": 1024, "cuda": 4096}
+"""Device -> no mask of more than so many tokens squared is made, unless the run file names `sdpa` or `eager`. On a CPU, rows that
+are longer are faster by blocks (benchmarks/attention.py)."""
 NAMES: Mapping[Way, str] = {"blocks": "mmrl_blocks", "flex": "mmrl_flex"}
 """Way -> its name among transformers' implementations of attention."""
-_LIMITS: ContextVar[tuple[int, int]] = ContextVar("limits", default=(BLOCK, LONG))
+_SMALL: ContextVar[int] = ContextVar("small", default=0)
 RECOMPILATIONS = 64
 """A kernel is compiled for each kind of mask, with and without gradients, and again when sizes turn out to vary."""
 
@@ -49,7 +50,7 @@ def ways(setting: str, device: torch.device) -> tuple[Way, ...]:
 def use(model: Any, way: Way) -> None:
     """Compute the attention of a model's language model in this way from now on."""
     config = model.config.get_text_config()
-    _register()
+    register()
     config._attn_implementation = NAMES.get(way) or dense_implementation(config)
 
 
@@ -67,7 +68,7 @@ def _softcap(config: Any) -> float | None:
 
 
 @functools.cache
-def _register() -> None:
+def register() -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -79,11 +80,11 @@ def _register() -> None:
 @contextlib.contextmanager
 def small_blocks() -> Iterator[None]:
     """Passes inside go by blocks of a few tokens, so that short rows have several. Not for FlexAttention's kernels."""
-    token = _LIMITS.set((8, 0))
+    token = _SMALL.set(8)
     try:
         yield
     finally:
-        _LIMITS.reset(token)
+        _SMALL.reset(token)
 
 
 # -- masks --------------------------------------------------------------------------------------------------------------------
@@ -94,7 +95,10 @@ def mask(way: Way, **given: Any) -> torch.Tensor | BlockMask | None:
     packed = with_packed_rows(given)
     given = given if packed is None else packed
     if _by_blocks(way, packed is not None, given):
-        return block_mask(_LIMITS.get()[0], **given)
+        return block_mask(_SMALL.get() or BLOCK, **given)
+    padding = given.get("attention_mask")
+    if padding is not None and padding.device.type != "cpu":  # transformers would wait for the device to see whether it has any
+        given |= dict.fromkeys(("allow_is_causal_skip", "allow_is_bidirectional_skip"), False)
     dense: torch.Tensor | None = sdpa_mask(**given)
     return dense if packed is None or dense is None else additive(dense, given["dtype"])
 
@@ -105,10 +109,10 @@ def _by_blocks(way: Way, packed: bool, given: Mapping[str, Any]) -> bool:
         return True
     if not packed and (Q == 1 or _needs_no_mask(given)):
         return False
-    size, long = _LIMITS.get()
     if way == "flex" and not KERNEL.failure:
-        return packed or Q >= size
-    return Q * K > long**2
+        return packed or (_SMALL.get() or BLOCK) <= Q
+    long = 0 if _SMALL.get() else LONG[torch.device(given["device"]).type]
+    return bool(long**2 < Q * K)
 
 
 def _needs_no_mask(given: Mapping[str, Any]) -> bool:
@@ -169,7 +173,7 @@ class Kernel:
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None
     ) -> torch.Tensor:
-        if query.device.type != "cpu" and not self.failure:
+        if self.usable(query):
             try:
                 return self._flex(query, key, value, blocks, scale, softcap)
             except torch.OutOfMemoryError:
@@ -181,6 +185,9 @@ class Kernel:
                     stacklevel=2,
                 )
         return attention_by_blocks(query, key, value, blocks, scale, softcap)
+
+    def usable(self, query: torch.Tensor) -> bool:
+        return query.device.type == "cuda" and not self.failure
 
     def _flex(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None

@@ -26,7 +26,7 @@ AT_ONCE = 2**24
 
 
 def block_mask(size: int = BLOCK, **given: Any) -> BlockMask:
-    """The block lists of a mask. given: arguments of a mask function of transformers, see `transformers.masking_utils.sdpa_mask`."""
+    """The block lists of a mask. given: arguments of a mask function, see `transformers.masking_utils.sdpa_mask`."""
     B, Q, K = given["batch_size"], given["q_length"], given["kv_length"]
     start, rows = given.get("q_offset", 0), size * max(1, AT_ONCE // (B * K * size))
     given["allow_is_causal_skip"] = given["allow_is_bidirectional_skip"] = False

@@ -45,18 +45,24 @@ class _Piece:
 class _ByBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        blocks: BlockMask,
+        scale: float,
+        softcap: float | None,
     ) -> torch.Tensor:
         output = query.new_zeros(*query.shape[:3], value.shape[3])
         sums_BHQ = query.new_zeros(query.shape[:3], dtype=_wide(query))
         for piece in _pieces(blocks, len(query), query.device):
             b, rows, keys = piece.row, piece.queries, piece.keys
             scores, _ = _scores(query, key, piece, scale, softcap)
-            total = scores.logsumexp(-1, keepdim=True)
-            total = total.masked_fill(total == -torch.inf, 0.0)  # a query that sees nothing
-            found = scores.sub_(total).exp_() @ value[b][:, keys].to(scores.dtype)
+            top = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)  # a query may see nothing
+            total = scores.sub_(top).exp_().sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+            found = (scores @ value[b][:, keys].to(scores.dtype)).div_(total)
             output[b][:, rows] = found.reshape(query.shape[1], -1, value.shape[3]).to(output.dtype)
-            sums_BHQ[b][:, rows] = total.reshape(query.shape[1], -1)
+            sums_BHQ[b][:, rows] = total.log_().add_(top).reshape(query.shape[1], -1)
         ctx.save_for_backward(query, key, value, output, sums_BHQ)
         ctx.blocks, ctx.scale, ctx.softcap = blocks, scale, softcap
         return output

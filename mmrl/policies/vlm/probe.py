@@ -121,9 +121,7 @@ def _with_way(
     return replace(found, dense_because="; ".join(why))
 
 
-def _tried(
-    family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way]
-) -> Capabilities:
+def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way]) -> Capabilities:
     truth = _truth(family, tried, encode)
     trial = truth.trial
     tried = replace(tried, head=_head(family, trial, truth.logits))
