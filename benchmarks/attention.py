@@ -2,11 +2,12 @@
 
     python benchmarks/attention.py [--device cuda] [--dtype bfloat16] [--lengths 1024 2048 4096 8192 16384] [--runs 5]
 
-A row is a prompt of a third of its length and eight completions, as in a GRPO update. One layer's attention is computed, forward
-and backward, with the heads of Qwen2.5-VL-3B (16 of 128 wide, 2 of keys) unless told otherwise. Two ways take turns: `sdpa` of
-transformers, and what `policy.attn_implementation = "flex_attention"` does on the device (FlexAttention's kernels on a GPU, else
-block by block in torch's operations). Masks are made once for all layers of a pass and timed apart. `computed` is the share of all
-pairs of tokens that lie in the blocks; `largest_mb` is the largest tensor of a mask and a pass. Prints one JSON object.
+A row is a prompt of a third of its length and eight completions, as in a GRPO update. One layer's attention is computed,
+forward and backward, with the heads of Qwen2.5-VL-3B (16 of 128 wide, 2 of keys) unless told otherwise. Two ways take turns:
+`sdpa` of transformers, and what `policy.attn_implementation = "flex_attention"` does on the device (FlexAttention's kernels
+on a GPU, else block by block in torch's operations). Masks are made once for all layers of a pass and timed apart. `computed`
+is the share of all pairs of tokens that lie in the blocks; `largest_mb` is the largest tensor of a mask and a pass. Prints
+one JSON object.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ class PolicyConfig(Section):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
     attn_implementation: Literal["auto", "sdpa", "eager", "flex_attention"] = "auto"
-    """Implementation of attention. `flex_attention` skips pairs of tokens that don't see each other. `auto` takes it on a GPU, and
-    on a CPU for rows of more than 1,024 tokens, if it is exact for the model. `sdpa` and `eager` make a mask of all pairs; `eager`
-    is slow and easy to inspect. Policies that act have short rows, and take `sdpa` unless this is `eager`."""
+    """Implementation of attention. `flex_attention` skips pairs of tokens that don't see each other. `auto` takes it on a GPU,
+    and on a CPU for rows of more than 1,024 tokens, if it is exact for the model. `sdpa` and `eager` make a mask of all pairs;
+    `eager` is slow and easy to inspect. Policies that act have short rows, and take `sdpa` unless this is `eager`."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
     frame: Literal["pixels", "model-pixels", "thousandths", "unit"] | None = None
