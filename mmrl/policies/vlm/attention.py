@@ -192,21 +192,25 @@ class Kernel:
     def _flex(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: BlockMask, scale: float, softcap: float | None
     ) -> torch.Tensor:
-        def capped(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-            return softcap * torch.tanh(score / softcap)
-
         # the kernel for short queries has bounds of its own, and would be one more to check
         options = {"BACKEND": "TRITON"} if "BACKEND" in FlexKernelOptions.__annotations__ else {"FORCE_USE_FLEX_ATTENTION": True}
         return self.compiled(
             query,
             key,
             value,
-            score_mod=None if softcap is None else capped,
+            score_mod=None if softcap is None else _capped(softcap),
             block_mask=blocks,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
             kernel_options=options,
         )
+
+
+def _capped(softcap: float) -> Callable[..., torch.Tensor]:
+    def capped(score: torch.Tensor, b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return capped
 
 
 KERNEL = Kernel()

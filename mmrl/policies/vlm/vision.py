@@ -40,7 +40,8 @@ def stacked_attention(
         return scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
 
     if VARLEN.usable(query, dropout):
-        found = VARLEN(*(x[0].transpose(0, 1) for x in (query, key, value)), tuple(lengths), scaling)
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        found = VARLEN(q, k, v, tuple(lengths), scaling)
         if found is not None:
             return found[None], None
     if len(set(lengths)) == 1:
