@@ -51,8 +51,10 @@ class PolicyConfig(Section):
     """Data type of weights and activations; log-probabilities and losses are always float32."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
-    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
-    """Implementation of attention; `eager` is slow and easy to inspect. Others can't express a shared prompt."""
+    attn_implementation: Literal["auto", "sdpa", "eager", "flex_attention"] = "auto"
+    """Implementation of attention. `flex_attention` skips pairs of tokens that don't see each other. `auto` takes it on a GPU,
+    and on a CPU for rows of more than 1,024 tokens, if it is exact for the model. `sdpa` and `eager` make a mask of all pairs;
+    `eager` is slow and easy to inspect. Policies that act have short rows, and take `sdpa` unless this is `eager`."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Switch it on only if you trust the code's author."""
     frame: Literal["pixels", "model-pixels", "thousandths", "unit", "thousandths-yx", "location-tokens"] | None = None
@@ -69,6 +71,11 @@ class PolicyConfig(Section):
     """Train low-rank adapters instead of the model's own weights."""
     options: Free = {}
     """Keyword arguments of this kind of policy, see `mmrl list policies KIND`."""
+
+    @property
+    def dense_attention(self) -> Literal["sdpa", "eager"]:
+        """transformers' implementation where attention is under a dense mask."""
+        return "eager" if self.attn_implementation == "eager" else "sdpa"
 
     def smaller(self) -> PolicyConfig:
         """The same model on a CPU, with short videos; `mmrl.train.smoke` chooses the model of a smoke run."""

@@ -92,7 +92,8 @@ class VLA(ActingPolicy):
                 "name a file that has them, or leave state out"
             )
         beside.check(way, dims)
-        self.vlm = VLM(config, device=device, seed=seed, source=source)
+        dense = config.model_copy(update={"attn_implementation": config.dense_attention})  # its rows have masks of their own
+        self.vlm = VLM(dense, device=device, seed=seed, source=source)
         self.device, self.family = self.vlm.device, _acting_family(self.vlm)
         way = DEFAULTS | self.family.acting() | beside.options | given(asked)
         self.head_kind, self.decoding, self.state, self.flow_steps = way["head"], way["decoding"], way["state"], flow_steps

@@ -96,7 +96,7 @@ def check_model(config: PolicyConfig) -> None:
 
 def load_model(config: PolicyConfig, name: str, plan: Plan, processor: str, seed: int) -> tuple[Network, Any]:
     """(the network, its Qwen3-VL's processor). Raises UserError for weights that don't fit, and for a missing processor."""
-    dtype, attention = getattr(torch, config.dtype), config.attn_implementation
+    dtype, attention = getattr(torch, config.dtype), config.dense_attention
     if name.startswith("tiny:"):
         return tiny.build(dtype=dtype, attention=attention, **tiny.parse(name, seed))
     own = json_files(name) / OWN_BACKBONE

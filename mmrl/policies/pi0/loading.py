@@ -67,7 +67,7 @@ def load_model(config: PolicyConfig, kind: str, name: str, tokenizer: str, files
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         sizes = tiny.parse(name, seed, kind)
-        return tiny.build(network_class(kind), kind, dtype=dtype, attention=config.attn_implementation, **sizes)
+        return tiny.build(network_class(kind), kind, dtype=dtype, attention=config.dense_attention, **sizes)
     settings = _settings(name, kind)
     try:
         saved = _file(name) if kind == "pi05" else lerobot_file(name)
@@ -76,7 +76,7 @@ def load_model(config: PolicyConfig, kind: str, name: str, tokenizer: str, files
             state_dict=_lerobot_weights(saved, kind) if saved else None,
             config=settings,
             dtype=dtype,
-            attn_implementation=config.attn_implementation,
+            attn_implementation=config.dense_attention,
             use_safetensors=True,
             output_loading_info=True,
         )

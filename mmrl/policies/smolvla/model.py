@@ -113,7 +113,7 @@ class SmolVLA(Pi0):
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
         self.check_state_statistics(self.state)
         self.tokenizer = found.tokenizer
-        model: Any = load_network(found, seed, getattr(torch, config.dtype), config.attn_implementation)
+        model: Any = load_network(found, seed, getattr(torch, config.dtype), config.dense_attention)
         for folder in reversed(adapters):
             merge_saved_adapters(model, folder)
         if config.lora:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Head = Literal["plain", "softcap", "scale", "divide"]
+Way = Literal["dense", "blocks", "flex"]
+"""How attention is computed, see `attention`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,10 @@ class Capabilities:
     """These modules go on from a copied state; otherwise they alone compute the prompt again for each completion."""
     attention: tuple[str, ...] = ()
     """Kinds of its layers, by its configuration: `full_attention`, `sliding_attention`, `linear_attention`, ..."""
+    way: Way = "dense"
+    """How attention is computed in packed rows and prompts."""
+    dense_because: str = ""
+    """Why another way isn't taken, if one was tried."""
     looks_ahead: bool = False
     """Tokens of a picture, or of the prompt, see later ones."""
     logprob_difference: float = 0.0

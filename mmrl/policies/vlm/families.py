@@ -16,6 +16,7 @@ import torch
 
 from mmrl.policies.batches import MicroBatch
 from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
+from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.logits import HEADS
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows, padded_rows
@@ -55,6 +56,7 @@ class Family:
     def use(self, capabilities: Capabilities) -> None:
         """Run the model in the fastest way that these allow."""
         self.capabilities = capabilities
+        attention.use(self.model, capabilities.way)
         share_states(self.model, capabilities.recurrent, capabilities.continues)
 
     @property

@@ -26,12 +26,12 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     weights.refuse_lost_base(adapters, name)
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
-        model, processor = tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
+        model, processor = tiny.build(dtype=dtype, attention=config.dense_attention, **tiny.parse(name, seed))
     elif suitability.read_settings(name).get("model_type") == "openvla":
         from mmrl.policies.openvla import model as openvla
         from mmrl.policies.openvla import reading
 
-        model = openvla.load(name, dtype, config.attn_implementation)
+        model = openvla.load(name, dtype, config.dense_attention)
         processor = reading.load_processor(name, model.config)
     else:
         processor = examine(name, config.trust_remote_code, adapters)
@@ -152,7 +152,7 @@ def _load_weights(config: PolicyConfig, name: str) -> Any:
         model, report = auto_class(name, config.trust_remote_code).from_pretrained(
             name,
             dtype=getattr(torch, config.dtype),
-            attn_implementation=config.attn_implementation,
+            attn_implementation=config.dense_attention,
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
             output_loading_info=True,

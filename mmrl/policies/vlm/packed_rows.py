@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +46,15 @@ class PackedRows:
         that no row of the softmax is empty."""
         own, other = self.segment_BS[b, q], self.segment_BS[b, k]
         return (own == other) & (own >= 0) | (other == 0) & (own > 0) | (q == k)
+
+    def rule(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """A model's own rule of a mask, asked about the index of tokens in rows of their own."""
+        index_BS = self.own_index_BS
+
+        def seen(b: Any, h: Any, q: Any, k: Any) -> Any:
+            return self.allowed(b, q, k) & own(b, h, index_BS[b, q], index_BS[b, k])
+
+        return seen
 
     @functools.cached_property
     def gathers(self) -> Gathers:
@@ -140,19 +149,23 @@ def _renumber_masks() -> None:
         ALL_MASK_ATTENTION_FUNCTIONS.register(name, functools.partial(_mask, ALL_MASK_ATTENTION_FUNCTIONS[name]))
 
 
-def _mask(original: Callable[..., Any], **kwargs: Any) -> Any:
-    rows, padded = _ROWS.get(), _PADDED.get()
-    if rows is None or not isinstance(kwargs.get("config"), rows.config):
-        if padded is not None and isinstance(kwargs.get("config"), padded):
-            kwargs |= {skip: False for skip in _SKIPS & kwargs.keys()}
-        return original(**kwargs)
-    index_BS, own = rows.own_index_BS, kwargs["mask_function"]
+def _mask(original: Callable[..., Any], **given: Any) -> Any:
+    packed, padded = with_packed_rows(given), _PADDED.get()
+    if packed is None:
+        if padded is not None and isinstance(given.get("config"), padded):
+            given |= {skip: False for skip in _SKIPS & given.keys()}
+        return original(**given)
+    seen = original(**packed)
+    return additive(seen if seen.dtype == torch.bool else seen == 0, given["dtype"])
 
-    def renumbered(b: Any, h: Any, q: Any, k: Any) -> Any:
-        return rows.allowed(b, q, k) & own(b, h, index_BS[b, q], index_BS[b, k])
 
-    seen = original(**kwargs | {"mask_function": renumbered, "allow_is_causal_skip": False, "attention_mask": None})
-    return additive(seen if seen.dtype == torch.bool else seen == 0, kwargs["dtype"])
+def with_packed_rows(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments of one of transformers' mask functions with the rule of the packed rows that are running; None if the pass is
+    of other rows, or the mask another model's."""
+    rows = _ROWS.get()
+    if rows is None or not isinstance(given.get("config"), rows.config):
+        return None
+    return {**given, "mask_function": rows.rule(given["mask_function"]), "allow_is_causal_skip": False, "attention_mask": None}
 
 
 def additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

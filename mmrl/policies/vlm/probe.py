@@ -19,7 +19,8 @@ from transformers import DynamicCache
 from mmrl.api.errors import shorten
 from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
-from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head
+from mmrl.policies.vlm import attention
+from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head, Way
 from mmrl.policies.vlm.families import Family, decoder_of
 from mmrl.policies.vlm.logits import HEADS, possible_heads
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
@@ -38,6 +39,7 @@ CONTRAST = 5.0
 LAYERS = 8
 """Of deeper models the first layers are tried, as many as it takes to have one of each kind and a layer behind it."""
 COMPLETIONS, LENGTH = 3, 5
+TEXTS = ("What is it?", "Say in other words what is shown.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,31 @@ class _Trial:
     ids_GC: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """What the model's own forward makes of separate rows."""
+
+    trial: _Trial
+    other: _Trial
+    """With a longer prompt."""
+    logits: torch.Tensor
+    """[G, C, V] before each token of the completions."""
+    gradient: torch.Tensor
+    """[P + G * C, H], at the first layer."""
+    seeing: torch.Tensor
+    """The logits if completions see each other: a fault on purpose."""
+    seeing_gradient: torch.Tensor
+    step: torch.Tensor
+    """[2, V]: the logits after the first token of the first completion of `trial` and of `other`."""
+
+
 class _Differs(Exception):
     """A way of running the model isn't exact; the text says how."""
 
 
-def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilities:
-    """What the family's model can do, which the family uses from now on. encode: as `PromptProcessor.encode`."""
+def probe(family: Family, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way] = ()) -> Capabilities:
+    """What the family's model can do, which the family uses from now on. encode: as `PromptProcessor.encode`. ways: to compute
+    attention, best first; without one that is exact, it is computed under a dense mask."""
     config = family.model.config.get_text_config()
     kinds = recurrent_kinds(decoder_of(family.model), config.hidden_size)
     layers = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ("full_attention",)))
@@ -65,7 +86,7 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilit
     for continues in (True, False) if kinds else (True,):
         try:
             with _shallow(family.model), torch.inference_mode(False), torch.enable_grad():
-                found = _tried(family, replace(found, packs=True, continues=continues), encode)
+                found = _tried(family, replace(found, packs=True, continues=continues), encode, ways)
         except _Differs as differs:
             found = replace(found, packs=False, why_not=str(differs))
         except Exception as error:  # noqa: BLE001  a model that can't be given positions, masks or a cache may fail in any way
@@ -76,30 +97,73 @@ def probe(family: Family, encode: Callable[[Prompt], PromptInputs]) -> Capabilit
     return found
 
 
-def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs]) -> Capabilities:
-    trial, other = (_trial(family, tried, encode, text) for text in ("What is it?", "Say in other words what is shown."))
-    bound = BOUNDS[family.model.get_input_embeddings().weight.dtype]
-    logits, gradient = _separate(family, trial)
-    wanted = _logprobs(logits, trial.ids_GC)
-    tried = replace(tried, head=_head(family, trial, logits))
+def _with_way(
+    family: Family, found: Capabilities, truth: _Truth, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way]
+) -> Capabilities:
+    """With the first way to compute attention in which packed rows, and prompts of several lengths, are exact."""
+    why: list[str] = []
+    for way in ways:
+        tried = replace(found, way=way)
+        try:
+            if kernels := way == "flex" and family.model.device.type == "cuda":  # their blocks are longer than the rows so far
+                truth = _truth(family, found, encode, times=attention.BLOCK // 2, length=attention.BLOCK + LENGTH)
+            family.use(tried)
+            with contextlib.nullcontext() if kernels else attention.small_blocks():
+                bound = _compare(family, truth)[2]
+                fed = _stepped(family, [truth.trial, truth.other] if found.pads else [truth.trial])
+            if kernels and attention.KERNEL.failure:
+                raise _Differs(attention.KERNEL.failure)
+            _check(_gap(fed, truth.step[: len(fed)]), bound, "logits of a step with a cache")
+            return replace(tried, dense_because="; ".join(why))
+        except _Differs as differs:
+            why.append(f"{way}: {differs}")
+        except Exception as error:  # noqa: BLE001  attention may have anything that the way lacks
+            why.append(f"{way}: {type(error).__name__}: {shorten(error)[:120]}")
+    return replace(found, dense_because="; ".join(why))
+
+
+def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way]) -> Capabilities:
+    truth = _truth(family, tried, encode)
+    trial = truth.trial
+    tried = replace(tried, head=_head(family, trial, truth.logits))
     family.use(tried)
-    found, own_gradient = _packed(family, trial)
+    gap, slope, bound = _compare(family, truth)
+    _check(_gap(_stepped(family, [trial]), truth.step[:1]), bound, "logits of a step with a cache")
+    pads = _gap(_stepped(family, [trial, truth.other]), truth.step) <= bound
+    looks_ahead = _looks_ahead(family, trial)
+    found = replace(tried, pads=pads, looks_ahead=looks_ahead, logprob_difference=gap, gradient_difference=slope)
+    return _with_way(family, found, truth, encode, ways)
+
+
+def _truth(
+    family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], times: int = 1, length: int = LENGTH
+) -> _Truth:
+    """times: the texts are repeated. length: of completions."""
+    trial, other = (_trial(family, tried, encode, text * times, length) for text in TEXTS)
+    logits, gradient = _separate(family, trial)
+    seeing, seeing_gradient = _separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))
+    step = torch.cat([logits[:1, 1], _separate(family, other)[0][:1, 1]])
+    return _Truth(trial, other, logits, gradient, seeing.view(logits.shape), seeing_gradient, step)
+
+
+def _compare(family: Family, truth: _Truth) -> tuple[float, float, float]:
+    """(greatest difference of a packed row's log-probabilities, relative difference of its gradients, their bound). Raises
+    `_Differs` if they are above it."""
+    ids_GC, gradient = truth.trial.ids_GC, truth.gradient
+    wanted, bound = _logprobs(truth.logits, ids_GC), BOUNDS[family.model.get_input_embeddings().weight.dtype]
+    found, own_gradient = _packed(family, truth.trial)
     slope, gap = _slope(own_gradient, gradient), _gap(found, wanted)
     if max(gap, slope) > bound:
-        bound = max(bound, ROUNDING * _rounding(family, trial, wanted, gradient))
+        bound = max(bound, ROUNDING * _rounding(family, truth.trial, wanted, gradient))
     _check(gap, bound, "log-probabilities of a packed row")
     _check(slope, bound, "gradients of a packed row")
-    seeing, seeing_gradient = _separate(family, replace(trial, ids_GC=trial.ids_GC.reshape(1, -1)))
-    fault, fault_slope = _gap(_logprobs(seeing.view(logits.shape), trial.ids_GC), wanted), _slope(seeing_gradient, gradient)
+    fault, fault_slope = _gap(_logprobs(truth.seeing, ids_GC), wanted), _slope(truth.seeing_gradient, gradient)
     if fault < CONTRAST * gap or fault_slope < CONTRAST * slope:
         raise _Differs(
             f"completions that see each other change its log-probabilities by {fault:.1e} and its gradients by {fault_slope:.1e} "
             "alone, so that nothing shows"
         )
-    _check(_gap(_stepped(family, [trial]), logits[:1, 1]), bound, "logits of a step with a cache")
-    second = _separate(family, other)[0]
-    pads = _gap(_stepped(family, [trial, other]), torch.cat([logits[:1, 1], second[:1, 1]])) <= bound
-    return replace(tried, pads=pads, looks_ahead=_looks_ahead(family, trial), logprob_difference=gap, gradient_difference=slope)
+    return gap, slope, bound
 
 
 def _check(gap: float, bound: float, what: str) -> None:
@@ -121,7 +185,9 @@ def _rounding(family: Family, trial: _Trial, wanted: torch.Tensor, gradient: tor
     return max(_gap(_logprobs(logits, trial.ids_GC), wanted), _slope(slope, gradient))
 
 
-def _trial(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], text: str) -> _Trial:
+def _trial(
+    family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], text: str, length: int = LENGTH
+) -> _Trial:
     from PIL import Image
 
     prompt = Prompt(messages=[user_message(text, Image.new("RGB", (64, 64), (90, 140, 40)))])
@@ -130,7 +196,7 @@ def _trial(family: Family, tried: Capabilities, encode: Callable[[Prompt], Promp
     family.use(tried)
     banned = set(family.banned_ids())
     allowed = torch.tensor([i for i in range(min(4096, family.action_end)) if i not in banned])
-    drawn = torch.randint(len(allowed), (COMPLETIONS, LENGTH), generator=torch.Generator().manual_seed(len(text)))
+    drawn = torch.randint(len(allowed), (COMPLETIONS, length), generator=torch.Generator().manual_seed(len(text)))
     return _Trial(counted, encode(prompt), allowed[drawn].to(family.model.device))
 
 

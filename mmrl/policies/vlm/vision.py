@@ -1,9 +1,10 @@
 """Parts of Qwen vision towers, computed faster with the same result.
 
 transformers' vision towers loop over images (and windows) unless a variable-length kernel is set. The attention here needs no
-extra package: sequences of equal length are stacked and go through one scaled-dot-product call. Patches are embedded by a
-convolution whose stride is its kernel, which is a matrix product, and that is several times faster. What follows from the sizes
-of pictures alone is computed on the host, so that it doesn't wait for the device in every layer.
+extra package: a GPU has a kernel for all sequences, see `varlen`; elsewhere, sequences of equal length are stacked and go through
+one scaled-dot-product call. Patches are embedded by a convolution whose stride is its kernel, which is a matrix product, and that
+is several times faster. What follows from the sizes of pictures alone is computed on the host, so that it doesn't wait for the
+device in every layer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from mmrl.api.transfer import upload
+from mmrl.policies.vlm.varlen import VARLEN
 
 NAME = "mmrl_flash_stacked"
 """transformers takes names with "flash" in them for variable-length kernels, and passes the sequence boundaries."""
@@ -41,6 +43,11 @@ def stacked_attention(
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
 
+    if VARLEN.usable(query, dropout):
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+        found = VARLEN(q, k, v, lengths, scaling)
+        if found is not None:
+            return found[None], None
     if len(set(lengths)) == 1:
         q, k, v = (x.view(heads, -1, lengths[0], width).transpose(0, 1) for x in (query[0], key[0], value[0]))
         return attend(q, k, v).transpose(1, 2).reshape(1, total, heads, width), None

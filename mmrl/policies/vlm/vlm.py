@@ -21,7 +21,7 @@ from mmrl.policies.lora import add_adapters, is_adapter, load_adapters, save_ada
 from mmrl.policies.names import base_name
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
-from mmrl.policies.vlm import loading, tiny
+from mmrl.policies.vlm import attention, loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.families import Family, family_of
@@ -75,7 +75,7 @@ class VLM(Policy):
         self.bias_V = torch.zeros(vocabulary, device=self.device)
         self.bias_V[list(self.banned)] = -torch.inf
         self._try(config.model)
-        self._probe()
+        self._probe(config.attn_implementation)
 
     @staticmethod
     def check(config: PolicyConfig) -> None:
@@ -99,14 +99,14 @@ class VLM(Policy):
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"{name!r}: its chat template leaves pictures out: use one that shows them", key="policy.model")
 
-    def _probe(self) -> None:
+    def _probe(self, implementation: str) -> None:
         """Find out how the model may be run. Models of one configuration share the verdict."""
-        kind = f"{type(self.family).__name__} {type(self.model).__name__} {self.model.dtype}"
+        kind = f"{type(self.family).__name__} {type(self.model).__name__} {self.model.dtype} {self.device.type} {implementation}"
         key = f"{kind} {self.model.config.to_json_string(use_diff=False)}"
         if key in _PROBED:
             self.family.use(_PROBED[key])
         else:
-            _PROBED[key] = probe(self.family, self.reader.encode)
+            _PROBED[key] = probe(self.family, self.reader.encode, attention.ways(implementation, self.device))
         self.blank = self.encode(Prompt(messages=[user_message("x", _blank_picture())]))
 
     # -- prompts and text, by the processor ------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ class VLM(Policy):
         from transformers import initialization
 
         settings = copy.deepcopy(self.model.config)
-        attention = settings.get_text_config()._attn_implementation  # the vision tower's was changed by its family
+        dense = attention.dense_implementation(settings.get_text_config())  # families change what they compute another way
         with initialization.no_init_weights(), torch.random.fork_rng(devices=[]):
-            model = type(self.model)._from_config(settings, attn_implementation=attention, dtype=self.model.dtype)
+            model = type(self.model)._from_config(settings, attn_implementation=dense, dtype=self.model.dtype)
             if self.lora:
                 add_adapters(model, self.lora, 0)
         model.load_state_dict(model_state_dict(self.model))
