@@ -3,12 +3,12 @@
     python3 benchmarks/gpu_all.py [--seconds 540] [--parts self_test step ...] [--out FOLDER] [--bundle .gpu-bundle]
         [--size full|tiny] [--device cuda|cpu]
 
-Needs torch and transformers. What else mmrl needs and the machine lacks comes from `--bundle`, which `make bench-gpu-bundle` makes
-elsewhere. Each part is a process group with a limit of its own; the correctness parts run side by side, those that take times
-alone. The folder (`--out`, else $OUT, else benchmarks-gpu) gets four files as the parts end: `parts.jsonl`, a part's JSON object a
-line; `summary.json`, what matters of them; `log.txt`, what the parts wrote to stderr; `profile.txt`, the costliest kernels. SIGTERM
-or Ctrl-C stops the part that is running, and what it had found is kept. `--size tiny --device cpu` runs all of it anywhere.
-Prints one JSON object, `summary.json`.
+Needs torch and transformers. What else mmrl needs and the machine lacks comes from `--bundle`, which `make bench-gpu-bundle`
+makes elsewhere. Each part is a process group with a limit of its own; parts that measure no speed run side by side, the others
+alone. The folder (`--out`, else $OUT, else benchmarks-gpu) gets four files as the parts end: `parts.jsonl`, a part's JSON object
+a line; `summary.json`, what matters of them; `log.txt`, what the parts wrote to stderr; `profile.txt`, the costliest kernels.
+SIGTERM or Ctrl-C stops the part that is running, and what it had found is kept. `--size tiny --device cpu` runs all of it
+anywhere, with four times the limits. Prints one JSON object, `summary.json`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from gpu_parts import PARTS, Part
 HERE = Path(__file__).parent
 GRACE_S, LEAST_S, LINES = 3.0, 15.0, 12
 """Seconds between SIGTERM and SIGKILL; seconds below which no part is begun; last lines of a failed part that are shown."""
+SLOW = 4
+"""How many times its limit a part has on a CPU."""
 
 
 class Running:
@@ -156,7 +158,7 @@ def run(parts: Sequence[Part], args: argparse.Namespace, env: dict[str, str], re
                     results.add(part, {"part": part.name, "state": "skipped", "why": "no time was left"})
                 else:
                     command = part.command(args.size, args.device)
-                    limit = min(part.limit, left - GRACE_S)
+                    limit = min(part.limit * (SLOW if args.device == "cpu" else 1), left - GRACE_S)
                     alive.append(Running(part, command, limit, env, scratch, results.folder / "log.txt"))
             while alive:
                 for running in list(alive):
@@ -182,6 +184,12 @@ def environment(bundle: Path, folder: Path, scratch: Path) -> tuple[dict[str, st
     return env, {"brought": prepared.brought, "lacking": prepared.lacking}
 
 
+def stop(number: int, _: Any) -> None:
+    """End at the first signal; the second one must not keep the results from being written."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
@@ -192,7 +200,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     args = parser.parse_args()
     chosen = [part for part in PARTS if not args.parts or part.name in args.parts]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, stop)
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as scratch:
         out = args.out.absolute()
         env, found = environment(args.bundle.absolute(), out, Path(scratch))

@@ -145,7 +145,7 @@ class Step:
 
 
 def kernels(policy: VLM, title: str, work: Callable[[], Any]) -> list[dict[str, Any]]:
-    """The costliest kernels of a piece of work, on a CPU its operations: name, calls, milliseconds, share of all kernels' time."""
+    """The costliest kernels of a piece of work, on a CPU its operations: name, calls, milliseconds, share of all their time."""
     on_gpu = policy.device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
     with torch.profiler.profile(activities=activities) as profiler:

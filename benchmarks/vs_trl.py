@@ -7,11 +7,10 @@
 Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing the
 images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update. Every
 completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models, prompts, group
-sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. The case `3b` trains LoRA adapters of
-the language model's layers at Qwen2.5-VL-3B's shape in bfloat16 with gradient checkpointing, 8 groups of 128 tokens to some 700 of
-a prompt; `adapters` is the same at tiny size. Its weights are made on the device. `--family` takes another family's
-tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, about as many
-tokens. Prints one JSON object.
+sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. The case `3b` trains adapters of the
+language model at Qwen2.5-VL-3B's shape in bfloat16 with gradient checkpointing, 8 groups of 128 tokens to prompts of some 700, and
+makes its weights on the device; `adapters` is the same at tiny size. `--family` takes another family's tiny model for the cases by
+size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, about as many tokens. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -260,13 +259,26 @@ def compare(name: str, steps: int, threads: int, device: str, family: str = "", 
     checkpoint = tempfile.mkdtemp()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     write_checkpoint(case, checkpoint)
-    workers = {}
-    for system in ("trl", "mmrl"):
-        command = [sys.executable, __file__, "--worker", system, checkpoint, json.dumps(case), device, str(steps + warmup)]
-        workers[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    command = [sys.executable, __file__, "--worker"]
+    settings = [checkpoint, json.dumps(case), device, str(steps + warmup)]
+    workers = {
+        system: subprocess.Popen(
+            [*command, system, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for system in ("trl", "mmrl")
+    }
+    try:
+        return _alternating(workers, steps, warmup) | case
+    finally:
+        for process in workers.values():
+            process.kill()  # otherwise a failed case would hold the device's memory
+
+
+def _alternating(workers: dict[str, subprocess.Popen[str]], steps: int, warmup: int) -> dict[str, Any]:
+    """Steps of each system in turn."""
     for system, process in workers.items():
         _expect(process, "ready", system)
-    seconds: dict[str, list[float]] = {"trl": [], "mmrl": []}
+    seconds: dict[str, list[float]] = {system: [] for system in workers}
     peak: dict[str, float] = {}
     for step in range(steps + warmup):
         for system, process in workers.items():
@@ -287,7 +299,6 @@ def compare(name: str, steps: int, threads: int, device: str, family: str = "", 
         "median_s": {s: round(v, 3) for s, v in medians.items()},
         "ratio": round(medians["trl"] / medians["mmrl"], 2),
         "peak_mb": {s: round(v) for s, v in peak.items()},
-        **case,
     }
 
 
@@ -316,7 +327,11 @@ def main() -> None:
 
     results: dict[str, Any] = {}
     for name in args.case or USUAL:
-        results[name] = compare(name, args.steps * (10 if name == "112px" else 1), args.threads, args.device, args.family)
+        steps = args.steps * (10 if name == "112px" else 1)
+        try:
+            results[name] = compare(name, steps, args.threads, args.device, args.family)
+        except RuntimeError as error:  # the other cases go on
+            results[name] = {"error": str(error)}
         keep(results)
     print(
         json.dumps(
@@ -330,6 +345,8 @@ def main() -> None:
             }
         )
     )
+    if any("error" in result for result in results.values()):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
