@@ -61,9 +61,9 @@ class Running:
 
     def _read(self, log: Path) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.tail.append(line.rstrip()[:400])
-            with open(log, "a") as file:
+        with self.process.stderr as lines, open(log, "a", buffering=1) as file:
+            for line in lines:
+                self.tail.append(line.rstrip()[:400])
                 file.write(f"{self.part.name}: {line.rstrip()}\n")
 
     @property
@@ -181,6 +181,7 @@ def environment(bundle: Path, folder: Path, scratch: Path) -> tuple[dict[str, st
     path = os.pathsep.join([*prepared.path, *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "MMRL_BENCH_PROFILE": str(folder / "profile.txt")}
     env |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # what a step needs differs from stage to stage
     return env, {"brought": prepared.brought, "lacking": prepared.lacking}
 
 

@@ -55,7 +55,7 @@ def _sized(file: str, full: str, tiny: str) -> Callable[[str, str], list[str]]:
 
 
 ROOM = ("peak_gpu_memory_mb", "peaks_mb", "weights", "counted_steps", "error")
-TRL = {"tiny": "--case adapters --case 112px --steps 1", "full": "--case 3b --case 112px --steps 2"}
+TRL = {"tiny": "--case adapters --case 112px --steps 1 --threads 1", "full": "--case 3b --case 112px --steps 2 --threads 4"}
 
 PARTS = (
     Part(

@@ -19,15 +19,18 @@ MFU is the floating-point operations that the step's tokens need, divided by tho
 
 Prompts count once per group, as they are computed once; operations that checkpointing repeats don't count. `mfu_unshared` counts
 prompts once per completion, for comparison with systems that compute them so. `kernels` has the costliest ones of sampling eight
-tokens and of the update on them, after the timed steps. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
+tokens and of the update on them, after the timed steps. If memory runs out, `--budget` and `--at-once` are halved, twice at most,
+and `error` says so. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
 object."""  # noqa: E501
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -162,12 +165,34 @@ def kernels(policy: VLM, title: str, work: Callable[[], Any]) -> list[dict[str, 
     return [{"all_ms": round(whole / 1e3, 1), "wall_ms": round(seconds * 1e3, 1)}, *shown]
 
 
-def measured(args: argparse.Namespace) -> dict[str, Any]:
+def lowering(
+    measure: Callable[[argparse.Namespace, dict[str, Any]], None], args: argparse.Namespace, lower: Callable[[], None]
+) -> dict[str, Any]:
+    """What a measurement found. If memory runs out, it is repeated with settings that `lower` lowers, at most twice; `error` then
+    says how often and where, and what the last try had found is kept."""
+    errors: list[str] = []
+    found: dict[str, Any] = {}
+    for _ in range(3):
+        found = {**vars(args), **({"error": errors} if errors else {})}
+        try:
+            measure(args, found)
+            return found
+        except torch.OutOfMemoryError as error:
+            errors.append(str(error).partition(". GPU")[0].splitlines()[0])
+        print(f"out of memory: {errors[-1]}", file=sys.stderr)
+        lower()
+        gc.collect()
+        torch.cuda.empty_cache()
+    return found | {"error": errors}
+
+
+def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Adds what the steps take to `found`."""
     started = time.perf_counter()
     policy = loaded(args.size, args.device, lora=args.lora)
     step = Step(policy, args)
     wait(policy)
-    found: dict[str, Any] = {**vars(args), "built_s": round(time.perf_counter() - started, 1)}
+    found["built_s"] = round(time.perf_counter() - started, 1)
     machine_, _ = current_machine(args.device) if policy.device.type == "cuda" else (None, 1)
     peak = args.peak or (machine_.flops if machine_ else 0.0)
     rows: list[dict[str, float]] = []
@@ -177,8 +202,10 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         keep(found)
     found["warm_up_s"] = {name: round(value, 3) for name, value in rows[0].items()}
     if not args.no_profile:
-        found["kernels"] = step.profile()
-    return found
+        try:
+            found["kernels"] = step.profile()
+        except torch.OutOfMemoryError as error:
+            found["kernels"] = str(error).splitlines()[0]
 
 
 def figures(step: Step, rows: list[dict[str, float]], peak: float) -> dict[str, Any]:
@@ -231,11 +258,13 @@ def main() -> None:
             setattr(args, name, value)
     if args.size == "7b" and not args.lora:
         parser.error("--size 7b needs --lora RANK: its optimiser's state doesn't fit on one GPU")
-    try:
-        found = measured(args)
-    except torch.OutOfMemoryError as error:
-        found = {**vars(args), "error": str(error).splitlines()[0]}
-    print(json.dumps({"benchmark": "step_gpu", **found, "machine": machine()}))
+    asked = {"budget": args.budget, "at_once": args.at_once}
+
+    def lower() -> None:
+        args.budget, args.at_once = args.budget // 2, max(args.group, (args.at_once or args.prompts * args.group) // 2)
+
+    found = lowering(measured, args, lower)
+    print(json.dumps({"benchmark": "step_gpu", **found, "asked": asked, "machine": machine()}))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ part.
         [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
-mini-batches. For comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six
-GPUs (RLinf, from a user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
+mini-batches. If memory runs out, the calls of a forward pass (`--calls`) are halved, twice at most, and `error` says so. For
+comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs (RLinf, from a
+user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_trajectories import pack_trajectories
 from mmrl.train.update.packer import PackOptions
 from on_device import EVERYWHERE, SIZES, name_of, weights_made
-from step_gpu import clock, kernels
+from step_gpu import clock, kernels, lowering
 
 
 class Episodes:
@@ -109,10 +110,11 @@ class Step:
         return result, seconds
 
 
-def measured(args: argparse.Namespace) -> dict[str, Any]:
+def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Adds what the steps take to `found`."""
     started = time.perf_counter()
     step = Step(args)
-    found = {**vars(args), "built_s": round(time.perf_counter() - started, 1)}
+    found["built_s"] = round(time.perf_counter() - started, 1)
     found["weights"] = sum(p.numel() for p in step.policy.vlm.model.parameters())
     rows: list[dict[str, float]] = []
     for number in range(args.steps + 1):
@@ -127,7 +129,6 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         rollouts: list[Any] = []
         found["kernels"] = {"collect": kernels(step.policy, "episodes", lambda: rollouts.extend(step.collect(99)))}
         found["kernels"]["update"] = kernels(step.policy, "update on episodes", lambda: step.update(rollouts, 99))
-    return found
 
 
 def main() -> None:
@@ -141,11 +142,11 @@ def main() -> None:
     ).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
-    try:
-        found = measured(args)
-    except torch.OutOfMemoryError as error:
-        found = {**vars(args), "error": str(error).splitlines()[0]}
-    print(json.dumps({"benchmark": "vla_gpu", **found, "machine": machine()}))
+
+    def lower() -> None:
+        args.calls = max(1, args.calls // 2)
+
+    print(json.dumps({"benchmark": "vla_gpu", **lowering(measured, args, lower), "machine": machine()}))
 
 
 if __name__ == "__main__":

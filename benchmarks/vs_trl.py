@@ -4,13 +4,14 @@
     python benchmarks/vs_trl.py --case digits --case grounding --device cuda --steps 20
     python benchmarks/vs_trl.py --case 448px --family gemma3
 
-Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing the
-images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update. Every
-completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models, prompts, group
-sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. The case `3b` trains adapters of the
-language model at Qwen2.5-VL-3B's shape in bfloat16 with gradient checkpointing, 8 groups of 128 tokens to prompts of some 700, and
-makes its weights on the device; `adapters` is the same at tiny size. `--family` takes another family's tiny model for the cases by
-size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, about as many tokens. Prints one JSON object.
+Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing
+the images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update.
+Every completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models,
+prompts, group sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. The case `3b`
+trains adapters of the language model at Qwen2.5-VL-3B's shape in bfloat16 with gradient checkpointing, 8 groups of 128 tokens
+to prompts of some 700, and makes its weights on the device; `adapters` is the same at tiny size. `--family` takes another
+family's tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several,
+about as many tokens. Prints one JSON object.
 """
 
 from __future__ import annotations

@@ -71,11 +71,15 @@ def test_without_a_gpu_the_cpu_is_taken_and_a_gpu_that_is_asked_for_is_refused(m
 
 def test_a_driver_that_is_too_old_is_named_and_no_run_goes_to_the_cpu_unasked(monkeypatch):
     no_gpu(monkeypatch, OLD_DRIVER)
-    with pytest.raises(UserError, match=r"can't use the GPU: The NVIDIA driver on your system is too old \(found version 11040\); m"):
+    with pytest.raises(
+        UserError, match=r"can't use the GPU: The NVIDIA driver on your system is too old \(found version 11040\); m"
+    ):
         devices.resolve_device(PolicyConfig(model="x"))
     devices.why_no_gpu.cache_clear()
     no_gpu(monkeypatch, OLD_DRIVER)
-    with pytest.raises(UserError, match=r"torch sees no GPU \(The NVIDIA driver on your system is too old \(found version 11040\)\)"):
+    with pytest.raises(
+        UserError, match=r"torch sees no GPU \(The NVIDIA driver on your system is too old \(found version 11040\)\)"
+    ):
         devices.check_device("simulate.device", "cuda")
     assert devices.resolve_device(PolicyConfig(model="x", device="cpu")) == "cpu"
 
@@ -91,8 +95,14 @@ def test_a_gpu_that_works_is_left_alone_and_computes_exactly(gpu):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (RuntimeError("CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors"), "architecture"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."), "other processes hold its memory: nvidia-smi"),
+        (
+            RuntimeError("CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors"),
+            "architecture",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."),
+            "other processes hold its memory: nvidia-smi",
+        ),
         (RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"), "another process has it for itself"),
         (RuntimeError("CUDA error: something\nnew"), "CUDA error: something new: see mmrl doctor"),
     ],
@@ -140,10 +150,14 @@ def test_memory_of_other_processes_does_not_count_for_a_run(gpu, monkeypatch):
     assert not any("other processes" in note for note in alone.notes)
     gpu["free"] = 40 * GIB
     shared = Notes()
-    with pytest.raises(UserError, match=r"is too small: weights, gradients and optimiser of stages\.0 take 62\.9 GiB, but it has 39\.6"):
+    with pytest.raises(
+        UserError, match=r"is too small: weights, gradients and optimiser of stages\.0 take 62\.9 GiB, but it has 39\.6"
+    ):
         mmrl.train.start.check_memory(shared, shared)
     assert shared.notes == ["other processes hold 40.0 GiB of the 79.6 GiB of NVIDIA H100 80GB HBM3: nvidia-smi lists them"]
     assert "other processes hold 40.0 GiB" in devices.remark("cuda:0")
-    with pytest.raises(UserError, match=r"^out of memory \(CUDA out of memory\., of which other processes hold 40\.0 GiB\): lower "):
+    with pytest.raises(
+        UserError, match=r"^out of memory \(CUDA out of memory\., of which other processes hold 40\.0 GiB\): lower "
+    ):
         with mmrl.train.start.out_of_memory_errors(config):
             raise torch.OutOfMemoryError("CUDA out of memory.")
