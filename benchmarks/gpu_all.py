@@ -1,79 +1,217 @@
-"""The three GPU benchmarks, one after the other within half an hour, each with a JSON file.
+"""All GPU benchmarks within one command's time, in order of worth, on a machine that may have neither mmrl nor a network.
 
-    python benchmarks/gpu_all.py [--out benchmarks-gpu] [--only step trl packing] [--size 3b --device cuda]
+    python3 benchmarks/gpu_all.py [--seconds 540] [--parts self_test step ...] [--out FOLDER] [--bundle .gpu-bundle]
+        [--size full|tiny] [--device cuda|cpu]
 
-`step.json` and `step-kept.json`: whole steps at 3B, with gradient checkpointing and with activations kept (`step_gpu.py`).
-`trl.json`: the digits and grounding runs at tiny size against TRL (`vs_trl.py`, needs `pip install trl==1.16.0`).
-`packing.json`: shared prompts against one sequence per completion at 3B and 7B (`packing_gpu.py`). Each has ten minutes; if one
-fails, its file says why, and the next begins. `--size tiny --device cpu` runs all of it anywhere. Prints one JSON object.
+Needs torch and transformers. What else mmrl needs and the machine lacks comes from `--bundle`, which `make bench-gpu-bundle`
+makes elsewhere. Each part is a process group with a limit of its own; parts that measure no speed run side by side, the others
+alone. The folder (`--out`, else $OUT, else benchmarks-gpu) gets four files as the parts end: `parts.jsonl`, a part's JSON object
+a line; `summary.json`, what matters of them; `log.txt`, what the parts wrote to stderr; `profile.txt`, the costliest kernels.
+SIGTERM or Ctrl-C stops the part that is running, and what it had found is kept. `--size tiny --device cpu` runs all of it
+anywhere, with four times the limits. Prints one JSON object, `summary.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gpu_bundle
+from gpu_parts import PARTS, Part
+
 HERE = Path(__file__).parent
-ALL_S, EACH_S = 1740, 590
+GRACE_S, LEAST_S, LINES = 3.0, 15.0, 12
+"""Seconds between SIGTERM and SIGKILL; seconds below which no part is begun; last lines of a failed part that are shown."""
+SLOW = 4
+"""How many times its limit a part has on a CPU."""
 
 
-def commands(size: str, device: str) -> dict[str, list[str]]:
-    """File -> the command that writes it."""
-    where = ["--device", device]
-    step = ["step_gpu.py", "--size", size, *where]
-    packed = ["tiny"] if size == "tiny" else ["3b", "7b"]
-    kept = ["--no-checkpointing", *([] if size == "tiny" else ["--budget", "8192", "--steps", "2"])]
-    steps, threads = ("1", "1") if device == "cpu" else ("20", "4")
-    return {
-        "step": step,
-        "trl": ["vs_trl.py", "--case", "digits", "--case", "grounding", "--steps", steps, "--threads", threads, *where],
-        "packing": ["packing_gpu.py", "--size", *packed, *where],
-        "step-kept": [*step, *kept],
-    }
+class Running:
+    """A part's process, its output, and the lines that it writes to stderr."""
+
+    def __init__(self, part: Part, command: Sequence[str], limit: float, env: dict[str, str], scratch: Path, log: Path) -> None:
+        self.part, self.limit, self.started = part, limit, time.monotonic()
+        self.partial, self.output = scratch / f"{part.name}.json", scratch / f"{part.name}.out"
+        self.tail: deque[str] = deque(maxlen=LINES)
+        with open(self.output, "w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", str(HERE / command[0]), *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**env, "MMRL_BENCH_PARTIAL": str(self.partial)},
+                start_new_session=True,
+            )
+        self.reader = threading.Thread(target=self._read, args=(log,), daemon=True)
+        self.reader.start()
+
+    def _read(self, log: Path) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines, open(log, "a", buffering=1) as file:
+            for line in lines:
+                self.tail.append(line.rstrip()[:400])
+                file.write(f"{self.part.name}: {line.rstrip()}\n")
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def stop(self) -> None:
+        """End the whole process group, first kindly."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(GRACE_S)
+
+    def result(self, why: str = "") -> dict[str, Any]:
+        """What the part has found: its last line, or what it kept, and why it isn't whole."""
+        self.stop()  # also children that it left behind
+        self.reader.join(1.0)
+        found = _last_object(self.output) or _last_object(self.partial)
+        code = self.process.returncode
+        if not why and code:
+            why = f"ended with {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+        state = "ok" if not why and found else "partial" if found else "failed"
+        row = {"part": self.part.name, "state": state, "seconds": round(self.seconds, 1)}
+        if state != "ok":
+            row |= {"why": why or "printed no JSON object", "last_lines": list(self.tail)}
+        return row | ({"result": found} if found else {})
 
 
-def run(command: list[str], file: Path, limit: float) -> dict[str, Any]:
-    """Runs a benchmark and writes its output to the file, or its error. Returns its seconds, and the `fault` if it failed."""
-    started, fault = time.perf_counter(), ""
+def _last_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file's last line."""
     try:
-        done = subprocess.run([sys.executable, HERE / command[0], *command[1:]], capture_output=True, text=True, timeout=limit)
-        lines = done.stdout.strip().splitlines()
-        if done.returncode or not lines:
-            fault = f"ended with {done.returncode}: {done.stderr[-2000:]}"
-    except subprocess.TimeoutExpired as late:
-        said = late.stderr or b""
-        fault = (
-            f"took more than {limit:.0f} s: {said[-2000:].decode(errors='replace') if isinstance(said, bytes) else said[-2000:]}"
-        )
-    file.write_text(lines[-1] + "\n" if not fault else json.dumps({"command": command, "fault": fault}) + "\n")
-    return {"file": str(file), "seconds": round(time.perf_counter() - started, 1)} | ({"fault": fault[:300]} if fault else {})
+        lines = path.read_text(errors="replace").strip().splitlines()
+        found = json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class Results:
+    """The files of the output folder, written anew after each part."""
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.folder, self.about, self.rows = folder, about, dict[str, dict[str, Any]]()
+        self.started = time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("parts.jsonl", "summary.json", "log.txt", "profile.txt"):
+            (folder / name).unlink(missing_ok=True)
+
+    def add(self, part: Part, row: dict[str, Any]) -> None:
+        with open(self.folder / "parts.jsonl", "a") as file:
+            file.write(json.dumps(row) + "\n")
+        short = {key: row[key] for key in ("state", "seconds", "why") if key in row}
+        self.rows[part.name] = short | part.figures(row.get("result") or {})
+        self.write()
+        print(f"{part.name:10} {json.dumps(self.rows[part.name])[:1000]}", file=sys.stderr)
+        for line in row.get("last_lines", ()):
+            print(f"    {line}", file=sys.stderr)
+        sys.stderr.flush()
+
+    def write(self) -> dict[str, Any]:
+        found = {"benchmark": "gpu_all", **self.about, "seconds": round(time.monotonic() - self.started, 1), "parts": self.rows}
+        new = self.folder / "summary.json.new"
+        new.write_text(json.dumps(found, indent=1) + "\n")
+        new.replace(self.folder / "summary.json")
+        return found
+
+
+def groups(parts: Sequence[Part]) -> list[list[Part]]:
+    """The parts in their order; neighbours that may share the machine are together."""
+    made: list[list[Part]] = []
+    for part in parts:
+        if made and part.shares and made[-1][0].shares:
+            made[-1].append(part)
+        else:
+            made.append([part])
+    return made
+
+
+def run(parts: Sequence[Part], args: argparse.Namespace, env: dict[str, str], results: Results, scratch: Path) -> None:
+    """Runs the parts one group after the other within the time. Also on an exception, such as that of a signal, every process
+    is ended, and what was found is written."""
+    until = results.started + args.seconds
+    for group in groups(parts):
+        alive: list[Running] = []
+        try:
+            for part in group:
+                left = until - time.monotonic()
+                if lacks := part.lacks(args.device, env):
+                    results.add(part, {"part": part.name, "state": "skipped", "why": lacks})
+                elif left < LEAST_S:
+                    results.add(part, {"part": part.name, "state": "skipped", "why": "no time was left"})
+                else:
+                    command = part.command(args.size, args.device)
+                    limit = min(part.limit * (SLOW if args.device == "cpu" else 1), left - GRACE_S)
+                    alive.append(Running(part, command, limit, env, scratch, results.folder / "log.txt"))
+            while alive:
+                for running in list(alive):
+                    if running.process.poll() is not None:
+                        results.add(running.part, running.result())
+                    elif running.seconds > running.limit:
+                        results.add(running.part, running.result(f"took more than {running.limit:.0f} s"))
+                    else:
+                        continue
+                    alive.remove(running)
+                time.sleep(0.1)
+        finally:
+            for running in alive:
+                results.add(running.part, running.result("was stopped before its end"))
+
+
+def environment(bundle: Path, folder: Path, scratch: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """(variables for the parts, what was brought and what is lacking)."""
+    prepared = gpu_bundle.prepare(bundle, scratch / "site")
+    path = os.pathsep.join([*prepared.path, *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "MMRL_BENCH_PROFILE": str(folder / "profile.txt")}
+    env |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # what a step needs differs from stage to stage
+    return env, {"brought": prepared.brought, "lacking": prepared.lacking}
+
+
+def stop(number: int, _: Any) -> None:
+    """End at the first signal; the second one must not keep the results from being written."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks-gpu"))
-    parser.add_argument("--only", nargs="+", choices=["step", "trl", "packing", "step-kept"])
-    parser.add_argument("--size", choices=["tiny", "3b"], default="3b")
+    parser.add_argument("--seconds", type=float, default=540, help="for all parts together")
+    parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS], help="only these, in their usual order")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or "benchmarks-gpu"))
+    parser.add_argument("--bundle", type=Path, default=gpu_bundle.ROOT / gpu_bundle.FOLDER)
+    parser.add_argument("--size", choices=["full", "tiny"], default="full")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    started, found = time.perf_counter(), {}
-    for name, command in commands(args.size, args.device).items():
-        if args.only and name not in args.only:
-            continue
-        left = ALL_S - (time.perf_counter() - started)
-        if left < 60:
-            found[name] = {"fault": "no time was left for it"}
-            continue
-        found[name] = run(command, args.out / f"{name}.json", min(EACH_S, left))
-        print(f"{name}: {found[name]}", file=sys.stderr)
-    print(json.dumps({"benchmark": "gpu_all", "seconds": round(time.perf_counter() - started, 1), "parts": found}))
-    if any("fault" in part for part in found.values()):
+    chosen = [part for part in PARTS if not args.parts or part.name in args.parts]
+    signal.signal(signal.SIGTERM, stop)
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-") as scratch:
+        out = args.out.absolute()
+        env, found = environment(args.bundle.absolute(), out, Path(scratch))
+        results = Results(out, {"size": args.size, "device": args.device, **found})
+        results.write()
+        try:
+            run(chosen, args, env, results, Path(scratch))
+        finally:
+            print(json.dumps(results.write()), flush=True)
+    if any(row["state"] in ("failed", "partial") for row in results.rows.values()):
         raise SystemExit(1)
 
 

@@ -51,9 +51,13 @@ def train(runs: Path, name: str, text: str, **env: str) -> Run:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-    rows = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().splitlines()]
-    evaluations = [{"step": row["step"], **row["eval"]} for row in rows if "eval" in row]
-    return Run(evaluations, round(time.perf_counter() - started, 1))
+    return Run(evaluations(runs / name), round(time.perf_counter() - started, 1))
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The evaluations that a run has made so far; see `Run`."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{"step": row["step"], **row["eval"]} for row in rows if "eval" in row]
 
 
 def write_start(folder: Path, words: Sequence[str], family: str = "qwen3_vl") -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from machine import machine
+from machine import keep, machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Rollout, Status, Turn
@@ -27,7 +27,8 @@ from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.pack_conversations import pack
-from step_gpu import clock, loaded, prompts_of
+from on_device import SIZES, loaded
+from step_gpu import clock, prompts_of
 
 CASES = {
     "512px-1000+200x5": dict(pixels=512, prompt_tokens=1000, tokens=200, group=5),
@@ -117,7 +118,7 @@ def compare(policy: VLM, case: dict[str, int], args: argparse.Namespace) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", nargs="+", choices=["tiny", "3b", "7b"], default=["3b", "7b"])
+    parser.add_argument("--size", nargs="+", choices=SIZES, default=["3b", "7b"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     for name, default in dict(groups=4, runs=3, budget=16384).items():
@@ -132,6 +133,7 @@ def main() -> None:
             except torch.OutOfMemoryError as error:
                 found[f"{size} {name}"] = {"out_of_memory": str(error).splitlines()[0]}
             policy.model.zero_grad()
+            keep({"cases": found})
         del policy
         gc.collect()
         if torch.cuda.is_available():

@@ -34,12 +34,12 @@ from mmrl.train.plan.machines import current_machine
 from mmrl.train.plan.memory import LOGIT_CHUNK
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
-from step_gpu import checkpoint
+from on_device import SIZES, name_of, weights_made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=["tiny", "3b", "7b"], default="tiny")
+    parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--family", default="qwen2_5_vl", help="of the tiny model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpointing", action="store_true")
@@ -50,10 +50,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.device == "cpu":
         torch.set_num_threads(args.threads)
-    name = checkpoint(args.size) if args.size != "tiny" else f"tiny:{args.family}:hidden={args.hidden},layers={args.layers}"
+    name = name_of(args.size) if args.size != "tiny" else f"tiny:{args.family}:hidden={args.hidden},layers={args.layers}"
     config = run_file(args, name)
     found, _ = current_machine(args.device)  # before anything else uses memory
-    policy = VLM(config.policy, device=args.device)
+    with weights_made(args.size, args.device):
+        policy = VLM(config.policy, device=args.device)
     policy.eos = frozenset()  # no completion ends before its limit
     prompts = made(args)
     inputs = [policy.encode(prompt) for prompt in prompts]

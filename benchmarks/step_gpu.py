@@ -1,7 +1,7 @@
 """Whole GRPO steps of a full-size Qwen2.5-VL with random weights on a GPU: tokens per second, seconds by stage, memory, MFU.
 
     python benchmarks/step_gpu.py [--size 3b|7b|tiny] [--prompts 64] [--group 5] [--prompt-tokens 1000] [--tokens 200]
-        [--pixels 512] [--steps 3] [--budget 16384] [--no-checkpointing] [--lora RANK]
+        [--pixels 512] [--steps 3] [--budget 16384] [--no-checkpointing] [--lora RANK] [--no-profile]
 
 Needs no download: the shapes are those of the published configs. A step includes processing the pictures, sampling with the
 embedded sampler, packing, and one update. No completion ends before its limit, so every step has the same work. Tokens per second
@@ -15,90 +15,47 @@ MFU is the floating-point operations that the step's tokens need, divided by tho
     completion = forward(C, T + C / 2, C)
     step       = P * prompt + P * G * completion              sampling
                + 3 * (P * prompt + P * G * completion)        update: a backward pass costs two forward passes
-    mfu        = step / (seconds * --peak)
+    mfu        = step / (seconds * peak)                      the GPU's dense bfloat16 rate by its data sheet
 
 Prompts count once per group, as they are computed once; operations that checkpointing repeats don't count. `mfu_unshared` counts
-prompts once per completion, for comparison with systems that compute them so. `--size tiny --device cpu` runs the same code
-anywhere. Prints one JSON object."""  # noqa: E501
+prompts once per completion, for comparison with systems that compute them so. `kernels` has the costliest ones of sampling eight
+tokens and of the update on them, after the timed steps. If memory runs out, `--budget` and `--at-once` are halved, twice at most,
+and `error` says so. `--size tiny --device cpu` runs the same code anywhere. Prints one JSON
+object."""  # noqa: E501
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
-import shutil
 import statistics
-import tempfile
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from machine import machine
+from machine import keep, machine, profiled
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.types import Prompt, user_message
-from mmrl.compute.torchvision import prepare_torchvision
-from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
+from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.turns import ConversationCollector
+from mmrl.train.plan.machines import current_machine
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
-from model_shapes import CONFIGS, Shape, shape_of
+from model_shapes import Shape, shape_of
+from on_device import SIZES, loaded
 
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)
 TINY = WORK | dict(prompts=4, prompt_tokens=80, tokens=16, pixels=112, steps=2)
-H200_PEAK = 989e12
-"""Dense bfloat16 operations per second, from NVIDIA's data sheet."""
-
-
-def config_of(size: str, small: Any) -> Any:
-    """The published shapes with the ids of a tiny model's config, so that the tiny model's processor works."""
-    import transformers
-
-    published, tied = CONFIGS[size], CONFIGS[size]["tie_word_embeddings"]
-    text = small.text_config.to_dict() | published["text_config"] | {"rope_theta": 1e6, "layer_types": None}
-    text["tie_word_embeddings"] = tied
-    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
-    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    ids = {name: getattr(small, name) for name in names}
-    return transformers.Qwen2_5_VLConfig(
-        text_config=text, vision_config=published["vision_config"], tie_word_embeddings=tied, **ids
-    )
-
-
-def checkpoint(size: str) -> str:
-    """A folder with a checkpoint of that size, or the name of a tiny model."""
-    if size == "tiny":
-        return "tiny:qwen2_5_vl"
-    prepare_torchvision()
-    import transformers
-
-    small, processor = tiny.build("qwen2_5_vl")
-    with torch.device("cuda"):
-        torch.set_default_dtype(torch.bfloat16)
-        model = transformers.Qwen2_5_VLForConditionalGeneration(config_of(size, small.config))
-        torch.set_default_dtype(torch.float32)
-    model.generation_config.eos_token_id = small.generation_config.eos_token_id
-    folder = tempfile.mkdtemp()
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
-
-
-def loaded(size: str, device: str, dtype: str = "bfloat16", lora: int = 0) -> VLM:
-    """A policy of that size that never ends a completion."""
-    name = checkpoint(size)
-    adapters = LoraConfig(rank=lora, alpha=lora, target_modules=["vision", "projector", "language"]) if lora else None
-    policy = VLM(PolicyConfig(model=name, dtype=dtype, lora=adapters), device=device)
-    if size != "tiny" and not lora:
-        shutil.rmtree(name)
-    policy.bias_V[list(policy.eos)] = -torch.inf
-    return policy
+KERNELS = 10
+"""Costliest kernels of a profile that are shown."""
 
 
 def prompts_of(policy: VLM, count: int, pixels: int, tokens: int) -> list[Prompt]:
@@ -147,32 +104,113 @@ class Step:
         self.learner = Learner(policy, stage, load_algorithm("grpo", {}), checkpointed=not args.no_checkpointing)
         self.inputs: list[Any] = []
         self.gap = 0.0
+        self.peaks: dict[str, int] = {}
+        """Part of a step -> the most MiB of GPU memory during it."""
 
     def __call__(self, number: int) -> dict[str, float]:
         """Seconds of `process`, `generate`, `pack`, `update`, `step`; and of `prefill`, in a separate pass outside the step."""
-        args, policy = self.args, self.policy
-        sampling = lambda tokens: SamplingParams(max_tokens=tokens, temperature=1.0, seed=number)  # noqa: E731
-        credit = Credit(advantages=torch.randn(args.prompts * args.group, generator=torch.Generator().manual_seed(number)))
+        args = self.args
         seconds: dict[str, float] = {}
-        self.inputs, seconds["process"] = clock(policy, lambda: self.collector.encode(self.prompts))
-        rollouts, seconds["generate"] = clock(
-            policy, lambda: self.collector.collect(self.prompts, self.inputs, args.group, sampling(args.tokens))
-        )
+
+        def part(name: str, work: Callable[[], Any]) -> Any:
+            if self.policy.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            result, seconds[name] = clock(self.policy, work)
+            if self.policy.device.type == "cuda":
+                self.peaks[name] = max(self.peaks.get(name, 0), round(torch.cuda.max_memory_allocated() / 2**20))
+            return result
+
+        self.inputs = part("process", lambda: self.collector.encode(self.prompts))
+        rollouts = part("generate", lambda: self.sample(args.tokens, number))
         assert all(r.length == args.tokens for r in rollouts)
-        batch, seconds["pack"] = clock(policy, lambda: pack(rollouts, credit, policy, shared_prefix=True, budget=args.budget))
-        metrics, seconds["update"] = clock(policy, lambda: self.learner.update([batch], number))
+        batch = part("pack", lambda: self.packed(rollouts, number))
+        metrics = part("update", lambda: self.learner.update([batch], number))
         self.gap = metrics["logprob_gap"]
         seconds["step"] = sum(seconds.values())
-        _, seconds["prefill"] = clock(policy, lambda: self.collector.collect(self.prompts, self.inputs, args.group, sampling(1)))
+        part("prefill", lambda: self.sample(1, number))
         return seconds
 
+    def sample(self, tokens: int, number: int) -> list[Any]:
+        sampling = SamplingParams(max_tokens=tokens, temperature=1.0, seed=number)
+        return self.collector.collect(self.prompts, self.inputs, self.args.group, sampling)
 
-def measured(args: argparse.Namespace) -> dict[str, Any]:
+    def packed(self, rollouts: list[Any], number: int) -> Any:
+        advantages = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(number))
+        return pack(rollouts, Credit(advantages=advantages), self.policy, shared_prefix=True, budget=self.args.budget)
+
+    def profile(self, tokens: int = 8) -> dict[str, list[dict[str, Any]]]:
+        """The costliest kernels of sampling a few tokens, and of the update on them; as text in the file for profiles."""
+        rollouts: list[Any] = []
+        return {
+            "generate": kernels(self.policy, f"prompts and {tokens} tokens", lambda: rollouts.extend(self.sample(tokens, 99))),
+            "update": kernels(self.policy, "update", lambda: self.learner.update([self.packed(rollouts, 99)], 99)),
+        }
+
+
+def kernels(policy: VLM, title: str, work: Callable[[], Any]) -> list[dict[str, Any]]:
+    """The costliest kernels of a piece of work, on a CPU its operations: name, calls, milliseconds, share of all their time."""
+    on_gpu = policy.device.type == "cuda"
+    activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
+        _, seconds = clock(policy, work)
+    averages = profiler.key_averages()
+    spent = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    table = averages.table(sort_by=spent, row_limit=KERNELS, max_name_column_width=70)
+    profiled(f"{title}: {seconds:.3f} s under the profiler", table)
+    rows = [row for row in averages if not on_gpu or row.device_type == torch.autograd.DeviceType.CUDA]
+    whole = sum(getattr(row, spent) for row in rows) or 1.0
+    rows.sort(key=lambda row: -getattr(row, spent))
+    found = [(row.key[:80], row.count, getattr(row, spent)) for row in rows[:KERNELS]]
+    shown = [{"name": n, "calls": c, "ms": round(us / 1e3, 2), "share": round(us / whole, 3)} for n, c, us in found]
+    return [{"all_ms": round(whole / 1e3, 1), "wall_ms": round(seconds * 1e3, 1)}, *shown]
+
+
+def lowering(
+    measure: Callable[[argparse.Namespace, dict[str, Any]], None], args: argparse.Namespace, lower: Callable[[], None]
+) -> dict[str, Any]:
+    """What a measurement found. If memory runs out, it is repeated with settings that `lower` lowers, at most twice; `error` then
+    says how often and where, and what the last try had found is kept."""
+    errors: list[str] = []
+    found: dict[str, Any] = {}
+    for _ in range(3):
+        found = {**vars(args), **({"error": errors} if errors else {})}
+        try:
+            measure(args, found)
+            return found
+        except torch.OutOfMemoryError as error:
+            errors.append(str(error).partition(". GPU")[0].splitlines()[0])
+        print(f"out of memory: {errors[-1]}", file=sys.stderr)
+        lower()
+        gc.collect()
+        torch.cuda.empty_cache()
+    return found | {"error": errors}
+
+
+def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Adds what the steps take to `found`."""
+    started = time.perf_counter()
     policy = loaded(args.size, args.device, lora=args.lora)
     step = Step(policy, args)
-    if policy.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    rows = [step(number) for number in range(args.steps + 1)][1:]  # the first one warms up
+    wait(policy)
+    found["built_s"] = round(time.perf_counter() - started, 1)
+    machine_, _ = current_machine(args.device) if policy.device.type == "cuda" else (None, 1)
+    peak = args.peak or (machine_.flops if machine_ else 0.0)
+    rows: list[dict[str, float]] = []
+    for number in range(args.steps + 1):
+        rows.append(step(number))
+        found |= figures(step, rows[1:] or rows, peak)  # the first one warms up
+        keep(found)
+    found["warm_up_s"] = {name: round(value, 3) for name, value in rows[0].items()}
+    if not args.no_profile:
+        try:
+            found["kernels"] = step.profile()
+        except torch.OutOfMemoryError as error:
+            found["kernels"] = str(error).splitlines()[0]
+
+
+def figures(step: Step, rows: list[dict[str, float]], peak: float) -> dict[str, Any]:
+    """What some steps come to. peak: operations per second that the GPU could do, 0 if unknown."""
+    args, policy = step.args, step.policy
     medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     prompt, patches = len(step.inputs[0].ids), step.inputs[0].media["pixel_values"].shape[0]
     config = policy.model.config
@@ -180,7 +218,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     needed = flops(shape, args.prompts, args.group, prompt, args.tokens, patches)
     tokens = args.prompts * args.group * (prompt + args.tokens)
     found = {
-        **vars(args),
+        "counted_steps": len(rows),
         "prompt_tokens": prompt,
         "patches": patches,
         "tokens_per_s": round(tokens / medians["step"]),
@@ -191,37 +229,42 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "logprob_gap": step.gap,
         "weights": shape.weights,
     }
-    if policy.device.type == "cuda":
+    if peak:
         found |= {
-            "mfu": round((needed["sample"] + needed["update"]) / medians["step"] / args.peak, 4),
-            "mfu_update": round(needed["update"] / medians["update"] / args.peak, 4),
-            "mfu_unshared": round(needed["unshared"] / medians["step"] / args.peak, 4),
-            "peak_gpu_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20),
+            "peak": peak,
+            "mfu": round((needed["sample"] + needed["update"]) / medians["step"] / peak, 4),
+            "mfu_update": round(needed["update"] / medians["update"] / peak, 4),
+            "mfu_unshared": round(needed["unshared"] / medians["step"] / peak, 4),
         }
+    if step.peaks:
+        found |= {"peaks_mb": step.peaks, "peak_gpu_memory_mb": max(step.peaks.values())}
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=["tiny", "3b", "7b"], default="3b")
+    parser.add_argument("--size", choices=SIZES, default="3b")
     parser.add_argument("--device", default="cuda")
     for name, value in WORK.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{value}; {TINY[name]} with --size tiny")
     parser.add_argument("--at-once", type=int, default=0, help="completions decoded at once; 0 for all of a step")
     parser.add_argument("--no-checkpointing", action="store_true", help="keep activations instead of recomputing them")
+    parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
     parser.add_argument("--lora", type=int, default=0, help="train adapters of this rank instead of all weights")
-    parser.add_argument("--peak", type=float, default=H200_PEAK, help="peak operations per second of the GPU")
+    parser.add_argument("--peak", type=float, default=0.0, help="operations per second of the GPU, if not its data sheet's")
     args = parser.parse_args()
     for name, value in (TINY if args.size == "tiny" else WORK).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     if args.size == "7b" and not args.lora:
         parser.error("--size 7b needs --lora RANK: its optimiser's state doesn't fit on one GPU")
-    try:
-        found = measured(args)
-    except torch.OutOfMemoryError as error:
-        found = {**vars(args), "out_of_memory": str(error).splitlines()[0]}
-    print(json.dumps({"benchmark": "step_gpu", **found, "machine": machine()}))
+    asked = {"budget": args.budget, "at_once": args.at_once}
+
+    def lower() -> None:
+        args.budget, args.at_once = args.budget // 2, max(args.group, (args.at_once or args.prompts * args.group) // 2)
+
+    found = lowering(measured, args, lower)
+    print(json.dumps({"benchmark": "step_gpu", **found, "asked": asked, "machine": machine()}))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 part.
 
     python benchmarks/vla_gpu.py [--size 3b|7b|tiny] [--environments 64] [--episode 20] [--decoding one-by-one|parallel]
-        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1]
+        [--chunk 1] [--pixels 224] [--steps 3] [--lanes 1] [--no-profile]
 
 LoRA of rank 32 in all parts, the embedded table as the simulator, one episode per environment and step, an update of 32
-mini-batches. For comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six
-GPUs (RLinf, from a user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
+mini-batches. If memory runs out, the calls of a forward pass (`--calls`) are halved, twice at most, and `error` says so. For
+comparison: about 13 environment steps per second on an A100 (RL4VLA, 2 million in 42 hours), about 41 on six GPUs (RLinf, from a
+user's report). `--size tiny --device cpu` runs the same code anywhere. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from machine import machine
+from machine import keep, machine
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.simulators.types import Simulation
@@ -33,7 +35,8 @@ from mmrl.train.stages.base import collected_values
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_trajectories import pack_trajectories
 from mmrl.train.update.packer import PackOptions
-from step_gpu import checkpoint
+from on_device import EVERYWHERE, SIZES, name_of, weights_made
+from step_gpu import clock, kernels, lowering
 
 
 class Episodes:
@@ -43,65 +46,107 @@ class Episodes:
         self.simulation = Simulation(simulator="tabletop/table", reward="own", **options)
 
 
+class Step:
+    """Runs steps: the episodes of all environments, and an update on them."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        lora = LoraConfig(rank=32, alpha=32, target_modules=EVERYWHERE)
+        dtype = "float32" if args.size == "tiny" else "bfloat16"
+        config = PolicyConfig(model=name_of(args.size), kind="vla", dtype=dtype, lora=lora)  # type: ignore[arg-type]
+        with weights_made(args.size, args.device):
+            self.policy = VLA(config, device=args.device, dims=7, chunk=args.chunk, bins=64, decoding=args.decoding)
+        self.stage = RlStage(
+            kind="rl", steps=99, algorithm="ppo", ratio="action", credit="action", learning_rate=1e-4, critic=CriticConfig()
+        )
+        self.algorithm = load_algorithm("ppo", {"gamma": 0.99})
+        critic = Critic(self.policy, CriticConfig(hidden_sizes=[512, 128]), 0, args.chunk)
+        self.learner = Learner(self.policy, self.stage, self.algorithm, critic=critic, checkpointed=args.size != "tiny")
+        simulation = {"terminate_on_success": False, "options": {"size": args.pixels, "task": "put-on"}}
+        task: Any = Episodes(max_steps=args.episode, **simulation)
+        simulate = SimulateConfig(num_envs=args.environments, lanes=args.lanes)
+        self.collector = SimulatorCollector(self.policy, {"table": task}, simulate, args.device)
+        self.collector.critic = critic
+        self.peaks: dict[str, int] = {}
+        """Part of a step -> the most MiB of GPU memory during it."""
+
+    def __call__(self, number: int) -> dict[str, float]:
+        """Seconds and figures of one step."""
+        rollouts, collect_s = self._part("collect", lambda: self.collect(number))
+        figures = self.collector.metrics()
+        metrics, update_s = self._part("update", lambda: self.update(rollouts, number))
+        steps = figures["simulator/steps"]
+        return {
+            "environment_steps": steps,
+            "steps_per_s": steps / (collect_s + update_s),
+            "collect_s": collect_s,
+            "collect_steps_per_s": steps / collect_s,
+            "update_s": update_s,
+            "policy_idle_share": figures["policy/idle_share"],
+            "simulator_busy_share": figures["simulator/busy_share"],
+            "logprob_gap": metrics["logprob_gap"],
+        }
+
+    def collect(self, number: int) -> list[Any]:
+        count = self.args.environments
+        prompts = [Prompt(messages=[], id=str(i), task="table", seed=1000 * number + i) for i in range(count)]
+        sampling = SamplingParams(max_tokens=1, temperature=1.0, seed=number)
+        return self.collector.collect(prompts, [None] * count, 1, sampling)
+
+    def update(self, rollouts: list[Any], number: int) -> dict[str, float]:
+        scores = [Score(0.0)] * len(rollouts)
+        credit = self.algorithm.credit(
+            Signals(rollouts, scores, self.stage, measure=lambda names: collected_values(rollouts, "action"))
+        )
+        options = PackOptions(keep_zero=True, minibatches=self.args.minibatches, seed=number, ratio="action")
+        return self.learner.update(pack_trajectories(rollouts, credit, options, budget=self.args.calls), number)
+
+    def _part(self, name: str, work: Callable[[], Any]) -> tuple[Any, float]:
+        if self.policy.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        result, seconds = clock(self.policy, work)
+        if self.policy.device.type == "cuda":
+            self.peaks[name] = max(self.peaks.get(name, 0), round(torch.cuda.max_memory_allocated() / 2**20))
+        return result, seconds
+
+
+def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Adds what the steps take to `found`."""
+    started = time.perf_counter()
+    step = Step(args)
+    found["built_s"] = round(time.perf_counter() - started, 1)
+    found["weights"] = sum(p.numel() for p in step.policy.vlm.model.parameters())
+    rows: list[dict[str, float]] = []
+    for number in range(args.steps + 1):
+        rows.append(step(number))
+        counted = rows[1:] or rows  # the first one warms up
+        found |= {name: round(statistics.median(row[name] for row in counted), 4) for name in rows[0]}
+        found["counted_steps"] = len(counted)
+        if step.peaks:
+            found |= {"peaks_mb": step.peaks, "peak_gpu_memory_mb": max(step.peaks.values())}
+        keep(found)
+    if not args.no_profile:
+        rollouts: list[Any] = []
+        found["kernels"] = {"collect": kernels(step.policy, "episodes", lambda: rollouts.extend(step.collect(99)))}
+        found["kernels"]["update"] = kernels(step.policy, "update on episodes", lambda: step.update(rollouts, 99))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=["tiny", "3b", "7b"], default="7b")
+    parser.add_argument("--size", choices=SIZES, default="7b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--decoding", choices=["one-by-one", "parallel"], default="one-by-one")
+    parser.add_argument("--no-profile", action="store_true", help="leave out the costliest kernels")
     for name, default in dict(
         environments=64, episode=20, chunk=1, pixels=224, steps=3, lanes=1, minibatches=32, calls=32
     ).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
-    lora = LoraConfig(rank=32, alpha=32, target_modules=["vision", "projector", "language"])
-    dtype = "float32" if args.size == "tiny" else "bfloat16"
-    config = PolicyConfig(model=checkpoint(args.size), kind="vla", dtype=dtype, lora=lora)
-    policy = VLA(config, device=args.device, dims=7, chunk=args.chunk, bins=64, decoding=args.decoding)
-    stage = RlStage(
-        kind="rl", steps=99, algorithm="ppo", ratio="action", credit="action", learning_rate=1e-4, critic=CriticConfig()
-    )
-    algorithm = load_algorithm("ppo", {"gamma": 0.99})
-    critic = Critic(policy, CriticConfig(hidden_sizes=[512, 128]), 0, args.chunk)
-    learner = Learner(policy, stage, algorithm, critic=critic, checkpointed=args.size != "tiny")
-    simulation = {"max_steps": args.episode, "terminate_on_success": False, "options": {"size": args.pixels, "task": "put-on"}}
-    task: Any = Episodes(**simulation)
-    collector = SimulatorCollector(
-        policy, {"table": task}, SimulateConfig(num_envs=args.environments, lanes=args.lanes), args.device
-    )
-    collector.critic = critic
-    rows: list[dict[str, float]] = []
-    for step in range(args.steps + 1):
-        prompts = [Prompt(messages=[], id=str(i), task="table", seed=1000 * step + i) for i in range(args.environments)]
-        started = time.perf_counter()
-        rollouts = collector.collect(prompts, [None] * len(prompts), 1, SamplingParams(max_tokens=1, temperature=1.0, seed=step))
-        _wait(policy)
-        collected = time.perf_counter()
-        figures = collector.metrics()
-        signals = Signals(
-            rollouts, [Score(0.0)] * len(rollouts), stage, measure=lambda names, r=rollouts: collected_values(r, "action")
-        )
-        credit = algorithm.credit(signals)
-        options = PackOptions(keep_zero=True, minibatches=args.minibatches, seed=step, ratio="action")
-        batches = pack_trajectories(rollouts, credit, options, budget=args.calls)
-        metrics = learner.update(batches, step)
-        _wait(policy)
-        done = time.perf_counter()
-        if step:  # the first one warms up
-            steps = figures["simulator/steps"]
-            row = {"collect_s": collected - started, "update_s": done - collected, "steps_per_s": steps / (done - started)}
-            row |= {"collect_steps_per_s": steps / (collected - started), "policy_idle_share": figures["policy/idle_share"]}
-            rows.append(row | {"simulator_busy_share": figures["simulator/busy_share"], "logprob_gap": metrics["logprob_gap"]})
-    found = {"benchmark": "vla_gpu", **vars(args)}
-    found |= {name: round(statistics.median(row[name] for row in rows), 4) for name in rows[0]}
-    found["weights"] = sum(p.numel() for p in policy.vlm.model.parameters())
-    if policy.device.type == "cuda":
-        found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20)
-    print(json.dumps(found | {"machine": machine()}))
 
+    def lower() -> None:
+        args.calls = max(1, args.calls // 2)
 
-def _wait(policy: VLA) -> None:
-    if policy.device.type == "cuda":
-        torch.cuda.synchronize()
+    print(json.dumps({"benchmark": "vla_gpu", **lowering(measured, args, lower), "machine": machine()}))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@
     python benchmarks/vs_trl.py --case digits --case grounding --device cuda --steps 20
     python benchmarks/vs_trl.py --case 448px --family gemma3
 
-Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing the
-images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update. Every
-completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models, prompts, group
-sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. `--family` takes another family's
-tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several, about as many
-tokens. Prints one JSON object.
+Each system runs in a separate process; steps alternate, so that drift of the machine affects both. A step includes processing
+the images, sampling groups of 8 (4 groups of at most 32 tokens, unless the case says otherwise), scoring, and one update.
+Every completion has a different reward, so that mmrl skips no group. The cases `digits` and `grounding` have the models,
+prompts, group sizes and lengths of `configs/demo/digits.toml` and `learn_grounding.py`, from random weights. The case `3b`
+trains adapters of the language model at Qwen2.5-VL-3B's shape in bfloat16 with gradient checkpointing, 8 groups of 128 tokens
+to prompts of some 700, and makes its weights on the device; `adapters` is the same at tiny size. `--family` takes another
+family's tiny model for the cases by size; where its pictures have fewer tokens than Qwen2.5-VL's, a prompt shows several,
+about as many tokens. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ from typing import Any
 
 PROMPTS, GROUP, TOKENS = 4, 8, 32
 PLAIN: dict[str, Any] = dict(prompts=PROMPTS, tokens=TOKENS, task="", family="qwen2_5_vl", pictures=1)
+ADAPTED: dict[str, Any] = dict(task="", pictures=1)
 CASES: dict[str, dict[str, Any]] = {
     "448px": PLAIN | dict(pixels=448, hidden=256, layers=6),
     "112px": PLAIN | dict(pixels=112, hidden=128, layers=2),
     "digits": dict(prompts=24, tokens=8, task="classification/digits", options={}, hidden=128, layers=2),
+    "3b": ADAPTED | dict(size="3b", rank=32, prompts=8, tokens=128, pixels=512, words=350),
+    "adapters": ADAPTED | dict(size="tiny", rank=8, prompts=2, tokens=8, pixels=112, words=10),
     "grounding": dict(prompts=24, tokens=6, task="grounding/refer", options=dict(size=96, grid=8, objects=1)),
 }
 USUAL = ("448px", "112px")
@@ -61,7 +66,7 @@ def questions(case: dict[str, Any]) -> list[tuple[str, list[Any]]]:
 
     size = (case["pixels"], case["pixels"])
     found = [Image.fromarray((d / 16 * 255).astype("uint8")).resize(size).convert("RGB") for d in load_digits().images[:SHOWN]]
-    return [(QUESTION, [picture] * case["pictures"]) for picture in found]
+    return [(QUESTION + " x" * case.get("words", 0), [picture] * case["pictures"]) for picture in found]
 
 
 def text_of(messages: Any) -> str:
@@ -72,6 +77,8 @@ def text_of(messages: Any) -> str:
 
 def write_checkpoint(case: dict[str, Any], folder: str) -> None:
     """Writes the random model of a case, and sets the number of pictures that a prompt shows."""
+    if "size" in case:  # made on the device
+        return
     if case["task"] == "grounding/refer":
         from learn_grounding import write_start
 
@@ -125,19 +132,36 @@ def run_trl(
         save_strategy="no",
         logging_steps=1000,
         use_cpu=device == "cpu",
-        bf16=False,
-        gradient_checkpointing=False,
+        bf16="size" in case,
+        gradient_checkpointing="size" in case,
         disable_tqdm=True,
     )
-    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
-    GRPOTrainer(
+    if "size" in case:
+        from on_device import built
+
+        model, processor = built(case["size"], device, torch.bfloat16)
+    else:
+        model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+        processor = AutoProcessor.from_pretrained(checkpoint)
+    trainer = GRPOTrainer(
         model=model,
-        processing_class=AutoProcessor.from_pretrained(checkpoint),
+        processing_class=processor,
         reward_funcs=rewards,
         args=settings,
         train_dataset=Dataset.from_list(rows),
         callbacks=[Gate()],
-    ).train()
+        peft_config=adapters(case["rank"]) if "rank" in case else None,
+    )
+    print("trl trains", sum(p.numel() for p in trainer.model.parameters() if p.requires_grad), "weights", file=sys.stderr)
+    trainer.train()
+
+
+def adapters(rank: int) -> Any:
+    """peft's settings for what mmrl's `target_modules = ["language"]` adapts."""
+    from peft import LoraConfig
+
+    layers = r".*language_model\.layers\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules=layers)
 
 
 def run_mmrl(
@@ -146,6 +170,7 @@ def run_mmrl(
     os.environ["MMRL_PLUGIN_FILES"] = str(Path(__file__).with_name("vs_trl_plugin.py").resolve())
     from mmrl.config.load import parse_config
     from mmrl.train.start import train
+    from on_device import name_of, weights_made
 
     class Gate:
         def stage_started(self, *_: Any) -> None:
@@ -167,21 +192,31 @@ def run_mmrl(
         def stopping(self) -> None: ...
 
     stage = {"kind": "rl", "steps": steps, "prompts_per_step": case["prompts"], "group_size": GROUP, "learning_rate": 1e-4}
-    train(
-        parse_config(
-            {
-                "name": "vs-trl",
-                "runs_dir": tempfile.mkdtemp(),
-                "policy": {"model": checkpoint, "device": device},
-                "tasks": [{"id": "vs_trl_plugin/asked", "options": {"case": case}}],
-                "stages": [stage],
-                "generate": {"max_tokens": case["tokens"]},
-                "evaluate": {"num_prompts": 0},
-                "record": {"rollouts_every": 0, "trackers": []},
-            }
-        ),
-        Gate(),
-    )
+    policy: dict[str, Any] = {"model": checkpoint, "device": device}
+    if "size" in case:
+        policy |= {"model": name_of(case["size"]), "dtype": "bfloat16", "lora": {"rank": case["rank"], "alpha": case["rank"]}}
+
+    def counted(run: Any) -> None:
+        print("mmrl trains", sum(p.numel() for _, p in run.policy.parameters() if p.requires_grad), "weights", file=sys.stderr)
+
+    with weights_made(case.get("size", "tiny"), device):
+        train(
+            parse_config(
+                {
+                    "name": "vs-trl",
+                    "runs_dir": tempfile.mkdtemp(),
+                    "policy": policy,
+                    "tasks": [{"id": "vs_trl_plugin/asked", "options": {"case": case}}],
+                    "stages": [stage],
+                    "generate": {"max_tokens": case["tokens"]},
+                    "train": {"gradient_checkpointing": "size" in case},
+                    "evaluate": {"num_prompts": 0},
+                    "record": {"rollouts_every": 0, "trackers": []},
+                }
+            ),
+            Gate(),
+            begun=counted,
+        )
 
 
 def worker(system: str, checkpoint: str, case: dict[str, Any], device: str, steps: int) -> None:
@@ -225,26 +260,37 @@ def compare(name: str, steps: int, threads: int, device: str, family: str = "", 
     checkpoint = tempfile.mkdtemp()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     write_checkpoint(case, checkpoint)
-    workers = {}
-    for system in ("trl", "mmrl"):
-        command = [sys.executable, __file__, "--worker", system, checkpoint, json.dumps(case), device, str(steps + warmup)]
-        log = open(os.path.join(checkpoint, f"{system}.log"), "w")  # noqa: SIM115 - open as long as the worker runs
-        workers[system] = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+    command = [sys.executable, __file__, "--worker"]
+    settings = [checkpoint, json.dumps(case), device, str(steps + warmup)]
+    workers = {
+        system: subprocess.Popen(
+            [*command, system, *settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        _expect(workers[system], "ready", log.name)
-    seconds: dict[str, list[float]] = {"trl": [], "mmrl": []}
+        for system in ("trl", "mmrl")
+    }
+    try:
+        return _alternating(workers, steps, warmup) | case
+    finally:
+        for process in workers.values():
+            process.kill()  # otherwise a failed case would hold the device's memory
+
+
+def _alternating(workers: dict[str, subprocess.Popen[str]], steps: int, warmup: int) -> dict[str, Any]:
+    """Steps of each system in turn."""
+    for system, process in workers.items():
+        _expect(process, "ready", system)
+    seconds: dict[str, list[float]] = {system: [] for system in workers}
     peak: dict[str, float] = {}
     for step in range(steps + warmup):
         for system, process in workers.items():
             process.stdin.write("go\n")
             process.stdin.flush()
-            answer = json.loads(_expect(process, "{", os.path.join(checkpoint, f"{system}.log")))
+            answer = json.loads(_expect(process, "{", system))
             if step >= warmup:
                 seconds[system].append(answer["seconds"])
             peak[system] = answer["peak_mb"]
             if step < steps + warmup - 1:
-                _expect(process, "ready", os.path.join(checkpoint, f"{system}.log"))
+                _expect(process, "ready", system)
     for process in workers.values():
         process.stdin.close()
         process.wait(timeout=120)
@@ -254,14 +300,13 @@ def compare(name: str, steps: int, threads: int, device: str, family: str = "", 
         "median_s": {s: round(v, 3) for s, v in medians.items()},
         "ratio": round(medians["trl"] / medians["mmrl"], 2),
         "peak_mb": {s: round(v) for s, v in peak.items()},
-        **case,
     }
 
 
-def _expect(process: subprocess.Popen[str], start: str, log: str) -> str:
+def _expect(process: subprocess.Popen[str], start: str, system: str) -> str:
     line = process.stdout.readline()
     if not line.startswith(start):
-        raise RuntimeError(f"the worker wrote {line!r}:\n" + Path(log).read_text()[-3000:])
+        raise RuntimeError(f"{system}'s process wrote {line!r} instead of {start!r}: its errors are above")
     return line
 
 
@@ -279,12 +324,16 @@ def main() -> None:
     if args.worker:
         system, checkpoint, case, device, steps = args.worker
         return worker(system, checkpoint, json.loads(case), device, int(steps))
-    from machine import machine
+    from machine import keep, machine
 
-    results = {
-        name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads, args.device, args.family)
-        for name in args.case or USUAL
-    }
+    results: dict[str, Any] = {}
+    for name in args.case or USUAL:
+        steps = args.steps * (10 if name == "112px" else 1)
+        try:
+            results[name] = compare(name, steps, args.threads, args.device, args.family)
+        except RuntimeError as error:  # the other cases go on
+            results[name] = {"error": str(error)}
+        keep(results)
     print(
         json.dumps(
             {
@@ -297,6 +346,8 @@ def main() -> None:
             }
         )
     )
+    if any("error" in result for result in results.values()):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,11 @@ Facts = Mapping[str, Any]
 
 TRY_TORCH = """
 import json, torch
+from mmrl.compute.devices import remark, why_no_gpu
+why = why_no_gpu()
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-print(json.dumps({"build": torch.version.cuda or torch.version.hip or "cpu", "gpus": gpus}))
+remarks = [remark(f"cuda:{i}") for i in range(len(gpus))]
+print(json.dumps({"build": torch.version.cuda or torch.version.hip or "cpu", "gpus": gpus, "remarks": remarks, "why": why}))
 """
 TRY_TORCHVISION = """
 import json

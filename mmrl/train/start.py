@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from mmrl.api.errors import LimitReached, UserError, shorten
 from mmrl.api.seeds import derive
 from mmrl.api.signals import on_termination
 from mmrl.compute import ranks
+from mmrl.compute.devices import held_by_others, prepare_device
 from mmrl.compute.progress import Progress
 from mmrl.config.load import to_dict
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
@@ -31,7 +33,7 @@ from mmrl.run_folder.reader import check_removable, is_run
 from mmrl.run_folder.writer import ENDED, NullRunFolder, RunFolder, check_unused
 from mmrl.train import checkpoint
 from mmrl.train.checks.run_file import check_model, of_teacher
-from mmrl.train.plan import check_fits
+from mmrl.train.plan import check_fits, gib
 from mmrl.train.plan.machines import current_machine
 from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve
@@ -168,8 +170,10 @@ def out_of_memory_errors(config: RunConfig) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU torch raises a plain one
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
+        held = held_by_others("cuda") if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available() else 0
+        others = f", of which other processes hold {gib(held)}" if held else ""
         raise UserError(
-            f"out of memory ({shorten(error)[:120] or type(error).__name__}): lower train.micro_batch_tokens = "
+            f"out of memory ({shorten(error)[:120] or type(error).__name__}{others}): lower train.micro_batch_tokens = "
             f"{config.train.micro_batch_tokens}, generate.batch_size = {config.generate.batch_size} or policy.max_pixels, or set "
             "train.gradient_checkpointing = true; continue a run that had begun with --resume"
         ) from error
@@ -208,7 +212,8 @@ def finish(run: Run) -> None:
     run.observe("mmrl_run_started", run=run.folder, config=to_dict(run.config))
     status = "failed"
     try:
-        run.run_stages()
+        with out_of_memory_errors(run.config):
+            run.run_stages()
         status = "finished"
     except KeyboardInterrupt:
         status = "stopped"
@@ -245,10 +250,17 @@ def load_policy(setup: Setup, source: Path | None, cure: str = "remove that fold
 
 
 def check_memory(setup: Setup, progress: Progress) -> None:
-    """Raise UserError if the GPU is too small for the run, before anything is loaded onto it; see `mmrl.train.plan`."""
+    """Raise UserError if the GPU can't be used or is too small for the run, before anything is loaded onto it; see
+    `mmrl.train.plan`. Memory that other processes hold doesn't count."""
+    prepare_device(setup.device, setup.config.policy.dtype)
     if setup.device.startswith("cuda"):
-        remark = check_fits(setup.config, current_machine(setup.device, measured=False)[0], ranks.world_size())
-        if remark:
+        machine, held = current_machine(setup.device, measured=False)[0], held_by_others(setup.device)
+        if held:
+            progress.note(
+                f"other processes hold {gib(held)} of the {gib(machine.memory)} of {machine.name}: nvidia-smi lists them"
+            )
+            machine = replace(machine, memory=machine.memory - held)
+        if remark := check_fits(setup.config, machine, ranks.world_size()):
             progress.note(remark)
 
 
@@ -279,6 +291,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
         check_model(config, setup.policy)
     cure = "leave out the --set options of [policy], or give another --checkpoint"
     with out_of_memory_errors(config):
+        prepare_device(setup.device, config.policy.dtype)
         policy = load_policy(setup, found / checkpoint.POLICY if found else None, cure)
         setup.set_image_processing(policy.image_processing)
         collector = make_collector(config, setup.tasks, policy)

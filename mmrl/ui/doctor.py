@@ -248,7 +248,9 @@ def check_plugin(plugin: PluginInfo, wanted: Sequence[Requirement] = (), have: M
 def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
     """The GPUs that torch sees (result of `TRY_TORCH`) against those that the driver lists."""
     if torch.get("gpus"):
-        return machine(name="gpu", state="ok", detail=", ".join(torch["gpus"]))
+        remarks = [f"cuda:{i}: {said}" for i, said in enumerate(torch.get("remarks", ())) if said]
+        state: Literal["ok", "note", "broken"] = "broken" if "can't be used" in " ".join(remarks) else "note" if remarks else "ok"
+        return machine(name="gpu", state=state, detail="; ".join([", ".join(torch["gpus"]), *remarks]))
     if not listed and torch.get("build", "cpu") != "cpu":
         return machine(
             name="gpu",
@@ -270,7 +272,7 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
     return machine(
         name="gpu",
         state="broken",
-        detail=f"{', '.join(listed)}: torch does not see it",
+        detail=f"{', '.join(listed)}: torch does not see it{': ' if torch.get('why') else ''}{torch.get('why', '')}",
         cure="unset CUDA_VISIBLE_DEVICES; if that does not help, the driver is older than torch's CUDA: see nvidia-smi",
     )
 

@@ -14,7 +14,10 @@ import mmrl.train.run
 import mmrl.train.start
 import runs
 from mmrl.api.errors import UserError
+from mmrl.run_folder.reader import read_jsonl
+from mmrl.run_folder.writer import ENDED
 from mmrl.train.start import evaluate_only
+from mmrl.train.update.learner import Learner
 from mmrl.ui.cli import main
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
@@ -138,17 +141,27 @@ def test_an_interrupt_in_the_last_evaluation_ends_what_would_follow(tmp_path, mo
     assert [p.name for p in (tmp_path / "runs" / "m-mix").iterdir()] == ["m-mix-01"]
 
 
-def test_out_of_memory_is_one_line_and_what_was_learned_is_kept(tmp_path, monkeypatch):
+def test_out_of_memory_in_an_update_is_one_line_and_what_was_learned_is_kept(tmp_path, monkeypatch):
+    """The half of an update that was computed is dropped; the run folder says why it ended, and the run goes on from there."""
     import torch
 
-    class Hungry(runs.Silent):
-        def step_finished(self, step, metrics):
-            if step == 1:
-                torch.empty(2**60)
+    real, calls = Learner._objective, []
 
-    with pytest.raises(UserError, match=r"^out of memory \(.*\): lower train\.micro_batch_tokens = 16384, .* --resume$"):
-        runs.run(runs.toy_config(tmp_path, stages=[RL]), progress=Hungry())
-    assert (tmp_path / "toy" / "checkpoints" / "step-000001").is_dir()
+    def hungry(self, *given):
+        calls.append(len(calls))
+        if len(calls) == 5:  # the second micro-batch of the second step
+            torch.empty(2**60)
+        return real(self, *given)
+
+    monkeypatch.setattr(Learner, "_objective", hungry)
+    config = runs.toy_config(tmp_path, stages=[{**RL, "steps": 3}], train={"threads": 1, "micro_batch_tokens": 32})
+    with pytest.raises(UserError, match=r"^out of memory \(.*\): lower train\.micro_batch_tokens = 32, .* --resume$"):
+        runs.run(config)
+    assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000001"]
+    (row,) = [r for r in read_jsonl(tmp_path / "toy" / "errors.jsonl") if r["where"] == ENDED]
+    assert row["what"].startswith("out of memory") and row["step"] == 1
+    folder = runs.run(config, resume=True)
+    assert [r["step"] for r in runs.rows(folder) if "metrics" in r] == [1, 2, 3]
     monkeypatch.setattr(mmrl.train.start, "load_policy", lambda *_: (_ for _ in ()).throw(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match=r"^something else$"):
         runs.run(runs.toy_config(tmp_path / "b", stages=[RL]))

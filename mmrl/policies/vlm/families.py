@@ -288,6 +288,11 @@ class Gemma4(Family):
 class KimiK25(Family):
     no_videos = "in transformers 5.19 it counts the tokens of each frame, and has those of all frames together"
 
+    def with_media(self, media: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Its vision tower doesn't convert pixels to the type of its weights."""
+        given = super().with_media(media)
+        return {k: v.to(self.model.dtype) if v.is_floating_point() else v for k, v in given.items()}
+
 
 class MiniCPM(Family):
     """MiniCPM-V: the patches of all pictures are one wide picture."""

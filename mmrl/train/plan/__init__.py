@@ -20,7 +20,7 @@ from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
 
-__all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "predict", "sizes_of"]
+__all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -147,7 +148,13 @@ def _checkpoint(family: str, hidden: int, layers: int, words: Sequence[str] = ()
     _refuse(family, hidden, layers)
     prepare_torchvision()  # before the import of transformers' classes
     module = importlib.import_module(f"{__name__}.{FAMILIES[family]}")
-    made: Checkpoint = getattr(module, family)(hidden, layers, words)
+    try:
+        made: Checkpoint = getattr(module, family)(hidden, layers, words)
+    except AttributeError as error:
+        if not str(error).startswith("module transformers has no attribute"):
+            raise
+        version = metadata.version("transformers")
+        raise UserError(f"transformers {version} doesn't know {family}: install a newer one", key="policy.model") from error
     return made
 
 

@@ -1,0 +1,85 @@
+"""Policies with the shapes of published Qwen2.5-VL models and random weights that are made on the device. Not a benchmark itself.
+
+Nothing is written to disk or read from it, and the host holds no weights, so that 7B takes seconds on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.policies.vlm import tiny, vlm
+from mmrl.policies.vlm.vlm import VLM
+from model_shapes import CONFIGS
+
+SIZES = ("tiny", "3b", "7b")
+EVERYWHERE = ["vision", "projector", "language"]
+"""`target_modules` of adapters in all parts."""
+
+
+def name_of(size: str) -> str:
+    """`policy.model` of a size: what `mmrl plan` knows, or a tiny model."""
+    return "tiny:qwen2_5_vl" if size == "tiny" else f"Qwen/Qwen2.5-VL-{size.upper()}"
+
+
+def config_of(size: str, small: Any) -> Any:
+    """The published shapes with the ids of a tiny model's config, so that the tiny model's processor works."""
+    import transformers
+
+    published, tied = CONFIGS[size], CONFIGS[size]["tie_word_embeddings"]
+    text = small.text_config.to_dict() | published["text_config"] | {"rope_theta": 1e6, "layer_types": None}
+    text["tie_word_embeddings"] = tied
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    ids = {name: getattr(small, name) for name in names}
+    return transformers.Qwen2_5_VLConfig(
+        text_config=text, vision_config=published["vision_config"], tie_word_embeddings=tied, **ids
+    )
+
+
+def built(size: str, device: str, dtype: torch.dtype, attention: str = "sdpa") -> tuple[Any, Any]:
+    """(model of that size with random weights on the device, a tiny model's processor)."""
+    prepare_torchvision()
+    import transformers
+
+    if size == "tiny":
+        model, processor = tiny.build("qwen2_5_vl", dtype=dtype, attention=attention)
+        return model.to(device), processor
+    small, processor = tiny.build("qwen2_5_vl")
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.Qwen2_5_VLForConditionalGeneration._from_config(
+            config_of(size, small.config), dtype=dtype, attn_implementation=attention
+        )
+    model.generation_config.eos_token_id = small.generation_config.eos_token_id
+    return model, processor
+
+
+@contextlib.contextmanager
+def weights_made(size: str, device: str) -> Iterator[None]:
+    """Inside, policies get the model of `built` instead of what `policy.model` names, unless the size is tiny."""
+    real = vlm.load
+
+    def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
+        return built(size, device, getattr(torch, config.dtype), config.attn_implementation)
+
+    if size != "tiny":
+        vlm.load = load
+    try:
+        yield
+    finally:
+        vlm.load = real
+
+
+def loaded(size: str, device: str, dtype: str = "bfloat16", lora: int = 0) -> VLM:
+    """A policy of that size that never ends a completion. lora: rank of adapters in all parts, 0 to train all weights."""
+    adapters = LoraConfig(rank=lora, alpha=lora, target_modules=EVERYWHERE) if lora else None
+    with weights_made(size, device):
+        policy = VLM(PolicyConfig(model=name_of(size), dtype=dtype, lora=adapters), device=device)  # type: ignore[arg-type]
+    policy.bias_V[list(policy.eos)] = -torch.inf
+    return policy
