@@ -14,6 +14,7 @@ from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
 from mmrl.api.moved import MovedFinder, no_attribute
 from mmrl.api.sampling import SamplingRule
+from mmrl.api.serving import Episode, OpenTask, open_task
 from mmrl.api.specs import (
     AlarmSpec,
     AlgorithmSpec,
@@ -44,10 +45,12 @@ __all__ = [
     "CoordinateFormat",
     "Environment",
     "EnvironmentFailed",
+    "Episode",
     "FamilySpec",
     "ImageProcessing",
     "Message",
     "NoGold",
+    "OpenTask",
     "Overlay",
     "PolicySpec",
     "Prompt",
@@ -70,6 +73,7 @@ __all__ = [
     "Verifier",
     "VerifierSpec",
     "hookimpl",
+    "open_task",
     "user_message",
 ]
 

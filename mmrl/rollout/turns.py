@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mmrl.api.episodes import Conversation
-from mmrl.api.errors import EnvironmentFailed, PluginError, UserError, is_finite, plugin_errors
+from mmrl.api.errors import EnvironmentFailed, UserError
 from mmrl.api.interfaces import Environment, Task
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
-from mmrl.data.prompts import check_messages
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.processing import PromptInputs, one_turn
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.environments import close_environment, gold_turn, has_environment, make_environment, step_environment
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 
 WARNINGS = 5
@@ -44,38 +44,23 @@ class OngoingConversation:
 
     def step_environment(self, last: bool) -> Reply | EnvironmentFailed:
         """The environment's reply to the last turn, or its failure. last: no turn follows, whatever the reply is."""
-        what = f"task {self.rollout.prompt.task!r}: its environment's step()"
         try:
-            with plugin_errors(what):
-                reply = self.environment.step(self.turns[-1].text)
+            reply = step_environment(self.environment, self.turns[-1].text, self.rollout.prompt.task)
         except EnvironmentFailed as lost:
             self.close()
             return lost
-        if not isinstance(reply, Reply) or not is_finite(reply.reward):
-            raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
-        outcome = reply.outcome
-        if not isinstance(outcome, Mapping) or not all(isinstance(k, str) and is_finite(v) for k, v in outcome.items()):
-            raise PluginError(f"{what} must give Reply.outcome as a dict of finite numbers by names, not {outcome!r:.80}")
-        check_messages(what, reply.messages)
-        if not reply.terminated and not reply.messages:
-            raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
         if reply.terminated or last:
             self.close()
         return reply
 
     def gold(self) -> str | None:
         """The gold completion of the next turn, by the environment; None also if the episode is lost."""
-        what = f"task {self.rollout.prompt.task!r}: its environment's gold_turn()"
         try:
-            with plugin_errors(what):
-                text: str | None = self.environment.gold_turn()  # type: ignore[attr-defined]
+            return gold_turn(self.environment, self.rollout.prompt.task)
         except EnvironmentFailed as lost:
             self.close()
             self.status, self.lost = Status.ENVIRONMENT_ERROR, lost
             return None
-        if text is not None and not isinstance(text, str):
-            raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
-        return text
 
     def add_reply(self, reply: Reply | EnvironmentFailed, policy: VLM) -> bool:
         """Add the environment's reply; returns whether the episode is over."""
@@ -124,11 +109,6 @@ def status_of(sample: Completion) -> Status:
     return Status.FINISHED if sample.finished else Status.TRUNCATED_LENGTH
 
 
-def has_environment(task: Task) -> bool:
-    """Whether its episodes may have more than one turn."""
-    return type(task).environment is not Task.environment
-
-
 def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply | EnvironmentFailed]:
     """The environments' replies; those with `waits` are stepped concurrently. last: no turn follows."""
     waiting = [e for e in episodes if getattr(e.environment, "waits", False)]
@@ -137,14 +117,6 @@ def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply 
     with ThreadPoolExecutor(min(len(waiting), STEPPED_PER_CORE * (os.cpu_count() or 1)), "environment") as pool:
         futures = {id(e): pool.submit(e.step_environment, last) for e in waiting}
         return [futures[id(e)].result() if id(e) in futures else e.step_environment(last) for e in episodes]
-
-
-def _close(environment: Environment, task: str) -> None:
-    try:
-        with plugin_errors(f"task {task!r}: its environment's close()"):
-            environment.close()
-    except EnvironmentFailed as error:  # the episode is over, and what it earned counts
-        warnings.warn(f"task {task!r}: an environment could not be closed: {error}", stacklevel=2)
 
 
 class NeverStarted:
@@ -279,14 +251,14 @@ class ConversationCollector:
         task = self.tasks.get(prompt.task)
         if task is None or not has_environment(task):
             return None
+        environment: Environment | None
         try:
-            with plugin_errors(f"task {prompt.task!r}: environment()"):
-                environment = task.environment(prompt)
+            environment = make_environment(task, prompt)
         except EnvironmentFailed as lost:
             environment = NeverStarted(lost)
         if environment is None:
             return None
-        close = functools.cache(functools.partial(_close, environment, prompt.task))
+        close = functools.cache(functools.partial(close_environment, environment, prompt.task))
         opened.callback(close)
         if not self.policy.family.has_turns:
             raise UserError(f"task {prompt.task!r} has an environment, but {one_turn(self.policy.family)}", key="policy.model")
