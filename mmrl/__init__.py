@@ -14,7 +14,7 @@ from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
 from mmrl.api.moved import MovedFinder, no_attribute
 from mmrl.api.sampling import SamplingRule
-from mmrl.api.serving import Episode, OpenTask, open_task
+from mmrl.api.serving import Episode, OpenTask, Scoring, open_task, open_verifiers
 from mmrl.api.specs import (
     AlarmSpec,
     AlgorithmSpec,
@@ -59,6 +59,7 @@ __all__ = [
     "SamplingRule",
     "SamplingRuleSpec",
     "Score",
+    "Scoring",
     "Simulator",
     "SimulatorSpec",
     "StageSpec",
@@ -74,6 +75,7 @@ __all__ = [
     "VerifierSpec",
     "hookimpl",
     "open_task",
+    "open_verifiers",
     "user_message",
 ]
 

@@ -20,7 +20,7 @@ from mmrl.api.types import Case, Message, Prompt, Reply, Score, Status, Turn
 class Prompts(Protocol):
     """The prompts of a split: `len`, `[index]` and iteration. Each is made when it is asked for.
 
-    `[index]` raises UserError for a prompt that can't be made, such as one with a broken image. Iteration leaves such prompts out
+    `[index]` raises UserError for a prompt that can't be made. Iteration leaves out such prompts, and those with a broken image,
     with a warning, and raises UserError if too many are broken, as a run does."""
 
     def __len__(self) -> int: ...
@@ -28,6 +28,10 @@ class Prompts(Protocol):
     def __getitem__(self, index: int, /) -> Prompt: ...
 
     def __iter__(self) -> Iterator[Prompt]: ...
+
+    def items(self) -> Iterator[tuple[int, Prompt]]:
+        """(index, prompt) of the prompts that iteration gives."""
+        ...
 
 
 class Episode(Protocol):
@@ -86,25 +90,65 @@ class Episode(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
-class OpenTask(Protocol):
-    """A task that is open for another program: made by `open_task`. Use it as a context manager, or call `close`.
+class Scoring(Protocol):
+    """Verifiers that are open for another program: made by `open_verifiers`. Use it as a context manager, or call `close`.
 
     It may be used from several threads and event loops. Worker processes start with the first score, or with `ready`."""
+
+    verifiers: Mapping[str, float]
+    """Verifier id -> weight; the reward is the weighted sum."""
+    needs_images: bool
+    """One of them reads the images of a case; otherwise a stored case can do without."""
+    needs_turns: bool
+    """One of them reads the turns of a case, such as their number of tokens."""
+
+    @overload
+    def score(self, cases: Case) -> Score: ...
+    @overload
+    def score(self, cases: Sequence[Case]) -> list[Score]: ...
+    def score(self, cases: Case | Sequence[Case]) -> Score | list[Score]:
+        """The judge's score of a case, or of each of several: the weighted sum of the verifiers, which run in worker processes
+        with their deadlines.
+
+        `Score.value` is None if a verifier with a weight failed, hung, or returned no number, and `Score.lost` is set if the
+        episode's environment failed; `Score.detail` says why. Such a score is missing and must not be taken for 0. Raises
+        UserError if a verifier can't be loaded."""
+        ...
+
+    @overload
+    async def score_async(self, cases: Case) -> Score: ...
+    @overload
+    async def score_async(self, cases: Sequence[Case]) -> list[Score]: ...
+    async def score_async(self, cases: Case | Sequence[Case]) -> Score | list[Score]:
+        """`score` without blocking the event loop."""
+        ...
+
+    def ready(self) -> None:
+        """Wait until worker processes have loaded all verifiers. Raises UserError if that fails."""
+        ...
+
+    def close(self) -> None:
+        """Stop the worker processes; may be called twice."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class OpenTask(Scoring, Protocol):
+    """A task that is open for another program: made by `open_task`. Its verifiers are open, too."""
 
     id: str
     task: Task
     """The task itself, for `gold`, `overlays` and the like."""
     splits: Sequence[str]
-    verifiers: Mapping[str, float]
-    """Verifier id -> weight; the reward is the weighted sum."""
     metric: str
     """Id of the verifier that evaluates the task."""
     image_processing: ImageProcessing
     """How the model sees images and writes coordinates; the prompts ask for these."""
     multi_turn: bool
     """Its episodes may have more than one turn: play them with `episode`."""
-    needs_images: bool
-    """One of its verifiers reads the images of a case; otherwise a stored case can do without."""
     acts: bool
     """It acts in a simulator: its prompts have no messages, and `simulator` makes the environments."""
 
@@ -134,47 +178,18 @@ class OpenTask(Protocol):
         outcome: of an episode, such as {"success": 1.0}."""
         ...
 
-    @overload
-    def score(self, cases: Case) -> Score: ...
-    @overload
-    def score(self, cases: Sequence[Case]) -> list[Score]: ...
-    def score(self, cases: Case | Sequence[Case]) -> Score | list[Score]:
-        """The judge's score of a case, or of each of several: the weighted sum of the verifiers, which run in worker processes
-        with their deadlines.
-
-        `Score.value` is None if a verifier with a weight failed, hung, or returned no number, and `Score.lost` is set if the
-        episode's environment failed; `Score.detail` says why. Such a score is missing and must not be taken for 0. Raises
-        UserError if a verifier can't be loaded."""
-        ...
-
-    @overload
-    async def score_async(self, cases: Case) -> Score: ...
-    @overload
-    async def score_async(self, cases: Sequence[Case]) -> list[Score]: ...
-    async def score_async(self, cases: Case | Sequence[Case]) -> Score | list[Score]:
-        """`score` without blocking the event loop."""
-        ...
-
     def episode(self, prompt: Prompt, max_turns: int = 8) -> Episode:
         """A new episode of this prompt. max_turns: turns after which it is truncated. Raises UserError for a task that acts in a
         simulator, and `mmrl.EnvironmentFailed` if the environment can't be made."""
         ...
 
+    def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        """`Episode.score` of several episodes at once."""
+        ...
+
     def simulator(self, num_envs: int, device: str = "cpu") -> Simulator:
         """The simulator of a task that `acts`, with N environments. Raises UserError for other tasks."""
         ...
-
-    def ready(self) -> None:
-        """Wait until worker processes have loaded all verifiers. Raises UserError if that fails."""
-        ...
-
-    def close(self) -> None:
-        """Stop the worker processes; may be called twice."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> None: ...
 
 
 def open_task(
@@ -217,6 +232,28 @@ def open_task(
         max_pixels=max_pixels,
         trust_remote_code=trust_remote_code,
         verifiers=verifiers or {},
+        verifier_options=verifier_options or {},
+        num_workers=num_workers,
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        isolation=isolation,
+    )
+    return opened
+
+
+def open_verifiers(
+    verifiers: Mapping[str, float],
+    *,
+    verifier_options: Mapping[str, Mapping[str, Any]] | None = None,
+    num_workers: int = 1,
+    timeout_s: float | None = None,
+    memory_mb: int | None = 512,
+    isolation: Literal["process", "strict"] = "process",
+) -> Scoring:
+    """Open verifiers without a task, to score cases that were stored with their answers (`mmrl.api.cases`). verifiers: id ->
+    weight; the other arguments are those of `open_task`. Raises UserError for unknown ids."""
+    opened: Scoring = importlib.import_module("mmrl.serving.scoring").open_verifiers(
+        verifiers,
         verifier_options=verifier_options or {},
         num_workers=num_workers,
         timeout_s=timeout_s,

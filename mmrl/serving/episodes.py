@@ -85,10 +85,10 @@ class OpenEpisode:
         return self._task.case(self.prompt, completion, status=self.status, turns=turns, outcome=self._outcome)
 
     def score(self) -> Score:
-        return self._with_reward(self._task.score(self.case()))
+        return with_reward(self._task.score(self.case()), self.reward)
 
     async def score_async(self) -> Score:
-        return self._with_reward(await self._task.score_async(self.case()))
+        return with_reward(await self._task.score_async(self.case()), self.reward)
 
     def close(self) -> None:
         self._end(self.status if self.done else Status.TRUNCATED_TURNS)
@@ -99,11 +99,13 @@ class OpenEpisode:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _with_reward(self, score: Score) -> Score:
-        return add_part(score, "environment", self.reward) if self.reward else score
-
     def _end(self, status: Status) -> None:
         """Close the environment, once."""
         if not self.done and self._environment is not None:
             close_environment(self._environment, self.prompt.task)
         self.done, self.status = True, status
+
+
+def with_reward(score: Score, reward: float) -> Score:
+    """The judge's score of an episode, with the sum of its environment's rewards."""
+    return add_part(score, "environment", reward) if reward else score

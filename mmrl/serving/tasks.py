@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from mmrl.api.cases import with_turns
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import PluginError, UserError, did_you_mean
 from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.serving import Episode, Prompts
-from mmrl.api.specs import TaskSpec
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.data.prompts import Indexable, gold_completion, load_prompts, max_broken, prompt_at
-from mmrl.judge import Isolation, Judge, local_judge, specs_of
+from mmrl.judge import Isolation, Judge
 from mmrl.registry import plugins
 from mmrl.rollout.environments import has_environment
-from mmrl.serving.episodes import OpenEpisode
+from mmrl.serving.episodes import OpenEpisode, with_reward
+from mmrl.serving.scoring import OpenedVerifiers, judge_of
 
 PLACE = "mmrl_place"
 """Key in the meta of a prompt without its answer: [split, seed, index]."""
@@ -54,16 +50,13 @@ def open_task(
     weights = dict(verifiers or spec.verifiers)
     if not weights:
         raise UserError(f'task {id!r} names no verifiers: give some, verifiers={{"plugin/name": 1.0}}')
-    named = {name: verifier_options.get(name, {}) for name in (*weights, spec.metric or next(iter(weights)))}
-    specs_of(named)
-    if unused := [name for name in verifier_options if name not in named]:
-        raise UserError(f"verifier_options: {unused[0]!r} is no verifier of this task.{did_you_mean(unused[0], named)}")
+    metric = spec.metric if spec.metric in weights else next(iter(weights))
+    judge = judge_of(weights, verifier_options, num_workers, timeout_s, memory_mb, isolation)
     if isinstance(model, ImageProcessing):
         task.image_processing = model
     elif model is not None or frame is not None:
         task.image_processing = _image_processing(model, frame, min_pixels, max_pixels, trust_remote_code)
-    judge = partial(local_judge, named, num_workers, timeout_s, memory_mb, isolation)
-    return OpenedTask(spec, task, weights, judge)
+    return OpenedTask(spec.id, task, weights, metric, judge)
 
 
 def _image_processing(
@@ -82,21 +75,16 @@ def _image_processing(
     return image_processing_of(model, frame, min_pixels, max_pixels, trusted)
 
 
-class OpenedTask:
+class OpenedTask(OpenedVerifiers):
     """See `mmrl.api.serving.OpenTask`."""
 
-    def __init__(self, spec: TaskSpec, task: Task, weights: Mapping[str, float], judge: Callable[[], Judge]) -> None:
-        """judge: makes the judge, when it is first needed."""
-        self.spec, self.task, self.verifiers = spec, task, weights
-        self.id = spec.id
+    def __init__(self, id: str, task: Task, weights: Mapping[str, float], metric: str, judge: Callable[[], Judge]) -> None:
+        """judge: makes the judge."""
+        super().__init__(weights, judge)
+        self.id, self.task, self.metric = id, task, metric
         self.splits: Sequence[str] = tuple(task.splits)
-        self.metric = spec.metric if spec.metric in weights or not weights else next(iter(weights))
         self.image_processing = task.image_processing
         self.multi_turn, self.acts = has_environment(task), task.simulation is not None
-        self.needs_images = any(s.images for s in specs_of(weights).values())
-        self._make, self._closed = judge, False
-        self._judge: Judge | None = None
-        self._lock = threading.Lock()
         self._splits: dict[tuple[str, int], Indexable] = {}
         self._seen: tuple[Prompt | None, Sizes] = (None, ((), ()))
 
@@ -132,53 +120,19 @@ class OpenedTask:
         )
         return with_turns(case, turns, prompt.messages, self.id, prompt.id) if turns else case
 
-    def score(self, cases: Case | Sequence[Case]) -> Any:
-        found = self._submitted(cases).result()
-        return found[0] if isinstance(cases, Case) else found
-
-    async def score_async(self, cases: Case | Sequence[Case]) -> Any:
-        # the first call starts the workers, which takes a moment
-        future = await asyncio.to_thread(self._submitted, cases) if self._judge is None else self._submitted(cases)
-        found = await asyncio.wrap_future(future)
-        return found[0] if isinstance(cases, Case) else found
-
     def episode(self, prompt: Prompt, max_turns: int = 8) -> Episode:
         if self.acts:
             raise UserError(f"task {self.id!r} acts in a simulator and has no turns of text: use simulator()")
         return OpenEpisode(self, self._with_answer(prompt), max_turns)
 
+    def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        scores = self.score([episode.case() for episode in episodes])
+        return [with_reward(score, episode.reward) for score, episode in zip(scores, episodes, strict=True)]
+
     def simulator(self, num_envs: int, device: str = "cpu") -> Simulator:
         if self.task.simulation is None:
             raise UserError(f"task {self.id!r} is answered in words and has no simulator: use episode() or score()")
         return plugins.registry().make_simulator(self.task.simulation, num_envs, device)
-
-    def ready(self) -> None:
-        self._started().ready()
-
-    def close(self) -> None:
-        with self._lock:
-            judge, self._judge, self._closed = self._judge, None, True
-        if judge is not None:
-            judge.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def _started(self) -> Judge:
-        with self._lock:
-            if self._closed:
-                raise UserError(f"task {self.id!r} is closed: open it again")
-            self._judge = self._judge or self._make()
-            return self._judge
-
-    def _submitted(self, cases: Case | Sequence[Case]) -> Future[list[Score]]:
-        several = [cases] if isinstance(cases, Case) else list(cases)
-        if odd := [case for case in several if not isinstance(case, Case)]:
-            raise UserError(f"task {self.id!r}: score() takes mmrl.Case, not {type(odd[0]).__name__}: make them with case()")
-        return self._started().submit(several, [self.verifiers] * len(several))
 
     def _items(self, split: str, seed: int) -> Indexable:
         with self._lock:
@@ -234,6 +188,9 @@ class OpenedPrompts:
         return replace(prompt, answer=None, meta={PLACE: [*self._hidden, index]}) if self._hidden else prompt
 
     def __iter__(self) -> Iterator[Prompt]:
+        return (prompt for _, prompt in self.items())
+
+    def items(self) -> Iterator[tuple[int, Prompt]]:
         broken: list[str] = []
         for index in range(len(self)):
             try:
@@ -249,7 +206,7 @@ class OpenedPrompts:
                         f"{broken[-1]}"
                     ) from None
                 continue
-            yield prompt
+            yield index, prompt
         if broken:
             warnings.warn(f"task {self._label!r}: left out {len(broken)} prompts; the first: {broken[0]}", stacklevel=2)
 

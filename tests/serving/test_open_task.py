@@ -321,7 +321,7 @@ def test_closing_ends_the_workers():
         assert len(pids) == 1
     assert all(map(gone, pids))
     task.close()
-    with pytest.raises(UserError, match="task 'open/Where' is closed: open it again"):
+    with pytest.raises(UserError, match="it is closed: open it again"):
         task.score(Case(completion=""))
 
 
@@ -354,7 +354,7 @@ def test_bad_arguments_are_one_line(args, message):
     ("call", "message"),
     [
         (lambda task: task.prompts("dev"), "task 'open/Where' has no split 'dev': choose one of train, test"),
-        (lambda task: task.score(["x"]), "task 'open/Where': score() takes mmrl.Case, not str"),
+        (lambda task: task.score(["x"]), "score() takes mmrl.Case, not str: make cases with case()"),
         (lambda task: task.simulator(2), "task 'open/Where' is answered in words and has no simulator"),
         (lambda task: task.episode(task.prompts()[0], 0), "max_turns = 0 must be at least 1"),
     ],
