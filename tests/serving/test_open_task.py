@@ -15,31 +15,32 @@ from processes import gone
 PLUGIN = """
 import time
 from PIL import Image
-from mmrl import (Case, CoordinateFormat, EnvironmentFailed, NoGold, Prompt, Reply, Score, Task, TaskSpec, VerifierSpec,
+from mmrl import (Case, EnvironmentFailed, NoGold, Prompt, Reply, Score, Task, TaskSpec, VerifierSpec,
                   hookimpl, user_message)
 from mmrl.api.coordinates import convert_coordinates
 
 @hookimpl
 def mmrl_tasks():
-    spec = lambda name, **verifiers: TaskSpec(id=f"open/{name}", target=f"open:{name}",
-                                              verifiers={f"open/{v.replace('_', '-')}": w for v, w in verifiers.items()})
-    return [spec("Where", near=1.0), spec("Mixed", near=1.0, judge=0.5), spec("Watched", near=1.0, judge=0.0), spec("Guess", guessed=2.0),
-            spec("Bare"), spec("Broken", near=1.0), spec("Seen", seen=1.0), spec("Talk", talk=1.0)]
+    def spec(name, **verifiers):
+        return TaskSpec(id=f"open/{name}", target=f"open:{name}", verifiers={f"open/{v}": w for v, w in verifiers.items()})
+    return [spec("Where", near=1.0), spec("Mixed", near=1.0, judge=0.5), spec("Watched", near=1.0, judge=0.0),
+            spec("Guess", guessed=2.0), spec("Bare"), spec("Broken", near=1.0), spec("Seen", seen=1.0), spec("Talk", talk=1.0)]
 
 @hookimpl
 def mmrl_verifiers():
     more = {"judge": {"timeout_s": 0.5}, "seen": {"images": True}, "talk": {"rollout": True, "high": 100.0}}
-    return [VerifierSpec(id=f"open/{n}", target=f"open:{n}", **more.get(n, {})) for n in ("near", "judge", "guessed", "seen", "talk")]
+    names = ("near", "judge", "guessed", "seen", "talk")
+    return [VerifierSpec(id=f"open/{n}", target=f"open:{n}", **more.get(n, {})) for n in names]
 
 class Where(Task):
     '''Where the corner is: (30, 40) of a picture of 120 x 80.'''
     def prompts(self, split, seed):
-        picture = Image.new("RGB", (120, 80), "navy")
-        return [Prompt(id=f"{split}-{i}", messages=[user_message(f"In {self.image_processing.coordinate_format}, number {i}?", picture)],
-                       answer=(30, 40), meta={"size": (120, 80), "i": i}) for i in range(3 + seed)]
+        picture, unit = Image.new("RGB", (120, 80), "navy"), self.image_processing.coordinate_format
+        return [Prompt(id=f"{split}-{i}", messages=[user_message(f"In {unit}, number {i}?", picture)], answer=(30, 40),
+                       meta={"size": (120, 80), "i": i}) for i in range(3 + seed)]
     def gold(self, prompt):
-        seen = self.image_processing
-        x, y = convert_coordinates(prompt.answer, CoordinateFormat.PIXELS, seen.coordinate_format, (120, 80), seen.model_size((120, 80)))
+        seen, size = self.image_processing, (120, 80)
+        x, y = convert_coordinates(prompt.answer, "pixels", seen.coordinate_format, size, seen.model_size(size))
         return f"{x} {y}"
 
 class Mixed(Where): pass
@@ -89,7 +90,7 @@ def near(case):
     if case.completion == "raise":
         raise ValueError("what is this")
     sizes = case.image_sizes[0], (case.model_sizes or ((0, 0),))[0]
-    x, y = convert_coordinates([float(v) for v in case.completion.split()], case.coordinate_format, CoordinateFormat.PIXELS, *sizes)
+    x, y = convert_coordinates([float(v) for v in case.completion.split()], case.coordinate_format, "pixels", *sizes)
     return float(abs(x - case.answer[0]) + abs(y - case.answer[1]) < 1e-3)
 
 def judge(case):

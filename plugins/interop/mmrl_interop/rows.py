@@ -7,10 +7,12 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mmrl import Case, OpenTask, Prompt, Score, Scoring, UserError
 from mmrl.api.cases import case_from_json, case_to_json, make_turn, with_turns
+from mmrl.api.media.images import load_image
 
 CASES = 4096
 """Rows whose cases are kept: a group's completions share one."""
@@ -27,7 +29,7 @@ class Row:
     """Its chat, all content in parts: {"type": "text", "text": ...}, and {"type": "image"} or {"type": "video"} for each of
     `images` and `videos` in their order."""
     images: Sequence[Any]
-    """PIL images or paths."""
+    """Paths of JPEG files, and other images decoded as mmrl decodes them: upright, on white, in RGB."""
     videos: Sequence[Any]
     """`mmrl.api.media.clips.Clip` or `VideoFrames`."""
     case: str
@@ -44,7 +46,21 @@ def rows(task: OpenTask, split: str = "train", seed: int = 0, n: int | None = No
     with_images = task.needs_images if images is None else images
     for index, prompt in itertools.islice(task.prompts(split, seed).items(), n):
         case = json.dumps(case_to_json(task.case(prompt, ""), with_images))
-        yield Row(index=index, prompt=prompt, messages=_emptied(prompt), images=prompt.images, videos=prompt.videos, case=case)
+        yield Row(
+            index=index,
+            prompt=prompt,
+            messages=_emptied(prompt),
+            images=[_image(i) for i in prompt.images],
+            videos=prompt.videos,
+            case=case,
+        )
+
+
+def _image(image: Any) -> Any:
+    """An image that other readers decode to the same pixels. A JPEG has no transparency, and is no smaller in another format."""
+    if isinstance(image, str | Path) and Path(image).suffix.lower() in (".jpg", ".jpeg"):
+        return str(image)
+    return load_image(image)
 
 
 def _emptied(prompt: Prompt) -> list[dict[str, Any]]:

@@ -30,11 +30,12 @@ def to_trl(
 
     id, options, settings: of `mmrl.open_task`; give `model`, the model that is trained, if the task has coordinates.
     split, seed, n: the first n prompts of a split, or all.
-    environments: play the task's environments, by default if it has any: the model then takes its turns by calling the tool `step`, so its
-        chat template must support tools. False: the first answer is scored.
+    environments: play the task's environments, by default if it has any: the model then takes its turns by calling the tool
+        `step`, so its chat template must support tools. False: the first answer is scored.
     max_turns: turns after which an episode is truncated.
 
-    Raises UserError if TRL is missing or of another version, and for tasks that act in a simulator or show videos, which TRL doesn't.
+    Raises UserError if TRL is missing or of another version, and for tasks that act in a simulator or show videos, which TRL
+    can't train on.
     """
     peer("trl", VERSIONS, "mmrl_interop.trl")
     task = open_task(id, options, **settings)
@@ -52,7 +53,7 @@ class TrlTask:
         self.task = task
         self.train_dataset = _dataset(task, split, seed, n)
         """A `datasets.Dataset` with the columns prompt, images, id and mmrl."""
-        self.reward_funcs: list[Callable[..., list[float | None]]] = [self.reward]
+        self.reward_funcs = [self._named(task.id)]
         self.environment_factory = self._factory(split, seed, max_turns) if environments else None
 
     @property
@@ -106,6 +107,15 @@ class TrlTask:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _named(self, name: str) -> Callable[..., list[float | None]]:
+        """`reward` as a function of this name, which TRL's metrics show."""
+
+        def reward(**columns: Any) -> list[float | None]:
+            return self.reward(**columns)
+
+        reward.__name__ = name
+        return reward
+
     def _played(self, played: Sequence[Episode | str]) -> list[Score]:
         """The scores of episodes, of which some are the reason why there is none."""
         scores = iter(self.task.score_episodes([episode for episode in played if not isinstance(episode, str)]))
@@ -147,7 +157,7 @@ class TrlTask:
                 return [part for m in self._episode.messages for part in _filled(m)]
 
             def _finished(self, said: str) -> Episode | str:
-                """The episode, or why it is lost. said: what the model wrote last, outside a call of the tool: that is a turn, too."""
+                """The episode, or why it is lost. said: what the model wrote last, outside a call of the tool: a turn, too."""
                 if self._episode is None:
                     return self._lost
                 try:
