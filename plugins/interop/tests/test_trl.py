@@ -204,3 +204,52 @@ def test_two_steps_of_grpo(folder, monkeypatch):
         assert [gain for gain, v in zip(gains, values, strict=True) if v is None] == [0.0, 0.0]
     assert any(map(any, advantages)), "lengths differ, and so do rewards"
     assert any(not w.equal(before[name]) for name, w in running.model.named_parameters())
+
+
+@pytest.mark.slow
+def test_two_steps_of_grpo_in_environments(folder):
+    """TRL's own loop of tools plays the episodes, pictures in the replies included; only what the model says is written here."""
+    trl = pytest.importorskip("trl")
+    from transformers import AutoProcessor
+    from trl.chat_template_utils import qwen3_vl_chat_template
+
+    processor = AutoProcessor.from_pretrained(folder, padding_side="left")
+    processor.chat_template = processor.tokenizer.chat_template = qwen3_vl_chat_template
+    prompts, rewards = [], []
+
+    class Scripted(trl.GRPOTrainer):
+        """In a group, the first answer is right in the second turn, the second in plain text, the third wrong, the fourth lost."""
+
+        def _generate_single_turn(self, prompt_ids, images, *args, **more):
+            def turn(number, k):
+                call = '<tool_call>\n{"name": "step", "arguments": {"text": "%s"}}\n</tool_call>'
+                answer = str(self.answers[k])
+                again = [answer, None, "77", "die"] if number else ["77", None, "77", "77"]
+                return answer if again[k % 4] is None else call % again[k % 4]
+
+            texts = [processor.decode(ids) for ids in prompt_ids]
+            prompts.append((len(prompt_ids), texts[0], images and [len(i or ()) for i in images]))
+            ends = [processor.tokenizer.eos_token_id]
+            if len(prompts) % 3 == 1:
+                said = [turn(0, k) for k in range(8)]
+            elif len(prompts) % 3 == 2:
+                said = [turn(1, k) for k in range(8) if k % 4 != 1]
+            else:
+                said = ["done"] * len(prompt_ids)
+            return [processor.tokenizer.encode(text) + ends for text in said], None
+
+        def _generate_and_score_completions(self, inputs):
+            self.answers = [row["place"] for row in inputs]
+            return super()._generate_and_score_completions(inputs)
+
+    with to_trl("peers/guess", n=9, model=str(folder)) as made:
+        scored = made.reward
+        made.reward = lambda **columns: rewards.append(scored(**columns)) or rewards[-1]
+        running = trainer(folder, made, processor=processor, kind=Scripted, max_completion_length=400)
+        running.train()
+    assert rewards == [[2.25, 2.25, 0.0, None] * 2] * 2
+    first, second, third = prompts[:3]
+    assert "Take your next turn and see what follows." in first[1] and first[2] is None
+    assert (first[0], second[0], third[0]) == (8, 6, 6) and "No. Guess again." in second[1] and second[2] == [1] * 6
+    logged = [row for row in running.state.log_history if "reward" in row]
+    assert [row["missing"] for row in logged] == [0.25, 0.25] and [row["tools/failure_frequency"] for row in logged] == [0.0, 0.0]
