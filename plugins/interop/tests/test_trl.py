@@ -218,7 +218,7 @@ def test_two_steps_of_grpo_in_environments(folder):
     prompts, rewards = [], []
 
     class Scripted(trl.GRPOTrainer):
-        """In a group, the first answer is right in the second turn, the second in plain text, the third wrong, the fourth lost."""
+        """In a group, the first is right in the second turn, the second in plain text, the third is wrong, the fourth lost."""
 
         def _generate_single_turn(self, prompt_ids, images, *args, **more):
             def turn(number, k):
