@@ -97,6 +97,10 @@ class Scoring(Protocol):
 
     verifiers: Mapping[str, float]
     """Verifier id -> weight; the reward is the weighted sum."""
+    verifier_options: Mapping[str, Mapping[str, Any]]
+    """Verifier id -> its options, where some were given."""
+    value_range: tuple[float, float]
+    """The smallest and the largest value of a score."""
     needs_images: bool
     """One of them reads the images of a case; otherwise a stored case can do without."""
     needs_turns: bool

@@ -33,12 +33,16 @@ def judge_of(
 class OpenedVerifiers:
     """See `mmrl.api.serving.Scoring`."""
 
-    def __init__(self, weights: Mapping[str, float], judge: Callable[[], Judge]) -> None:
+    def __init__(
+        self, weights: Mapping[str, float], options: Mapping[str, Mapping[str, Any]], judge: Callable[[], Judge]
+    ) -> None:
         """judge: makes the judge."""
-        specs = specs_of(weights).values()
-        self.verifiers = weights
-        self.needs_images = any(spec.images for spec in specs)
-        self.needs_turns = any(spec.rollout for spec in specs)
+        specs = specs_of(weights)
+        ends = [sorted((w * specs[name].low, w * specs[name].high)) for name, w in weights.items()]
+        self.verifiers, self.verifier_options = weights, options
+        self.value_range = (sum(low for low, _ in ends), sum(high for _, high in ends))
+        self.needs_images = any(spec.images for spec in specs.values())
+        self.needs_turns = any(spec.rollout for spec in specs.values())
         self._make, self._closed = judge, False
         self._judge: Judge | None = None
         self._lock = threading.Lock()
@@ -95,4 +99,4 @@ def open_verifiers(
     if not verifiers:
         raise UserError('no verifiers are named: give some, {"plugin/name": 1.0}')
     judge = judge_of(verifiers, verifier_options, num_workers, timeout_s, memory_mb, isolation)
-    return OpenedVerifiers(dict(verifiers), judge)
+    return OpenedVerifiers(dict(verifiers), verifier_options, judge)

@@ -56,7 +56,7 @@ def open_task(
         task.image_processing = model
     elif model is not None or frame is not None:
         task.image_processing = _image_processing(model, frame, min_pixels, max_pixels, trust_remote_code)
-    return OpenedTask(spec.id, task, weights, metric, judge)
+    return OpenedTask(spec.id, task, weights, verifier_options, metric, judge)
 
 
 def _image_processing(
@@ -78,9 +78,17 @@ def _image_processing(
 class OpenedTask(OpenedVerifiers):
     """See `mmrl.api.serving.OpenTask`."""
 
-    def __init__(self, id: str, task: Task, weights: Mapping[str, float], metric: str, judge: Callable[[], Judge]) -> None:
-        """judge: makes the judge."""
-        super().__init__(weights, judge)
+    def __init__(
+        self,
+        id: str,
+        task: Task,
+        weights: Mapping[str, float],
+        options: Mapping[str, Mapping[str, Any]],
+        metric: str,
+        judge: Callable[[], Judge],
+    ) -> None:
+        """options: of verifiers. judge: makes the judge."""
+        super().__init__(weights, options, judge)
         self.id, self.task, self.metric = id, task, metric
         self.splits: Sequence[str] = tuple(task.splits)
         self.image_processing = task.image_processing

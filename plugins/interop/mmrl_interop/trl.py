@@ -8,7 +8,7 @@ from typing import Any, Self
 from mmrl import EnvironmentFailed, Episode, OpenTask, Score, UserError, open_task
 from mmrl.api.errors import PluginError
 from mmrl_interop.peers import peer
-from mmrl_interop.rows import completed, means, rows, share_of_missing
+from mmrl_interop.rows import read_stored, rows
 
 VERSIONS = ">=1.16,<1.17"
 COLUMN = "mmrl"
@@ -77,22 +77,21 @@ class TrlTask:
         if environments:
             scores = self._played([e._finished(said_last(c)) for c, e in zip(completions, environments, strict=True)])
         else:
-            turns, pictures = self.task.needs_turns, images if self.task.needs_images else ()
+            pictures = images if self.task.needs_images else ()
             cases = [
-                completed(
-                    row,
+                read_stored(row).completed(
                     said_last(completion),
-                    len(completion_ids[k]) if completion_ids else None,
+                    len(completion_ids[k]) if self.task.needs_turns and completion_ids else None,
                     pictures[k] if pictures else (),
-                    turns,
                 )
                 for k, (row, completion) in enumerate(zip(mmrl, completions, strict=True))
             ]
             scores = self.task.score(cases)
         if log_metric:
-            for name, mean in means(self.task, scores).items():
-                log_metric(name, mean)
-            log_metric("missing", share_of_missing(scores))
+            for name in self.task.verifiers:
+                if values := [score.parts[name] for score in scores if name in score.parts]:
+                    log_metric(name, sum(values) / len(values))
+            log_metric("missing", sum(score.failed for score in scores) / len(scores))
         if log_extra:
             log_extra("detail", [score.detail for score in scores])
         return [score.value for score in scores]
@@ -200,7 +199,7 @@ def _dataset(task: OpenTask, split: str, seed: int, n: int | None) -> Any:
         if row.videos:
             raise UserError(f"task {task.id!r} shows videos, and TRL's GRPO trainer takes images: choose another trainer")
         made.append(
-            {"prompt": row.messages, "images": list(row.images), "id": row.prompt.id, "place": row.index, COLUMN: row.case}
+            {"prompt": row.messages, "images": list(row.images), "id": row.prompt.id, "place": row.index, COLUMN: row.stored}
         )
     if not made:
         raise UserError(f"task {task.id!r} gives no rows of split {split!r}: check n and its data")
