@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, Self, overload
 
 from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.interfaces import Simulator, Task
+from mmrl.api.specs import SimulatorSpec
 from mmrl.api.types import Case, Message, Prompt, Reply, Score, Status, Turn
 
 
@@ -189,6 +190,11 @@ class OpenTask(Scoring, Protocol):
 
     def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """`Episode.score` of several episodes at once."""
+        ...
+
+    @property
+    def simulator_spec(self) -> SimulatorSpec:
+        """The spec of its simulator: cameras, action space, limits. Raises UserError for a task without one."""
         ...
 
     def simulator(self, num_envs: int, device: str = "cpu") -> Simulator:

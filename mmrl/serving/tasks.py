@@ -12,6 +12,7 @@ from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import PluginError, UserError, did_you_mean
 from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.serving import Episode, Prompts
+from mmrl.api.specs import SimulatorSpec
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.data.prompts import Indexable, gold_completion, load_prompts, max_broken, prompt_at
 from mmrl.judge import Isolation, Judge
@@ -141,6 +142,13 @@ class OpenedTask(OpenedVerifiers):
         if self.task.simulation is None:
             raise UserError(f"task {self.id!r} is answered in words and has no simulator: use episode() or score()")
         return plugins.registry().make_simulator(self.task.simulation, num_envs, device)
+
+    @property
+    def simulator_spec(self) -> SimulatorSpec:
+        simulation = self.task.simulation
+        if simulation is None or not simulation.simulator:
+            raise UserError(f"task {self.id!r} has no simulator: use episode() or score()")
+        return plugins.registry().get("simulators", simulation.simulator)
 
     def _items(self, split: str, seed: int) -> Indexable:
         with self._lock:
