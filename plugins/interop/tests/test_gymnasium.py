@@ -116,10 +116,10 @@ def test_bad_actions_are_refused(task):
 def test_ppo_of_stable_baselines_learns(task):
     sb3 = pytest.importorskip("stable_baselines3")
     envs = to_sb3(task, 16, observe="state", seed=0)
-    model = sb3.PPO("MlpPolicy", envs, n_steps=32, batch_size=128, seed=0, verbose=0)
-    model.learn(1_000)
+    model = sb3.PPO("MlpPolicy", envs, n_steps=32, batch_size=128, seed=0, learning_rate=1e-3, verbose=0)
+    model.learn(2_000)
     early = np.mean([e["r"] for e in model.ep_info_buffer])
-    model.learn(12_000, reset_num_timesteps=False)
+    model.learn(30_000, reset_num_timesteps=False)
     late = np.mean([e["r"] for e in model.ep_info_buffer])
     assert late > early + 0.1
     envs.close()
