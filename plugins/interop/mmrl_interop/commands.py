@@ -1,4 +1,4 @@
-"""`mmrl export`. Its imports are made on use, because `mmrl --help` imports this file."""
+"""`mmrl export` and `mmrl serve`. Their imports are made on use, because `mmrl --help` imports this file."""
 
 from __future__ import annotations
 
@@ -59,3 +59,45 @@ def export(
     )
     click.echo(f"{file}: {count} rows of {task}, split {split}, for {to}")
     click.echo(f"score them with: {FORMS[to]}")
+
+
+@click.command()
+@click.argument("task")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback are open to all."
+)
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one."
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, with its value as in TOML.")
+@click.option("--model", help="The model that will answer, whose coordinates prompts ask for: a folder or hub name.")
+@click.option("--frame", help="Numbers in which it writes coordinates: pixels, model-pixels, thousandths or unit.")
+@click.option("--max-pixels", type=click.IntRange(min=1), help="Its processor shrinks larger images.")
+@click.option("--max-turns", default=8, show_default=True, type=click.IntRange(min=1), help="Turns of an episode.")
+@click.option("--sessions", default=64, show_default=True, type=click.IntRange(min=1), help="Episodes at once.")
+def serve(
+    task: str,
+    host: str,
+    port: int,
+    settings: tuple[str, ...],
+    model: str | None,
+    frame: str | None,
+    max_pixels: int | None,
+    max_turns: int,
+    sessions: int,
+) -> None:
+    """Serve TASK as an OpenEnv environment, for trainers that play episodes over the network.
+
+    \b
+    mmrl serve classification/digits --port 8000
+    """
+    import mmrl
+    from mmrl_interop.openenv import app, run
+
+    with mmrl.open_task(task, key_values(settings), model=model, frame=frame, max_pixels=max_pixels) as opened:
+        run(
+            app(opened, max_sessions=sessions, max_turns=max_turns),
+            host,
+            port,
+            lambda url: click.echo(f"{task} is served at {url}"),
+        )
