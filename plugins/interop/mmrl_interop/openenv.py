@@ -1,8 +1,8 @@
 """OpenEnv, both ways: a task served over HTTP and WebSocket, and an OpenEnv environment as an environment of a task.
 
-A session plays an episode: `reset(split=, index=)` shows a prompt, `step({"text": ...})` answers it. The observation has the messages
-that the policy reads next, in OpenAI's form with images as data URLs, and at the end the judge's score as `reward`. A score that is
-missing (a verifier or an environment failed) is `reward` None with `metadata["missing"]`; it is never 0.
+A session plays an episode: `reset(split=, index=)` shows a prompt, `step({"text": ...})` answers it. The observation has the
+messages that the policy reads next, in OpenAI's form with images as data URLs, and at the end the judge's score as `reward`. A score
+that is missing (a verifier or an environment failed) is `reward` None with `metadata["missing"]`; it is never 0.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mmrl import EnvironmentFailed, Message, OpenTask, Reply, UserError
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.errors import is_finite, shorten
 from mmrl.api.media.images import load_image
+from mmrl.api.serving import Prompts
 from mmrl.api.types import Prompt, Score
 from mmrl_interop.peers import peer
 
@@ -144,7 +145,7 @@ def _classes(server: Any, task: OpenTask, max_turns: int) -> tuple[Any, Any, Any
     return Completion, Turn, TaskEnvironment
 
 
-def _split(splits: Mapping[str, Sequence[Prompt]], split: str) -> Sequence[Prompt]:
+def _split(splits: Mapping[str, Prompts], split: str) -> Prompts:
     if split not in splits:
         raise ValueError(f"there is no split {split!r}: choose one of {', '.join(splits)}")
     return splits[split]

@@ -22,8 +22,8 @@ class OpenEnvTask(Task):
     """Episodes on an OpenEnv server. The reward is the server's; evaluations report `interop/return`."""
 
     def __init__(self, base_url: str, action_key: str = "text", timeout_s: float = 60.0, max_prompts: int | None = None) -> None:
-        """base_url: such as http://localhost:8000. action_key: the field of an action that gets the completion. timeout_s: seconds
-        that the server has for each reply. max_prompts: use only so many of a split."""
+        """base_url: such as http://localhost:8000. action_key: the field of an action that gets the completion. timeout_s:
+        seconds that the server has for each reply. max_prompts: use only so many of a split."""
         if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
             raise UserError(f"base_url = {base_url!r:.100} is no address: write one such as http://localhost:8000")
         if not is_finite(timeout_s) or timeout_s <= 0:
@@ -37,10 +37,11 @@ class OpenEnvTask(Task):
             raise UserError(f"{base_url} is no OpenEnv server with a Task API: it lists {names!r:.60} as environments")
         self.name = names[0]
         found = self._asked(f"{quote(self.name, safe='')}/splits")
-        splits = [s.get("name") for s in found if isinstance(s, dict)] if isinstance(found, list) else []
-        if not splits or not all(isinstance(s, str) for s in splits):
+        listed = [s.get("name") for s in found if isinstance(s, dict)] if isinstance(found, list) else []
+        splits = tuple(name for name in listed if isinstance(name, str))
+        if not splits:
             raise UserError(f"{base_url}: environment {self.name!r} lists no splits: {found!r:.60}")
-        self.splits = tuple(splits)
+        self.splits = splits  # type: ignore[misc]
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """A prompt for each of the server's tasks; what it shows is asked for when the prompt is read."""
@@ -63,8 +64,7 @@ class OpenEnvTask(Task):
         return Prompt(id=f"{split}-{index}", messages=session.messages, meta={"split": split, "index": index})
 
     def _session(self, split: str, index: int) -> OpenEnvEnvironment:
-        options = {"action_key": self.action_key, "timeout_s": self.timeout_s}
-        return OpenEnvEnvironment(self.base_url, **options, split=split, index=index)
+        return OpenEnvEnvironment(self.base_url, action_key=self.action_key, timeout_s=self.timeout_s, split=split, index=index)
 
     def _asked(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON of a reply of the Task API. Raises UserError."""
