@@ -1,8 +1,8 @@
 """OpenEnv, both ways: a task served over HTTP and WebSocket, and an OpenEnv environment as an environment of a task.
 
 A session plays an episode: `reset(split=, index=)` shows a prompt, `step({"text": ...})` answers it. The observation has the
-messages that the policy reads next, in OpenAI's form with images as data URLs, and at the end the judge's score as `reward`. A score
-that is missing (a verifier or an environment failed) is `reward` None with `metadata["missing"]`; it is never 0.
+messages that the policy reads next, in OpenAI's form with images as data URLs, and at the end the judge's score as `reward`. A
+score that is missing (a verifier or an environment failed) is `reward` None with `metadata["missing"]`; it is never 0.
 """
 
 from __future__ import annotations
