@@ -14,6 +14,7 @@ from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
 from mmrl.api.moved import MovedFinder, no_attribute
 from mmrl.api.sampling import SamplingRule
+from mmrl.api.serving import Episode, OpenTask, Scoring, open_task, open_verifiers
 from mmrl.api.specs import (
     AlarmSpec,
     AlgorithmSpec,
@@ -44,10 +45,12 @@ __all__ = [
     "CoordinateFormat",
     "Environment",
     "EnvironmentFailed",
+    "Episode",
     "FamilySpec",
     "ImageProcessing",
     "Message",
     "NoGold",
+    "OpenTask",
     "Overlay",
     "PolicySpec",
     "Prompt",
@@ -56,6 +59,7 @@ __all__ = [
     "SamplingRule",
     "SamplingRuleSpec",
     "Score",
+    "Scoring",
     "Simulator",
     "SimulatorSpec",
     "StageSpec",
@@ -70,6 +74,8 @@ __all__ = [
     "Verifier",
     "VerifierSpec",
     "hookimpl",
+    "open_task",
+    "open_verifiers",
     "user_message",
 ]
 

@@ -63,6 +63,8 @@ class VerifierSpec(Spec):
     `check(cameras, **options)` is called before a run starts and raises UserError for options that can't work, without loading
     the model; `cameras`: label of a task that acts in a simulator -> names of the simulator's cameras. With `--smoke` the option
     `model` is `"tiny"`, which should give a small random model."""
+    batch_size: int = 8
+    """Largest number of cases in one call of a `model`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,8 @@ class PolicySpec(Spec):
 
     acts: bool = False
     """It acts in simulators (`mmrl.api.policies.ActingPolicy`); otherwise it generates text."""
+    trainable: bool = True
+    """False: it is only evaluated, and `mmrl train` refuses it."""
     tiny: str | None = None
     """The `policy.model` that a smoke run uses in place of a large model; None for policies that are always small enough."""
 

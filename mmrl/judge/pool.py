@@ -35,7 +35,7 @@ LOOKS = 4
 """Looks at a worker within its deadline, at least: a late case is stopped by a quarter of its deadline later."""
 CHUNK = 256
 HEAVY_CHUNK = 8
-"""Cases per message, at most; fewer where cases carry images, and for models, which take a message at once."""
+"""Cases per message, at most; fewer where cases carry images. A model takes `VerifierSpec.batch_size` at once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +135,10 @@ class Pool:
                 request.scores[name] = {}
                 request.missing += len(indices)
                 crew, spec = next(c for c in self._crews if name in c.verifiers), self._specs[name]
-                size = HEAVY_CHUNK if spec.images or spec.rollout or spec.model else CHUNK
-                if not crew.model:
+                size = HEAVY_CHUNK if spec.images or spec.rollout else CHUNK
+                if crew.model:
+                    size = spec.batch_size
+                else:
                     size = min(size, math.ceil(len(indices) / (4 * crew.count)))
                 crew.queue += [Chunk(request, name, list(indices[i : i + size])) for i in range(0, len(indices), size or 1)]
             self._finish(request)

@@ -26,6 +26,12 @@ def mmrl_policies() -> list[PolicySpec]:
             summary="Any image-text-to-text model of transformers",
         ),
         PolicySpec(
+            id="openai",
+            target="mmrl.policies.endpoint:EndpointPolicy",
+            trainable=False,
+            summary="A model behind an OpenAI-compatible endpoint, to be evaluated as a baseline",
+        ),
+        PolicySpec(
             id="vla",
             target="mmrl.policies.acting.vla:VLA",
             acts=True,

@@ -10,23 +10,44 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any, Protocol
 
 from mmrl.api.episodes import Conversation
-from mmrl.api.errors import EnvironmentFailed, PluginError, UserError, is_finite, plugin_errors
+from mmrl.api.errors import EnvironmentFailed, UserError
 from mmrl.api.interfaces import Environment, Task
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
-from mmrl.data.prompts import check_messages
 from mmrl.policies.critic import Critic
-from mmrl.policies.vlm.processing import PromptInputs, one_turn
-from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.environments import close_environment, gold_turn, has_environment, make_environment, step_environment
 from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
 
 WARNINGS = 5
 """The first lost episodes give a warning each; then one at every power of two."""
 STEPPED_PER_CORE = 4
 """Environments that are stepped concurrently, for each core."""
+
+
+class WritingPolicy(Protocol):
+    """What the collector needs of a policy that writes. `Any` are its own inputs: prompts as it reads them."""
+
+    @property
+    def longest(self) -> int:
+        """The largest number of tokens of a conversation."""
+        ...
+
+    def encode(self, prompt: Prompt) -> Any: ...
+
+    def extend(self, inputs: Any, token_ids: Sequence[int], messages: Sequence[Message]) -> tuple[Any, tuple[int, ...]]:
+        """(inputs after a turn and the reply to it, ids of the reply)."""
+        ...
+
+    def check_turns(self) -> None:
+        """Raise UserError if a conversation can't go on after an answer."""
+
+    def encode_completion(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class OngoingConversation:
@@ -44,40 +65,25 @@ class OngoingConversation:
 
     def step_environment(self, last: bool) -> Reply | EnvironmentFailed:
         """The environment's reply to the last turn, or its failure. last: no turn follows, whatever the reply is."""
-        what = f"task {self.rollout.prompt.task!r}: its environment's step()"
         try:
-            with plugin_errors(what):
-                reply = self.environment.step(self.turns[-1].text)
+            reply = step_environment(self.environment, self.turns[-1].text, self.rollout.prompt.task)
         except EnvironmentFailed as lost:
             self.close()
             return lost
-        if not isinstance(reply, Reply) or not is_finite(reply.reward):
-            raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
-        outcome = reply.outcome
-        if not isinstance(outcome, Mapping) or not all(isinstance(k, str) and is_finite(v) for k, v in outcome.items()):
-            raise PluginError(f"{what} must give Reply.outcome as a dict of finite numbers by names, not {outcome!r:.80}")
-        check_messages(what, reply.messages)
-        if not reply.terminated and not reply.messages:
-            raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
         if reply.terminated or last:
             self.close()
         return reply
 
     def gold(self) -> str | None:
         """The gold completion of the next turn, by the environment; None also if the episode is lost."""
-        what = f"task {self.rollout.prompt.task!r}: its environment's gold_turn()"
         try:
-            with plugin_errors(what):
-                text: str | None = self.environment.gold_turn()  # type: ignore[attr-defined]
+            return gold_turn(self.environment, self.rollout.prompt.task)
         except EnvironmentFailed as lost:
             self.close()
             self.status, self.lost = Status.ENVIRONMENT_ERROR, lost
             return None
-        if text is not None and not isinstance(text, str):
-            raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
-        return text
 
-    def add_reply(self, reply: Reply | EnvironmentFailed, policy: VLM) -> bool:
+    def add_reply(self, reply: Reply | EnvironmentFailed, policy: WritingPolicy) -> bool:
         """Add the environment's reply; returns whether the episode is over."""
         if isinstance(reply, EnvironmentFailed):
             self.status, self.lost = Status.ENVIRONMENT_ERROR, reply
@@ -94,6 +100,9 @@ class OngoingConversation:
         """Add the policy's next turn."""
         self.turns.append(make_turn(self.observed, sample, text, version, self.messages))
         self.status = status_of(sample)
+        if sample.lost:
+            self.close()
+            self.lost = EnvironmentFailed(sample.lost)
 
     def cut_off(self, version: int, status: Status) -> None:
         """End the episode for lack of turns or tokens, with a last turn that has the environment's reply and no completion."""
@@ -121,12 +130,9 @@ def make_turn(observed: tuple[int, ...], sample: Completion, text: str, version:
 
 
 def status_of(sample: Completion) -> Status:
+    if sample.lost:
+        return Status.ENVIRONMENT_ERROR
     return Status.FINISHED if sample.finished else Status.TRUNCATED_LENGTH
-
-
-def has_environment(task: Task) -> bool:
-    """Whether its episodes may have more than one turn."""
-    return type(task).environment is not Task.environment
 
 
 def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply | EnvironmentFailed]:
@@ -137,14 +143,6 @@ def _replies(episodes: Sequence[OngoingConversation], last: bool) -> list[Reply 
     with ThreadPoolExecutor(min(len(waiting), STEPPED_PER_CORE * (os.cpu_count() or 1)), "environment") as pool:
         futures = {id(e): pool.submit(e.step_environment, last) for e in waiting}
         return [futures[id(e)].result() if id(e) in futures else e.step_environment(last) for e in episodes]
-
-
-def _close(environment: Environment, task: str) -> None:
-    try:
-        with plugin_errors(f"task {task!r}: its environment's close()"):
-            environment.close()
-    except EnvironmentFailed as error:  # the episode is over, and what it earned counts
-        warnings.warn(f"task {task!r}: an environment could not be closed: {error}", stacklevel=2)
 
 
 class NeverStarted:
@@ -167,7 +165,7 @@ class ConversationCollector:
 
     def __init__(
         self,
-        policy: VLM,
+        policy: WritingPolicy,
         generator: Generator,
         tasks: Mapping[str, Task] | None = None,
         max_turns: int = 8,
@@ -208,14 +206,14 @@ class ConversationCollector:
         """Make the sampler; environments are made with their episodes."""
         self.generator.ready()
 
-    def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:
+    def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
         """Prompts as the model reads them."""
         return [self.policy.encode(p) for p in prompts]
 
     def collect(
         self,
         prompts: Sequence[Prompt],
-        inputs: Sequence[PromptInputs],
+        inputs: Sequence[Any],
         group_size: int,
         sampling: SamplingParams,
         version: int = 0,
@@ -236,7 +234,7 @@ class ConversationCollector:
     def _collected(
         self,
         prompts: Sequence[Prompt],
-        inputs: Sequence[PromptInputs],
+        inputs: Sequence[Any],
         group_size: int,
         sampling: SamplingParams,
         version: int,
@@ -255,41 +253,43 @@ class ConversationCollector:
             episodes = [
                 OngoingConversation(r, *w, number)
                 for r, w, number in zip(rollouts, environments, own, strict=True)
-                if w is not None
+                if w is not None and r.status is not Status.ENVIRONMENT_ERROR
             ]
             self._continue(episodes, sampling, version)
+        for prompt, sample in zip((p for p in prompts for _ in range(group_size)), (s for g in groups for s in g), strict=True):
+            self._warn_if_lost(prompt.task, sample.lost)
         ended = {id(e.rollout): e.ended() for e in episodes}
         for episode in episodes:
-            self._warn_if_lost(episode)
+            self._warn_if_lost(episode.rollout.prompt.task, episode.lost)
         return [ended.get(id(r), r) for r in rollouts]
 
-    def _warn_if_lost(self, episode: OngoingConversation) -> None:
-        """Count and warn of a lost episode; see `WARNINGS`."""
-        if episode.lost is None:
+    def _warn_if_lost(self, task: str, why: EnvironmentFailed | str | None) -> None:
+        """Count and warn of a lost episode; see `WARNINGS`. why: empty if it isn't lost."""
+        if not why:
             return
         self._lost += 1
         self._ever += 1
         if self._ever <= WARNINGS or self._ever & (self._ever - 1) == 0:
-            warnings.warn(
-                f"task {episode.rollout.prompt.task!r}: an episode was lost, {self._ever} so far: {episode.lost}", stacklevel=2
-            )
+            warnings.warn(f"task {task!r}: an episode was lost, {self._ever} so far: {why}", stacklevel=2)
 
     def _make_environment(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[Environment, Callable[[], None]] | None:
         """The environment of an episode and a function that closes it once; `opened` calls it at the latest."""
         task = self.tasks.get(prompt.task)
         if task is None or not has_environment(task):
             return None
+        environment: Environment | None
         try:
-            with plugin_errors(f"task {prompt.task!r}: environment()"):
-                environment = task.environment(prompt)
+            environment = make_environment(task, prompt)
         except EnvironmentFailed as lost:
             environment = NeverStarted(lost)
         if environment is None:
             return None
-        close = functools.cache(functools.partial(_close, environment, prompt.task))
+        close = functools.cache(functools.partial(close_environment, environment, prompt.task))
         opened.callback(close)
-        if not self.policy.family.has_turns:
-            raise UserError(f"task {prompt.task!r} has an environment, but {one_turn(self.policy.family)}", key="policy.model")
+        try:
+            self.policy.check_turns()
+        except UserError as error:
+            raise UserError(f"task {prompt.task!r} has an environment, but {error}", key="policy.model") from None
         return environment, close
 
     def _continue(self, episodes: Sequence[OngoingConversation], sampling: SamplingParams, version: int) -> None:
@@ -313,10 +313,9 @@ class ConversationCollector:
             samples = self.generator.generate([e.inputs for e in episodes], 1, again, [e.number for e in episodes])
             for episode, (sample,) in zip(episodes, samples, strict=True):
                 episode.add_turn(sample, self.policy.decode(sample.token_ids), version)
+            episodes = [e for e in episodes if not e.lost]
 
-    def demonstrate(
-        self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]
-    ) -> list[Conversation]:
+    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Conversation]:
         """Rollouts that begin with a given completion each, and go on with their environments' `gold_turn`, if they have one.
         They are not sampled, so their logprobs are NaN."""
         rollouts = [
@@ -329,7 +328,7 @@ class ConversationCollector:
             demonstrations = [OngoingConversation(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
             self._continue_demonstrations(demonstrations)
         for episode in demonstrations:
-            self._warn_if_lost(episode)
+            self._warn_if_lost(episode.rollout.prompt.task, episode.lost)
         ended = {id(e.rollout): e.ended() for e in demonstrations}
         return [ended.get(id(r), r) for r in rollouts]
 
@@ -355,6 +354,6 @@ class ConversationCollector:
         ids = self.policy.encode_completion(text)
         return Completion(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
 
-    def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Completion, group: int, version: int) -> Conversation:
+    def _rollout(self, prompt: Prompt, inputs: Any, sample: Completion, group: int, version: int) -> Conversation:
         turn = make_turn(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
         return Conversation(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), inputs=inputs)

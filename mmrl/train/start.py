@@ -32,7 +32,7 @@ from mmrl.rollout.collector import make_collector
 from mmrl.run_folder.reader import check_removable, is_run
 from mmrl.run_folder.writer import ENDED, NullRunFolder, RunFolder, check_unused
 from mmrl.train import checkpoint
-from mmrl.train.checks.run_file import check_model, of_teacher
+from mmrl.train.checks.run_file import check_model, check_trainable, of_teacher
 from mmrl.train.plan import check_fits, gib
 from mmrl.train.plan.machines import current_machine
 from mmrl.train.remarks import remarks
@@ -60,6 +60,7 @@ def train(
     """
     with ranks.process_group(config.policy.device != "cpu"), out_of_memory_errors(config), contextlib.ExitStack() as held:
         setup = resolve(counted(config))
+        check_trainable(setup.policy)
         config = setup.config
         path = Path(config.runs_dir) / config.name
         check_started(config.compute.learners)

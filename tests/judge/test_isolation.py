@@ -1,5 +1,6 @@
 """What docs/isolation.md promises, each sentence with a test: verifiers that misuse their process."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,9 +8,11 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mmrl import Case, Score, UserError
@@ -69,6 +72,25 @@ def seen(on, *keys):
         assert on.run("hostile_verifiers/look", [Case(completion="", answer=file.name)]) == [Score(1.0)]
         found = json.load(file)
     return {key: found[key] for key in keys}
+
+
+@contextlib.contextmanager
+def children_seen():
+    """Ids of all descendants that this process gets meanwhile, looked at a hundred times a second, as they may end soon."""
+    me, done, found = psutil.Process(), threading.Event(), set()
+    before = {child.pid for child in me.children(recursive=True)}
+
+    def look():
+        while not done.wait(0.01):
+            found.update({child.pid for child in me.children(recursive=True)} - before)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
 
 
 # With a process of its own
@@ -330,14 +352,9 @@ def test_name_spaces():
 @promise("Everything that it started ends with it.")
 @pytest.mark.parametrize("act", mostly_slow(["daemon", "daemon_and_die"], everyday=1))
 def test_daemons_in_a_sandbox(act):
-    import psutil
-
-    me = psutil.Process()
-    others = me.children(recursive=True)
-    with judge("act", isolation="strict", timeout_s=3.0) as on:
+    with children_seen() as seen, judge("act", isolation="strict", timeout_s=3.0) as on:
         acts(on, (act, "/dev/shm/pid"))
-        started = [process for process in me.children(recursive=True) if process not in others]
-    assert started and all(gone(process.pid) for process in started)
+    assert seen and all(gone(pid) for pid in seen)
 
 
 @pytest.mark.slow

@@ -147,6 +147,29 @@ def without_weights(name: str, trusted: bool) -> Any:
         return kind._from_config(settings)
 
 
+def config_and_processor(name: str, trusted: bool) -> tuple[Any, Any]:
+    """(the model without its weights, its processor) of a folder or hub name, of which config and processor files are read, or
+    of a tiny model. Raises UserError for what can't be loaded.
+
+    trusted: code that comes with the checkpoint may run."""
+    prepare_torchvision()
+    _, name = adapter_chain(name)
+    if name.startswith("tiny:"):
+        return tiny.build(**tiny.parse(name, 0))
+    from transformers import AutoProcessor
+
+    suitability.refuse_gguf(name)
+    if not Path(name).is_dir():
+        refuse_path(name, MODEL_CURE)
+    kind = str(suitability.read_settings(name).get("model_type", ""))
+    try:
+        model, processor = without_weights(name, trusted), AutoProcessor.from_pretrained(name, trust_remote_code=trusted)
+    except Exception as error:
+        raise _unloadable(name, error, kind) from error
+    suitability.refuse_processor(name, model.config, processor)
+    return model, processor
+
+
 def _load_weights(config: PolicyConfig, name: str) -> Any:
     try:
         model, report = auto_class(name, config.trust_remote_code).from_pretrained(

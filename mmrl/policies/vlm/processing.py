@@ -102,6 +102,14 @@ class PromptProcessor:
             coordinate_format=self.frame or CoordinateFormat.PIXELS,
         )
 
+    def check_turns(self) -> None:
+        """Raise UserError if a conversation can't go on after an answer."""
+        if not self.family.has_turns:
+            kind = self.family.model.config.model_type
+            raise UserError(
+                f"a {kind} model gives one answer to a prompt and can't go on with an environment's reply: choose another model"
+            )
+
     def extend(
         self, inputs: PromptInputs, token_ids: Sequence[int], messages: Sequence[Message]
     ) -> tuple[PromptInputs, tuple[int, ...]]:
@@ -111,8 +119,7 @@ class PromptProcessor:
         inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
         """
         where = "an environment's reply"
-        if not self.family.has_turns:
-            raise UserError(one_turn(self.family))
+        self.check_turns()
         following, images, videos = self._loaded(where, messages)
         self._check_text(where, following)
         encoded = self._encode_text(where, self._after_an_answer(following), images, videos)
@@ -351,12 +358,6 @@ def _metadata(footage: VideoFrames) -> Any:
     times = [round(1000 * t) for t in footage.times_s]
     total = max(round(1000 * footage.duration_s), 1)
     return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
-
-
-def one_turn(family: Family) -> str:
-    """Why a family can't have a second turn."""
-    kind = family.model.config.model_type
-    return f"a {kind} model gives one answer to a prompt and can't go on with an environment's reply: choose another model"
 
 
 def explained(error: BaseException) -> str:

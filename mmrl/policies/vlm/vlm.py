@@ -123,6 +123,10 @@ class VLM(Policy):
     ) -> tuple[PromptInputs, tuple[int, ...]]:
         return self.reader.extend(inputs, token_ids, messages)
 
+    def check_turns(self) -> None:
+        """Raise UserError if a conversation can't go on after an answer."""
+        self.reader.check_turns()
+
     def encode_completion(self, text: str) -> list[int]:
         return self.reader.encode_completion(text)
 

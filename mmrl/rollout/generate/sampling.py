@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mmrl.api.seeds import derive
-from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.rollout.generate.processor import LogitsProcessor
 
 
@@ -20,6 +19,8 @@ class Completion:
     logprobs: tuple[float, ...]
     finished: bool
     """An end token was sampled; otherwise the limit cut the completion off."""
+    lost: str = ""
+    """Why the sampler has no completion, such as an endpoint that doesn't answer. The episode is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Generator(Protocol):
         ...
 
     def generate(
-        self, inputs: Sequence[PromptInputs], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
+        self, inputs: Sequence[Any], group_size: int, sampling: SamplingParams, numbers: Sequence[int] = ()
     ) -> list[list[Completion]]:
         """group_size completions of each prompt. numbers: of the prompts; with the seed they fix each prompt's random draws,
         whatever the rest of the batch is. By default 0, 1 and so on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +12,10 @@ import torch
 from mmrl.api.episodes import SAID
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
-from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData, potential
+from mmrl.api.simulators.rules import EpisodeRules, step_limit
+from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
-from mmrl.api.transfer import download, upload, upload_one
+from mmrl.api.transfer import upload, upload_one
 from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.base import ActionSample
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
@@ -59,7 +59,7 @@ class Lane:
 
     def __init__(self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int) -> None:
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
-        self.max_steps = simulation.max_steps or getattr(simulator, "max_steps", 0) or spec.max_steps
+        self.max_steps = step_limit(simulation, simulator, spec.max_steps)
         if self.max_steps < 1:
             raise UserError(f"simulator {spec.id!r} has no max_steps: set it in the task's simulation")
         self.queue: deque[EpisodeJob] = deque()
@@ -71,8 +71,8 @@ class Lane:
         self._observation: Observation | None = None
         self._parts: frozenset[str] | None = None
         """The names in the first step."""
-        self._elapsed_N = torch.zeros(num_envs, dtype=torch.int64)
-        self._potential_N, self._paid_N = torch.zeros(num_envs), torch.zeros(num_envs)
+        self._rules = EpisodeRules(simulation, num_envs, self.max_steps)
+        self._paid_N = torch.zeros(num_envs)
         self._best: dict[str, torch.Tensor] = {}
 
     @property
@@ -123,7 +123,8 @@ class Lane:
                 self._place(self._ids([env]), self.simulator.restore(self._ids([env]), self._starts[key]))
         else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
-        for earned in (self._elapsed_N, self._potential_N, self._paid_N, *self._best.values()):
+        self._rules.begin(envs)
+        for earned in (self._paid_N, *self._best.values()):
             earned[envs] = 0
 
     def _reset(self, envs: list[int], seeds: list[int], variant: str | None) -> None:
@@ -214,47 +215,23 @@ class Lane:
         check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
         self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())
-        self._elapsed_N += active_N
-        names = ("reward_N", "success_N", "terminated_N", "truncated_N", "lost_N")
-        own = {name: rows for name in names if (rows := getattr(found, name)) is not None}
-        told = download(own | {f"part {name}": rows for name, rows in found.parts.items()})
-        success_N, lost_N = told["success_N"], told.get("lost_N", torch.zeros_like(active_N))
-        parts = {name: told[f"part {name}"] for name in found.parts} | {"success": success_N.float()}
-        sound_N = active_N & ~lost_N  # a lost environment's rows mean nothing
-        check_parts(f"step() of {self.who}", parts, sound_N)
-        rewards_N += self._rewards(told["reward_N"], parts, sound_N)
+        ruled = self._rules(found, active_N)
+        sound_N = active_N & ~ruled.lost_N  # a lost environment's rows mean nothing
+        check_parts(f"step() of {self.who}", ruled.parts, sound_N)
+        check_reward(f"step() of {self.who}", ruled.rewards_N, sound_N)
+        rewards_N += ruled.rewards_N
         self._paid_N += rewards_N
-        for name, value in parts.items():
+        for name, value in ruled.parts.items():
             best = self._best.setdefault(name, torch.zeros(self.num_envs))
             best.copy_(torch.where(sound_N, torch.maximum(best, value), best))
-        late_N = self._elapsed_N >= self.max_steps
-        terminated_N = (
-            told["terminated_N"]
-            | (success_N & self.simulation.terminate_on_success)
-            | (late_N & self.simulation.time_limit_terminates)
-        )
-        truncated_N = told["truncated_N"] | late_N
-        ended_N = active_N & (terminated_N | truncated_N | lost_N)
+        terminated_N = ruled.terminated_N
+        ended_N = active_N & (terminated_N | ruled.truncated_N | ruled.lost_N)
         for env in ended_N.nonzero()[:, 0].tolist():
-            if lost_N[env]:
+            if ruled.lost_N[env]:
                 self._lose(env)
             else:
-                self._end(env, Status.FINISHED if terminated_N[env] else Status.TRUNCATED_TIME, bool(success_N[env]))
+                self._end(env, Status.FINISHED if terminated_N[env] else Status.TRUNCATED_TIME, bool(ruled.success_N[env]))
         return ended_N
-
-    def _rewards(self, own_N: torch.Tensor, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> torch.Tensor:
-        """float32 [N]: rewards of the step, 0 in inactive environments."""
-        rule = self.simulation
-        if rule.reward == "none":
-            return torch.zeros(self.num_envs)
-        if rule.reward == "own":
-            paid_N = own_N
-        else:
-            potential_N = potential(rule.stages, parts)
-            paid_N = potential_N - self._potential_N if rule.potential_based else potential_N
-            self._potential_N = torch.where(active_N, potential_N, self._potential_N)
-        check_reward(f"step() of {self.who}", paid_N, active_N)
-        return torch.where(active_N, paid_N, 0.0)
 
     # -- episodes end -----------------------------------------------------------------------------------------------------
 
@@ -266,7 +243,7 @@ class Lane:
         job.outcome = {name: float(best[env]) for name, best in self._best.items()} | {
             "success_at_end": float(success),
             "return": float(self._paid_N[env]),
-            "steps": float(self._elapsed_N[env]),
+            "steps": float(self._rules.elapsed_N[env]),
         }
         self.ended.append(job)
         self.jobs[env] = None

@@ -244,6 +244,12 @@ def check_named(where: str, stage: RlStage, rewarding: Sequence[str]) -> None:
         )
 
 
+def check_trainable(policy: PolicySpec) -> None:
+    """Refuse to train a policy that is only evaluated."""
+    if not policy.trainable:
+        raise UserError(f'policy.kind = "{policy.id}" can only be evaluated: write mmrl eval instead of mmrl train')
+
+
 def check_model(config: RunConfig, policy: PolicySpec) -> None:
     """Refuse a `[policy]` that can't be loaded, as far as its kind can check without loading. Not called for a checkpoint, which
     doesn't need that model."""

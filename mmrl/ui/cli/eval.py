@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from mmrl.api.errors import UserError
 
 if TYPE_CHECKING:
+    from mmrl.config.sections import RunConfig
     from mmrl.evaluation.results import Evaluation
 
 SHOWN = 8
@@ -63,6 +64,12 @@ STEERED = {"entropy": "entropy, nats", "peak": "highest at token", "tokens": "to
     metavar="DIR",
     help="Write videos of the first successes and failures of acting tasks here.",
 )
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the evaluation into a new run folder, for `mmrl compare`, `mmrl report` and the board.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the run file; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {task: figure}.")
 @click.pass_context
@@ -79,6 +86,7 @@ def command(
     agree: int | None,
     steer: bool,
     videos: Path | None,
+    save: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -92,6 +100,10 @@ def command(
     _refuse_unknown(target)
     if videos:
         _refuse_full(videos)
+    if save:
+        from mmrl.run_folder.writer import check_unused
+
+        check_unused(save)
     folder = target if target.is_dir() else None
     if folder is None and ctx.get_parameter_source("which") is ParameterSource.COMMANDLINE:
         _refuse_checkpoint_of_a_run_file(target, which)
@@ -113,6 +125,8 @@ def command(
     figures = evaluate_only(config, None if step is None else folder, str(step))
     if videos:
         _keep(videos, figures)
+    if save:
+        _save(save, config, figures)
     if as_json:
         click.echo(json.dumps({f.task: f.as_json() for f in figures}))
         return
@@ -165,6 +179,19 @@ def _keep(videos: Path, figures: Sequence[Evaluation]) -> None:
         click.echo(f"{len(rows)} videos are in {videos}; {videos / episodes.ROWS} describes them", err=True)
     else:
         click.echo("no videos: no task acts in a simulator that renders images", err=True)
+
+
+def _save(folder: Path, config: RunConfig, figures: Sequence[Evaluation]) -> None:
+    """Write a run folder that holds this evaluation, at step 0."""
+    from mmrl.config.load import to_dict
+    from mmrl.run_folder.writer import RunFolder
+
+    run = RunFolder.create(folder, to_dict(config.model_copy(update={"name": folder.name})), config.seed)
+    for figure in figures:
+        run.evaluation(0, "eval", figure.as_json())
+    run.items(0, [row for figure in figures for row in figure.rows()])
+    run.episodes(0, [row for figure in figures for row in figure.episodes])
+    click.echo(f"the evaluation is in {folder}", err=True)
 
 
 def _refuse_unknown(target: Path) -> None:

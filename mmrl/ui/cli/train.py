@@ -124,12 +124,13 @@ def _dry_run(config: Any) -> None:
     import tomli_w
 
     from mmrl.config.load import to_dict
-    from mmrl.train.checks.run_file import check_model
+    from mmrl.train.checks.run_file import check_model, check_trainable
     from mmrl.train.remarks import remarks
     from mmrl.train.resolve import resolve
 
     setup = resolve(config)
     config = setup.config
+    check_trainable(setup.policy)
     check_model(config, setup.policy)
     click.echo(tomli_w.dumps(to_dict(config)), nl=False)
     splits = dict.fromkeys(

@@ -1,0 +1,58 @@
+"""Environments of plugins, called with care: what a reply must be, for training and for other programs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+from mmrl.api.errors import EnvironmentFailed, PluginError, is_finite, plugin_errors
+from mmrl.api.interfaces import Environment, Task
+from mmrl.api.types import Prompt, Reply
+from mmrl.data.prompts import check_messages
+
+
+def has_environment(task: Task) -> bool:
+    """Whether its episodes may have more than one turn."""
+    return type(task).environment is not Task.environment
+
+
+def make_environment(task: Task, prompt: Prompt) -> Environment | None:
+    """The environment of an episode; None if its first answer ends it. Raises EnvironmentFailed or PluginError."""
+    with plugin_errors(f"task {prompt.task!r}: environment()"):
+        return task.environment(prompt)
+
+
+def step_environment(environment: Environment, completion: str, task: str) -> Reply:
+    """The environment's reply to a turn. task: its label, for messages. Raises EnvironmentFailed if the environment failed, and
+    PluginError for a reply that is none."""
+    what = f"task {task!r}: its environment's step()"
+    with plugin_errors(what):
+        reply = environment.step(completion)
+    if not isinstance(reply, Reply) or not is_finite(reply.reward):
+        raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
+    outcome = reply.outcome
+    if not isinstance(outcome, Mapping) or not all(isinstance(k, str) and is_finite(v) for k, v in outcome.items()):
+        raise PluginError(f"{what} must give Reply.outcome as a dict of finite numbers by names, not {outcome!r:.80}")
+    check_messages(what, reply.messages)
+    if not reply.terminated and not reply.messages:
+        raise PluginError(f"{what} neither ends the episode nor gives messages: give messages, or terminated=True")
+    return reply
+
+
+def gold_turn(environment: Environment, task: str) -> str | None:
+    """The gold completion of the next turn, by an environment that has `gold_turn`. Raises EnvironmentFailed or PluginError."""
+    what = f"task {task!r}: its environment's gold_turn()"
+    with plugin_errors(what):
+        text: str | None = environment.gold_turn()  # type: ignore[attr-defined]
+    if text is not None and not isinstance(text, str):
+        raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
+    return text
+
+
+def close_environment(environment: Environment, task: str) -> None:
+    """Close an environment; a failure is a warning, since the episode is over and what it earned counts."""
+    try:
+        with plugin_errors(f"task {task!r}: its environment's close()"):
+            environment.close()
+    except EnvironmentFailed as error:
+        warnings.warn(f"task {task!r}: an environment could not be closed: {error}", stacklevel=2)

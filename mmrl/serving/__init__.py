@@ -1,0 +1,1 @@
+"""Tasks for other programs: the implementation of `mmrl.api.serving`."""

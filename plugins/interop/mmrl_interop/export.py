@@ -1,0 +1,110 @@
+"""A task's prompts as a data set file for another trainer."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmrl import OpenTask, UserError, open_task
+from mmrl_interop.peers import peer
+from mmrl_interop.rows import Row, rows
+
+FORMS = {
+    "verl": "reward.custom_reward_function.path=pkg://mmrl_interop.verl reward.custom_reward_function.name=compute_score",
+    "easyr1": "worker.reward.reward_function=$(python -m mmrl_interop.easyr1)",
+    "swift": "--external_plugins $(python -m mmrl_interop.swift) --reward_funcs mmrl",
+}
+"""Peer, whose module has `columns` and `types` -> what its run needs to score the rows."""
+MEDIA = ("images", "videos")
+GROUP = 256
+"""Rows in memory at once."""
+
+
+def export(
+    id: str,
+    file: Path,
+    to: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    split: str = "train",
+    seed: int = 0,
+    n: int | None = None,
+    first_turn: bool = False,
+    overwrite: bool = False,
+    **settings: Any,
+) -> int:
+    """Write the first n prompts of a split, or all, as a Parquet file for a trainer; returns their number.
+
+    id, options, settings: of `mmrl.open_task`; give `model`, the model that is trained, if the task has coordinates.
+    to: one of `FORMS`. first_turn: of a task with environments, let the first answer be the whole episode.
+
+    Raises UserError if the file is there and not to be overwritten, and for a task that the form can't hold. A file is complete
+    or not there.
+    """
+    if to not in FORMS:
+        raise UserError(f"--to {to!r} is unknown: choose one of {', '.join(FORMS)}")
+    if file.exists() and not overwrite:
+        raise UserError(f"{file} exists: name another file, or give --overwrite")
+    if file.suffix != ".parquet":
+        raise UserError(f"{file}: the file is written as Parquet: name it .parquet")
+    parquet = peer("pyarrow.parquet", "", "mmrl export")
+    form = importlib.import_module(f"mmrl_interop.{to}")
+    with open_task(id, options, **settings) as task:
+        if task.multi_turn and not first_turn:
+            raise UserError(f"task {id!r} has environments, which a file can't play: give --first-turn to score first answers")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            count = _write(parquet, partial, form, task, rows(task, split, seed, n), split)
+            os.replace(partial, file)
+        finally:
+            partial.unlink(missing_ok=True)
+    return count
+
+
+def _write(parquet: Any, file: Path, form: Any, task: OpenTask, found: Iterator[Row], split: str) -> int:
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {}
+    count, writer = 0, None
+    try:
+        while group := list(itertools.islice(found, GROUP)):
+            table = [form.columns(row, split) for row in group]
+            kinds = kinds or _kinds(form, table[0])
+            for row, made in zip(group, table, strict=True):
+                if any(made[name] and name not in kinds for name in MEDIA) or _keys(made) not in ([], _keys(table[0])):
+                    raise UserError(f"prompt {row.prompt.id!r} of task {task.id!r} has other media than the first prompt")
+            schema = pa.schema(kinds)
+            writer = writer or parquet.ParquetWriter(file, schema)
+            writer.write_table(pa.Table.from_pylist(table, schema=schema))
+            count += len(group)
+    finally:
+        if writer:
+            writer.close()
+    if not count:
+        raise UserError(f"task {task.id!r} gives no rows of split {split!r}: check -n and its data")
+    return count
+
+
+def _kinds(form: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Column -> type, without a column of media that the first row has none of: EasyR1 reads no videos beside images. A video has
+    the options that it has in the first row, since readers take null for a value."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = form.types()
+    if not row["videos"]:
+        del kinds["videos"]
+    elif not row["images"]:
+        del kinds["images"]
+    if given := _keys(row):
+        kinds["videos"] = pa.list_(pa.struct([field for field in kinds["videos"].value_type if field.name in given]))
+    return kinds
+
+
+def _keys(row: Mapping[str, Any]) -> list[str]:
+    """The keys of a row's first video, if it has one that is more than a path."""
+    return sorted(row["videos"][0]) if row["videos"] and isinstance(row["videos"][0], dict) else []

@@ -1,0 +1,72 @@
+"""ms-swift: a task as its rows, and the reward `mmrl` for their completions.
+
+In a run: `--external_plugins .../mmrl_interop/swift.py --reward_funcs mmrl`; `python -m mmrl_interop.swift` prints the path.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mmrl import UserError
+from mmrl_interop.peers import peer
+from mmrl_interop.rows import Row, image_bytes, video_file, with_places
+from mmrl_interop.scoring import STAND_INS, score_rows
+
+VERSIONS = ">=4.6,<4.7"
+
+
+def reward(completions: Sequence[str], mmrl: Sequence[str] | None = None, **columns: Any) -> list[float]:
+    """The rewards of completions of exported rows. mmrl: what each row stores.
+
+    A score that is missing gets a stand-in, the mean of the other completions of its prompt (`mmrl_interop.scoring.StandIns`):
+    ms-swift takes None for 0.
+
+    Raises UserError for rows that weren't exported by mmrl."""
+    if not mmrl or not all(isinstance(row, str) for row in mmrl):
+        raise UserError("the data set has no column mmrl: write it with mmrl export TASK --to swift")
+    return STAND_INS.fill(mmrl, score_rows(mmrl, completions))
+
+
+def columns(row: Row, split: str) -> dict[str, Any]:
+    """A row of ms-swift's files."""
+    where = f"prompt {row.prompt.id!r} of task {row.prompt.task!r}"
+    return {
+        "messages": with_places(row.messages, where),
+        "images": [{"bytes": image_bytes(image), "path": None} for image in row.images],
+        "videos": [video_file(video, where)["video"] for video in row.videos],
+        "mmrl": row.stored,
+        "id": row.prompt.id,
+    }
+
+
+def types() -> dict[str, Any]:
+    """Column -> its pyarrow type."""
+    import pyarrow as pa
+
+    text = pa.string()
+    return {
+        "messages": pa.list_(pa.struct({"role": text, "content": text})),
+        "images": pa.list_(pa.struct({"bytes": pa.binary(), "path": text})),
+        "videos": pa.list_(text),
+        "mmrl": text,
+        "id": text,
+    }
+
+
+def register() -> None:
+    """Add the reward to ms-swift's, under the name `mmrl`."""
+    rewards = peer("swift.rewards.orm", VERSIONS, "mmrl_interop.swift", "ms-swift")
+
+    class Mmrl(rewards.ORM):  # type: ignore[misc, name-defined]
+        def __call__(self, completions: Sequence[str], **columns: Any) -> list[float]:
+            return reward(completions, **columns)
+
+    rewards.orms["mmrl"] = Mmrl
+
+
+if __name__ == "__main__":
+    print(__file__)
+elif "swift" in sys.modules:
+    register()

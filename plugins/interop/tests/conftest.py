@@ -1,0 +1,88 @@
+"""A plugin file with tasks of one and of several turns, of which some verifiers and environments misbehave."""
+
+import pytest
+
+PLUGIN = '''
+import time
+from PIL import Image
+from mmrl import EnvironmentFailed, Prompt, Reply, Score, Task, TaskSpec, VerifierSpec, hookimpl, user_message
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="peers/shade", target="peers:Shade", verifiers={"peers/exact": 1.0, "peers/long": 0.25}),
+            TaskSpec(id="peers/seen", target="peers:Shade", verifiers={"peers/pictures": 1.0}),
+            TaskSpec(id="peers/guess", target="peers:Guess", verifiers={"peers/guessed": 2.0}),
+            TaskSpec(id="peers/clip", target="peers:Clips", verifiers={"peers/exact": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="peers/exact", target="peers:exact", timeout_s=0.5),
+            VerifierSpec(id="peers/long", target="peers:long", rollout=True, high=100.0),
+            VerifierSpec(id="peers/pictures", target="peers:pictures", images=True),
+            VerifierSpec(id="peers/guessed", target="peers:guessed")]
+
+class Shade(Task):
+    """How dark a picture is: a number from 0 to 9."""
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}-{i}", messages=[{"role": "system", "content": "Be brief."},
+                       user_message("How dark" + i * " so" + "?", Image.new("RGB", (56, 56), (20 * i,) * 3))],
+                       answer=(i, "dark"), meta={"shade": (20 * i,)}) for i in range(10)]
+    def gold(self, prompt):
+        return str(prompt.answer[0])
+
+class Clips(Shade):
+    def prompts(self, split, seed):
+        from mmrl.api.media.clips import Clip
+        return [Prompt(id="a", messages=[user_message("?", Clip(path="a.mp4"))], answer=0)]
+
+class Guess(Task):
+    """A number from 0 to 9, in several turns."""
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}-{i}", messages=[user_message("Guess a number.")], answer=i) for i in range(10)]
+    def gold(self, prompt):
+        return str(prompt.answer)
+    def environment(self, prompt):
+        if prompt.answer == 9:
+            raise EnvironmentFailed("no more pages")
+        return Number(prompt.answer)
+
+class Number:
+    def __init__(self, number):
+        self.number = number
+    def step(self, completion):
+        if "die" in completion:
+            raise EnvironmentFailed("the page is gone")
+        if "bug" in completion:
+            raise ValueError("a bug")
+        if completion.strip() == str(self.number):
+            return Reply(terminated=True, reward=0.25, outcome={"success": 1.0})
+        return Reply(messages=[user_message("No. Guess again.", Image.new("RGB", (56, 28), "red"))], outcome={"success": 0.0})
+    def close(self):
+        pass
+
+def exact(case):
+    if "raise" in case.completion:
+        raise ValueError("what is this")
+    if "hang" in case.completion:
+        time.sleep(60)
+    return float(case.completion.strip() == str(case.answer[0]))
+
+def long(case):
+    return float(case.rollout.length) if case.rollout else 1.0
+
+def pictures(case):
+    return float([i.getpixel((0, 0)) for i in case.images] == [(case.meta["shade"][0],) * 3])
+
+def guessed(case):
+    return case.outcome.get("success", 0.0)
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin(tmp_path_factory):
+    path = tmp_path_factory.mktemp("peers") / "peers.py"
+    path.write_text(PLUGIN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MMRL_PLUGINS", "interop,vqa,robotics,tabletop")
+        patch.setenv("MMRL_PLUGIN_FILES", str(path))
+        yield path

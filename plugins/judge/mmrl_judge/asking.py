@@ -1,0 +1,156 @@
+"""The common part of the verifiers: a case becomes questions to the endpoint, and its answers become a score.
+
+What the policy wrote may try to instruct the judge. It stands between two lines that it can't contain, and only the
+last lines of the judge's own answer are read. An answer that can't be read is a failure, and never a score of zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmrl.api.endpoints.answers import Answer, NoAnswer
+from mmrl.api.endpoints.client import ChatEndpoint, Question
+from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.errors import UserError
+from mmrl.api.tasks.option_checks import check_integer
+from mmrl.api.types import Case, Score
+from mmrl_judge import KEYS
+
+TINY = "tiny"
+"""The `model` of a smoke run: no endpoint is asked, and the scores mean nothing."""
+FIELD = re.compile(r"\{(question|reference|answer|criteria|first|second)\}")
+
+
+class Unreadable(Exception):
+    """The judge's answer doesn't have the form that was asked for. The message is one line."""
+
+
+class AskingVerifier:
+    """Asks an endpoint about several cases at once. A subclass gives the prompt, its own fields, and reads the answers."""
+
+    prompt: str
+    """The instruction. {question}, {reference} and the subclass's own fields are replaced."""
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = "https://api.openai.com/v1",
+        key_variable: str = "OPENAI_API_KEY",
+        prompt: str | None = None,
+        images: bool = True,
+        max_pixels: int | None = None,
+        max_tokens: int = 1024,
+        temperature: float = 0.0,
+        concurrency: int = 16,
+        retries: int = 4,
+        request_timeout_s: float = 60.0,
+        max_calls: int | None = None,
+        max_total_tokens: int | None = None,
+        cache: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        omit: Sequence[str] = (),
+    ) -> None:
+        """images: show the question's images to the judge, shrunk to `max_pixels`. The other options are those of
+        `mmrl.api.endpoints.client.ChatEndpoint`. Raises UserError for options that can't work."""
+        if key_variable not in KEYS:
+            raise UserError(f"key_variable = {key_variable!r:.60}: a verifier gets {' and '.join(KEYS)} alone: use one of them")
+        self.images, self.encoder = images, ChatEncoder(max_pixels=max_pixels)
+        check_integer("max_tokens", max_tokens, 1)
+        self.max_tokens, self.temperature = max_tokens, temperature
+        self.prompt = self.prompt if prompt is None else prompt
+        self.endpoint = None
+        if model != TINY:
+            limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": request_timeout_s}
+            limits |= {
+                "max_calls": max_calls,
+                "max_total_tokens": max_total_tokens,
+                "cache": cache,
+                "extra": extra or {},
+                "omit": omit,
+            }
+            self.endpoint = ChatEndpoint(model=model, base_url=base_url, key_variable=key_variable, **limits)
+
+    @classmethod
+    def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
+        """Raise UserError for options that can't work; nothing is asked."""
+        cls(**options)
+
+    def __call__(self, cases: Sequence[Case]) -> list[Score]:
+        if self.endpoint is None:
+            return [
+                Score(zlib.crc32(case.completion.encode()) % 11 / 10, {}, "no endpoint is asked in a smoke run") for case in cases
+            ]
+        asked: list[list[Question] | str] = [self._questions(case) for case in cases]
+        answers = iter(self.endpoint.ask([q for own in asked if not isinstance(own, str) for q in own]))
+        return [
+            Score(None, {}, own) if isinstance(own, str) else self._score(case, [next(answers) for _ in own])
+            for case, own in zip(cases, asked, strict=True)
+        ]
+
+    def _score(self, case: Case, answers: Sequence[Answer | NoAnswer]) -> Score:
+        read: list[str] = []
+        for answer in answers:
+            if isinstance(answer, NoAnswer):
+                return Score(None, {}, str(answer))
+            if not answer.finished:
+                return Score(None, {}, f"the judge's answer was cut off after {self.max_tokens} tokens: raise max_tokens")
+            read.append(answer.text)
+        try:
+            return self.read(case, read)
+        except Unreadable as error:
+            return Score(None, {}, f"the judge's answer can't be read: {error}")
+
+    def _questions(self, case: Case) -> list[Question] | str:
+        """The questions about a case; the reason if it can't be asked about."""
+        try:
+            texts = [self.fill(case, fields) for fields in self.fields(case)]
+        except UserError as error:
+            return str(error)
+        shown = shown_parts(case) if self.images else []
+        try:
+            both = [self.encoder([{"role": "user", "content": [*shown, {"type": "text", "text": text}]}]) for text in texts]
+        except UserError as error:
+            return str(error)
+        return [Question(messages=m, max_tokens=self.max_tokens, temperature=self.temperature) for m, _ in both]
+
+    def fill(self, case: Case, fields: Mapping[str, str]) -> str:
+        """The prompt with its fields. Texts that are filled in are not searched for fields."""
+        known = {"question": question_of(case), "reference": reference_of(case), **fields}
+        return FIELD.sub(lambda match: known.get(match[1], match[0]), self.prompt)
+
+    def fields(self, case: Case) -> list[dict[str, str]]:
+        """The subclass's own fields, once for each question about a case."""
+        raise NotImplementedError
+
+    def read(self, case: Case, answers: Sequence[str]) -> Score:
+        """The score by the answers to the questions about a case. Raises Unreadable."""
+        raise NotImplementedError
+
+
+def shown_parts(case: Case) -> list[Mapping[str, Any]]:
+    """The images and videos of the prompt, as parts of a message; those of the case if it has no episode."""
+    if case.rollout is None:
+        return [{"type": "image", "image": image} for image in case.media]
+    contents = [m["content"] for m in case.rollout.prompt.messages if not isinstance(m["content"], str)]
+    return [part for content in contents for part in content if part["type"] in ("image", "video")]
+
+
+def question_of(case: Case) -> str:
+    """The text that the policy was asked: of the episode, or `meta["question"]` for a case without one."""
+    return case.rollout.prompt.text if case.rollout is not None else str(case.meta.get("question", ""))
+
+
+def reference_of(case: Case) -> str:
+    """The reference answer as text: `meta["reference"]`, or the prompt's answer."""
+    reference = case.meta.get("reference", case.answer)
+    return "(none)" if reference is None else str(reference)
+
+
+def fenced(text: str) -> str:
+    """The text between two lines that it can't contain: they depend on it. The same text has the same lines, for the cache."""
+    line = f"===== {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]} ====="
+    return f"{line}\n{text}\n{line}"
