@@ -58,11 +58,14 @@ def smolvla(folder: Path) -> Iterator[dict]:
 
 
 def gr00t(folder: Path) -> Iterator[dict]:
-    from gr00t_parity import CASES, acting
+    from gr00t_parity import CASES, TUNED, acting, both_ways
 
     for case in CASES:
         (folder / case).mkdir()
         yield {"saved by mmrl": acting(case, folder / case)}
+    for case in TUNED:
+        (folder / f"tuned-{case}").mkdir()
+        yield both_ways(case, folder / f"tuned-{case}")
 
 
 def openvla(folder: Path) -> Iterator[dict]:

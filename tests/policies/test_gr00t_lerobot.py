@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gr00t_parity import CASES, acting, network
+from gr00t_parity import CASES, TUNED, acting, both_ways, network
 from peers import LEROBOT, MISSING, assert_same
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not LEROBOT, reason=MISSING)]
-EXACT = (1e-5, 0.0)
+
+
+def assert_exact(pairs):
+    assert_same(pairs, **{name: (1e-5, 0.0) for name in pairs if name.startswith(("pixels", "state"))})
 
 
 def test_lerobot_computes_the_same(tmp_path):
@@ -19,5 +22,10 @@ def test_lerobot_computes_the_same(tmp_path):
 
 @pytest.mark.parametrize("case", CASES)
 def test_lerobot_acts_the_same(case, tmp_path):
-    pairs = acting(case, tmp_path)
-    assert_same(pairs, **{name: EXACT for name in pairs if name.startswith(("pixels", "state"))})
+    assert_exact(acting(case, tmp_path))
+
+
+@pytest.mark.parametrize("case", TUNED)
+def test_what_lerobot_saved_after_tuning_acts_the_same_before_and_after(case, tmp_path):
+    for pairs in both_ways(case, tmp_path).values():
+        assert_exact(pairs)

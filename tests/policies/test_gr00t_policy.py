@@ -97,7 +97,7 @@ def test_relative_actions_start_at_the_robots_state(checkpoints):
 
 def test_means_deviations_and_angles(tmp_path):
     """With plain loops, as Isaac-GR00T's `StateActionProcessor` has them: numbers of a state are not cut, those of a
-    demonstration are, a number that never changes stays as it is, and a group of angles is shown by its sines and then its cosines."""
+    demonstration are, a number that never changes stays as it is, and angles are shown as their sines and then cosines."""
     config, tables = relative()
     config["state"] |= {"mean_std_embedding_keys": ["joints"], "sin_cos_embedding_keys": ["eef_9d"]}
     config["action"]["mean_std_embedding_keys"] = ["gripper", "arm"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from mmrl.api.simulators.types import ActionSpec, Observation
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
+from mmrl.policies.gr00t.lerobot_layout import FRAMING
 from mmrl.policies.gr00t.policy import Gr00t
 from pi0_cases import moved
 
@@ -92,6 +95,43 @@ def published(folder, embodiments, settings=(), numbers=None):
     (folder / "statistics.json").write_text(json.dumps({name: tables for name, (_, tables) in embodiments.items()}))
     (folder / "embodiment_id.json").write_text(json.dumps(numbers or {name: 3 + i for i, name in enumerate(embodiments)}))
     return str(folder)
+
+
+def tuned(folder, base, statistics=None, embodiment="arm"):
+    """`base`, a checkpoint as NVIDIA publishes it, as LeRobot saves it after fine-tuning for a robot; statistics: of a data set,
+    in place of the checkpoint's own."""
+    folder.mkdir(parents=True)
+    files = {
+        name: json.loads((Path(base) / f"{name}.json").read_text())
+        for name in ("processor_config", "statistics", "embodiment_id")
+    }
+    kwargs = files["processor_config"]["processor_kwargs"]
+    pack = {"embodiment_tag": embodiment, "embodiment_mapping": files["embodiment_id"], "normalize_min_max": True}
+    pack |= {"action_horizon": 5, "valid_action_horizon": 5, "video_modality_keys": None, "raw_stats": {}, "modality_config": {}}
+    pack |= {
+        key: kwargs[key] for key in ("formalize_language", "clip_outliers", "use_percentiles", "max_state_dim", "max_action_dim")
+    }
+    after = {"registry_name": "groot_action_unpack_unnormalize_v2", "config": {}, "state_file": "policy_post.safetensors"}
+    if statistics is None:
+        config = kwargs["modality_configs"][embodiment]
+        pack |= {"raw_stats": files["statistics"][embodiment], "modality_config": config}
+        after = {"registry_name": "groot_n1_7_action_decode_v1", "config": {"use_relative_action": True}}
+    else:
+        save_file(statistics, folder / "policy_pack.safetensors")
+    framed = {key: kwargs[key] for key in FRAMING}
+    before = [{"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}]
+    before.append({"registry_name": "groot_n1_7_pack_inputs_v1", "config": pack, "state_file": "policy_pack.safetensors"})
+    before.append({"registry_name": "groot_n1_7_vlm_encode_v1", "config": framed})
+    (folder / "policy_preprocessor.json").write_text(json.dumps({"steps": before}))
+    (folder / "policy_postprocessor.json").write_text(json.dumps({"steps": [after]}))
+    features = {f"observation.images.{name}": {"type": "VISUAL"} for name in ("wrist_image", "image")}
+    table = {"type": "groot", "base_model_path": str(base), "embodiment_tag": embodiment, "input_features": features}
+    (folder / "config.json").write_text(json.dumps(table))
+    weights = load_file(Path(base) / "model.safetensors")
+    head = "backbone.model.lm_head.weight"
+    weights[head] = weights.pop("backbone.model.model.language_model.embed_tokens.weight")  # LeRobot ties them, and saves one
+    save_file({f"_groot_model.{name}": weight for name, weight in weights.items()}, folder / "model.safetensors")
+    return folder
 
 
 def two_robots(folder):

@@ -16,12 +16,12 @@ from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.acting.units import load_statistics
 from mmrl.policies.gr00t import tiny
 from mmrl.policies.gr00t.embodiment import Embodiment
-from mmrl.policies.gr00t.network import CONFIG, COSMOS, OWN_BACKBONE, Network, Plan, load_network, read_plan
+from mmrl.policies.gr00t.hub import CURE, downloaded, json_files
+from mmrl.policies.gr00t.network import Network, Plan, load_network, read_plan
 from mmrl.policies.gr00t.processor import OWN, PROCESSOR, Files, read_files
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
 
-CURE = "give a folder or hub name of a GR00T N1.7, or tiny:gr00t"
 PROCESSOR_CURE = "set policy.options.processor to a folder or hub name of its Qwen3-VL, such as Qwen/Qwen3-VL-2B-Instruct"
 NONE = "none"
 """Value of `statistics`: the policy's numbers are the simulator's."""
@@ -99,9 +99,8 @@ def load_model(config: PolicyConfig, name: str, plan: Plan, processor: str, seed
     dtype, attention = getattr(torch, config.dtype), config.dense_attention
     if name.startswith("tiny:"):
         return tiny.build(dtype=dtype, attention=attention, **tiny.parse(name, seed))
-    own = json_files(name) / OWN_BACKBONE
-    found = _processor(name, processor or str(own if own.is_dir() else plan.table.get("model_name", COSMOS)), plan)
-    return load_network(_downloaded(name, ["*.json", "*.safetensors"]), dtype, attention), found
+    found = _processor(name, processor or plan.backbone_name, plan)
+    return load_network(downloaded(name, ["*.json", "*.safetensors"]), dtype, attention), found
 
 
 def skeleton(name: str) -> Network:
@@ -114,26 +113,6 @@ def skeleton(name: str) -> Network:
         plan = read_plan(json_files(name))
     with torch.device("meta"):
         return plan.network()
-
-
-def json_files(name: str) -> Path:
-    """The folder with the JSON files of a folder or hub name."""
-    found = _downloaded(name, ["*.json"])
-    if not (found / CONFIG).is_file():
-        raise UserError(f"{name!r} has no {CONFIG}: {CURE}", key="policy.model")
-    return found
-
-
-def _downloaded(name: str, files: list[str]) -> Path:
-    if Path(name).is_dir():
-        return Path(name)
-    refuse_path(name, CURE)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=files))
-    except Exception as error:
-        raise UserError(f"{name!r} can't be loaded: {shorten(error)[:300]}: {CURE}", key="policy.model") from error
 
 
 def _processor(name: str, where: str, plan: Plan) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,18 @@ from torch import nn
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.policies.gr00t import lerobot_layout
 from mmrl.policies.gr00t.config import HeadConfig, head_config
 from mmrl.policies.gr00t.head import FLOAT32, ActionHead, Context
+from mmrl.policies.gr00t.hub import CONFIG
 
 KIND = "Gr00tN1d7"
 """`model_type` of config.json."""
-CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 HEAD, BACKBONE = "action_head.", "backbone.model.model."
 IDLE = "backbone.model.lm_head."
-"""The head of the Qwen3-VL, which is not used: a copy of its embeddings, where files have it."""
+"""The head of the Qwen3-VL, which is not used: a copy of its embeddings, where files have it. LeRobot's have it alone."""
+EMBEDDINGS = "backbone.language_model.embed_tokens.weight"
 OWN_BACKBONE = "backbone"
 """A folder beside the weights with the Qwen3-VL's configuration and processor, where mmrl has saved them; published checkpoints
 have none."""
@@ -98,6 +101,10 @@ class Plan:
     head: HeadConfig
     backbone: Any
     """The configuration of the Qwen3-VL."""
+    backbone_name: str = ""
+    """A folder or hub name with that configuration and its processor."""
+    lerobot: Mapping[str, bytes] = field(default_factory=dict)
+    """LeRobot's files beside the weights, if it saved them."""
 
     @property
     def layers(self) -> int:
@@ -113,12 +120,16 @@ class Plan:
 def read_plan(folder: Path) -> Plan:
     """Raises UserError for a folder that holds no GR00T N1.7, or one of another layout."""
     try:
-        table = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        table, places, lerobot = json.loads((folder / CONFIG).read_text(encoding="utf-8")), [folder], dict[str, bytes]()
+        if tuned := lerobot_layout.table_of(folder):
+            table, base = lerobot_layout.base_of(folder, tuned)
+            places, lerobot = [folder, base] if base else [folder], lerobot_layout.kept_files(folder)
         if table.get("model_type") != KIND:
             raise ValueError(f"its {CONFIG} is of {table.get('model_type')!r:.60}, not of {KIND}")
-        own = folder / OWN_BACKBONE
-        backbone = backbone_config(str(own) if own.is_dir() else str(table.get("model_name", COSMOS)))
-        plan = Plan(table=table, head=head_config(table), backbone=backbone)
+        own = [str(place / OWN_BACKBONE) for place in places if (place / OWN_BACKBONE).is_dir()]
+        name = own[0] if own else str(table.get("model_name", COSMOS))
+        head = head_config(table)
+        plan = Plan(table=table, head=head, backbone=backbone_config(name), backbone_name=name, lerobot=lerobot)
         with torch.device("meta"):
             plan.network()
     except UserError as error:
@@ -168,13 +179,19 @@ def dtype_of(name: str, dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32) if parts[0] == "action_head" and parts[1] in FLOAT32 else dtype
 
 
-def save_network(network: Network, table: Mapping[str, Any], folder: Path) -> None:
-    """Write config.json and the weights under their published names, and the Qwen3-VL's own configuration beside them."""
+def save_network(network: Network, table: Mapping[str, Any], folder: Path, lerobot: Mapping[str, bytes] | None = None) -> None:
+    """Write config.json and the weights under their published names, and the Qwen3-VL's own configuration beside them. lerobot:
+    files of LeRobot's, whose layout is kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(dict(table), indent=2), encoding="utf-8")
+    file = lerobot_layout.BASE if lerobot else CONFIG
+    (folder / file).write_text(json.dumps(dict(table), indent=2), encoding="utf-8")
+    for name, content in (lerobot or {}).items():
+        (folder / name).write_bytes(content)
+    begin = lerobot_layout.PREFIX if lerobot else ""
     network.backbone.config.save_pretrained(folder / OWN_BACKBONE)
     weights = {
-        f"{BACKBONE}{n.removeprefix('backbone.')}" if n.startswith("backbone.") else n: w for n, w in network.named_parameters()
+        begin + (f"{BACKBONE}{n.removeprefix('backbone.')}" if n.startswith("backbone.") else n): w
+        for n, w in network.named_parameters()
     }
     save_file({name: w.detach().contiguous() for name, w in weights.items()}, folder / SINGLE, metadata={"format": "pt"})
 
@@ -206,8 +223,14 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for file in sorted(set(named)):
         with safe_open(folder / file, "pt") as opened:
-            for key in opened.keys():  # noqa: SIM118
-                if not key.startswith(IDLE):
-                    own = f"backbone.{key.removeprefix(BACKBONE)}" if key.startswith(BACKBONE) else key
-                    found[own] = opened.get_tensor(key)
+            keys = {_own_name(key): key for key in opened.keys()}  # noqa: SIM118
+            head = keys.pop(f"{IDLE}weight", None)
+            if head is not None and head.startswith(lerobot_layout.PREFIX):
+                keys.setdefault(EMBEDDINGS, head)
+            found |= {own: opened.get_tensor(key) for own, key in keys.items()}
     return found
+
+
+def _own_name(key: str) -> str:
+    key = key.removeprefix(lerobot_layout.PREFIX)
+    return f"backbone.{key.removeprefix(BACKBONE)}" if key.startswith(BACKBONE) else key

@@ -310,14 +310,16 @@ class Gr00t(ActingPolicy):
         return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
 
     def save(self, folder: Path) -> None:
-        """A folder in NVIDIA's layout, with the settings and the Qwen3-VL's processor beside it; with `policy.lora`, its adapters
-        in place of the weights."""
+        """A folder in NVIDIA's layout, or in LeRobot's if it was read from such a one, with the settings and the Qwen3-VL's
+        processor beside it; with `policy.lora`, its adapters in place of the weights."""
         super().save(folder)
+        lerobot = self.plan.lerobot if self.files.own and not self.lora else {}
         if self.lora:
             save_adapters(self.model, folder, self.base)
         else:
-            save_network(self.model, self.plan.table, folder)
-        self.files.write(folder)
+            save_network(self.model, self.plan.table, folder, lerobot)
+        if not lerobot:
+            self.files.write(folder)
         self.reader.processor.save_pretrained(folder / OWN_BACKBONE)
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:

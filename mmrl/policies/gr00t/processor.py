@@ -18,6 +18,7 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.policies.acting.units import Statistics
+from mmrl.policies.gr00t import lerobot_layout
 from mmrl.policies.gr00t.config import HeadConfig
 from mmrl.policies.gr00t.embodiment import POSE, Embodiment, Group
 
@@ -48,6 +49,8 @@ class Files:
     """`processor_kwargs` of processor_config.json."""
     statistics: Mapping[str, Any]
     numbers: Mapping[str, int]
+    own: bool = True
+    """They are those of the checkpoint, without statistics that a user gave or left aside."""
 
     @property
     def configs(self) -> Mapping[str, Any]:
@@ -79,7 +82,8 @@ class Files:
 
     def without(self, name: str) -> Files:
         """Without the statistics of an embodiment."""
-        return replace(self, statistics={other: table for other, table in self.statistics.items() if other != name})
+        statistics = {other: table for other, table in self.statistics.items() if other != name}
+        return replace(self, statistics=statistics, own=False)
 
     def extended(self, name: str, own: Statistics, cameras: Sequence[str], ahead: int) -> Files:
         """With statistics of a user's data for an embodiment, one group of numbers in the state and one in an action. Raises
@@ -110,7 +114,7 @@ class Files:
                 f"to another, such as {OWN}"
             )
         settings = {**self.settings, "modality_configs": {**self.configs, name: self.configs.get(name, config)}}
-        return replace(self, settings=settings, statistics={**self.statistics, name: tables})
+        return replace(self, settings=settings, statistics={**self.statistics, name: tables}, own=False)
 
     def embodiment(self, name: str, head: HeadConfig) -> Embodiment:
         """An embodiment for a head of this configuration. Raises UserError for tables that can't be used."""
@@ -140,6 +144,16 @@ class Files:
 
 def read_files(folder: Path) -> Files:
     """Raises UserError for files that are missing or damaged."""
+    try:
+        tuned = lerobot_layout.table_of(folder)
+    except (OSError, ValueError):
+        tuned = None
+    if tuned:
+        try:
+            settings, statistics, numbers = lerobot_layout.read(folder, tuned)
+        except UserError as error:
+            raise UserError(f"{str(folder)!r}: {error.what}", key="policy.model") from error
+        return Files(where=repr(str(folder)), settings=settings, statistics=statistics, numbers={**PUBLISHED, **numbers})
     found: dict[str, Any] = {}
     for file in (PROCESSOR, STATISTICS, NUMBERS):
         path = folder / file

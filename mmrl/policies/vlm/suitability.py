@@ -94,7 +94,7 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
         return
     if (own_kind := kind or settings.get("type")) in ("pi0", "pi05"):
         raise refusal(name, f'it is a {own_kind}, which is a policy of its own: set policy.kind = "{own_kind}"')
-    if kind == "Gr00tN1d7":
+    if kind == "Gr00tN1d7" or (not kind and settings.get("type") == "groot"):
         raise refusal(name, 'it is a GR00T, which is a policy of its own: set policy.kind = "gr00t"')
     if not kind and settings.get("type") == "smolvla":
         raise refusal(name, 'it is a SmolVLA, which is a policy of its own: set policy.kind = "smolvla"')
