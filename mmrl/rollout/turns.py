@@ -288,7 +288,7 @@ class ConversationCollector:
             return None
         close = functools.cache(functools.partial(_close, environment, prompt.task))
         opened.callback(close)
-        if not self.policy.family.has_turns:
+        if not self.policy.family.goes_on:
             raise UserError(f"task {prompt.task!r} has an environment, but {one_turn(self.policy.family)}", key="policy.model")
         return environment, close
 

@@ -24,6 +24,8 @@ class Capabilities:
     """These modules go on from a copied state; otherwise they alone compute the prompt again for each completion."""
     attention: tuple[str, ...] = ()
     """Kinds of its layers, by its configuration: `full_attention`, `sliding_attention`, `linear_attention`, ..."""
+    moves_on: bool = True
+    """Positions behind a text are those at a prompt's start, moved on by its length, so that a later turn can be added."""
     looks_ahead: bool = False
     """Tokens of a picture, or of the prompt, see later ones."""
     logprob_difference: float = 0.0

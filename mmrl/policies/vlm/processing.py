@@ -111,7 +111,7 @@ class PromptProcessor:
         inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
         """
         where = "an environment's reply"
-        if not self.family.has_turns:
+        if not self.family.goes_on:
             raise UserError(one_turn(self.family))
         following, images, videos = self._loaded(where, messages)
         self._check_text(where, following)

@@ -161,6 +161,7 @@ class VLM(Policy):
         attention = settings.get_text_config()._attn_implementation  # the vision tower's was changed by its family
         with initialization.no_init_weights(), torch.random.fork_rng(devices=[]):
             model = type(self.model)._from_config(settings, attn_implementation=attention, dtype=self.model.dtype)
+            loading.cap_scores(model)
             if self.lora:
                 add_adapters(model, self.lora, 0)
         model.load_state_dict(model_state_dict(self.model))
