@@ -46,7 +46,7 @@ def videos(vlm: VLM) -> str:
 
 
 def turns(vlm: VLM) -> str:
-    return "yes" if vlm.family.has_turns else "one answer"
+    return "yes" if vlm.family.goes_on else "one answer"
 
 
 def limits(vlm: VLM, family: str) -> str:

@@ -12,8 +12,8 @@ from transformers.models.smolvlm import processing_smolvlm
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm import tiny
-from mmrl.policies.vlm.loading import _reason, skeleton
+from mmrl.policies.vlm import suitability, tiny
+from mmrl.policies.vlm.loading import _reason, auto_class, skeleton
 from mmrl.policies.vlm.vlm import VLM
 
 CONFIG = """
@@ -98,3 +98,73 @@ def test_the_package_that_code_imports_is_named():
     assert _reason(caught.value, "own") == "it needs the Python package no_such_package: install no_such_package"
     other = ImportError("cannot import name 'x' from 'transformers'", name="transformers")
     assert _reason(other, "own").startswith("cannot import name 'x' from 'transformers': give a folder")
+
+
+# -- the class of a model -----------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_is_not_among_the_automatic_ones_is_the_one_that_the_checkpoint_names(tmp_path):
+    """transformers lists Phi-4-multimodal among language models."""
+    phi = {"model_type": "phi4_multimodal", "architectures": ["Phi4MultimodalForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(phi))
+    suitability.refuse_kind(str(tmp_path), phi, trusted=False)
+    assert auto_class(str(tmp_path), trusted=False) is transformers.Phi4MultimodalForCausalLM
+    llava = {"model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"]}  # of the code that it was trained with
+    (tmp_path / "config.json").write_text(json.dumps(llava))
+    assert auto_class(str(tmp_path), trusted=False) is transformers.AutoModelForImageTextToText
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+        {"model_type": "clip", "architectures": ["CLIPModel"]},
+        {"model_type": "phi4_multimodal", "architectures": ["Phi4MultimodalModel"]},
+        {"model_type": "llama", "architectures": ["Phi4MultimodalForCausalLM"]},
+        {"model_type": "phi4_multimodal", "architectures": ["PreTrainedModel"]},
+        {"model_type": "phi4_multimodal", "architectures": "Phi4MultimodalForCausalLM"},
+        {"model_type": "phi4_multimodal", "architectures": [{}]},
+        {"model_type": "phi4_multimodal"},
+    ],
+)
+def test_a_class_that_sees_no_pictures_or_writes_no_text_is_not_taken(settings):
+    assert suitability.named_class(settings) is None
+    with pytest.raises(UserError, match=r"choose a vision-language model$"):
+        suitability.refuse_kind("m", settings, trusted=False)
+
+
+def test_a_chat_template_that_only_the_tokenizer_has_is_taken(tmp_path):
+    folder = cases.llava(tmp_path)
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    processor.tokenizer.chat_template, processor.chat_template = processor.chat_template, None
+    processor.save_pretrained(folder)
+    (tmp_path / "chat_template.jinja").rename(tmp_path / "moved.jinja")
+    table = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(table | {"chat_template": (tmp_path / "moved.jinja").read_text()}))
+    assert transformers.AutoProcessor.from_pretrained(folder).chat_template is None
+    assert VLM(PolicyConfig(model=folder)).encode(cases.prompt(1)).media
+
+
+# -- what torch's attention leaves out ------------------------------------------------------------------------------------------
+
+
+def test_scores_are_capped_in_sampling_and_updates(tmp_path):
+    """PaliGemma 2 with a low cap on its attention's scores: torch's own attention would leave it out."""
+    tiny.save(str(tmp_path), "paligemma", hidden=32, spread=0.3)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings["text_config"]["attn_logit_softcapping"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    vlm = VLM(PolicyConfig(model=str(tmp_path)))
+    assert vlm.model.config.get_text_config()._attn_implementation == "eager"
+    assert vlm.model.config.vision_config._attn_implementation == "sdpa"
+    inputs, found = vlm.encode(cases.prompt(1)), {}
+    given = {"input_ids": inputs.ids[None], **inputs.media, **{k: v[None] for k, v in inputs.token_types.items()}}
+    for attention in ("eager", "sdpa"):
+        kind = transformers.PaliGemmaForConditionalGeneration
+        model = kind.from_pretrained(tmp_path, attn_implementation=attention).eval()
+        with torch.no_grad():
+            found[attention] = model(**given).logits
+    with torch.no_grad():
+        logits = vlm.model(**given).logits
+    assert torch.allclose(logits, found["eager"], atol=1e-5) and not torch.allclose(logits, found["sdpa"], atol=1e-3)
+    assert vlm.family.capabilities.packs and vlm.family.capabilities.pads

@@ -30,6 +30,8 @@ class Capabilities:
     """How attention is computed in packed rows and prompts."""
     dense_because: str = ""
     """Why another way isn't taken, if one was tried."""
+    moves_on: bool = True
+    """Positions behind a text are those at a prompt's start, moved on by its length, so that a later turn can be added."""
     looks_ahead: bool = False
     """Tokens of a picture, or of the prompt, see later ones."""
     logprob_difference: float = 0.0

@@ -28,6 +28,10 @@ _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*t
 _VISION_TOKEN = re.compile(r"image|video|vision|audio|img|patch|media|<row_\d+_col|^TILE|slice(_id)?>", re.IGNORECASE)
 
 
+AXES = ("time", "height", "width")
+"""Of positions; HunYuan-VL has four."""
+
+
 class Family:
     """Any model: exact, and as fast as what it can do allows."""
 
@@ -58,6 +62,11 @@ class Family:
         self.capabilities = capabilities
         attention.use(self.model, capabilities.way)
         share_states(self.model, capabilities.recurrent, capabilities.continues)
+
+    @property
+    def goes_on(self) -> bool:
+        """A conversation may go on after an answer, and with these capabilities."""
+        return self.has_turns and self.capabilities.moves_on
 
     @property
     def shares_prefix(self) -> bool:
@@ -91,14 +100,17 @@ class Family:
         asked = inspect.signature(self.base.get_rope_index).parameters.keys() & encoded.keys() - {"input_ids", "attention_mask"}
         seen = {k: encoded[k] for k in sorted(asked)}
         if seen.keys() <= {"mm_token_type_ids"}:
-            return torch.arange(len(ids_S)).expand(3, -1)
+            rotary = self.model.config.get_text_config().rope_parameters or {}
+            return torch.arange(len(ids_S)).expand(len(rotary.get("mrope_section") or AXES), -1)
         if "second_per_grid_ts" in seen:  # in float64, as vLLM computes times: float32 rounds some to the position before
             seen["second_per_grid_ts"] = torch.as_tensor(seen["second_per_grid_ts"]).double()
-        return self.after_media(self.base.get_rope_index(ids_S[None], **seen)[0][:, 0], encoded["mm_token_type_ids"][0])
+        counted: torch.Tensor = self.base.get_rope_index(ids_S[None], **seen)[0][:, 0]
+        return self.after_media(counted, encoded["mm_token_type_ids"][0]) if "video_grid_thw" in seen else counted
 
     def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
-        """Positions after a picture or video continue behind its largest position on any axis: Wang et al. 2024, Qwen2-VL,
-        section 2.1. transformers 5.3 to 5.19 leaves the time axis out, so that text overlaps the frames of a long video."""
+        """In prompts with videos, positions after a picture or video continue behind its largest position on any axis: Wang et
+        al. 2024, Qwen2-VL, section 2.1. transformers 5.3 to 5.19 leaves the time axis out, so that text overlaps the frames of a
+        long video."""
         positions = positions.clone()
         for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
             positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()

@@ -125,7 +125,7 @@ def _with_way(
 def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way]) -> Capabilities:
     truth = _truth(family, tried, encode)
     trial = truth.trial
-    tried = replace(tried, head=_head(family, trial, truth.logits))
+    tried = replace(tried, head=_head(family, trial, truth.logits), moves_on=_moves_on(family, trial))
     family.use(tried)
     gap, slope, bound = _compare(family, truth)
     _check(_gap(_stepped(family, [trial]), truth.step[:1]), bound, "logits of a step with a cache")
@@ -201,20 +201,31 @@ def _trial(
 
 
 def _separate(family: Family, trial: _Trial, nudged: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """(logits [G, C, V], gradient at the first layer [P + G * C, H]) of the model's own forward, a completion a row. nudged: see
-    `_first_layer`."""
-    (G, C), P, device = trial.ids_GC.shape, len(trial.counted.ids), trial.ids_GC.device
-    ids = torch.cat([trial.counted.ids.to(device).expand(G, -1), trial.ids_GC], 1)
-    types = {k: _typed(family, v.to(device).expand(G, -1), C) for k, v in trial.counted.token_types.items()}
-    media = {k: torch.cat([v] * G).to(device) for k, v in trial.counted.media.items()}
+    """(logits [G, C, V], gradient at the first layer [P + G * C, H]) of the model's own forward, a completion a row, each row
+    alone: some models, such as HunYuan-VL, number the pictures of all rows of a pass. nudged: see `_first_layer`."""
+    P = len(trial.counted.ids)
+    alone = [_alone(family, trial, ids_C, w, nudged) for ids_C, w in zip(trial.ids_GC, _weights(trial.ids_GC), strict=True)]
+    logits, gradients = zip(*alone, strict=True)
+    prompt = torch.stack([g[..., :P, :] for g in gradients]).sum(0)
+    return torch.stack(logits), torch.cat([prompt, *(g[..., P:, :] for g in gradients)], -2)
+
+
+def _alone(
+    family: Family, trial: _Trial, ids_C: torch.Tensor, weights_C: torch.Tensor, nudged: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(logits [C, V], gradient at the first layer [P + C, H]) of one row."""
+    C, P, device = len(ids_C), len(trial.counted.ids), ids_C.device
+    ids = torch.cat([trial.counted.ids.to(device), ids_C])[None]
+    types = {k: _typed(family, v.to(device)[None], C) for k, v in trial.counted.token_types.items()}
+    media = {k: v.to(device) for k, v in trial.counted.media.items()}
     family.forget_positions()
     with _first_layer(family.model, nudged) as seen:
         output = family.model(
             input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **family.with_media(media), **types
         )
         logits = output.logits[:, P - 1 : -1]
-        (gradient,) = torch.autograd.grad((_logprobs(logits, trial.ids_GC) * _weights(trial.ids_GC)).sum(), seen)
-    return logits.detach(), torch.cat([gradient[..., :P, :].sum(-3), gradient[..., P:, :].flatten(-3, -2)], -2)
+        (gradient,) = torch.autograd.grad((_logprobs(logits, ids_C[None]) * weights_C).sum(), seen)
+    return logits[0].detach(), gradient[..., 0, :, :]
 
 
 def _packed(family: Family, trial: _Trial) -> tuple[torch.Tensor, torch.Tensor]:
@@ -291,6 +302,17 @@ def _stepped(family: Family, trials: Sequence[_Trial]) -> torch.Tensor:
     place = torch.tensor([i.next_position for i in inputs], device=device).expand(axes, -1)[..., None]
     token = torch.stack([t.ids_GC[0, :1] for t in trials])
     return family.step(token, padding_only(torch.cat([mask_PS, torch.ones_like(token)], 1)), place, {}, cache)
+
+
+def _moves_on(family: Family, trial: _Trial) -> bool:
+    """Whether a token in front of the prompt moves all its positions on by one. HunYuan-VL numbers its pictures, and places the
+    tokens of each by its rows and columns alone."""
+    types = trial.counted.token_types.get("mm_token_type_ids")
+    if not family.has_axes or types is None or trial.given.positions is None:
+        return True
+    encoded = {**family.with_media(trial.counted.media), "mm_token_type_ids": torch.cat([types[:1], types])[None]}
+    later = family.positions(torch.cat([trial.given.ids[:1], trial.given.ids]), encoded)
+    return later is not None and bool((later[:, 1:] == trial.given.positions + 1).all())
 
 
 def padding_only(mask: torch.Tensor) -> torch.Tensor | None:

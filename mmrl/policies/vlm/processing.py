@@ -104,7 +104,7 @@ class PromptProcessor:
 
     def check_turns(self) -> None:
         """Raise UserError if a conversation can't go on after an answer."""
-        if not self.family.has_turns:
+        if not self.family.goes_on:
             kind = self.family.model.config.model_type
             raise UserError(
                 f"a {kind} model gives one answer to a prompt and can't go on with an environment's reply: choose another model"
