@@ -31,16 +31,17 @@ class Gap(NamedTuple):
 
 
 def shown() -> dict[str, list[Prompt]]:
-    """Kind -> prompts: text, one and two pictures of several sizes, a video beside a picture."""
+    """Kind -> prompts: text, one and two pictures of several sizes, a video, a video beside a picture."""
     sizes = ((56, 56), (150, 84), (60, 200), (28, 140))
-    found: dict[str, list[Prompt]] = {"text": [], "one picture": [], "two pictures": [], "video": []}
+    found: dict[str, list[Prompt]] = {"text": [], "one picture": [], "two pictures": [], "video": [], "video and picture": []}
     for n, size in enumerate(sizes):
         text = "What is shown? " + "x" * n
         found["text"].append(_prompt(text))
         found["one picture"].append(_prompt(text, _picture(n, *size)))
         found["two pictures"].append(_prompt(text, _picture(n, *size), _picture(n + 9, *sizes[n - 1])))
     for n in (2, 4):
-        found["video"].append(_prompt("What moves?", _video(n), _picture(n, 84, 56)))
+        found["video"].append(_prompt("What moves?", _video(n)))
+        found["video and picture"].append(_prompt("What moves?", _video(n + 1), _picture(n, 84, 56)))
     return found
 
 
@@ -101,7 +102,8 @@ def move(policy: VLM, seed: int) -> None:
     noise = torch.Generator(policy.device).manual_seed(seed)
     with torch.no_grad():
         for _, p in policy.parameters():
-            scale = 0.1 * p.std(correction=0).clamp(min=0.01)  # adapters begin at zero
+            least = 0.1 if p.ndim == 1 else 0.01  # adapters begin at zero, and biases; norms are all ones
+            scale = 0.1 * p.std(correction=0).clamp(min=least)
             p.add_(scale * torch.randn(p.shape, generator=noise, device=p.device, dtype=p.dtype))
 
 

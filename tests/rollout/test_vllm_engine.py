@@ -36,6 +36,7 @@ class Engine:
         self.calls, self.names = [], []
         self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
         self.model_executor = SimpleNamespace(is_failed=False)
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend="uni"))
 
     def sleep(self, level):
         self.calls.append(f"sleep {level}")

@@ -21,7 +21,6 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 from mmrl.rollout.generate.vllm_engine import preserve_rng_state, start_engine
 from mmrl.rollout.generate.vllm_inputs import VllmInputs
-from mmrl.rollout.generate.vllm_options import has_separate_workers
 from mmrl.rollout.generate.weights import Named, SharedWeights, changed_weights, num_bytes, parameter_versions
 
 
@@ -54,10 +53,10 @@ class VllmGenerator:
         """Start vLLM and put it to sleep. Raises UserError if it isn't installed, or can't serve the model."""
         if self.engine is not None:
             return
-        self._apart = has_separate_workers(self.settings)
         with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
             self.engine, self.prompt = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            self._apart = self.engine.vllm_config.parallel_config.distributed_executor_backend == "mp"
             self._held = made.pop_all()  # keep the folder of the architecture as long as vLLM
         self.sleep()
 

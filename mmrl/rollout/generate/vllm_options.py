@@ -90,7 +90,7 @@ def _fixed(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: i
     if on_cpu:  # on a CPU, chunked prefill can't be used with seeds per request: its generators can't be rewound
         room = {"enable_chunked_prefill": False}
     if has_separate_workers(settings):
-        room |= {"tensor_parallel_size": settings.tensor_parallel, "distributed_executor_backend": "mp"}
+        room |= apart(settings)
         if not on_cpu:
             room["device_ids"] = devices(policy.device.index or 0, settings.tensor_parallel, torch.cuda.device_count())
     return {
@@ -113,8 +113,13 @@ def _fixed(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: i
 
 
 def has_separate_workers(settings: ComputeConfig) -> bool:
-    """Whether vLLM's workers are separate processes."""
+    """Whether vLLM's workers have to be separate processes, whatever the model is."""
     return settings.tensor_parallel > 1 or distributed.is_initialized()
+
+
+def apart(settings: ComputeConfig) -> dict[str, Any]:
+    """Arguments with which vLLM's workers are separate processes."""
+    return {"tensor_parallel_size": settings.tensor_parallel, "distributed_executor_backend": "mp"}
 
 
 def devices(own: int, spread: int, present: int) -> list[int]:
