@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmrl.config.values import Count, Positive, Section
+from mmrl.config.values import Count, Free, Positive, Section
 
 
 class ComputeConfig(Section):
@@ -18,8 +18,13 @@ class ComputeConfig(Section):
     """Share of the GPU's memory that vLLM uses for weights and KV cache; on a CPU the KV cache has 1 GiB."""
     sleep_mode: bool = True
     """vLLM in the learner's process frees its GPU memory during updates."""
+    sleep_level: Literal[1, 2] = 2
+    """What becomes of vLLM's weights meanwhile. 2: they are dropped, and all of the learner's are copied after each update; 1:
+    they wait in the host's memory, and those that changed are copied, which are few with adapters."""
     tensor_parallel: Positive = 1
     """Number of GPUs that each vLLM engine is spread over."""
+    vllm: Free = {}
+    """Further arguments of vLLM's `EngineArgs` by their names there, such as `enable_prefix_caching`."""
     learners: Positive = 1
     """Number of processes that train together, each on its own device."""
     weights: Literal["sharded", "replicated"] = "sharded"

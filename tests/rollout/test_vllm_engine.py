@@ -1,15 +1,18 @@
 """What vLLM is asked for and when, with an engine that only takes notes; the real one is asked in `tests/vllm`."""
 
 import copy
+import dataclasses
 import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import distributed
 
 import runs
@@ -17,7 +20,9 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import ComputeConfig, LoraConfig
 from mmrl.policies.lora import add_adapters, merged_weights
-from mmrl.rollout.generate import vllm_engine, weights
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.capabilities import Capabilities
+from mmrl.rollout.generate import vllm_options, weights
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
@@ -31,6 +36,7 @@ class Engine:
         self.calls, self.names = [], []
         self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
         self.model_executor = SimpleNamespace(is_failed=False)
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend="uni"))
 
     def sleep(self, level):
         self.calls.append(f"sleep {level}")
@@ -59,10 +65,14 @@ def policy():
 
 @pytest.fixture
 def generator(policy, monkeypatch):
-    monkeypatch.setattr("mmrl.rollout.generate.vllm.start_engine", lambda *a: Engine())
+    monkeypatch.setattr("mmrl.rollout.generate.vllm.start_engine", lambda *a: (Engine(), None))
     made = VllmGenerator(policy, ComputeConfig(sampler="vllm"), batch_size=4, max_context=64)
     yield made
     made.close()
+
+
+def published(model):
+    return [name for name, _ in weights.changed_weights(model, {}, weights.parameter_versions(model))]
 
 
 def ask(generator):
@@ -84,7 +94,25 @@ def test_it_sleeps_once_started_and_wakes_to_new_weights_before_it_samples(gener
     generator.sleep()
     assert generator.engine.calls == ["sleep 2"], "once"
     assert ask(generator) == woken, "level 2 dropped the weights, so all come again though none changed"
-    assert generator.engine.names == [name for name, _ in merged_weights(generator.policy.model)]
+    assert generator.engine.names == published(generator.policy.model)
+
+
+def test_at_level_1_it_keeps_its_weights_and_is_sent_what_changed(policy, monkeypatch):
+    monkeypatch.setattr("mmrl.rollout.generate.vllm.start_engine", lambda *a: (Engine(), None))
+    settings = ComputeConfig(sampler="vllm", sleep_level=1)
+    generator = VllmGenerator(policy, settings, batch_size=4, max_context=64)
+    generator.sleeps = True
+    generator.ready()
+    assert generator.engine.calls == ["sleep 1"]
+    assert ask(generator) == ["wake weights", "mmrl_reload", "forget", "wake kv_cache"]
+    generator.sleep()
+    assert ask(generator) == ["wake weights", "wake kv_cache"], "none changed"
+    generator.sleep()
+    with torch.no_grad():
+        policy.model.get_parameter("model.visual.blocks.0.mlp.gate_proj.weight").add_(0)
+    assert ask(generator) == ["wake weights", "mmrl_reload", "forget", "wake kv_cache"]
+    assert 0 < len(generator.engine.names) < 8
+    generator.close()
 
 
 def test_where_it_can_not_sleep_rest_is_only_noted(generator):
@@ -130,10 +158,10 @@ def test_only_blocks_that_were_written_to_are_sent(generator):
         model.get_parameter("model.language_model.layers.1.self_attn.k_proj.bias").add_(0)
         model.get_parameter("model.visual.blocks.0.mlp.gate_proj.weight").add_(0)
     assert ask(generator) == ["mmrl_reload", "forget"]
-    whole = dict(merged_weights(model))
-    wanted = ("model.language_model.layers.1.self_attn.", "model.visual.blocks.0.mlp.")
-    assert generator.engine.names == [name for name in whole if name.startswith(wanted)]
-    assert generator.sent == sum(4 * whole[name].numel() for name in generator.engine.names) > 0
+    wanted = ("model.layers.1.self_attn.", "visual.blocks.0.mlp.")  # as published checkpoints have it
+    assert generator.engine.names == [name for name in published(model) if name.startswith(wanted)]
+    parts = ("model.language_model.layers.1.self_attn.", "model.visual.blocks.0.mlp.")
+    assert generator.sent == sum(4 * value.numel() for name, value in merged_weights(model) if name.startswith(parts)) > 0
     assert {name.split(".")[-2] for name in generator.engine.names} == {
         *("q_proj", "k_proj", "v_proj", "o_proj"), *("gate_proj", "up_proj", "down_proj")
     }  # fmt: skip
@@ -147,26 +175,48 @@ def test_an_adapter_sends_the_block_of_the_layer_that_it_belongs_to(policy):
     with torch.no_grad():
         adapter.add_(1.0)
     sent = dict(weights.changed_weights(policy.model, before, weights.parameter_versions(policy.model)))
-    whole = dict(merged_weights(policy.model))
-    start = "model.language_model.layers.0.self_attn."
-    assert set(sent) == {name for name in whole if name.startswith(start)}
+    start, own = "model.layers.0.self_attn.", "model.language_model.layers.0.self_attn."
+    whole = {name.replace(own, start): value for name, value in merged_weights(policy.model) if name.startswith(own)}
+    assert set(sent) == set(whole)
     assert all(torch.equal(sent[name], whole[name]) for name in sent)
-    plain = policy.model.get_submodule(f"{start}v_proj").base_layer.weight
+    plain = policy.model.get_submodule(f"{own}v_proj").base_layer.weight
     assert (sent[f"{start}v_proj.weight"] - plain).abs().max() > 1e-3, "what it learned is in it"
 
 
 def test_a_tied_weight_is_sent_by_all_its_names(policy):
-    model = torch.nn.Module()
-    model.embed, model.head = torch.nn.Embedding(4, 2), torch.nn.Module()
-    model.head.out = torch.nn.Linear(2, 4, bias=False)
-    model.head.out.weight = model.embed.weight
+    policy.model = copy.deepcopy(policy.model)
+    assert policy.model.lm_head.weight is policy.model.get_input_embeddings().weight
+    before = weights.parameter_versions(policy.model)
+    with torch.no_grad():
+        policy.model.lm_head.weight.add_(1.0)
+    sent = dict(weights.changed_weights(policy.model, before, weights.parameter_versions(policy.model)))
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= sent.keys()
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "internvl", "llava", "glm4v_moe", "ernie4_5_vl_moe", "gemma4"])
+def test_weights_are_sent_by_the_names_of_published_checkpoints(family, tmp_path):
+    """Those that transformers saves, with the prefix of CLIP's and SigLIP's towers, which it leaves out for a model made here;
+    buffers as well, when all are sent."""
+    model, _ = tiny.build(family, hidden=32, layers=2)
+    sent = dict(weights.changed_weights(model, {}, weights.parameter_versions(model)))
+    assert "_weight_conversions" not in vars(model)
+    model.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    prefixed = family in ("gemma3", "llava")
+    names = {name.replace("vision_tower.", "vision_tower.vision_model.") if prefixed else name: name for name in saved}
+    assert names.keys() <= sent.keys() and all("lm_head" in name for name in sent.keys() - names.keys()), "tied ones twice"
+    assert all(torch.equal(sent[name], saved[own]) for name, own in names.items())
+
+
+def test_experts_of_a_layer_go_together():
+    model, _ = tiny.build("glm4v_moe", hidden=32, layers=2)
     before = weights.parameter_versions(model)
     with torch.no_grad():
-        model.embed.weight.add_(1.0)
-    assert {name for name, _ in weights.changed_weights(model, before, weights.parameter_versions(model))} == {
-        "embed.weight",
-        "head.out.weight",
-    }
+        model.get_parameter("model.language_model.layers.1.mlp.experts.down_proj").add_(0)
+    sent = dict(weights.changed_weights(model, before, weights.parameter_versions(model)))
+    kinds = {name.removeprefix("model.language_model.layers.1.mlp.").partition(".")[0] for name in sent}
+    assert kinds == {"experts", "gate", "shared_experts"} and all(".layers.1.mlp." in name for name in sent)
+    assert sum(".experts.3." in name for name in sent) == 3
 
 
 def _read(asked, answers):
@@ -205,7 +255,9 @@ from torch import distributed
 
 import vlm_cases as cases
 from mmrl.rollout.generate.weights import changed_weights, parameter_versions
-from mmrl.policies.lora import add_adapters, merged_weights
+from mmrl.policies.lora import add_adapters
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.config.sections import LoraConfig
 
 if __name__ == "__main__":
@@ -224,7 +276,8 @@ if __name__ == "__main__":
                 for name, p in model.named_parameters():
                     if ("lora_B" if adapted else "layers.1.self_attn.q_proj") in name:
                         p.add_(0.5)
-        sent, whole = dict(changed_weights(policy.model, before, parameter_versions(policy.model))), dict(merged_weights(plain))
+        sent = dict(changed_weights(policy.model, before, parameter_versions(policy.model)))
+        whole = dict(changed_weights(plain, {}, {}))
         assert 0 < len(sent) < len(whole) and all(torch.equal(sent[name], whole[name]) for name in sent)
     distributed.destroy_process_group()
     print("done")
@@ -240,14 +293,26 @@ def test_weights_that_are_spread_over_ranks_are_sent_whole(tmp_path):
     assert done.returncode == 0 and done.stdout.count("done") == 2, done.stderr[-3000:]
 
 
-def arguments(policy, **settings):
-    return vllm_engine.engine_args(policy, ComputeConfig(sampler="vllm", **settings), 4, 64, "folder")
+OPTIONS = """model runner load_format dtype max_model_len max_num_seqs gpu_memory_utilization enable_sleep_mode
+generation_config logits_processors additional_config worker_extension_cls limit_mm_per_prompt mm_device_do_normalize
+disable_log_stats kv_cache_memory_bytes enable_chunked_prefill max_num_batched_tokens tensor_parallel_size device_ids
+distributed_executor_backend enforce_eager mm_processor_cache_gb enable_prefix_caching block_size"""
+
+
+def known(modes=("raw_logprobs", "processed_logprobs"), without=()):
+    """A stand-in for vLLM's class of arguments."""
+    fields = [(name, object, None) for name in OPTIONS.split() if name not in without]
+    return dataclasses.make_dataclass("EngineArgs", [*fields, ("logprobs_mode", Literal[modes], None)])
+
+
+def arguments(policy, args=known(), **settings):
+    return vllm_options.engine_args(policy, ComputeConfig(sampler="vllm", **settings), 4, 64, "folder", args)
 
 
 def gpu(policy, index=0):
     """The same policy, as if it lay on a GPU."""
-    config, dtype = policy.model.config, torch.bfloat16
-    return SimpleNamespace(device=torch.device("cuda", index), model=SimpleNamespace(dtype=dtype, config=config), banned={7, 3})
+    model = SimpleNamespace(dtype=torch.bfloat16, config=policy.model.config)
+    return SimpleNamespace(device=torch.device("cuda", index), model=model, banned={7, 3}, family=policy.family)
 
 
 def test_on_a_gpu_it_is_given_a_share_of_it_and_can_sleep(policy):
@@ -273,12 +338,47 @@ def test_on_a_cpu_it_has_a_gigabyte_and_no_gpu(policy):
     assert "enable_sleep_mode" not in found and "device_ids" not in found
 
 
+def test_settings_of_its_own_go_to_vllm_by_their_names_there(policy):
+    given = {"enable_prefix_caching": False, "block_size": 64, "kv_cache_memory_bytes": 2**20}
+    found = arguments(policy, vllm=given)
+    assert found.items() >= given.items()
+    assert arguments(policy)["mm_processor_cache_gb"] == 0 and "enable_prefix_caching" not in arguments(policy)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"blocksize": 64}, r"^compute\.vllm\.blocksize: the EngineArgs .* have no such argument; did you mean block_size\?$"),
+        ({"max_model_len": 9}, r"^compute\.vllm\.max_model_len: use generate\.max_context$"),
+        ({"logprobs_mode": "raw_logprobs"}, r"^compute\.vllm\.logprobs_mode can't be set: log-probabilities have to be those .*"),
+        ({"quantization": "fp8"}, r"^compute\.vllm\.quantization can't be set: .* the learner's: leave it out$"),
+        ({"load_format": "auto"}, r"^compute\.vllm\.load_format can't be set: mmrl sets it itself: leave it out$"),
+    ],
+)
+def test_settings_that_vllm_does_not_know_or_that_are_not_its_own_are_refused(policy, given, why):
+    with pytest.raises(UserError, match=why):
+        arguments(policy, vllm=given)
+
+
+def test_a_vllm_with_another_signature_is_refused(policy):
+    with pytest.raises(UserError, match=r"^the installed vLLM has no argument mm_device_do_normalize, which mmrl needs: pip"):
+        arguments(policy, known(without=["mm_device_do_normalize"]))
+    with pytest.raises(UserError, match=r"^the installed vLLM doesn't know logprobs_mode = 'processed_logprobs', which"):
+        arguments(policy, known(modes=("raw_logprobs",)))
+
+
+def test_a_model_with_recurrent_layers_has_no_cache_of_prefixes(policy):
+    policy.family = copy.copy(policy.family)
+    policy.family.capabilities = Capabilities(packs=True, recurrent=("Conv",))
+    assert arguments(policy)["enable_prefix_caching"] is False
+
+
 def test_among_several_learners_its_workers_are_processes_with_a_group_of_their_own(policy, tmp_path):
     settings = ComputeConfig(sampler="vllm")
-    assert not vllm_engine.has_separate_workers(settings)
+    assert not vllm_options.has_separate_workers(settings)
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
-        assert vllm_engine.has_separate_workers(settings)
+        assert vllm_options.has_separate_workers(settings)
         assert arguments(policy)["distributed_executor_backend"] == "mp"
     finally:
         distributed.destroy_process_group()

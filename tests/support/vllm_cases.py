@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 import vlm_cases as cases
 from mmrl.api.media.clips import Clip
 from mmrl.api.types import Prompt
 from mmrl.rollout.generate.sampling import SamplingParams
-from mmrl.train.update.pack_conversations import pack
+from mmrl.testing.vllm_parity import MEAN_GAP, differences
 
 FAMILY = os.environ.get("MMRL_TEST_FAMILY", "qwen2_5_vl")
-GAP = 5e-3
-"""Mean difference of log-probabilities, nats a token, in float32."""
+GAP = MEAN_GAP
 
 
 def varied(clip: str, count: int) -> list[Prompt]:
@@ -40,19 +37,8 @@ def picture(seed: int, width: int, height: int) -> dict:
     return {"type": "image", "image": cases.picture(seed, width, height)}
 
 
-def gaps(policy, prompts, inputs, groups, temperature):
-    """Of each sampled token: the sampler's log-probability less the learner's."""
-    found = []
-    for rollout in cases.as_rollouts(prompts, inputs, groups):
-        batch = pack([rollout], cases.credit(1.0), policy, shared_prefix=False, budget=1)
-        with torch.no_grad():
-            logprobs, _ = policy.logprobs(batch.micro[0], temperature)
-        found.append(torch.tensor(rollout.turns[0].logprobs) - logprobs)
-    return torch.cat(found)
-
-
 def sampled(policy, generator, prompts, temperature=0.7, max_tokens=6, **options):
     generator.wake_up()
     inputs = [policy.encode(p) for p in prompts]
     groups = generator.generate(inputs, 2, SamplingParams(max_tokens=max_tokens, temperature=temperature, **options))
-    return inputs, groups, gaps(policy, prompts, inputs, groups, temperature or 1.0).abs()
+    return inputs, groups, differences(policy, inputs, groups, temperature or 1.0).abs()

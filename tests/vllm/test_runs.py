@@ -10,8 +10,8 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
 import runs
-import vlm_cases
 from mmrl.api.errors import UserError
+from mmrl.rollout.generate.vllm import VllmGenerator
 
 MODEL = {"model": "tiny:qwen2_5_vl:hidden=128,layers=1"}
 STAGES = [
@@ -117,16 +117,44 @@ def test_a_stopped_run_goes_on(tmp_path):
     assert [m["loss"] for m in steps(parts)] == pytest.approx([m["loss"] for m in steps(whole)], abs=1e-4)
 
 
-def test_models_whose_pictures_can_not_be_handed_over_are_refused(tmp_path):
-    with pytest.raises(UserError, match='serves the Qwen-VL families, not llava: use "local"'):
-        run(tmp_path, "other", policy={"model": vlm_cases.llava(tmp_path / "llava")})
-    assert not (tmp_path / "other").exists()
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("gemma3:hidden=128,layers=2", "tokens of its pictures see later ones, which vLLM's attention on a CPU can't do"),
+        ("qwen3_5:hidden=128,layers=2", "on a CPU vLLM computes its linear attention in bfloat16 alone"),
+        ("qwen2_5_vl:hidden=64,layers=1", r"its attention heads have 16 numbers, and on a CPU vLLM has 32, .*"),
+    ],
+)
+def test_models_that_it_would_not_run_as_the_learner_does_are_refused(tmp_path, model, why):
+    kind = model.partition(":")[0]
+    with pytest.raises(UserError, match=rf"^compute\.sampler = \"vllm\" can't serve a {kind} model: {why}: use \"local\""):
+        run(tmp_path, "refused", policy={"model": f"tiny:{model}"})
+    assert not (tmp_path / "refused").exists()
 
 
-def test_heads_that_its_attention_does_not_serve_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r'supports attention heads of 32, .* and this model\'s have 16: use "local"'):
-        run(tmp_path, "small", policy={"model": "tiny:qwen2_5_vl:hidden=64,layers=1"})
-    assert not (tmp_path / "small").exists()
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"enable_prefix_cashing": True}, r"have no such argument; did you mean enable_prefix_caching\?"),
+        ({"block_size": "wide"}, r"can't serve a qwen2_5_vl model: vLLM can't take it: .*"),
+    ],
+)
+def test_settings_that_it_does_not_know_are_refused(tmp_path, given, why):
+    with pytest.raises(UserError, match=why):
+        run(tmp_path, "refused", compute={"sampler": "vllm", "vllm": given})
+    assert not (tmp_path / "refused").exists()
+
+
+def test_settings_of_its_own_reach_it(tmp_path, monkeypatch):
+    made = []
+    ready = VllmGenerator.ready
+    monkeypatch.setattr(VllmGenerator, "ready", lambda self: (ready(self), made.append(self.engine.vllm_config)))
+    given = {"enable_prefix_caching": False, "mm_processor_cache_gb": 0.5, "kv_cache_memory_bytes": 2**26}
+    found = steps(run(tmp_path, "own", compute={"sampler": "vllm", "vllm": given}, stages=[{**STAGES[1], "steps": 1}]))
+    assert found[0]["logprob_gap"] < 5e-3
+    config = made[0]
+    assert not config.cache_config.enable_prefix_caching and config.cache_config.kv_cache_memory_bytes == 2**26
+    assert config.model_config.multimodal_config.mm_processor_cache_gb == 0.5
 
 
 def test_a_prompt_that_is_longer_than_what_it_was_started_for_is_refused_by_its_length(tmp_path):

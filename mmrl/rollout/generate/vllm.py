@@ -1,15 +1,14 @@
 """vLLM as the sampler, in the learner's process: the learner's ids, pixels and weights.
 
-vLLM gets no text and no pictures, but the `PromptInputs` that sampler and learner share, so that prompt ids can't differ and
-nothing is processed twice. It samples from the distribution of `VLM.distribution`, with the same ids banned.
+vLLM gets no text and no pictures, but the `PromptInputs` that sampler and learner share (`vllm_inputs`), so that prompt ids can't
+differ and nothing is processed twice. It samples from the distribution of `VLM.distribution`, with the same ids banned.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,33 +16,24 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
-from mmrl.policies.vlm.families import Qwen3VL
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
-from mmrl.rollout.generate.vllm_engine import has_separate_workers, preserve_rng_state, start_engine
+from mmrl.rollout.generate.vllm_engine import preserve_rng_state, start_engine
+from mmrl.rollout.generate.vllm_inputs import VllmInputs
 from mmrl.rollout.generate.weights import Named, SharedWeights, changed_weights, num_bytes, parameter_versions
-
-SERVED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
-"""`model_type`s whose pictures are passed to vLLM in the form that its classes read."""
-GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
-"""vLLM's name of a modality -> the tensor with one row per item: its numbers of patches."""
 
 
 class VllmGenerator:
     """Samples with vLLM. The learner's weights are copied to it whenever they have changed."""
 
     def __init__(self, policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int) -> None:
-        """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included.
-
-        Raises UserError for a model family whose pictures can't be passed to vLLM.
-        """
-        if policy.model.config.model_type not in SERVED:
-            kind = policy.model.config.model_type
-            raise UserError(f'compute.sampler = "vllm" serves the Qwen-VL families, not {kind}: use "local"')
+        """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included."""
         self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context
         self.engine: Any = None
         """`vllm.LLMEngine`, from `ready` on."""
+        self.prompt: VllmInputs
+        """`PromptInputs` -> a prompt for the engine, from `ready` on."""
         self.sleeps = settings.sleep_mode and policy.device.type == "cuda"
         """Whether `sleep` frees its memory; on a CPU vLLM can't."""
         self.resting = False
@@ -60,13 +50,13 @@ class VllmGenerator:
         self._held = contextlib.ExitStack()
 
     def ready(self) -> None:
-        """Start vLLM and put it to sleep. Raises UserError if it isn't installed, or can't run the model."""
+        """Start vLLM and put it to sleep. Raises UserError if it isn't installed, or can't serve the model."""
         if self.engine is not None:
             return
-        self._apart = has_separate_workers(self.settings)
         with contextlib.ExitStack() as made, preserve_rng_state(self.policy.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
-            self.engine = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            self.engine, self.prompt = start_engine(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            self._apart = self.engine.vllm_config.parallel_config.distributed_executor_backend == "mp"
             self._held = made.pop_all()  # keep the folder of the architecture as long as vLLM
         self.sleep()
 
@@ -76,15 +66,16 @@ class VllmGenerator:
         self.sync()
 
     def sleep(self) -> None:
-        """Free vLLM's GPU memory until `sync`. Its weights are dropped, not kept on the host, because `sync` copies newer ones
-        from the learner."""
+        """Free vLLM's GPU memory until `sync`. At level 2 its weights are dropped, not kept on the host, because `sync` copies
+        the learner's."""
         if self.engine is None or self.resting:
             return
         self.resting = True
         if self.sleeps:
-            self._known = {}
+            if self.settings.sleep_level == 2:
+                self._known = {}
             with self._working():
-                self.engine.sleep(level=2)
+                self.engine.sleep(level=self.settings.sleep_level)
 
     def close(self) -> None:
         if self.engine is None:
@@ -182,38 +173,6 @@ class VllmGenerator:
         self.engine.reset_mm_cache()
         self.engine.reset_encoder_cache()
 
-    def prompt(self, inputs: PromptInputs) -> Any:
-        """A prompt as vLLM's own processor would give it to its engine."""
-        from transformers import BatchFeature
-        from vllm.inputs.engine import mm_input, tokens_input
-        from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
-
-        ids = inputs.ids.tolist()
-        if not inputs.media:
-            return tokens_input(ids)
-        media = BatchFeature({**inputs.media, **inputs.clocks})
-        fields = self.engine.renderer.get_mm_processor()._get_mm_fields_config(media, {})
-        items = MultiModalKwargsItems.from_hf_inputs(media, fields)
-        places = {
-            kind: [PlaceholderRange(first, len(mask), None if mask.all() else mask) for first, mask in self._places(kind, inputs)]
-            for kind in GRIDS
-            if GRIDS[kind] in inputs.media
-        }
-        return mm_input(ids, items, {kind: [_digest(item) for item in items[kind]] for kind in places}, places)
-
-    def _places(self, kind: str, inputs: PromptInputs) -> Iterator[tuple[int, torch.Tensor]]:
-        """For each picture or video: (where it begins, which of the tokens from there to its last stand for patches)."""
-        config = self.policy.model.config
-        merged = config.vision_config.spatial_merge_size**2
-        framed = kind == "video" and isinstance(self.policy.family, Qwen3VL)  # vLLM looks for where each frame begins and ends
-        own_S = inputs.ids == getattr(config, f"{kind}_token_id")
-        taken = own_S.nonzero()[:, 0].split((inputs.media[GRIDS[kind]].prod(-1) // merged).tolist())
-        for at in taken:
-            first, last = int(at[0]), int(at[-1])
-            if framed:
-                first, last = first - 1, last + 1
-            yield first, own_S[first : last + 1]
-
     def _parameters(self, sampling: SamplingParams, group_size: int, number: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -234,13 +193,3 @@ def _sample(output: Any) -> Completion:
     ids = tuple(output.token_ids)
     logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, ids, strict=True))
     return Completion(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop")
-
-
-def _digest(item: Mapping[str, Any]) -> str:
-    """Hash of a picture's or video's tensors: vLLM encodes equal ones once."""
-    found = hashlib.blake2b(digest_size=16)
-    for name in sorted(item):
-        value = item[name].data
-        found.update(f"{name}{tuple(value.shape)}".encode())
-        found.update(value.reshape(-1).contiguous().view(torch.uint8).numpy())
-    return found.hexdigest()

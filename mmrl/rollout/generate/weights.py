@@ -7,8 +7,10 @@ that vLLM fuses into one lie within a block, because a fused layer can only be l
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import torch
 
@@ -23,6 +25,7 @@ LOAD_BYTES = 2**28
 """Bytes that are sent at once, unless a block is larger."""
 ALIGNED = 64
 """Weights begin at multiples of this many bytes."""
+_PART = re.compile(r".*?\.\d+\.[^.]+")
 
 
 def parameter_versions(model: torch.nn.Module) -> dict[str, int]:
@@ -31,17 +34,41 @@ def parameter_versions(model: torch.nn.Module) -> dict[str, int]:
 
 
 def block(name: str) -> str:
-    """The module whose children's weights go together with this one, an adapter's or a layer's own."""
+    """The module whose children's weights go together with this one, an adapter's or a layer's own: the one that holds the layer,
+    or in a numbered layer of the model its part (`layers.3.mlp` with all experts)."""
     layer = name.partition(".lora_")[0] if is_adapter(name) else name.replace(".base_layer.", ".").rpartition(".")[0]
-    return layer.rpartition(".")[0]
+    holder = layer.rpartition(".")[0]
+    part = _PART.match(holder)
+    return part[0] if part else holder
 
 
-def changed_weights(model: torch.nn.Module, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
-    """The weights of all blocks in which one changed, detached, with adapters merged. Sharded weights are gathered, so call it on
-    all ranks."""
+def changed_weights(model: Any, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
+    """The weights of all blocks in which one changed, or of all if nothing is known before: detached, with adapters merged, by
+    the names of published checkpoints. Sharded weights are gathered, so call it on all ranks."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
     blocks = {block(name) for name, version in now.items() if before.get(name) != version}
-    for name, value in merged_weights(model, lambda name: block(name) in blocks):
-        yield name, full_tensor(value.detach())
+    wanted = merged_weights(model, lambda name: not before or block(name) in blocks)
+    weights = ((name, full_tensor(value.detach())) for name, value in wanted)
+    conversions = get_model_conversion_mapping(model, add_legacy=False)
+    for together in _blocks(weights):
+        yield from _published(model, conversions, dict(together)).items()
+
+
+def _published(model: Any, conversions: Sequence[Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Undo what transformers does to a published checkpoint as it loads it: other names, experts in one tensor. `save_pretrained`
+    undoes what was done to the checkpoint that was loaded, which for a model that was made here is not the same."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    own = vars(model).get("_weight_conversions")
+    model._weight_conversions = list(conversions)
+    try:
+        return revert_weight_conversion(model, weights)
+    finally:
+        if own is None:
+            del model._weight_conversions
+        else:
+            model._weight_conversions = own
 
 
 def num_bytes(values: Iterable[torch.Tensor]) -> int:

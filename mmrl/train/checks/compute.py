@@ -21,7 +21,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
 
 
 def check_unused(compute: ComputeConfig) -> None:
-    """Refuse engines and tensor parallelism where there are none."""
+    """Refuse engines and settings of vLLM where there are none."""
     if compute.engines > 1 and compute.placement == "colocated":
         raise UserError(
             f'compute.engines = {compute.engines}, but compute.placement = "colocated" has no engines: use "separate" or "hybrid"'
@@ -31,6 +31,8 @@ def check_unused(compute: ComputeConfig) -> None:
             f"compute.tensor_parallel = {compute.tensor_parallel} needs vLLM, but compute.sampler = {compute.sampler!r}: "
             "use 'vllm'"
         )
+    if compute.vllm and compute.sampler != "vllm":
+        raise UserError(f"compute.vllm has settings, but compute.sampler = {compute.sampler!r}: use 'vllm', or leave them out")
 
 
 def check_sampler(config: RunConfig, acts: bool) -> None:

@@ -12,12 +12,14 @@ from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
 TOKENS = (SIDE // PATCH // 2) ** 2
 """Tokens of a picture."""
+BREAKS = tuple("\n" * count for count in (1, 2, 3, 4))
+"""Line breaks that are one token in Gemma 3's vocabulary; vLLM looks for them around its pictures."""
 
 
 def gemma3(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """Pictures have one size; their tokens attend to each other in both directions. Layers slide but for the last one."""
     named = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", "eoi_token": "<end_of_image>"}
-    tokenizer = make_tokenizer(words, named=named)
+    tokenizer = make_tokenizer(words, named=named, written=BREAKS)
     slides = {"layer_types": ["sliding_attention"] * (layers - 1) + ["full_attention"], "sliding_window": 1024}
     width = hidden // HEADS
     config = hf.Gemma3Config(
@@ -55,6 +57,7 @@ def gemma4(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     own |= {"layer_types": layer_types, "head_dim": width, "use_bidirectional_attention": "vision"}
     grid = {"patch_size": PATCH, "pooling_kernel_size": pooled}
     sight = {"head_dim": width, "num_key_value_heads": HEADS, "position_embedding_size": 1024}
+    sight["default_output_length"] = 70  # stands in published configurations, and vLLM reads it
     config = hf.Gemma4Config(
         text_config=text("gemma4_text", tokenizer, hidden, layers, **own),
         vision_config=eye("gemma4_vision", hidden, layers, **sight, **grid),

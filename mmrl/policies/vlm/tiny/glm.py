@@ -28,7 +28,7 @@ def glm46v(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 
 def glm4v_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     """GLM-4.5V: experts in all layers but the first."""
-    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": hidden, "head_dim": hidden // HEADS}
     return _checkpoint("Glm4vMoe", "glm4v_moe_text", "Glm4v", hidden, layers, words, **experts)
 
 
@@ -40,7 +40,8 @@ def _checkpoint(name: str, language: str, reader: str, hidden: int, layers: int,
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     rope["mrope_section"] = [pairs - 2 * side, side, side]
     config = getattr(hf, f"{name}Config")(
-        text_config=text(language, tokenizer, hidden, layers, rope_parameters=rope, **more),
+        # the bias stands in published configurations; transformers always has it for GLM-4.1V, and vLLM asks
+        text_config=text(language, tokenizer, hidden, layers, rope_parameters=rope, attention_bias=True, **more),
         vision_config={
             "depth": layers,
             "hidden_size": hidden,

@@ -32,6 +32,7 @@ def qwen3_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
 def qwen3_vl_moe(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     text, vision = _sizes3(hidden, layers)
     text |= {**EXPERTS, "moe_intermediate_size": hidden}
+    text["norm_topk_prob"] = True  # stands in published configurations; transformers always does it, and vLLM asks
     return _checkpoint("Qwen3VLMoe", text, vision, words)
 
 

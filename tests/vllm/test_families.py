@@ -1,0 +1,116 @@
+"""Other families beside the learner: one for each form in which vLLM's classes read pictures. `test_parity.py` has more about
+Qwen's, and `benchmarks/sampler.py --family all` tries each family."""
+
+import dataclasses
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
+
+from mmrl.api.errors import UserError
+from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.rollout.generate.vllm_engine import check_engine
+from mmrl.testing.vllm_parity import MEAN_GAP, gaps, move, sharpen, shown
+
+pytestmark = pytest.mark.slow
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+SETTINGS = ComputeConfig(sampler="vllm")
+SERVED = {
+    "internvl": "float32",  # tiles are items of their own, frames of a video are tiles
+    "idefics3": "float32",  # the same, with the tiles of all pictures in one tensor
+    "pixtral": "float32",  # pictures are padded to one size, and cut again
+    "llava_onevision": "float32",  # tiles of a picture belong together; of several pictures none is cut
+    "glm4v": "float32",  # patches beside each other; frames of a video are pictures
+    "aya_vision": "float32",  # vLLM has no class of its own, and runs transformers'
+    "qwen3_5": "bfloat16",  # layers with a recurrent state
+}
+VIDEOS = {"internvl", "glm4v", "qwen3_5"}
+
+
+@pytest.fixture(scope="module", params=SERVED)
+def pair(request):
+    """(policy with adapters, its vLLM)."""
+    config = PolicyConfig(model=f"tiny:{request.param}:hidden=128,layers=2", dtype=SERVED[request.param])
+    policy = VLM(config.model_copy(update={"lora": LoraConfig(rank=2, target_modules=["language"])}))
+    sharpen(policy)
+    generator = VllmGenerator(policy, SETTINGS, batch_size=32, max_context=1024)
+    generator.ready()
+    yield policy, generator
+    generator.close()
+
+
+def means(found):
+    return {kind: gap if isinstance(gap, str) else gap.mean for kind, gap in found.items()}
+
+
+def test_it_says_what_the_learner_says_of_text_pictures_and_videos(pair):
+    policy, generator = pair
+    found = means(gaps(policy, generator, shown()))
+    if policy.model.config.model_type not in VIDEOS:
+        refused = [found.pop("video"), found.pop("video and picture")]
+        assert all(re.search("can't be shown videos|takes no videos|can't be given a video", why) for why in refused)
+    assert all(isinstance(gap, float) and gap < MEAN_GAP for gap in found.values()), found
+
+
+def test_it_follows_adapters_and_these_checks_see_what_it_is_not_given(pair, monkeypatch):
+    policy, generator = pair
+    pictures = {kind: prompts for kind, prompts in shown().items() if kind == "two pictures"}
+    move(policy, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(generator, "sync", lambda: None)
+        assert means(gaps(policy, generator, pictures))["two pictures"] > 2 * MEAN_GAP, "old adapters"
+    syncs = generator.syncs
+    assert means(gaps(policy, generator, pictures))["two pictures"] < MEAN_GAP
+    assert generator.syncs == syncs + 1 and generator.sent < sum(4 * p.numel() for p in policy.model.parameters())
+    handed = generator.prompt
+    monkeypatch.setattr(generator, "prompt", lambda one: handed(dataclasses.replace(one, media=darkened(one.media))))
+    assert means(gaps(policy, generator, pictures))["two pictures"] > 2 * MEAN_GAP, "other pictures"
+
+
+def darkened(media):
+    return {name: value * 0.1 if name.startswith("pixel_values") else value for name, value in media.items()}
+
+
+def row(family):
+    """A family's row of the table: (served, videos)."""
+    reason = ""
+    for dtype in ("float32", "bfloat16"):
+        policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=128,layers=2", dtype=dtype))
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                _, inputs = check_engine(policy, SETTINGS, 4, 512, folder)
+        except UserError as error:
+            reason = reason or re.sub(r'.*? model: (.*?): use "local".*', r"\1", str(error))
+            continue
+        return f"{'yes' if not reason else 'yes, but ' + reason} | {videos(policy, inputs)}"
+    return f"no: {reason} | "
+
+
+def videos(policy, inputs):
+    try:
+        prompt = policy.encode(shown()["video"][0])
+    except UserError:
+        return ""
+    try:
+        inputs(prompt)
+    except UserError as error:
+        return re.sub(r'.*? model: (.*?): use "local".*', r"no: \1", str(error))
+    return "yes"
+
+
+def test_the_table_in_the_documentation_says_what_is_served():
+    rows = "\n".join(f"| `{family}` | {row(family)} |" for family in tiny.FAMILIES)
+    table = f"| model_type | served by vLLM 0.32 | videos |\n|---|---|---|\n{rows}"
+    between = re.compile(r"(<!-- vllm -->\n).*?(<!-- end of vllm -->)", re.DOTALL)
+    text = PAGE.read_text("utf-8")
+    wanted = between.sub(lambda m: m[1] + table + "\n" + m[2], text)
+    if os.environ.get("MMRL_UPDATE_DOCS"):
+        PAGE.write_text(wanted, "utf-8")
+    assert text == wanted or os.environ.get("MMRL_UPDATE_DOCS"), "MMRL_UPDATE_DOCS=1 pytest tests/vllm/test_families.py"
