@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -16,30 +17,17 @@ aten = torch.ops.aten
 
 LEDGER = Ledger()
 
-SIZES = frozenset(
-    f"aten::{name}" for name in ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount")
-)
+SIZES = frozenset(("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount"))
 """Operations whose result has a size that depends on the numbers."""
-READS = frozenset(f"aten::{name}" for name in ("_local_scalar_dense", "equal", "is_nonzero", "multinomial"))
+READS = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "multinomial"))
 """Operations that read a number to decide what to do, or return one."""
-INDEXED = frozenset(f"aten::{name}" for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+INDEXED = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 """Operations that bring indices from the host to the device of what is indexed."""
+WATCHED = SIZES | READS | INDEXED | {"repeat_interleave", "_to_copy"}
 WHOLE = frozenset(
-    f"aten::{name}"
-    for name in (
-        *(
-            "cat",
-            "stack",
-            "index_select",
-            "gather",
-            "scatter",
-            "scatter_",
-            "scatter_add",
-            "scatter_add_",
-            "index_add",
-            "index_add_",
-        ),
-        *("index_copy", "index_copy_", "embedding", "take", "searchsorted", "masked_scatter", "masked_scatter_"),
+    (
+        *("cat", "stack", "index_select", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_add"),
+        *("index_add_", "index_copy", "index_copy_", "embedding", "take", "searchsorted", "masked_scatter", "masked_scatter_"),
     )
 )
 """Operations in which a tensor without dimensions has to be on the device too; elementwise ones take it from the host."""
@@ -132,26 +120,42 @@ def _refuse_numpy() -> NoReturn:
     raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is asked of an operation at each call, looked up once."""
+
+    name: str
+    composite: bool
+    mutable: bool
+
+
+@functools.cache
+def operation(func: Any) -> Operation:
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return Operation(func._schema.name.removeprefix("aten::"), composite, func._schema.is_mutable)
+
+
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation with at least one tensor on the device. Raises RuntimeError where CUDA would."""
-    if _is_composite(func):  # below autograd, as in inference mode, torch leaves these whole
+    this = operation(func)
+    if this.composite:  # below autograd, as in inference mode, torch leaves these whole
         return func.decompose(*args, **kwargs)
-    name = func._schema.name
-    if name == "aten::copy_":
+    if this.name == "copy_":
         return copy(*args, **kwargs)
     mine: dict[int, DeviceTensor] = {}
     hosts: list[torch.Tensor] = []
     inner_args, inner_kwargs = _inner(args, mine, hosts), {k: _inner(v, mine, hosts) for k, v in kwargs.items()}
-    _check(func, name, args, kwargs, hosts)
-    _count(name, args, kwargs, hosts)
+    if hosts or kwargs or this.name in WATCHED:
+        _check(func, this.name, args, kwargs, hosts)
+        _count(this.name, args, kwargs, hosts)
     device = kwargs.get("device")
     if device is not None:
         inner_kwargs["device"] = HOST
-    shapes = {key: tensor.inner.shape for key, tensor in mine.items()} if func._schema.is_mutable else {}
+    shapes = {key: tensor.inner.shape for key, tensor in mine.items()} if this.mutable else {}
     made = func(*inner_args, **inner_kwargs)
     if any(mine[key].inner.shape != shape for key, shape in shapes.items()):
         raise NotImplementedError(f"{func} changed the shape of a tensor in place, which the pretended device can't")
-    if name == "aten::_local_scalar_dense" or (device is not None and torch.device(device).type == "cpu"):
+    if this.name == "_local_scalar_dense" or _is_host(device):
         return made
     return _wrapped(made, mine)
 
@@ -180,18 +184,18 @@ def _transferred(host: torch.Tensor, non_blocking: bool, up: bool) -> None:
 def _count(name: str, args: Any, kwargs: dict[str, Any], hosts: list[torch.Tensor]) -> None:
     """Record that the host waits, if it does."""
     if name in READS:
-        LEDGER.wait("read", name[6:])
-    elif name in SIZES or (name == "aten::repeat_interleave" and kwargs.get("output_size") is None):
-        LEDGER.wait("size", name[6:])
+        LEDGER.wait("read", name)
+    elif name in SIZES or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+        LEDGER.wait("size", name)
     elif name in INDEXED:
         masks = [isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1] if i is not None]
         filled = all(masks) and len(args) > 2 and not isinstance(args[2], DeviceTensor) and args[2].numel() == 1
         if any(masks) and not filled:  # x[mask] = number is x.masked_fill_(mask, number)
-            LEDGER.wait("size", f"{name[6:]} with a mask")
+            LEDGER.wait("size", f"{name} with a mask")
         for index in args[1]:
             if isinstance(index, torch.Tensor) and not isinstance(index, DeviceTensor):
                 _transferred(index, False, up=True)
-    elif name == "aten::_to_copy" and _is_host(kwargs.get("device")) and not hosts:
+    elif name == "_to_copy" and _is_host(kwargs.get("device")) and not hosts:
         if kwargs.get("non_blocking"):
             LEDGER.copy(args[0].nbytes, up=False)  # to memory that torch pins
         else:
@@ -216,11 +220,6 @@ def _check(func: Any, name: str, args: Any, kwargs: dict[str, Any], hosts: list[
         )
 
 
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-
-
 def _is_host(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cpu"
 
@@ -232,14 +231,14 @@ def _plain(x: torch.Tensor) -> torch.Tensor:
 def _inner(x: Any, mine: dict[int, DeviceTensor], hosts: list[torch.Tensor]) -> Any:
     """Arguments of an operation with the tensors that compute them; what was on the device is added to `mine`, by the identity of
     its inner tensor, and what wasn't to `hosts`."""
-    if isinstance(x, DeviceTensor):
+    kind = type(x)
+    if kind is DeviceTensor:
         mine[id(x.inner)] = x
         return x.inner
+    if kind is list or kind is tuple:
+        return kind([_inner(one, mine, hosts) for one in x])
     if isinstance(x, torch.Tensor):
         hosts.append(x)
-        return x
-    if isinstance(x, (list, tuple)):
-        return type(x)(_inner(one, mine, hosts) for one in x)
     return x
 
 
@@ -247,7 +246,7 @@ def _wrapped(x: Any, mine: dict[int, DeviceTensor]) -> Any:
     if isinstance(x, torch.Tensor):
         return mine[id(x)] if id(x) in mine else DeviceTensor(x)
     if isinstance(x, (list, tuple)):
-        return type(x)(_wrapped(one, mine) for one in x)
+        return type(x)([_wrapped(one, mine) for one in x])
     return x
 
 

@@ -1,0 +1,61 @@
+"""Policies that act, on the pretended device: imitation, PPO and an evaluation on a simulator that is there too, and on one in
+processes of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+import runs
+from mmrl.testing.cases import mostly_slow
+
+REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "max_steps": 4, "reward": "own"}}
+SFT = {"kind": "sft", "split": "demo", "steps": 1, "batch_size": 2, "learning_rate": 1e-3}
+PPO = {"kind": "rl", "algorithm": "ppo", "steps": 1, "prompts_per_step": 4, "group_size": 1, "minibatches": 2, "epochs": 2}
+PPO |= {"learning_rate": 1e-3, "critic": {"hidden_sizes": [8], "warmup_steps": 0}}
+VLA = {"kind": "vla", "model": "tiny:qwen2_5_vl:hidden=32,layers=1"}
+POLICIES = {
+    "small": ("action", {"kind": "robotics/small", "model": "cnn", "options": {"state": 8, "hidden": [8], "size": 56}}),
+    "vla": ("token", {**VLA, "options": {"bins": 16, "chunk": 2}}),
+    "pi0": ("chunk", {"kind": "pi0", "model": "tiny:pi0:hidden=32,layers=1,chunk=3"}),
+    "smolvla": ("action", {"kind": "smolvla", "model": "tiny:smolvla:hidden=32,layers=2,chunk=3"}),
+    "vla, one token after the other": ("action", {**VLA, "options": {"bins": 16, "decoding": "one-by-one"}}),
+    "vla, adapters": ("token", {**VLA, "lora": {"rank": 2}, "options": {"head": "normal"}}),
+    "pi05": ("chunk", {"kind": "pi05", "model": "tiny:pi05:hidden=32,layers=1,chunk=3"}),
+    "gr00t": ("chunk", {"kind": "gr00t", "model": "tiny:gr00t:hidden=32,layers=1,chunk=3"}),
+    "openvla": ("token", {"kind": "vla", "model": "tiny:openvla:hidden=32,layers=1", "options": {}}),
+}
+CHUNKED = {"chunk": 2, "state": 8, "steps": 2}
+
+
+def figures(folder, device, ratio, policy):
+    options = {
+        "dims": 4,
+        **policy.get("options", {k: v for k, v in CHUNKED.items() if (k, policy["kind"]) != ("steps", "smolvla")}),
+    }
+    data = {
+        "policy": {**policy, "options": options, "device": device},
+        "tasks": [REACH],
+        "simulate": {"num_envs": 4},
+        "stages": [SFT, {**PPO, "ratio": ratio, "credit": ratio}],
+        "evaluate": {"num_prompts": 0},
+        "record": {"rollouts_every": 1, "trackers": []},
+        "generate": {},
+    }
+    found = runs.rows(runs.run(runs.toy_config(folder, **data)))
+    clock = ("time/", "memory/", "simulator/", "policy/")
+    return {
+        (row["step"], name): value
+        for row in found
+        for name, value in row.get("metrics", {}).items()
+        if not name.startswith(clock)
+    } | {(row["step"], "eval"): row["eval"]["value"] for row in found if "eval" in row}
+
+
+@pytest.mark.parametrize("name", mostly_slow(POLICIES, everyday=4))
+def test_a_policy_learns_on_a_simulator_beside_it_as_on_the_cpu(device, tmp_path, name):
+    with device.counting() as seen:
+        there = figures(tmp_path / "there", "cuda", *POLICIES[name])
+    assert any(wait.line.startswith("sims/tabletop") for wait in seen.waits), "the table was elsewhere"
+    here = figures(tmp_path / "here", "cpu", *POLICIES[name])
+    assert there == pytest.approx(here, abs=1e-4, rel=1e-3)
+    assert any(value for (_, what), value in there.items() if what == "grad_norm"), "nothing was learned"

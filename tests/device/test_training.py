@@ -1,0 +1,73 @@
+"""Training on the pretended device: nothing is on the wrong side, and the numbers are the CPU's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import runs
+
+SUPPORT = Path(runs.__file__).parent
+MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
+SFT = {"kind": "sft", "steps": 1, "batch_size": 4, "learning_rate": 1e-3}
+RL = {"kind": "rl", "steps": 2, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3}
+PPO = {**RL, "algorithm": "ppo", "steps": 1, "minibatches": 2, "epochs": 2, "entropy_coef": 0.01}
+CRITIC = {"hidden_sizes": [8], "learning_rate": 1e-3}
+MIXED = {"id": "shares/mixed", "options": {"kinds": ["text", "picture", "two", "large"]}}
+CASES = {
+    "mean weights, a reference and an evaluation": {
+        "stages": [
+            {**SFT, "ema_decay": 0.5},
+            {**RL, "kl_coef": 0.1, "reference_every": 1, "epochs": 2, "importance_sampling": "truncate", "stop_kl": 1.0},
+        ],
+        "evaluate": {"num_prompts": 4, "num_samples": 2, "temperature": 1.0, "blank_images": True},
+    },
+    "critics": {"stages": [{**PPO, "critic": CRITIC}, {**PPO, "critic": {**CRITIC, "backbone": "separate"}}]},
+    "adapters, a completion a row, checkpointing, pictures of several sizes": {
+        "policy": {"model": MODEL, "lora": {"rank": 2, "target_modules": ["language", "vision"]}},
+        "tasks": [MIXED],
+        "stages": [{**RL, "prompts_per_step": 4, "steps": 1, "kl_coef": 0.1, "kl_in": "reward"}],
+        "train": {"threads": 1, "packing": "per-completion", "micro_batch_tokens": 120, "gradient_checkpointing": True},
+        "generate": {"max_tokens": 10, "top_p": 0.9, "top_k": 40},
+    },
+    "a conversation, imitation and a teacher": {
+        "tasks": [{"id": "asks_again/colour"}],
+        "generate": {"max_tokens": 4, "max_turns": 2},
+        "stages": [
+            {**RL, "steps": 1, "algorithm": "trajectory-grpo"},
+            {"kind": "distill", "teacher": f"{MODEL},seed=7", "steps": 1, "prompts_per_step": 2, "group_size": 2, "learning_rate": 1e-3},
+        ],
+    },
+}  # fmt: skip
+EXACT = 1e-4
+"""Attention adds in another order than the CPU's own kernel."""
+
+
+def figures(folder, device, case):
+    policy = {"model": MODEL, **case.get("policy", {}), "device": device}
+    shown = {"record": {"rollouts_every": 1, "rollouts": 99, "trackers": []}, "evaluate": {"num_prompts": 0}, **case}
+    found = runs.rows(runs.run(runs.toy_config(folder, **{**shown, "policy": policy})))
+    return {
+        (row["step"], name): value
+        for row in found
+        for name, value in row.get("metrics", {}).items()
+        if not name.startswith(("time/", "memory/"))
+    } | {(row["step"], "eval"): row["eval"]["value"] for row in found if "eval" in row}
+
+
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch):
+    files = [str(SUPPORT / f"{name}.py") for name in ("toy", "shares", "asks_again")]
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join(files))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_has_the_figures_of_the_cpu(device, tmp_path, name):
+    with device.counting() as seen:
+        there = figures(tmp_path / "there", "cuda", CASES[name])
+    assert seen.copies, "nothing went to the device"
+    here = figures(tmp_path / "here", "cpu", CASES[name])
+    assert there == pytest.approx(here, abs=EXACT, rel=EXACT)
+    assert any(value for (_, what, *_), value in there.items() if what == "grad_norm"), "nothing was learned"
