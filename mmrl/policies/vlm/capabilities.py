@@ -47,7 +47,8 @@ class Capabilities:
         if self.recurrent:
             how = "a copy of the state of" if self.continues else "the prompt computed again in"
             state = f"; each completion gets {how} {', '.join(self.recurrent)}"
-        return f"{kind}: a group shares its prompt in sampling and in the update{state}"
+        slow = f"; attention is under a dense mask ({self.dense_because})" if self.way == "dense" and self.dense_because else ""
+        return f"{kind}: a group shares its prompt in sampling and in the update{state}{slow}"
 
 
 UNKNOWN = Capabilities(packs=False, why_not="it was not tried")
