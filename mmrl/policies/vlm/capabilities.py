@@ -19,7 +19,7 @@ class Capabilities:
     pads: bool = False
     """Prompts of several lengths may be computed together, padded on the left, and decoded together."""
     head: Head = "plain"
-    """What follows the output embeddings; see `logits.HEADS`."""
+    """What follows the output embeddings; see `logits.Logits`."""
     recurrent: tuple[str, ...] = ()
     """Classes of modules with a recurrent or convolution state, which no mask reaches."""
     continues: bool = True
