@@ -186,8 +186,10 @@ def play(
 ) -> dict[str, Any]:
     """Carry a case out in a folder; what came of it in this process. stop: after this step. fault: see `FAULTS`."""
     import mmrl.train.start
+    from mmrl.policies.vlm import vlm
     from mmrl.train.update.pack_conversations import ConversationPacker
 
+    chunk, vlm.LOGIT_CHUNK = vlm.LOGIT_CHUNK, 3 * 512 if name == "checkpointed" else vlm.LOGIT_CHUNK  # a few tokens at a time
     seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": ""}
     progress, pack = Stopping(stop), ConversationPacker.pack
 
@@ -210,7 +212,7 @@ def play(
     except SystemExit as error:
         return seen | {"error": f"exit {error.code}"}
     finally:
-        ConversationPacker.pack = pack  # type: ignore[method-assign]
+        ConversationPacker.pack, vlm.LOGIT_CHUNK = pack, chunk  # type: ignore[method-assign]
     run = progress.run
     weights = dict(run.policy.parameters())
     state = run.steps.learner.optimizer.state()

@@ -42,6 +42,17 @@ class _Piece:
     """bool [block, M]: pairs that the mask forbids; None if there are none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a block of queries sees: blocks of keys in order, and the mask of those that it sees in part."""
+
+    blocks: list[int]
+    partial: list[int]
+    """Their indices in `blocks`."""
+    hidden: torch.Tensor | None
+    """bool [block, size of the partial blocks together]: pairs that the mask forbids."""
+
+
 class _ByBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -117,34 +128,51 @@ def _scores(
 
 # -- the lists ----------------------------------------------------------------------------------------------------------------
 
-_Seen = tuple[list[int], bool]
-"""What a block of queries sees: blocks of keys in order, and whether the mask forbids some of their pairs."""
-_LISTS: WeakKeyDictionary[BlockMask, list[list[_Seen]]] = WeakKeyDictionary()
-"""Mask -> for each of its rows, what each block of queries sees. All layers share them."""
+_SEEN: WeakKeyDictionary[BlockMask, list[list[_Seen]]] = WeakKeyDictionary()
+"""Mask -> for each of its rows, what each block of queries sees. All layers share it."""
 
 
-def _lists(blocks: BlockMask) -> list[list[_Seen]]:
-    if blocks not in _LISTS:
+def _looked_up(blocks: BlockMask) -> list[list[_Seen]]:
+    if blocks not in _SEEN:
         tensors = (blocks.kv_num_blocks, blocks.kv_indices, blocks.full_kv_num_blocks, blocks.full_kv_indices)
         rows = zip(*(one[:, 0].tolist() for one in tensors if one is not None), strict=True)
-        _LISTS[blocks] = [
-            [(sorted([*partial[:n], *full[:m]]), n > 0) for n, partial, m, full in zip(*row, strict=True)] for row in rows
+        _SEEN[blocks] = [
+            [_seen(blocks, b, i, some[:n], full[:m]) for i, (n, some, m, full) in enumerate(zip(*row, strict=True))]
+            for b, row in enumerate(rows)
         ]
-    return _LISTS[blocks]
+    return _SEEN[blocks]
+
+
+def _seen(blocks: BlockMask, row: int, i: int, some: list[int], full: list[int]) -> _Seen:
+    """some, full: the blocks of keys that the i-th block of queries sees in part, and in full."""
+    both = sorted([*some, *full])
+    partial = [both.index(j) for j in sorted(some)]
+    if not some:
+        return _Seen(both, partial, None)
+    (Q, K), size = blocks.seq_lengths, blocks.BLOCK_SIZE[0]
+    keys = _index(sorted(some), size, blocks.kv_indices.device)
+    queries = torch.arange(i * size, min(Q, (i + 1) * size), device=keys.device)
+    return _Seen(both, partial, ~seen(blocks, row, queries, keys.clamp_max(K - 1)))
+
+
+def _index(blocks: list[int], size: int, device: torch.device) -> torch.Tensor:
+    return (torch.tensor(blocks, device=device)[:, None] * size + torch.arange(size, device=device)).flatten()
 
 
 def _pieces(blocks: BlockMask, rows: int, device: torch.device) -> Iterator[_Piece]:
     """The blocks of queries of all rows that see something."""
-    (Q, K), size, lists = blocks.seq_lengths, blocks.BLOCK_SIZE[0], _lists(blocks)
-    within = torch.arange(size, device=device)
+    (Q, K), size, looked_up = blocks.seq_lengths, blocks.BLOCK_SIZE[0], _looked_up(blocks)
     for b in range(rows):
-        for i, (columns, masked) in enumerate(lists[b if len(lists) > 1 else 0]):
-            if not columns:
+        for i, look in enumerate(looked_up[b if len(looked_up) > 1 else 0]):
+            if not look.blocks:
                 continue
-            queries, side_by_side = slice(i * size, min(Q, (i + 1) * size)), columns[-1] - columns[0] < len(columns)
-            index = (torch.tensor(columns, device=device)[:, None] * size + within).flatten()
-            if columns[-1] * size + size > K:
-                index = index[: len(index) - (columns[-1] * size + size - K)]
-            keys: slice | torch.Tensor = slice(columns[0] * size, columns[0] * size + len(index)) if side_by_side else index
-            asked = torch.arange(queries.start, queries.stop, device=device)
-            yield _Piece(b, queries, keys, ~seen(blocks, b, asked, index) if masked else None)
+            first, last = look.blocks[0], look.blocks[-1]
+            M = len(look.blocks) * size - max(0, (last + 1) * size - K)  # the last block of keys may be shorter
+            side_by_side = last - first < len(look.blocks)
+            keys = slice(first * size, first * size + M) if side_by_side else _index(look.blocks, size, device)[:M]
+            queries, hidden = slice(i * size, min(Q, (i + 1) * size)), None
+            if look.hidden is not None:
+                hidden = look.hidden.new_zeros(len(look.hidden), len(look.blocks), size)
+                hidden[:, look.partial] = look.hidden.view(len(look.hidden), -1, size)
+                hidden = hidden.flatten(1)[:, :M]
+            yield _Piece(b, queries, keys, hidden)

@@ -19,7 +19,7 @@ class Capabilities:
     pads: bool = False
     """Prompts of several lengths may be computed together, padded on the left, and decoded together."""
     head: Head = "plain"
-    """What follows the output embeddings; see `logits.HEADS`."""
+    """What follows the output embeddings; see `logits.Logits`."""
     recurrent: tuple[str, ...] = ()
     """Classes of modules with a recurrent or convolution state, which no mask reaches."""
     continues: bool = True
@@ -49,7 +49,8 @@ class Capabilities:
         if self.recurrent:
             how = "a copy of the state of" if self.continues else "the prompt computed again in"
             state = f"; each completion gets {how} {', '.join(self.recurrent)}"
-        return f"{kind}: a group shares its prompt in sampling and in the update{state}"
+        slow = f"; attention is under a dense mask ({self.dense_because})" if self.way == "dense" and self.dense_because else ""
+        return f"{kind}: a group shares its prompt in sampling and in the update{state}{slow}"
 
 
 UNKNOWN = Capabilities(packs=False, why_not="it was not tried")

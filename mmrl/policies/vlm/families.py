@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from mmrl.policies.batches import MicroBatch
 from mmrl.policies.resizing import center_crop, crop_like_tensorflow, resize
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
-from mmrl.policies.vlm.logits import HEADS
+from mmrl.policies.vlm.logits import Logits
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows, padded_rows
 from mmrl.policies.vlm.plugin_families import plugin_family
 from mmrl.policies.vlm.recurrent import share_states
@@ -173,9 +173,8 @@ class Family:
         return seen[-1]
 
     @property
-    def head(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Hidden states -> logits."""
-        return HEADS[self.capabilities.head](self.model)
+    def head(self) -> Logits:
+        return Logits.of(self.model, self.capabilities.head)
 
     def values(self, micro: MicroBatch, at_Q: torch.Tensor | None = None) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """Predictions of a micro-batch's L targets: (values, head, states); head(values) are the logits [L, V], states the last

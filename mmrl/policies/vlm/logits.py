@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mmrl.policies.vlm.capabilities import Head
 
-Logits = Callable[[torch.Tensor], torch.Tensor]
+NUMBERS: Mapping[Head, str] = {"softcap": "final_logit_softcapping", "scale": "logit_scale", "divide": "logits_scaling"}
+"""What follows the output embeddings -> its number in a model's configuration. `softcap`: Gemma 2 (Gemma Team 2024, section 2),
+logits stay within a bound; `scale`: Cohere's Command models; `divide`: IBM's Granite models."""
 
 
-def _softcap(model: Any) -> Logits:
-    """Gemma 2 (Gemma Team 2024, section 2): logits stay within a bound."""
-    out, cap = model.get_output_embeddings(), _number(model, "final_logit_softcapping")
-    return lambda hidden: torch.tanh(out(hidden) / cap) * cap
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """Hidden states -> logits."""
+
+    out: Any
+    """The output embeddings, a module."""
+    kind: Head
+    number: float
+
+    @staticmethod
+    def of(model: Any, kind: Head) -> Logits:
+        return Logits(model.get_output_embeddings(), kind, _number(model, kind))
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.after(self.out(hidden))
+
+    def after(self, products: torch.Tensor) -> torch.Tensor:
+        """The logits, from the output embeddings' products."""
+        if self.kind == "softcap":
+            return torch.tanh(products / self.number) * self.number
+        if self.kind == "scale":
+            return products * self.number
+        return products / self.number if self.kind == "divide" else products
+
+    def slope_(self, d_logits: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Gradients of the logits -> of the products, in place."""
+        if self.kind == "softcap":
+            return d_logits.mul_(1 - (logits.to(d_logits.dtype) / self.number).square())
+        if self.kind == "scale":
+            return d_logits.mul_(self.number)
+        return d_logits.div_(self.number) if self.kind == "divide" else d_logits
 
 
-def _scale(model: Any) -> Logits:
-    """Cohere's Command models."""
-    out, scale = model.get_output_embeddings(), _number(model, "logit_scale")
-    return lambda hidden: out(hidden) * scale
-
-
-def _divide(model: Any) -> Logits:
-    """IBM's Granite models."""
-    out, scale = model.get_output_embeddings(), _number(model, "logits_scaling")
-    return lambda hidden: out(hidden) / scale
-
-
-HEADS: Mapping[Head, Callable[[Any], Logits]] = {
-    "plain": lambda model: model.get_output_embeddings(),
-    "softcap": _softcap,
-    "scale": _scale,
-    "divide": _divide,
-}
-
-
-def _number(model: Any, name: str) -> float:
-    return getattr(model.config.get_text_config(), name, None) or 0.0
+def _number(model: Any, kind: Head) -> float:
+    return (getattr(model.config.get_text_config(), NUMBERS[kind], None) or 0.0) if kind in NUMBERS else 0.0
 
 
 def possible_heads(model: Any) -> Iterator[Head]:
     """Those for which the model's configuration has a number."""
     yield "plain"
-    names: dict[Head, str] = {"softcap": "final_logit_softcapping", "scale": "logit_scale", "divide": "logits_scaling"}
-    yield from (head for head, name in names.items() if _number(model, name))
+    yield from (kind for kind in NUMBERS if _number(model, kind))

@@ -22,7 +22,7 @@ from mmrl.api.types import Prompt, user_message
 from mmrl.policies.vlm import attention
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities, Head, Way
 from mmrl.policies.vlm.families import Family, decoder_of
-from mmrl.policies.vlm.logits import HEADS, possible_heads
+from mmrl.policies.vlm.logits import Logits, possible_heads
 from mmrl.policies.vlm.packed_rows import PackedRows, packed_rows
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.recurrent import recurrent_kinds
@@ -275,7 +275,7 @@ def _head(family: Family, trial: _Trial, wanted: torch.Tensor) -> Head:
     hidden, before_GC = _packed_hidden(family, trial)
     gaps: dict[Head, float] = {}
     for name in possible_heads(family.model):
-        gaps[name] = _gap(HEADS[name](family.model)(hidden[before_GC]), wanted)
+        gaps[name] = _gap(Logits.of(family.model, name)(hidden[before_GC]), wanted)
     return min(gaps, key=lambda name: gaps[name])
 
 

@@ -26,6 +26,7 @@ from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.families import Family, family_of
 from mmrl.policies.vlm.limits import pixel_limits
+from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.loading import load
 from mmrl.policies.vlm.packed_rows import additive
 from mmrl.policies.vlm.probe import probe
@@ -188,7 +189,7 @@ class VLM(Policy):
 
         def passed() -> tuple[torch.Tensor, ...]:
             values_L, head, states_QH = self._forward(micro, states)
-            scored = self._by_chunk(lambda v, t: self._score(v, head, t, temperature, entropy_gradient), values_L, micro.target_L)
+            scored = self._scored(values_L, head, micro.target_L, temperature, entropy_gradient)
             return scored if states_QH is None else (*scored, states_QH)
 
         logprobs_L, entropy_L, *seen = self._through(passed)
@@ -238,16 +239,28 @@ class VLM(Policy):
         at_Q = torch.cat([micro.source_L, micro.final_R]) if states else None
         return self.family.values(micro, at_Q)
 
+    def _scored(
+        self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float, entropy_gradient: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._at_once < len(values_L) and is_linear(head):
+            options: dict[str, Any] = {"temperature": temperature, "entropy_gradient": entropy_gradient}
+            return linear_logprobs(values_L, head, target_L, self.bias_V, at_once=self._at_once, **options)
+        return self._by_chunk(lambda v, t: self._score(v, head, t, temperature, entropy_gradient), values_L, target_L)
+
+    @property
+    def _at_once(self) -> int:
+        """Tokens whose logits are computed at a time."""
+        return max(1, LOGIT_CHUNK // len(self.bias_V))
+
     def _by_chunk(
         self, function: Callable[..., tuple[torch.Tensor, torch.Tensor]], *values_L: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Apply `function` to chunks of tokens whose logits fit `LOGIT_CHUNK`; the backward pass recomputes them."""
-        step = max(1, LOGIT_CHUNK // len(self.bias_V))
-        if len(values_L[0]) <= step:
+        """Apply `function` to a few tokens at a time; the backward pass recomputes their logits."""
+        if len(values_L[0]) <= self._at_once:
             return function(*values_L)
         pieces = [
             checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False)
-            for chunk in zip(*(v.split(step) for v in values_L), strict=True)
+            for chunk in zip(*(v.split(self._at_once) for v in values_L), strict=True)
         ]
         first, second = zip(*pieces, strict=True)
         return torch.cat(first), torch.cat(second)
