@@ -16,7 +16,7 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu clean
+.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu bench-gpu-bundle clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -69,11 +69,14 @@ else
 	@for file in $$(grep -l __main__ benchmarks/*.py); do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
 endif
 
-bench-gpu:  ## the benchmarks that need a GPU, half an hour; PYTHON=... that has torch for it, and TRL
-	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py
+bench-gpu:  ## a self-test and the benchmarks on a GPU, nine minutes; PYTHON=... that has torch for it, SECONDS=..., PARTS=...
+	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PARTS),--parts $(PARTS))
+
+bench-gpu-bundle: $(STAMP)  ## bring what a GPU machine without a network lacks for it into .gpu-bundle: PYTHON_VERSION=3.12
+	.venv/bin/python benchmarks/gpu_bundle.py --python $(or $(PYTHON_VERSION),3.12)
 
 clean:  ## remove .venv, .simulators, .engines, .peers, .pythons and the caches; runs/ stays
-	rm -rf .venv .simulators .engines .peers .pythons .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .simulators .engines .peers .pythons .gpu-bundle .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
 $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)

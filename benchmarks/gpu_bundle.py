@@ -184,10 +184,12 @@ def prepare(folder: Path, target: Path) -> Prepared:
     wheels = {name: (version, path) for name, version, path in wheels_of(folder)}
     try:
         import packaging.requirements
-    except ModuleNotFoundError:  # pure Python: usable as it is
+    except ModuleNotFoundError:
         if "packaging" not in wheels:
             raise SystemExit(f"packaging is missing, and {folder} has none: make bench-gpu-bundle") from None
-        sys.path.insert(0, str(wheels["packaging"][1]))
+        done.brought["packaging"], wheel = wheels["packaging"]
+        unpack(wheel, target)
+        sys.path.insert(0, str(target))
         import packaging.requirements
     waiting = [(r, "mmrl") for d in tree_distributions() for r in d.requires] + [("trl>=1.16,<1.17", "vs_trl.py")]
     seen: set[str] = set()

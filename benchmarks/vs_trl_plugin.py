@@ -21,7 +21,9 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 
 
 def score(case: Case) -> float:
-    return min(1.0, len(set(case.completion)) / 100 + len(case.completion) / 1000)
+    from vs_trl import reward
+
+    return reward(case.completion)
 
 
 class Digits(Task):

@@ -189,6 +189,24 @@ def test_plugins_are_found_by_their_entry_points_as_if_they_were_installed(bare,
     assert found.stdout.split("\n")[0] == "flags mmrl_flags multimodal-rl-flags 0.1 ['multimodal-rl>=0.2'] 0.2.0"
 
 
+def test_without_packaging_the_bundle_s_own_reads_the_requirements(tmp_path):
+    import packaging
+
+    folder = Path(packaging.__file__).parent
+    with zipfile.ZipFile(wheel(tmp_path, "packaging", "26.3"), "a") as archive:
+        for file in folder.rglob("*.py"):
+            if file.name != "__init__.py" or file.parent != folder:
+                archive.write(file, f"packaging/{file.relative_to(folder)}")
+    code = (
+        f"import sys, pathlib; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import gpu_bundle\n"
+        f"done = gpu_bundle.prepare(pathlib.Path({str(tmp_path)!r}), pathlib.Path({str(tmp_path / 'site')!r}))\n"
+        "print(done.brought, any(text.startswith('torch>=') for text in done.lacking))"
+    )
+    found = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env={})
+    assert found.stdout == "{'packaging': '26.3'} True\n", found.stderr[-1000:]
+    assert (tmp_path / "site" / "packaging" / "requirements.py").is_file()
+
+
 def test_a_bundle_for_another_python_is_refused(bare, tmp_path):
     (bare / "manifest.json").write_text(json.dumps({"python": "3.9", "wheels": {}}))
     with pytest.raises(SystemExit, match=r"is for Python 3\.9, and this is 3\.\d+: make bench-gpu-bundle PYTHON_VERSION=3\.\d+$"):

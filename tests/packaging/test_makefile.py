@@ -142,6 +142,14 @@ def test_benchmarks_are_listed_with_what_they_measure(project):
     assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]
 
 
+def test_gpu_benchmarks_take_the_machine_s_python_and_their_bundle_the_project_s(project):
+    make(project, "setup")
+    assert make(project, "bench-gpu")[1] == ["python3 benchmarks/gpu_all.py"]
+    called = make(project, "bench-gpu", "PYTHON=python3.12", "SECONDS=240", "PARTS=step gap")[1]
+    assert called == ["python3.12 benchmarks/gpu_all.py --seconds 240 --parts step gap"]
+    assert make(project, "bench-gpu-bundle", "PYTHON_VERSION=3.13")[1] == ["python benchmarks/gpu_bundle.py --python 3.13"]
+
+
 ALL = ["system", "simulators", "engines", "peers", "test-pythons", "lint", "test", "test-slow"]
 
 
