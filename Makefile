@@ -16,7 +16,7 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu clean
+.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -31,6 +31,10 @@ simulators: $(STAMP)  ## install ManiSkill and Meta-World (3 GB) for their tests
 
 engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an environment of its own
 	tests/environments.sh vllm
+
+peers: $(STAMP)  ## install TRL, and verl and ms-swift (5 GB) each into an environment of its own, for the tests of their adapters
+	.venv/bin/python -m pip install -q -c constraints.txt "trl>=1.16,<1.17"
+	tests/environments.sh verl swift
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
