@@ -32,8 +32,9 @@ simulators: $(STAMP)  ## install ManiSkill and Meta-World (3 GB) for their tests
 engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an environment of its own
 	tests/environments.sh vllm
 
-peers: $(STAMP)  ## install LeRobot (2 GB) for the tests that compare with it, into an environment of its own
-	tests/environments.sh lerobot
+peers: $(STAMP)  ## install TRL, and LeRobot, verl, ms-swift and OpenEnv (8 GB) each into an environment of its own, for the tests of adapters
+	.venv/bin/python -m pip install -q -c constraints.txt "trl>=1.16,<1.17"
+	tests/environments.sh lerobot verl swift openenv
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
 # another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs), under
-# .peers LeRobot (it wants an older transformers). Tests find them there and skip what is missing. Does nothing where all is there. Its
-# arguments are the names of those that are wanted.
+# .peers LeRobot and the trainers verl and ms-swift (they want older transformers) and OpenEnv (its server brings a hundred packages). Tests
+# find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +30,22 @@ lerobot() {
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
+verl() {
+  install "$1" verl==0.9.1 qwen-vl-utils "${CPU[@]}" -e . -e plugins/interop || return
+  "$1/bin/python" -m mmrl.compute.torchvision --install-pth
+}
+
+swift() {
+  install "$1" ms-swift==4.6.0 "${CPU[@]}" -e . -e plugins/interop || return
+  "$1/bin/python" -m mmrl.compute.torchvision --install-pth
+}
+
+openenv() {
+  install "$1" openenv==0.10.0 "${CPU[@]}" numpy pillow pytest pytest-timeout -e . -e plugins/interop
+}
+
+CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other versions are not for these two
+
 install() {
   local folder=$1; shift
   .venv/bin/python -m venv --clear --without-pip "$folder" \
@@ -43,6 +59,7 @@ fingerprint() {
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
+    verl|swift|openenv) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
   esac | cksum
 }
 
@@ -51,8 +68,8 @@ for name in "$@"; do
   case $name in
     maniskill|metaworld) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
-    lerobot) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot" >&2; exit 2 ;;
+    lerobot|verl|swift|openenv) folder=.peers/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot, verl, swift, openenv" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder"

@@ -35,9 +35,9 @@ def compute_score(reward_inputs: Sequence[dict[str, Any]], **settings: Any) -> l
     ]
 
 
-def columns(row: Row, split: str) -> dict[str, Any]:
+def columns(row: Row, split: str, max_pixels: int | None) -> dict[str, Any]:
     """A row of EasyR1's files. It has one user message; a system message becomes its beginning. The answer is what is stored for
-    scoring, since the reward function gets nothing else."""
+    scoring, since the reward function gets nothing else. Limits of pixels are keys of EasyR1's own `data`."""
     where = f"prompt {row.prompt.id!r} of task {row.prompt.task!r}"
     messages = with_places(row.messages, where)
     if [m["role"] for m in messages] not in (["user"], ["system", "user"]):

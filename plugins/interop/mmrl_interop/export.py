@@ -59,25 +59,24 @@ def export(
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            count = _write(parquet, partial, form, task, rows(task, split, seed, n), split)
+            count = _write(parquet, partial, form, task, rows(task, split, seed, n), split, settings.get("max_pixels"))
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
     return count
 
 
-def _write(parquet: Any, file: Path, form: Any, task: OpenTask, found: Iterator[Row], split: str) -> int:
+def _write(parquet: Any, file: Path, form: Any, task: OpenTask, found: Iterator[Row], split: str, max_pixels: int | None) -> int:
     import pyarrow as pa
 
     kinds: dict[str, Any] = {}
     count, writer = 0, None
     try:
         while group := list(itertools.islice(found, GROUP)):
-            table = [form.columns(row, split) for row in group]
+            table = [form.columns(row, split, max_pixels) for row in group]
             kinds = kinds or _kinds(form, table[0])
-            for row, made in zip(group, table, strict=True):
-                if any(made[name] and name not in kinds for name in MEDIA) or _keys(made) not in ([], _keys(table[0])):
-                    raise UserError(f"prompt {row.prompt.id!r} of task {task.id!r} has other media than the first prompt")
+            if odd := next((row for row, made in zip(group, table, strict=True) if not _fits(made, kinds, table[0])), None):
+                raise UserError(f"prompt {odd.prompt.id!r} of task {task.id!r} has other media than the first prompt")
             schema = pa.schema(kinds)
             writer = writer or parquet.ParquetWriter(file, schema)
             writer.write_table(pa.Table.from_pylist(table, schema=schema))
@@ -91,8 +90,8 @@ def _write(parquet: Any, file: Path, form: Any, task: OpenTask, found: Iterator[
 
 
 def _kinds(form: Any, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Column -> type, without a column of media that the first row has none of: EasyR1 reads no videos beside images. A video has
-    the options that it has in the first row, since readers take null for a value."""
+    """Column -> type, without a column of media that the first row has none of: EasyR1 reads no videos beside images. An image or
+    video has the keys that it has in the first row, since readers take null for a value."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = form.types()
@@ -100,11 +99,17 @@ def _kinds(form: Any, row: Mapping[str, Any]) -> dict[str, Any]:
         del kinds["videos"]
     elif not row["images"]:
         del kinds["images"]
-    if given := _keys(row):
-        kinds["videos"] = pa.list_(pa.struct([field for field in kinds["videos"].value_type if field.name in given]))
+    for name in MEDIA:
+        if given := _keys(row, name):
+            kinds[name] = pa.list_(pa.struct([field for field in kinds[name].value_type if field.name in given]))
     return kinds
 
 
-def _keys(row: Mapping[str, Any]) -> list[str]:
-    """The keys of a row's first video, if it has one that is more than a path."""
-    return sorted(row["videos"][0]) if row["videos"] and isinstance(row["videos"][0], dict) else []
+def _fits(made: Mapping[str, Any], kinds: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether a row has no other media than the first."""
+    return all((name in kinds or not made[name]) and _keys(made, name) in ([], _keys(first, name)) for name in MEDIA)
+
+
+def _keys(row: Mapping[str, Any], name: str) -> list[str]:
+    """The keys of a row's first image or video, if it has one that is a table."""
+    return sorted(row[name][0]) if row[name] and isinstance(row[name][0], dict) else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from mmrl import Case, OpenTask, Prompt, UserError
+from mmrl import Case, OpenTask, Prompt, Status, UserError
 from mmrl.api.cases import case_from_json, case_to_json, make_turn, with_turns
 from mmrl.api.media.clips import Clip
 from mmrl.api.media.images import load_image
@@ -52,9 +52,12 @@ class Stored:
     case: Case
     """The case without a completion."""
 
-    def completed(self, completion: str, tokens: int | None = None, images: Sequence[Any] = ()) -> Case:
-        """The case of a completion. tokens: their number, if it is known. images: the row's images, if they aren't stored."""
+    def completed(self, completion: str, tokens: int | None = None, images: Sequence[Any] = (), truncated: bool = False) -> Case:
+        """The case of a completion. tokens: their number, if it is known. images: the row's images, if they aren't stored.
+        truncated: it was cut off."""
         case = replace(self.case, completion=completion)
+        if truncated:
+            case = replace(case, status=Status.TRUNCATED_LENGTH)
         if images and not case.media:
             case = replace(case, media=tuple(images))
         return case if tokens is None else with_turns(case, [make_turn(completion, tokens)])

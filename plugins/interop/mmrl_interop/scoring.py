@@ -42,11 +42,11 @@ def score_rows(
     stored: Sequence[str],
     completions: Sequence[str],
     tokens: Sequence[int] | None = None,
-    images: Sequence[Sequence[Any]] = (),
+    truncated: Sequence[bool] | None = None,
     **settings: Any,
 ) -> list[Score]:
     """[N] rows and a completion of each -> [N] scores; the rows may be of several tasks. tokens: the length of each completion.
-    images: those of each row, if it doesn't store them."""
+    truncated: whether each was cut off."""
     by_judge: dict[int, tuple[Scoring, list[int]]] = {}
     for k, row in enumerate(stored):
         scoring = scoring_of(row, settings)
@@ -57,7 +57,7 @@ def score_rows(
             read_stored(stored[k]).completed(
                 completions[k],
                 tokens[k] if tokens is not None and scoring.needs_turns else None,
-                images[k] if images and scoring.needs_images else (),
+                truncated=bool(truncated and truncated[k]),
             )
             for k in places
         ]

@@ -1,12 +1,12 @@
 """ms-swift: a task as its rows, and the reward `mmrl` for their completions.
 
-In a run: `--external_plugins .../mmrl_interop/swift.py --reward_funcs mmrl`; `python -m mmrl_interop.swift` prints the path.
+In a run: `--external_plugins $(python -m mmrl_interop.swift) --reward_funcs mmrl`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
@@ -17,8 +17,14 @@ from mmrl_interop.scoring import STAND_INS, score_rows
 VERSIONS = ">=4.6,<4.7"
 
 
-def reward(completions: Sequence[str], mmrl: Sequence[str] | None = None, **columns: Any) -> list[float]:
-    """The rewards of completions of exported rows. mmrl: what each row stores.
+def reward(
+    completions: Sequence[str],
+    mmrl: Sequence[str] | None = None,
+    response_token_ids: Sequence[Any] | None = None,
+    is_truncated: Sequence[bool] | None = None,
+    **columns: Any,
+) -> list[float]:
+    """The rewards of completions of exported rows, as ms-swift asks for them. mmrl: what each row stores.
 
     A score that is missing gets a stand-in, the mean of the other completions of its prompt (`mmrl_interop.scoring.StandIns`):
     ms-swift takes None for 0.
@@ -26,11 +32,13 @@ def reward(completions: Sequence[str], mmrl: Sequence[str] | None = None, **colu
     Raises UserError for rows that weren't exported by mmrl."""
     if not mmrl or not all(isinstance(row, str) for row in mmrl):
         raise UserError("the data set has no column mmrl: write it with mmrl export TASK --to swift")
-    return STAND_INS.fill(mmrl, score_rows(mmrl, completions))
+    tokens = [sum(len(turn) for turn in ids) for ids in response_token_ids] if response_token_ids else []
+    scores = score_rows(mmrl, completions, tokens if all(tokens) and tokens else None, truncated=is_truncated)
+    return STAND_INS.fill(mmrl, scores)
 
 
-def columns(row: Row, split: str) -> dict[str, Any]:
-    """A row of ms-swift's files."""
+def columns(row: Row, split: str, max_pixels: int | None) -> dict[str, Any]:
+    """A row of ms-swift's files. It knows limits of pixels by the variable MAX_PIXELS, and not by row."""
     where = f"prompt {row.prompt.id!r} of task {row.prompt.task!r}"
     return {
         "messages": with_places(row.messages, where),
@@ -67,6 +75,4 @@ def register() -> None:
 
 
 if __name__ == "__main__":
-    print(__file__)
-elif "swift" in sys.modules:
-    register()
+    print(Path(__file__).parent / "external" / "mmrl_swift.py")

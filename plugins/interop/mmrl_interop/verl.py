@@ -38,14 +38,15 @@ def compute_score(
     return {"score": value, "acc": score.parts.get(read_stored(row).metric, value), "missing": float(score.failed)}
 
 
-def columns(row: Row, split: str) -> dict[str, Any]:
-    """A row of verl's Parquet files."""
+def columns(row: Row, split: str, max_pixels: int | None) -> dict[str, Any]:
+    """A row of verl's Parquet files. max_pixels: limit of the images, which verl keeps if it stands in the row."""
     task = read_stored(row.stored).task
     where = f"prompt {row.prompt.id!r} of task {task!r}"
+    limit = {"max_pixels": max_pixels} if max_pixels else {}
     return {
         "data_source": f"mmrl:{task}",
         "prompt": with_places(row.messages, where),
-        "images": [{"bytes": image_bytes(image), "path": None} for image in row.images],
+        "images": [{"bytes": image_bytes(image), **limit} for image in row.images],
         "videos": [video_file(video, where, NAMES) for video in row.videos],
         "ability": task.partition("/")[0],
         "reward_model": {"style": "rule", "ground_truth": json.dumps(row.prompt.answer, default=str)},
@@ -61,7 +62,7 @@ def types() -> dict[str, Any]:
     return {
         "data_source": text,
         "prompt": pa.list_(pa.struct({"role": text, "content": text})),
-        "images": pa.list_(pa.struct({"bytes": pa.binary(), "path": text})),
+        "images": pa.list_(pa.struct({"bytes": pa.binary(), "max_pixels": pa.int64()})),
         "videos": pa.list_(pa.struct({"video": text, **dict.fromkeys(NAMES.values(), pa.float64())})),
         "ability": text,
         "reward_model": pa.struct({"style": text, "ground_truth": text}),

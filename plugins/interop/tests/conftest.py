@@ -12,7 +12,8 @@ def mmrl_tasks():
     return [TaskSpec(id="peers/shade", target="peers:Shade", verifiers={"peers/exact": 1.0, "peers/long": 0.25}),
             TaskSpec(id="peers/seen", target="peers:Shade", verifiers={"peers/pictures": 1.0}),
             TaskSpec(id="peers/guess", target="peers:Guess", verifiers={"peers/guessed": 2.0}),
-            TaskSpec(id="peers/clip", target="peers:Clips", verifiers={"peers/exact": 1.0})]
+            *(TaskSpec(id=f"peers/{name.lower()}", target=f"peers:{name}", verifiers={"peers/exact": 1.0})
+              for name in ("Clip", "Wide", "Places", "Talk", "Secret", "Media"))]
 
 @hookimpl
 def mmrl_verifiers():
@@ -30,10 +31,33 @@ class Shade(Task):
     def gold(self, prompt):
         return str(prompt.answer[0])
 
-class Clips(Shade):
+class Clip(Shade):
     def prompts(self, split, seed):
-        from mmrl.api.media.clips import Clip
-        return [Prompt(id="a", messages=[user_message("?", Clip(path="a.mp4"))], answer=0)]
+        from mmrl.api.media import clips
+        return [Prompt(id="a", messages=[user_message("?", clips.Clip(path="a.mp4", fps=2.0))], answer=0)]
+
+class Wide(Shade):
+    """The same in pictures that are shrunk."""
+    def prompts(self, split, seed):
+        return [Prompt(id=p.id, messages=[user_message(p.text.splitlines()[1], p.images[0].resize((224, 112)))], answer=p.answer)
+                for p in super().prompts(split, seed)]
+
+class Places(Shade):
+    def prompts(self, split, seed):
+        return [Prompt(id="0", messages=[user_message("What is <image>?")], answer=0)]
+
+class Talk(Shade):
+    def prompts(self, split, seed):
+        return [Prompt(id="0", messages=[user_message("?"), {"role": "assistant", "content": "!"}, user_message("?")], answer=0)]
+
+class Secret(Shade):
+    def prompts(self, split, seed):
+        return [Prompt(id="0", messages=[user_message("?")], answer={1, 2})]
+
+class Media(Shade):
+    def prompts(self, split, seed):
+        from mmrl.api.media import clips
+        return [Prompt(id=str(i), messages=[user_message("?", *[clips.Clip(path="a.mp4")] * i)], answer=0) for i in range(2)]
 
 class Guess(Task):
     """A number from 0 to 9, in several turns."""
