@@ -98,7 +98,9 @@ class CoordinateFormat(enum.StrEnum):
             return f'"{tokens}"' if json else tokens
         return f"[{', '.join(names)}]" if json else " ".join(names)
 
-    def rounded(self, exact: Sequence[float], fits: Callable[[tuple[float, ...]], bool] = lambda numbers: True) -> tuple[Any, ...]:
+    def rounded(
+        self, exact: Sequence[float], fits: Callable[[tuple[float, ...]], bool] = lambda numbers: True
+    ) -> tuple[Any, ...]:
         """Numbers of this format as an answer has them: whole, or with three decimals of the unit square.
 
         fits: whether rounded numbers still do, such as a box that has an area; otherwise they keep more decimals. Location tokens

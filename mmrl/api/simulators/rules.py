@@ -54,7 +54,8 @@ class EpisodeRules:
         self.elapsed_N += active_N
         names = ("reward_N", "success_N", "terminated_N", "truncated_N", "lost_N")
         own = {name: rows for name in names if (rows := getattr(found, name)) is not None}
-        told = download(own | {f"part {name}": rows for name, rows in found.parts.items()})  # all at once: each waits for the device
+        # all at once, since each copy waits for the device
+        told = download(own | {f"part {name}": rows for name, rows in found.parts.items()})
         success_N, lost_N = told["success_N"], told.get("lost_N", torch.zeros_like(active_N))
         parts = {name: told[f"part {name}"].float() for name in found.parts} | {"success": success_N.float()}
         late_N = self.elapsed_N >= self.max_steps
