@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
+import fork_server
 import forked
+from mmrl.api import processes
 from mmrl.registry.plugins import _registry
+
+
+def pytest_configure() -> None:
+    fork_server.prepare()  # here, so that the processes of pytest-xdist share one
+    forked.fork_children()
 
 
 def pytest_collection() -> None:
@@ -85,3 +92,15 @@ def mmrl(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return forked.run(args, cwd=tmp_path, env={**os.environ, **env})
 
     return run
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes of mmrl are what they are for users: new interpreters, and no forks."""
+    monkeypatch.setattr(processes, "subprocess", subprocess)
+
+
+@pytest.fixture(autouse=True)
+def _long_tests_start_interpreters(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("new_interpreters")

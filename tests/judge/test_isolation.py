@@ -20,6 +20,7 @@ from mmrl.judge import local_judge, sandbox
 from mmrl.testing.cases import mostly_slow
 from processes import gone
 
+pytestmark = pytest.mark.usefixtures("new_interpreters")
 SUPPORT = Path(__file__).parents[1] / "support"
 PAGE = Path(__file__).parents[2] / "docs" / "isolation.md"
 PROMISES: dict[str, list[str]] = {}

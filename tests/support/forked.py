@@ -1,36 +1,27 @@
-"""The command line in a process of its own that starts at once: forked from a server that has imported what training needs.
+"""The command line and child processes as forks of a server that has imported what they need, see `fork_server`.
 
-A new interpreter imports torch and transformers for seconds before it does anything. A fork has done that: it has its own working
-directory, environment, files, signals and exit code. What is about imports, or about variables that only a new interpreter reads,
-starts one.
+What is about imports, or about variables that only a new interpreter reads, starts one.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import gc
-import importlib
 import importlib.util
 import json
 import os
-import pkgutil
 import select
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from types import SimpleNamespace
+from typing import IO, Any
 
-ALSO = ("mmrl.train.start", "mmrl.train.trackers.tensorboard", "tensorboard.summary.writer.event_file_writer", "mmrl.ui.report")
-"""What most commands import, besides torch, a model and the command line."""
-PYTHONPATH = {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
-"""As it was before any test."""
+import fork_server
+
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
 
@@ -51,13 +42,13 @@ def start(
     terminal, which the process controls. Ctrl-C interrupts it, also where the suite itself runs in the background.
     """
     env = dict(os.environ if env is None else env)
-    different = {k for k in env.keys() | os.environ.keys() if env.get(k) != os.environ.get(k)} - {"PYTHONPATH"}
-    if any(name.startswith(READ_AT_START) for name in different) or importlib.util.find_spec("torch") is None:
+    if not _starts_alike(env, {"PYTHONHASHSEED"}) or importlib.util.find_spec("torch") is None:
         return subprocess.Popen(
             [sys.executable, "-m", "mmrl", *arguments], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
-            start_new_session=True, preexec_fn=functools.partial(_own, terminal),
+            start_new_session=True, preexec_fn=functools.partial(own_terminal, terminal),
         )  # fmt: skip
-    return Forked(arguments, Path(cwd).resolve(), env, (stdin, stdout, stderr), terminal)
+    request = {"arguments": list(arguments), "cwd": str(Path(cwd).resolve()), "env": env, "terminal": terminal}
+    return Forked(fork_server.COMMANDS, ["mmrl", *arguments], request, (stdin, stdout, stderr))
 
 
 def run(
@@ -80,14 +71,16 @@ class Forked:
 
     def __init__(
         self,
-        arguments: Sequence[str],
-        cwd: Path,
-        env: Mapping[str, str],
-        files: tuple[int | None, int | None, int | None],
-        terminal: bool,
+        kind: str,
+        args: Sequence[str],
+        request: dict[str, Any],
+        files: Sequence[int | IO[bytes] | None],
+        pass_fds: Sequence[int] = (),
+        binary: bool = False,
     ) -> None:
-        self.args, self.returncode = ["mmrl", *arguments], None
-        ours: list[IO[str] | None] = []
+        """kind: of the server. files: stdin, stdout and stderr. binary: its pipes have no encoding and no buffer."""
+        self.args, self.returncode = args, None
+        ours: list[IO[Any] | None] = []
         theirs: list[int] = []
         opened: list[int] = []
         for number, file in enumerate(files):
@@ -97,19 +90,19 @@ class Forked:
                 inner, outer = (read, write) if number == 0 else (write, read)
                 opened.append(inner)
                 theirs.append(inner)
-                pipe = os.fdopen(outer, "w" if number == 0 else "r", encoding="utf-8")
+                mode = "w" if number == 0 else "r"
+                pipe = os.fdopen(outer, f"{mode}b", 0) if binary else os.fdopen(outer, mode, encoding="utf-8")
             elif file == subprocess.DEVNULL:
                 opened.append(os.open(os.devnull, os.O_RDWR))
                 theirs.append(opened[-1])
+            elif file == subprocess.STDOUT:
+                theirs.append(theirs[1])
             else:
-                theirs.append(theirs[1] if file == subprocess.STDOUT else number if file is None else file)
+                theirs.append(number if file is None else file if isinstance(file, int) else file.fileno())
             ours.append(pipe)
         self.stdin, self.stdout, self.stderr = ours
         self._status, status = os.pipe()
-        request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "terminal": terminal}).encode()
-        server = _server()
-        socket.send_fds(server, [len(request).to_bytes(4, "little")], [*theirs, status])
-        server.sendall(request)
+        fork_server.ask(kind, request | {"numbers": [0, 1, 2, *pass_fds]}, [*theirs, *pass_fds, status])
         for descriptor in (*opened, status):
             os.close(descriptor)
         self._said = b""
@@ -185,130 +178,7 @@ class Forked:
         self.wait()
 
 
-@functools.cache
-def _server() -> socket.socket:
-    """The connection to this process's server, which ends with it."""
-    here, there = socket.socketpair()
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(there.fileno())],
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | PYTHONPATH,  # the first test may have set its own
-        pass_fds=[there.fileno()],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    there.close()
-
-    def end() -> None:
-        here.close()
-        process.wait(10)
-
-    atexit.register(end)
-    return here
-
-
-# -- in the server ----------------------------------------------------------------------------------------------------------
-
-
-def serve(connection: socket.socket) -> None:
-    """Fork a process for each request until the other side closes the connection."""
-    from mmrl.policies.vlm import tiny
-    from mmrl.ui import cli
-
-    tiny.build(hidden=32, layers=1)  # brings the modules of a model and its processor
-    for module in (*(found.name for found in pkgutil.walk_packages(cli.__path__, "mmrl.ui.cli.")), *ALSO):
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # so that a collection doesn't copy all pages into each fork
-    ended, wake = os.pipe()
-    os.set_blocking(ended, False)
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake)
-    running: dict[int, int] = {}
-    """Process -> where its status is told."""
-    while True:
-        ready = select.select([connection, ended], [], [])[0]
-        if ended in ready:
-            os.read(ended, 1 << 16)
-            _tell_ended(running)
-        if connection not in ready:
-            continue
-        head, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
-        if not head:
-            return
-        length, data = int.from_bytes(head, "little"), b""
-        while len(data) < length:
-            data += connection.recv(length - len(data))
-        *files, status = descriptors
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            connection.close()
-            for descriptor in (ended, wake, status, *running.values()):
-                os.close(descriptor)
-            become(json.loads(data), files)
-            return
-        for descriptor in files:
-            os.close(descriptor)
-        os.write(status, f"{pid}\n".encode())
-        running[pid] = status
-
-
-def _tell_ended(running: dict[int, int]) -> None:
-    while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        told = running.pop(pid)
-        with contextlib.suppress(BrokenPipeError):
-            os.write(told, f"{status}\n".encode())
-        os.close(told)
-
-
-def become(request: dict[str, Any], files: Sequence[int]) -> None:
-    """Set up the forked process as the request says."""
-    for number, descriptor in enumerate(files):
-        os.dup2(descriptor, number)
-    for descriptor in files:
-        os.close(descriptor)
-    os.setsid()
-    _own(request["terminal"])
-    os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    entries = [entry for entry in request["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [request["cwd"], *entries, *(entry for entry in sys.path if entry not in entries)]
-    sys.argv = ["mmrl", *request["arguments"]]
-    sys.stdin, sys.stdout = (
-        os.fdopen(0, "r", closefd=False),
-        os.fdopen(1, "w", -1 if not os.isatty(1) else 1, "utf-8", closefd=False),
-    )
-    sys.stderr = os.fdopen(2, "w", 1, "utf-8", closefd=False)
-
-
-def command() -> int:
-    """The exit code of `mmrl`."""
-    from mmrl.ui.cli import main
-
-    try:
-        main(prog_name="mmrl")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    return 0
-
-
-def end(code: int) -> NoReturn:
-    """What an interpreter does at its end, but for taking apart all modules, which takes a second."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def _own(terminal: bool) -> None:
+def own_terminal(terminal: bool) -> None:
     """A suite that a script has put into the background ignores Ctrl-C, and hands that on."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if terminal:
@@ -318,9 +188,30 @@ def _own(terminal: bool) -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-if __name__ == "__main__":
-    sys.path.pop(0)  # this folder, whose modules no command should see
-    before = len(sys.argv)
-    serve(socket.socket(fileno=int(sys.argv[1])))
-    if sys.argv[0] == "mmrl":
-        end(command())
+# -- child processes of mmrl ------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def fork_children() -> None:
+    """From now on `mmrl.api.processes.ChildProcess` is a fork, where a new interpreter would be as the server is."""
+    from mmrl.api import processes
+
+    processes.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": _child})
+
+
+def _child(args: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Forked | subprocess.Popen[bytes]:
+    """Instead of `subprocess.Popen`, as `ChildProcess` calls it."""
+    from mmrl.api.processes import CHILD
+
+    if [str(arg) for arg in args[:-1]] == [sys.executable, str(CHILD)] and _starts_alike(env):
+        request = {"child": json.loads(args[-1]), "cwd": os.getcwd(), "env": dict(env)}
+        if request["child"]["path"] is not None:
+            files = [options[name] for name in ("stdin", "stdout", "stderr")]
+            return Forked(fork_server.CHILDREN, args, request, files, options["pass_fds"], binary=True)
+    return subprocess.Popen(args, env=env, **options)
+
+
+def _starts_alike(env: Mapping[str, str], whatever: Collection[str] = ()) -> bool:
+    """Whether a new interpreter with these variables would be as a server is, but for its path and what these names say."""
+    names = {name for name in env.keys() | fork_server.ENVIRONMENT.keys() if name.startswith(READ_AT_START)}
+    return all(env.get(name) == fork_server.ENVIRONMENT.get(name) for name in names - {"PYTHONPATH", *whatever})
