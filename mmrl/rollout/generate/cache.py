@@ -53,6 +53,7 @@ def select(cache: Any, rows_N: torch.Tensor) -> None:
     """Keep these rows, in this order; a row may occur several times."""
     for layer in cache.layers:
         layer.reorder_cache(rows_N)  # the one operation that layers of every kind have, linear attention's too
+    _select_positions(cache, rows_N)
 
 
 def expand(cache: Any, rows_N: torch.Tensor, repeats: int) -> None:
@@ -62,3 +63,10 @@ def expand(cache: Any, rows_N: torch.Tensor, repeats: int) -> None:
             cache.layers[i] = ReservedLayer(layer, repeats)
         else:
             layer.reorder_cache(rows_N)
+    _select_positions(cache, rows_N)
+
+
+def _select_positions(cache: Any, rows_N: torch.Tensor) -> None:
+    """Positions [axes, N, S] that a model keeps with its cache, as Qwen4-Exp does."""
+    if (positions := getattr(cache, "position_ids", None)) is not None:
+        cache.position_ids = positions.index_select(-2, rows_N)
