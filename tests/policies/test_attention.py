@@ -25,7 +25,7 @@ from transformers.masking_utils import (
 
 import other_families
 import vlm_cases as cases
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import PolicyConfig, RunConfig
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm import attention, block_masks, probe, varlen, vision
 from mmrl.policies.vlm.block_masks import block_mask
@@ -34,7 +34,7 @@ from mmrl.policies.vlm.packed_rows import PackedRows
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
-from mmrl.train.update.pack_conversations import pack
+from mmrl.train.update.pack_conversations import ConversationPacker, pack
 
 B, H, N, D, SCALE = 2, 6, 2, 16, 0.3
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
@@ -324,7 +324,7 @@ def test_what_a_run_file_names_is_taken():
     assert cases.policy("qwen2_5_vl").family.capabilities.way == "blocks"
     for setting, way, name in (("sdpa", "dense", "sdpa"), ("eager", "dense", "eager"), ("flex_attention", "flex", "mmrl_flex")):
         vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64,layers=2", attn_implementation=setting))
-        assert vlm.family.capabilities.way == way and not vlm.family.capabilities.dense_because
+        assert vlm.family.capabilities.way == way and not vlm.family.capabilities.slower_because
         assert vlm.model.config.get_text_config()._attn_implementation == name
         assert vlm.clone().model.config.get_text_config()._attn_implementation == name
     assert attention.ways("auto", torch.device("cpu")) == ("blocks",)
@@ -338,7 +338,7 @@ def test_a_saved_model_does_not_name_it(tmp_path):
 
 def test_the_probe_sees_faults_of_a_way(monkeypatch):
     """Of planted faults: blocks that are left out, gradients that are, and what attention by blocks lacks."""
-    vlm = other_families.policy("mistral3")
+    vlm, policy = other_families.policy("mistral3"), {"policy": {"model": "tiny:mistral3"}}
     found = vlm.family.capabilities
 
     def verdict():
@@ -356,16 +356,19 @@ def test_the_probe_sees_faults_of_a_way(monkeypatch):
                 return made
 
             m.setattr(attention, "block_mask", short)
-            assert "log-probabilities of a packed row differ" in verdict().dense_because and verdict().way == "dense"
+            assert "log-probabilities of a packed row differ" in verdict().slower_because and verdict().way == "dense"
         with monkeypatch.context() as m:
             m.setattr(attention, "attention_by_blocks", lambda q, k, v, *rest: attention_by_blocks(q, k.detach(), v, *rest))
-            assert "gradients of a packed row differ" in verdict().dense_because
+            assert "gradients of a packed row differ" in verdict().slower_because
         with monkeypatch.context() as m:
             whole = attention.attention
             m.setattr(attention, "attention", lambda *a, **k: whole(*a, **k, s_aux=torch.zeros(1)))
             attention.register.cache_clear()
-            assert "attention by blocks has no s_aux" in verdict().dense_because
-            assert "dense mask (blocks: NotImplementedError" in vlm.family.capabilities.described("x")
+            assert "attention by blocks has no s_aux" in verdict().slower_because
+            config = RunConfig.model_validate(
+                {"name": "x", "tasks": [{"id": "t/t"}], "stages": [{"kind": "rl", "steps": 1}]} | policy
+            )
+            assert "slower than it could be (blocks: NotImplementedError" in ConversationPacker(config, vlm).remark
     finally:
         attention.register.cache_clear()
         vlm.family.use(found)

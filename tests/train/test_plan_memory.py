@@ -2,15 +2,21 @@
 
 import pytest
 import torch
+from transformers.masking_utils import causal_mask_function
 
 import vlm_cases as cases
 from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, RlStage, RunConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
+from mmrl.policies.vlm import attention, block_masks
 from mmrl.policies.vlm import vlm as vlms
+from mmrl.policies.vlm.block_masks import block_mask
+from mmrl.policies.vlm.packed_rows import PackedRows
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate import cache as caches
 from mmrl.rollout.generate.cache import ReservedLayer
+from mmrl.train.plan import attention as chosen
+from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import GPUS, MIB
 from mmrl.train.plan.memory import (
     LOGIT_CHUNK,
@@ -73,6 +79,26 @@ def test_activations_are_what_torch_keeps(family, dtype):
     shapes, b = shapes_of(vlm.model.config.to_dict(), family), 4 if dtype == "float32" else 2
     micro, planned = a_micro_batch(vlm)
     assert activations(shapes, planned, b) == pytest.approx(kept(vlm, micro), rel=0.02)
+    with attention.small_blocks():
+        found = kept(vlm, micro)
+    assert activations(shapes, planned, b, dense=False) == pytest.approx(found, rel=0.02)
+
+
+def test_blocks_are_those_of_the_mask():
+    assert (block_masks.BLOCK, attention.LONG["cpu"]) == (chosen.BLOCK, chosen.LONG)
+    for prompt, completion, members in ((500, 0, 0), (128, 128, 3), (300, 57, 5), (1000, 200, 5), (90, 10, 4), (129, 300, 2)):
+        segment = torch.cat([torch.zeros(prompt), torch.arange(1, members + 1).repeat_interleave(completion)])[None].long()
+        rule, length = PackedRows(segment, object).rule(causal_mask_function), segment.shape[1]
+        made = block_mask(batch_size=1, q_length=length, kv_length=length, mask_function=rule, device="cpu")
+        assert chosen.blocks(prompt, completion, members) == int(made.kv_num_blocks.sum() + made.full_kv_num_blocks.sum())
+
+
+def test_who_has_a_dense_mask():
+    row = Micro(rows=2, length=1000, patches=0, targets=1, prompt=500, completion=100, members=(5, 4))
+    assert Attention("auto", "cpu").pairs(row) == Attention("sdpa", "gpu").pairs(row) == 2 * 1000**2
+    assert Attention("auto", "gpu").pairs(row) == 128**2 * (chosen.blocks(500, 100, 5) + chosen.blocks(500, 100, 4))
+    assert [Attention(*x).by_blocks(1025) for x in (("auto", "cpu"), ("eager", "gpu"))] == [True, False]
+    assert Attention("flex_attention", "cpu").by_blocks(10) and not Attention("auto", "cpu").by_blocks(1024)
 
 
 def test_a_longer_row_pays_for_its_mask_once():
@@ -80,6 +106,7 @@ def test_a_longer_row_pays_for_its_mask_once():
     one = activations(shapes, Micro(rows=1, length=4096, patches=0, targets=1), 2)
     four = activations(shapes, Micro(rows=4, length=1024, patches=0, targets=1), 2)
     assert one - four == 2 * (4096**2 - 4 * 1024**2)
+    assert activations(shapes, Micro(rows=1, length=4096, patches=0, targets=1), 2, dense=False) < one - 2 * 4096**2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -161,7 +188,9 @@ def test_logits_come_in_chunks():
     shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
     assert LOGIT_CHUNK == vlms.LOGIT_CHUNK and ROOM == caches.ROOM
     assert logits(shapes, 100, 4) == 100 * 151_936 * 16
-    assert logits(shapes, 10_000, 4) == logits(shapes, 100_000, 4) == 2**25 * 16
+    table = 151_936 * 2048
+    assert logits(shapes, 10_000, 4) == logits(shapes, 100_000, 4) == 2**25 * 8 + 4 * table
+    assert logits(shapes, 10_000, 2) == 2**25 * 10 + 6 * table and logits(shapes, 10_000, 2, trained=False) == 2**25 * 10
 
 
 def test_the_cache_has_the_room_that_is_said():

@@ -22,7 +22,7 @@ from mmrl.train.resolve import with_algorithm_defaults
 
 MACHINE = Machine(
     name="plain", kind="gpu", memory=80 * 2**30, flops=100 * TERA, flops32=10 * TERA, bandwidth=1000 * GB, link=100 * GB,
-    host=25 * GB, launch=0.0, matmul=1.0, attention=1.0, streaming=1.0,
+    host=25 * GB, launch=0.0, matmul=1.0, attention=1.0, fused=1.0, blocks=1.0, streaming=1.0,
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def seconds(plan, name, stage=0):
 @pytest.mark.parametrize("family", cases.FAMILIES)
 def test_floating_point_operations_are_those_that_torch_counts(family):
     vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=64,layers=3", attn_implementation="eager"))
-    clock = CostModel(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32")
+    clock = CostModel(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32", "eager")
     from mmrl.policies.batches import Credit
     from mmrl.train.update.pack_conversations import pack
 
@@ -75,6 +75,18 @@ def test_a_forward_pass_by_hand():
     assert cost.attention == pytest.approx(4 * 2048 * 1000 * 36 * 2000 / 1e14)
     half = CostModel(shapes, MACHINE, "float32").text(2, 1000)
     assert half.products == pytest.approx(10 * cost.products), "float32 has its own rate"
+
+
+def test_rows_that_share_a_prompt_compute_the_blocks_of_their_mask():
+    """A GPU skips what a dense mask of the same row hides, and reads no mask."""
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    row = Micro(rows=1, length=2000, patches=0, targets=1000, prompt=1000, completion=200, members=(5,))
+    clocks = [CostModel(shapes, MACHINE, "bfloat16", setting) for setting in ("auto", "sdpa")]
+    skipped, dense = (clock.rows(row) for clock in clocks)
+    assert dense.attention == clocks[1].text(1, 2000).attention == pytest.approx(4 * 2048 * 2000**2 * 36 / 1e14)
+    pairs = clocks[0].attention.pairs(row)
+    assert skipped.attention == pytest.approx(4 * 2048 * pairs * 36 / (1e14 * MACHINE.blocks)) and pairs < 0.55 * 2000**2
+    assert dense.streaming - skipped.streaming == pytest.approx(2 * 2000**2 * 36 / 1e12)
 
 
 def test_decoding_few_rows_waits_for_the_weights():
@@ -155,12 +167,12 @@ def test_what_to_change_makes_it_fit():
 
 
 def test_offload_does_not_pay_where_the_link_is_slow_beside_the_device():
-    """A layer of 3B keeps 137,288 bytes of a token in bfloat16. At 0.8 x 64 GB/s they take 2.7 us to move; an H100 needs some 0.5
+    """A layer of 3B keeps 130,120 bytes of a token in bfloat16. At 0.8 x 64 GB/s they take 2.5 us to move; an H100 needs some 0.5
     us for the layer's forward pass, beside which the first of them are hidden."""
     config = run_file()
     made = predict(config, GPUS["h100"]).offload
-    assert made.bytes == 16 * 2048 + 8 + 8 * 2048 + 4 * 16 + 8 * 11008
-    assert made.move_s == pytest.approx(137_288 / (0.8 * 64e9))
+    assert made.bytes == 16 * 2048 + 8 + 4 * (2048 + 256) + 4 * 16 + 8 * 11008
+    assert made.move_s == pytest.approx(130_120 / (0.8 * 64e9))
     assert made.exposed_s == pytest.approx(2 * made.move_s - 3 * made.forward_s) and not made.pays
     assert predict(config, replace(GPUS["h100"], host=210 * GB)).offload.pays
     close = predict(config, GPUS["rtx-4090"]).offload

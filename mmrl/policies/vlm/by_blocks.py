@@ -64,7 +64,8 @@ class _ByBlocks(torch.autograd.Function):
         scale: float,
         softcap: float | None,
     ) -> torch.Tensor:
-        output = query.new_zeros(*query.shape[:3], value.shape[3])
+        B, H, Q = query.shape[:3]
+        output = query.new_zeros(B, Q, H, value.shape[3]).transpose(1, 2)  # as transformers turns it without a copy
         sums_BHQ = query.new_zeros(query.shape[:3], dtype=_wide(query))
         for piece in _pieces(blocks, len(query), query.device):
             b, rows, keys = piece.row, piece.queries, piece.keys

@@ -28,8 +28,8 @@ class Capabilities:
     """Kinds of its layers, by its configuration: `full_attention`, `sliding_attention`, `linear_attention`, ..."""
     way: Way = "dense"
     """How attention is computed in packed rows and prompts."""
-    dense_because: str = ""
-    """Why another way isn't taken, if one was tried."""
+    slower_because: str = ""
+    """Why a faster way isn't taken, if one was tried."""
     moves_on: bool = True
     """Positions behind a text are those at a prompt's start, moved on by its length, so that a later turn can be added."""
     looks_ahead: bool = False
@@ -49,8 +49,7 @@ class Capabilities:
         if self.recurrent:
             how = "a copy of the state of" if self.continues else "the prompt computed again in"
             state = f"; each completion gets {how} {', '.join(self.recurrent)}"
-        slow = f"; attention is under a dense mask ({self.dense_because})" if self.way == "dense" and self.dense_because else ""
-        return f"{kind}: a group shares its prompt in sampling and in the update{state}{slow}"
+        return f"{kind}: a group shares its prompt in sampling and in the update{state}"
 
 
 UNKNOWN = Capabilities(packs=False, why_not="it was not tried")

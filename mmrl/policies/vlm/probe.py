@@ -114,12 +114,12 @@ def _with_way(
             if kernels and attention.KERNEL.failure:
                 raise _Differs(attention.KERNEL.failure)
             _check(_gap(fed, truth.step[: len(fed)]), bound, "logits of a step with a cache")
-            return replace(tried, dense_because="; ".join(why))
+            return replace(tried, slower_because="; ".join(why))
         except _Differs as differs:
             why.append(f"{way}: {differs}")
         except Exception as error:  # noqa: BLE001  attention may have anything that the way lacks
             why.append(f"{way}: {type(error).__name__}: {shorten(error)[:120]}")
-    return replace(found, dense_because="; ".join(why))
+    return replace(found, slower_because="; ".join(why))
 
 
 def _tried(family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], ways: Sequence[Way]) -> Capabilities:

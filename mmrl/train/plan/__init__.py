@@ -165,7 +165,7 @@ def predict(
         usable=room,
         engine_fits=engine_fits,
         changes=tuple(suggested),
-        offload=offload(CostModel(model.shapes, machine, config.policy.dtype), machine),
+        offload=offload(_clock(config, model.shapes, machine), machine),
     )
 
 
@@ -222,7 +222,7 @@ def _memory(
     if work.sampled:
         alone = compute.placement == "separate"
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
-    return work, weights, parts + update(shapes, config, work, weights)
+    return work, weights, parts + update(shapes, config, work, weights, machine.kind)
 
 
 def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> int:
@@ -232,7 +232,7 @@ def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> 
 def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes) -> StagePlan:
     stage, compute = config.stages[number], config.compute
     work, weights, parts = _memory(config, stage, shapes, machine, sizes)
-    clock = CostModel(shapes, machine, config.policy.dtype)
+    clock = _clock(config, shapes, machine)
     split = compute.learners if compute.weights == "sharded" else 1
     learn = update_seconds(config.train, stage, work, clock, weights, split)
     passes = sum(part.seconds for part in learn)
@@ -263,6 +263,10 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
         tokens_per_s=work.tokens * work.asked / work.prompts / step,
         flop_use=flops / step / (clock.rate or 1.0),
     )
+
+
+def _clock(config: RunConfig, shapes: Shapes, machine: Machine) -> CostModel:
+    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation)
 
 
 def _scaled(part: Seconds, by: float) -> Seconds:

@@ -62,7 +62,8 @@ def offload(clock: CostModel, machine: Machine) -> Offload | None:
     """Estimate activation offload; None on a CPU."""
     if machine.kind == "cpu":
         return None
-    kept, tokens = text_layer(clock.shapes, clock.b), 4096
+    tokens = 4096
+    kept = text_layer(clock.shapes, clock.b, dense=not clock.attention.by_blocks(tokens))
     forward = clock.text(1, tokens).seconds(machine) / tokens / clock.shapes.text.layers
     move = kept / (COPIED * machine.host)
     exposed = max(0.0, move - forward) + max(0.0, move - 2 * forward)

@@ -50,7 +50,13 @@ class Machine:
     thin: float = 1.0
     """Share of `matmul` that products of about ten rows reach, as in decoding, if reading weights doesn't limit them."""
     attention: float = 0.25
-    """Share of `flops` that attention with a mask reaches."""
+    """Share of `flops` that attention with a mask of all pairs of tokens reaches."""
+    fused: float = 0.35
+    """Share of `flops` that attention without a mask reaches: FlashAttention 2 on an H100 (Shah et al. 2024, FlashAttention-3,
+    abstract)."""
+    blocks: float = 0.3
+    """Share of `flops` that attention by blocks reaches: nine tenths of that (He et al. 2024, FlexAttention: the flexibility of
+    PyTorch with the performance of FlashAttention)."""
     streaming: float = 0.8
     """Share of `bandwidth` that elementwise operations reach."""
     source: str = ""
@@ -160,6 +166,8 @@ def cpu(inner: int = 512) -> Machine:
         matmul=1.0,
         thin=min(1.0, _rate("cpu", torch.float32, inner, 16) / rate),
         attention=0.5,
+        fused=0.5,
+        blocks=0.5,
         streaming=1.0,
         source="measured",
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mmrl.config.parts import entry, matches
 from mmrl.config.sections import ComputeConfig, CriticConfig, GenerateConfig, LoraConfig, RlStage, RunConfig, SftStage, Stage
+from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.workload import Micro, Workload
@@ -165,11 +166,11 @@ def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> i
 # -- an update --------------------------------------------------------------------------------------------------------------
 
 
-def text_layer(shapes: Shapes, b: int, weights: Trained | None = None) -> int:
+def text_layer(shapes: Shapes, b: int, weights: Trained | None = None, dense: bool = True) -> int:
     """Bytes per token that a layer of the language model keeps for the backward pass. weights: those that are trained; None for
-    all."""
+    all. dense: attention has a mask of all pairs of tokens, and torch repeats keys and values for every head."""
     t = shapes.text
-    attention = 4 * b * t.q + FULL * t.heads  # queries, keys and values of every head, the output; log-sum-exps
+    attention = 2 * b * t.q + 2 * b * (t.q if dense else t.k) + FULL * t.heads  # queries, the output; log-sum-exps
     if shapes.family == "qwen3_vl":  # norms of queries and keys
         attention += (2 * FULL if b == FULL else FULL + b) * (t.q + t.k) + FULL * (t.heads + t.kv_heads)
     if weights is None or weights.plain:  # a norm keeps its input in float32, scaled and weighted, and a root
@@ -195,19 +196,22 @@ def vision_layer(shapes: Shapes, b: int) -> int:
     return norms + 6 * b * v.hidden + FULL * v.heads + inner  # queries, keys, values together and rotated; the output
 
 
-def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> tuple[int, int]:
+def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None, dense: bool) -> tuple[int, int]:
     """Bytes that one layer keeps of a micro-batch: (layer of the language model, layer of the tower)."""
     tower = vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
-    return text_layer(shapes, b, weights) * micro.tokens, tower
+    return text_layer(shapes, b, weights, dense) * micro.tokens, tower
 
 
-def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None) -> int:
+def activations(
+    shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None, dense: bool = True
+) -> int:
     """Bytes that a forward pass keeps for the backward pass, without logits. With checkpointing, each layer keeps its input;
-    `recompute_bytes` comes on top. weights: those that are trained; None for all."""
+    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `text_layer`."""
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
-    layer, tower = _layers(shapes, micro, b, weights)
+    layer, tower = _layers(shapes, micro, b, weights, dense)
     found = 2 * b * t.head_dim * tokens  # cosines and sines
-    found += b * micro.rows * micro.length**2  # the mask, which all layers share
+    if dense:
+        found += b * micro.rows * micro.length**2  # the mask, which all layers share
     found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
     found += t.layers * (b * t.hidden * tokens if checkpointing else layer)
     if not tower:
@@ -218,27 +222,33 @@ def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = Fals
     return found + fixed + v.layers * (b * v.hidden * micro.patches if checkpointing else tower)
 
 
-def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None) -> int:
+def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
     """Bytes of the one layer that checkpointing recomputes at a time."""
-    return max(_layers(shapes, micro, b, weights))
+    return max(_layers(shapes, micro, b, weights, dense))
 
 
-def logits(shapes: Shapes, targets: int, b: int) -> int:
-    """Bytes of the logits that are computed at once: in the weights' type, and four times in float32, for the log-probabilities,
-    their inputs, and the gradients of both."""
-    return min(targets * shapes.text.vocabulary, LOGIT_CHUNK) * (4 * FULL + (b if b < FULL else 0))
+def logits(shapes: Shapes, targets: int, b: int, trained: bool = True) -> int:
+    """Bytes of the logits that are computed at once. If they are all: in the weights' type, and four times in float32, for the
+    log-probabilities, their inputs, and the gradients of both. Else `mmrl.policies.vlm.linear_logprobs` needs them twice in
+    float32, and adds up the gradient of the output embeddings in float32 if they are trained."""
+    half, pairs = b if b < FULL else 0, targets * shapes.text.vocabulary
+    if pairs <= LOGIT_CHUNK:
+        return pairs * (4 * FULL + half)
+    summed = shapes.text.vocabulary * shapes.text.hidden * (FULL + half) if trained else 0
+    return LOGIT_CHUNK * (2 * FULL + half) + summed
 
 
-def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) -> list[Part]:
-    """What the largest micro-batch needs on top of the `resident` parts."""
+def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained, kind: str) -> list[Part]:
+    """What the largest micro-batch needs on top of the `resident` parts. kind: of the machine."""
     b = 2 if config.policy.dtype == "bfloat16" else FULL
-    on = config.train.gradient_checkpointing
-    sizes = [
-        (activations(shapes, m, b, on, weights) + (recompute_bytes(shapes, m, b, weights) if on else 0), m)
-        for m in set(work.micro)
-    ]
+    on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
+    sizes = []
+    for m in set(work.micro):
+        dense = not attention.by_blocks(m.length)
+        again = recompute_bytes(shapes, m, b, weights, dense) if on else 0
+        sizes.append((activations(shapes, m, b, on, weights, dense) + again, m))
     kept, worst = max(sizes, key=lambda found: found[0])
-    made = logits(shapes, worst.targets, b)
+    made = logits(shapes, worst.targets, b, weights.plain)
     split = config.compute.learners if config.compute.weights == "sharded" else 1
     fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before accumulation
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
+from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
@@ -95,7 +96,9 @@ class Seconds:
 class CostModel:
     """Costs of a model's passes, in one precision on one machine."""
 
-    def __init__(self, shapes: Shapes, machine: Machine, dtype: str) -> None:
+    def __init__(self, shapes: Shapes, machine: Machine, dtype: str, attention: str = "auto") -> None:
+        """attention: `policy.attn_implementation`."""
+        self.attention = Attention(attention, machine.kind)
         self.shapes, self.machine = shapes, machine
         self.b = 2 if dtype == "bfloat16" else FULL
         self.rate = machine.flops if self.b == 2 else machine.flops32
@@ -103,24 +106,25 @@ class CostModel:
         t = shapes.text
         self.layer_weights = t.hidden * (2 * t.q + 2 * t.k + 3 * t.inner)
 
-    def text(self, rows: int, length: int, cached: int = 0) -> Cost:
-        """The language model's layers over rows of `length` new tokens each. cached: earlier tokens of a row in the cache."""
+    def text(self, rows: int, length: int, cached: int = 0, pairs: int | None = None) -> Cost:
+        """The language model's layers over rows of `length` new tokens each. cached: earlier tokens of a row in the cache.
+        pairs: pairs of tokens whose attention is computed, without a mask of all of them; None for all."""
         t, b, tokens = self.shapes.text, self.b, rows * length
         flops = 2.0 * self.layer_weights * t.layers * tokens
-        seen = 4.0 * t.q * (length + cached) * t.layers * tokens  # masked pairs are computed too
+        seen = 4.0 * t.q * t.layers * (tokens * (length + cached) if pairs is None else pairs)
         reached = self.machine.matmul * (self.machine.thin if length == 1 else 1.0)
         products = max(flops / (self.rate * reached), b * self.layer_weights * t.layers / self.stream)
         norm = 4 * b + 7 * FULL if b < FULL else 7 * FULL
         own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden + 5 * b * t.inner
         if self.shapes.family == "qwen3_vl":
             own += norm * (t.q + t.k)
-        mask = 0 if cached else b * length
+        mask = 0 if cached or pairs is not None else b * length
         read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # on a CPU torch repeats keys and values for each head
         moved = tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
         started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
         return Cost(
             products=products,
-            attention=0.0 if cached else seen / (self.rate * self.machine.attention),
+            attention=0.0 if cached else seen / (self.rate * (self.machine.attention if pairs is None else self.machine.blocks)),
             streaming=moved / self.stream,
             starting=started * self.machine.launch,
             flops=flops + seen,
@@ -140,7 +144,7 @@ class CostModel:
         own = v.hidden * (2 * norm + 4 * (b + FULL) + 20 * FULL + 12 * b) + 5 * b * v.inner
         return Cost(
             products=flops / (self.rate * self.machine.matmul),
-            attention=seen / (self.rate * self.machine.attention),
+            attention=seen / (self.rate * self.machine.fused),
             streaming=v.layers * own * patches / self.stream,
             starting=(OPERATIONS[self.shapes.family][1] * v.layers + AROUND) * self.machine.launch,
             flops=flops + seen,
@@ -158,12 +162,17 @@ class CostModel:
             flops=flops,
         )
 
+    def rows(self, micro: Micro) -> Cost:
+        """The language model's layers over the rows of an update."""
+        pairs = self.attention.pairs(micro) if self.attention.by_blocks(micro.length) else None
+        return self.text(micro.rows, micro.length, pairs=pairs)
+
     def forward(self, micro: Micro, picture: int) -> Cost:
-        return self.text(micro.rows, micro.length) + self.tower(micro.patches, picture) + self.head(micro.targets)
+        return self.rows(micro) + self.tower(micro.patches, picture) + self.head(micro.targets)
 
     def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
         """Gradients of inputs and of weights, with the recomputation for them."""
-        text, head = self.text(micro.rows, micro.length), self.head(micro.targets)
+        text, head = self.rows(micro), self.head(micro.targets)
         tower = self.tower(micro.patches, picture) if weights.vision else Cost()
         found = self._gradients(text, weights.plain) + self._gradients(tower, weights.plain)
         found += self._gradients(head, weights.plain)
@@ -206,7 +215,8 @@ def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> lis
     prompts = concurrent_prompts(config.generate, work)
     batches = math.ceil(work.prompts / prompts)
     rows, steps = min(prompts, work.prompts) * work.group, work.completion
-    prefill = clock.text(prompts, work.prompt_tokens) + clock.tower(prompts * work.patches, work.picture_patches)
+    causal = prompts * work.prompt_tokens * (work.prompt_tokens + 1) // 2  # torch's fused attention, without a mask
+    prefill = clock.text(prompts, work.prompt_tokens, pairs=causal) + clock.tower(prompts * work.patches, work.picture_patches)
     prefill = (prefill + clock.head(prompts)).times(batches)
     token = clock.text(rows, 1, work.prompt_tokens + steps // 2) + clock.head(rows)
     decode = token.times(batches * steps)

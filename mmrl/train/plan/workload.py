@@ -39,6 +39,12 @@ class Micro:
     """Patches of all its images."""
     targets: int
     """Tokens whose log-probability is computed."""
+    prompt: int = 0
+    """Tokens of a row's prompt; 0 if a row is one sequence of `length`."""
+    completion: int = 0
+    """Tokens of a completion."""
+    members: tuple[int, ...] = ()
+    """Completions that share the prompt, in each row."""
 
     @property
     def tokens(self) -> int:
@@ -158,4 +164,7 @@ def _micro(rows: list[int], prompt: int, sizes: Sizes, patches: int) -> Micro:
         length=prompt + max(rows) * sizes.completion,
         patches=len(rows) * patches,
         targets=sum(rows) * sizes.completion,
+        prompt=prompt,
+        completion=sizes.completion,
+        members=tuple(rows),
     )

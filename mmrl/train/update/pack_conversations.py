@@ -254,7 +254,10 @@ class ConversationPacker:
         """Raises UserError if the run file sets shared prompts and the policy can't share them."""
         self.policy, self.budget = policy, config.train.micro_batch_tokens
         self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
-        self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy)
+        slower = policy.family.capabilities.slower_because
+        self.remark = f"attention is exact, but slower than it could be ({slower})" if slower else ""
+        if not policy.family.shares_prefix:
+            self.remark = _unshared(config.train.packing, policy)
         self.layout = policy.family.capabilities.described(policy.model.config.model_type) if self.shared else ""
 
     def pack(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> list[Batch]:
