@@ -159,3 +159,16 @@ def check_sampled_and_trained(llava, shared):
     sampled = torch.tensor([x for r in rollouts for x in r.turns[0].logprobs])
     naive = torch.cat([cases.naive_logprobs(llava, r, 0.7) for r in rollouts])
     assert (logprobs - sampled).abs().max() < 1e-5 and (logprobs - naive).abs().max() < 1e-5
+
+
+def test_a_vision_tower_that_converts_no_pixels_reads_them_in_bfloat16():
+    """Kimi K2.5's. A picture counts."""
+    vlm = VLM(PolicyConfig(model="tiny:kimi_k25:hidden=32", dtype="bfloat16"))
+    (rollout,) = cases.rollouts(vlm, [cases.prompt(1)], group=1)
+    blank = {name: value * 0 if value.is_floating_point() else value for name, value in rollout.inputs.media.items()}
+    found = []
+    for media in (rollout.inputs.media, blank):
+        shown = replace(rollout, inputs=replace(rollout.inputs, media=media))
+        (micro,) = pack([shown], cases.credit(1.0), vlm, shared_prefix=False, budget=999).micro
+        found.append(vlm.logprobs(micro, 1.0)[0])
+    assert found[0].isfinite().all() and (found[0] - found[1]).abs().max() > 1e-3

@@ -101,6 +101,8 @@ class Told:
 def test_train_asks_before_it_loads(run_file, monkeypatch):
     from mmrl.config.load import load_config
 
+    monkeypatch.setattr(start, "prepare_device", lambda device, dtype: None)  # tests/compute/test_devices.py has both
+    monkeypatch.setattr(start, "held_by_others", lambda device: 0)
     setup = SimpleNamespace(config=load_config(run_file), device="cuda")
     monkeypatch.setattr(start, "current_machine", lambda device, measured: (GPUS["rtx-4090"], 1))
     with pytest.raises(UserError, match="RTX 4090 is too small"):
