@@ -141,12 +141,20 @@ def test_benchmarks_are_listed_with_what_they_measure(project):
     assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]
 
 
-ALL = ["system", "simulators", "engines", "test-pythons", "lint", "test", "test-slow"]
+ALL = ["system", "simulators", "engines", "peers", "test-pythons", "lint", "test", "test-slow"]
 
 
 @pytest.mark.parametrize(
     ("fails", "ran"),
-    [("none", ALL), ("system", ALL), ("simulators", ALL), ("engines", ALL), ("test", ALL[:-1]), ("lint", ALL[:5])],
+    [
+        ("none", ALL),
+        ("system", ALL),
+        ("simulators", ALL),
+        ("engines", ALL),
+        ("peers", ALL),
+        ("test", ALL[:-1]),
+        ("lint", ALL[:6]),
+    ],
 )
 def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
     fake = tmp_path / "make"
@@ -156,7 +164,7 @@ def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_p
     env = {**os.environ, "PATH": path, "LOG": str(tmp_path / "log"), "FAILS": fails}
     command = ROOT / ".ci" / "run"
     done = subprocess.run([command], cwd=tmp_path, env=env, input="not for CI", capture_output=True, text=True, timeout=60)
-    assert (done.returncode == 0) == (fails in ("none", "system", "simulators", "engines")), "tests skip what is lacking"
+    assert (done.returncode == 0) == (fails in ("none", "system", "simulators", "engines", "peers")), "tests skip what is lacking"
     assert done.stdout == ""  # standard input is closed
     assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]
 
