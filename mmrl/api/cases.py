@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mmrl.api.coordinates import CoordinateFormat
+from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError, did_you_mean, is_finite
 from mmrl.api.types import Case, Message, Prompt, Status, Turn
@@ -38,8 +38,11 @@ MOST_TURNS = 10_000
 DATA_URL = "data:image/"
 
 
-def case_from_json(row: Any, where: str) -> Case:
-    """The case of a JSON object. where: the object's place, for messages. Raises UserError for anything but what `KEYS` says.
+def case_from_json(row: Any, where: str, processing: ImageProcessing | None = None) -> Case:
+    """The case of a JSON object. Raises UserError for anything but what `KEYS` says.
+
+    where: the object's place, for messages. processing: how the model processes images, where the object doesn't say it; by
+    default coordinates are pixels, and the sizes for the model are unknown.
 
     Sizes of images are read from the images unless they are given. `completion` may be left out if there are `turns`: it is the
     text of the last one. A case has a rollout if it has `turns`."""
@@ -47,13 +50,12 @@ def case_from_json(row: Any, where: str) -> Case:
     if "completion" not in row and not row.get("turns"):
         raise UserError(f"{where} has no 'completion': add it")
     images = [read_image(image, where) for image in row.get("images", ())]
-    image_sizes = _sizes(row, "image_sizes", where) or tuple(_size(image, where) for image in images)
-    model_sizes = _sizes(row, "model_sizes", where)
-    if images and len(image_sizes) != len(images):
-        raise UserError(f"{where}: 'image_sizes' has {len(image_sizes)} entries for {len(images)} images: give one for each")
+    written = _written(row, where, processing)
+    image_sizes, model_sizes = _image_sizes(row, images, where), _sizes(row, "model_sizes", where)
+    if processing and not model_sizes:
+        model_sizes = tuple(map(processing.model_size, image_sizes))
     if model_sizes and len(model_sizes) != len(image_sizes):
         raise UserError(f"{where}: 'model_sizes' has {len(model_sizes)} entries for {len(image_sizes)} images: give one for each")
-    written = CoordinateFormat(_choice(row, "coordinate_format", CoordinateFormat.PIXELS, [*CoordinateFormat], where))
     if written is CoordinateFormat.MODEL_PIXELS and image_sizes and not model_sizes:
         raise UserError(f"{where}: coordinates in model-pixels need 'model_sizes', [width, height] of each image for the model")
     case = Case(
@@ -68,6 +70,23 @@ def case_from_json(row: Any, where: str) -> Case:
         outcome=_outcome(row.get("outcome", {}), where),
     )
     return with_turns(case, _turns(row, where), _messages(row.get("messages", []), where)) if row.get("turns") else case
+
+
+def _written(row: Mapping[str, Any], where: str, processing: ImageProcessing | None) -> CoordinateFormat:
+    """The format of the coordinates."""
+    if processing and "coordinate_format" not in row:
+        try:
+            return processing.coordinate_format
+        except UserError as error:  # nobody knows it of this model
+            raise UserError(f"{where} has no 'coordinate_format', and {error.what}") from None
+    return CoordinateFormat(_choice(row, "coordinate_format", CoordinateFormat.PIXELS, [*CoordinateFormat], where))
+
+
+def _image_sizes(row: Mapping[str, Any], images: Sequence[Any], where: str) -> tuple[tuple[int, int], ...]:
+    given, found = _sizes(row, "image_sizes", where), tuple(_size(image, where) for image in images)
+    if images and given and given != found:
+        raise UserError(f"{where}: 'image_sizes' says {_found(given)}, and the images are {_found(found)}: leave it out")
+    return found or given
 
 
 def with_turns(case: Case, turns: Sequence[Turn], messages: Sequence[Message] = (), task: str = "", id: str = "") -> Case:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO, get_args
+from typing import BinaryIO, get_args
 
 import click
 
-from mmrl.api.errors import UserError, did_you_mean
+from mmrl.api.cases import case_from_json
+from mmrl.api.coordinates import ImageProcessing
+from mmrl.api.errors import UserError
 from mmrl.api.settings import key_values
-from mmrl.api.types import Case, Status
+from mmrl.api.types import Case
 from mmrl.judge import Isolation, local_judge
 from mmrl.ui.cli.complete import ids
 
-KEYS: dict[str, Any] = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
-"""Key of an input line -> type of its value."""
-NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"}
+LONGEST_LINE = 2**28
+"""Bytes of an input line, which may hold images in base64."""
 
 
 @click.command
@@ -38,20 +39,29 @@ NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"
     show_default=True,
     help="`strict` runs the verifier in a sandbox.",
 )
-def command(verifier: str, settings: tuple[str, ...], processes: int, isolation: Isolation) -> None:
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="The model that answered: a folder, hub name or tiny:FAMILY. Its coordinates and sizes hold where a line gives none.",
+)
+def command(verifier: str, settings: tuple[str, ...], processes: int, isolation: Isolation, model: str | None) -> None:
     """Score completions with VERIFIER: one JSON line out for each JSON line in, in the same order.
 
-    Input: {"completion": "...", "answer": ..., "meta": {...}, "images": ["PATH", ...], "status": "finished"}; only the
-    completion is required. Output: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}; value is null and status is
-    "failed" where the verifier raised an error, timed out or returned no finite number.
+    Input: {"completion": "...", "answer": ..., "meta": {...}, "status": "finished", "images": [path or data URL, ...],
+    "image_sizes": [[width, height], ...], "model_sizes": [[width, height], ...], "coordinate_format": "thousandths", "turns":
+    [{"text": "..."}, ...], "outcome": {...}}; only the completion is required. docs/interop.md describes the keys.
+
+    Output: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}; value is null and status is "failed" where the verifier
+    raised an error, timed out or returned no finite number, "lost" for an episode whose environment failed.
     """
+    processing = _image_processing(model)
     with local_judge({verifier: key_values(settings)}, processes, isolation=isolation) as judge:
         judge.ready()
         for lines in _batches(sys.stdin.buffer):
             cases, fault = [], None
             try:
                 for number, line in lines:
-                    cases.append(_case(line, f"line {number} of stdin"))
+                    cases.append(_case(line, f"line {number} of stdin", processing))
             except UserError as error:  # raised after the lines before it are scored
                 fault = error
             if cases:
@@ -62,52 +72,32 @@ def command(verifier: str, settings: tuple[str, ...], processes: int, isolation:
 
 def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
     """Yields (number, line) of the lines that have arrived, without waiting for more, so that a caller that writes one line and
-    waits for its score gets it."""
-    number, pending = 0, []
+    waits for its score gets it. Raises UserError for a line that is too long."""
+    number, pending, held = 0, [], 0
     while data := stream.read1(2**20):  # type: ignore[attr-defined]
         pending.append(data)
+        held += len(data)
         if b"\n" in data:
             *lines, rest = b"".join(pending).split(b"\n")
             yield [(number + i, line) for i, line in enumerate(lines, 1) if line.strip()]
-            number, pending = number + len(lines), [rest]
+            number, pending, held = number + len(lines), [rest], len(rest)
+        if held > LONGEST_LINE:
+            raise UserError(f"line {number + 1} of stdin is longer than {LONGEST_LINE:,} bytes: give images as paths")
     if (rest := b"".join(pending)).strip():
         yield [(number + 1, rest)]
 
 
-def _case(line: bytes, where: str) -> Case:
+def _image_processing(model: str | None) -> ImageProcessing | None:
+    if model is None:
+        return None
+    from mmrl.policies.vlm.image_processing import image_processing_of  # imports torch
+
+    return image_processing_of(model)
+
+
+def _case(line: bytes, where: str, processing: ImageProcessing | None) -> Case:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({error}): write one object per line") from None
-    if not isinstance(row, dict):
-        raise UserError(f'{where} is not a JSON object: write {{"completion": ..., "answer": ...}}')
-    for key, value in row.items():
-        if key not in KEYS:
-            raise UserError(f"{where} has an unknown key {key!r}.{did_you_mean(key, KEYS)} Known keys: {', '.join(KEYS)}")
-        if not isinstance(value, KEYS[key]):
-            raise UserError(f"{where}: {key!r} must be {NAMES[KEYS[key]]}, found {json.dumps(value)[:60]}")
-    if "completion" not in row:
-        raise UserError(f"{where} has no 'completion': add it")
-    status, known = row.get("status", Status.FINISHED), [s.value for s in Status]
-    if status not in known:
-        raise UserError(f"{where}: unknown status {status!r}.{did_you_mean(status, known)} Known: {', '.join(known)}")
-    images = row.get("images", [])
-    return Case(
-        completion=row["completion"],
-        answer=row.get("answer"),
-        meta=row.get("meta", {}),
-        status=Status(status),
-        media=tuple(images),
-        image_sizes=tuple(_size(path, where) for path in images),
-    )
-
-
-def _size(path: Any, where: str) -> tuple[int, int]:
-    from mmrl.api.media.images import load_image
-
-    if not isinstance(path, str):
-        raise UserError(f"{where}: 'images' must be a list of paths, found {json.dumps(path)[:60]}")
-    try:
-        return load_image(path).size
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+    return case_from_json(row, where, processing)
