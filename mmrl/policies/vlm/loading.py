@@ -14,7 +14,7 @@ from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
-from mmrl.policies.vlm import suitability, tiny, weights
+from mmrl.policies.vlm import attention, suitability, tiny, weights
 from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
 
 
@@ -36,18 +36,10 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     else:
         processor = examine(name, config.trust_remote_code, adapters)
         model = _load_weights(config, name)
-    cap_scores(model)
+    attention.use(model, "dense")  # with the cap of scores that transformers leaves out of its fastest attention
     for folder in reversed(adapters):
         merge_saved_adapters(model, folder)
     return model, processor
-
-
-def cap_scores(model: Any) -> None:
-    """Compute attention step by step in language models that cap its scores (Gemma 2, in PaliGemma 2): torch's own attention
-    leaves the cap out without a word."""
-    text = model.config.get_text_config()
-    if getattr(text, "attn_logit_softcapping", None) and text._attn_implementation == "sdpa":
-        model.set_attn_implementation("eager" if text is model.config else {"text_config": "eager"})
 
 
 def check(config: PolicyConfig) -> None:

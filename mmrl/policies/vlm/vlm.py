@@ -166,7 +166,6 @@ class VLM(Policy):
         dense = attention.dense_implementation(settings.get_text_config())  # families change what they compute another way
         with initialization.no_init_weights(), torch.random.fork_rng(devices=[]):
             model = type(self.model)._from_config(settings, attn_implementation=dense, dtype=self.model.dtype)
-            loading.cap_scores(model)
             if self.lora:
                 add_adapters(model, self.lora, 0)
         model.load_state_dict(model_state_dict(self.model))
