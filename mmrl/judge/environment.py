@@ -30,9 +30,5 @@ def of_plugin(plugin: PluginInfo) -> dict[str, str]:
     """Settings with which a process loads only this plugin, beside mmrl's own verifiers. A local file may import the others, of
     which one with a stage takes seconds to load."""
     if plugin.dist is None:
-        return {
-            "MMRL_PLUGINS": "",
-            "MMRL_PLUGIN_FILES": plugin.target,
-            MODULES: os.environ.get("MMRL_PLUGIN_FILES", ""),
-        }
+        return {"MMRL_PLUGINS": "", "MMRL_PLUGIN_FILES": plugin.target, MODULES: os.environ.get("MMRL_PLUGIN_FILES", "")}
     return {"MMRL_PLUGINS": plugin.name, "MMRL_PLUGIN_FILES": ""}
