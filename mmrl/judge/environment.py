@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from mmrl.registry.plugin_info import PluginInfo
 
+MODULES = "MMRL_MODULES"
+"""The variable with the local files that a worker can import and doesn't load as plugins."""
 NAMES = frozenset(
     [
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "VIRTUAL_ENV", "CONDA_PREFIX"),
@@ -25,8 +27,8 @@ def scrubbed(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[s
 
 
 def of_plugin(plugin: PluginInfo) -> dict[str, str]:
-    """Settings with which a process loads only this plugin, beside mmrl's own verifiers; of local files, which may import each
-    other, all."""
+    """Settings with which a process loads only this plugin, beside mmrl's own verifiers. A local file may import the others, of
+    which one with a stage takes seconds to load."""
     if plugin.dist is None:
-        return {"MMRL_PLUGINS": "", "MMRL_PLUGIN_FILES": os.environ.get("MMRL_PLUGIN_FILES", "")}
+        return {"MMRL_PLUGINS": "", "MMRL_PLUGIN_FILES": plugin.target, MODULES: os.environ.get("MMRL_PLUGIN_FILES", "")}
     return {"MMRL_PLUGINS": plugin.name, "MMRL_PLUGIN_FILES": ""}

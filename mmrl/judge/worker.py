@@ -23,10 +23,12 @@ from mmrl.api.errors import UserError
 from mmrl.api.processes.child import describe_error, take_pipes
 from mmrl.compute.crossing import Fault, trace_of
 from mmrl.judge import system_calls
+from mmrl.judge.environment import MODULES
 from mmrl.judge.messages import Row
 from mmrl.judge.surroundings import Surroundings
 from mmrl.judge.verifiers import BatchVerifier, LoadedVerifier
 from mmrl.registry import plugins
+from mmrl.registry.importing import make_importable
 
 FLUSH_S = 0.01
 """Seconds between messages with results: a crash loses no more work than that."""
@@ -88,6 +90,7 @@ def _run(
 def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, LoadedVerifier | BatchVerifier]:
     """The verifiers by id. A failure here is an error of the set-up, with which the engine stops."""
     try:
+        make_importable(os.environ.get(MODULES, "").split(os.pathsep))
         registry = plugins.registry()
         specs = {name: registry.get("verifiers", name) for name in wanted}
         if any(spec.rollout for spec in specs.values()):

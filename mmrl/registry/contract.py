@@ -155,7 +155,8 @@ def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -
 def unknown_parameter(plugin: Any, hooks: Iterable[str]) -> str:
     """The message about a parameter of a plugin's hook that the hook doesn't have; empty if there is none."""
     for name in hooks:
-        if not hasattr(function := getattr(plugin, name, None), "mmrl_impl"):
+        function = getattr(plugin, name, None)
+        if not callable(function) or not hasattr(function, "mmrl_impl"):
             continue
         known = list(inspect.signature(getattr(hookspecs, name)).parameters)
         for p in inspect.signature(function).parameters.values():

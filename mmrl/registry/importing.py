@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -222,6 +223,18 @@ def _provider(module: str, dists: Iterable[str]) -> str | None:
                         return f"{dist}[{extra}]"
                 return f"{requirement.name}{requirement.specifier}"
     return None
+
+
+def make_importable(files: Iterable[str]) -> None:
+    """Let local files be imported by their names, as where they are plugins that have been loaded."""
+    paths = {Path(file).stem: file for file in files if file}
+
+    class LocalFiles:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+            return importlib.util.spec_from_file_location(name, paths[name]) if name in paths else None
+
+    sys.meta_path.append(LocalFiles)
 
 
 def import_file(path: Path) -> Any:

@@ -94,6 +94,23 @@ def children_seen():
         thread.join()
 
 
+def test_a_worker_of_a_local_file_loads_that_file_alone_and_can_import_the_others(monkeypatch, innocent, tmp_path):
+    borrows = tmp_path / "borrows.py"
+    borrows.write_text(
+        "import sys\n"
+        "from mmrl import VerifierSpec, hookimpl\n"
+        "@hookimpl\n"
+        "def mmrl_verifiers():\n"
+        "    return [VerifierSpec(id='borrows/equal', target='borrows:equal')]\n"
+        "def equal(case):\n"
+        "    import innocent\n"
+        "    return innocent.equal(case) if 'hostile_verifiers' not in sys.modules else 0.5\n"
+    )
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([os.environ["MMRL_PLUGIN_FILES"], str(borrows)]))
+    with local_judge({"borrows/equal": {}}) as on:
+        assert on.run("borrows/equal", [Case(completion="x", answer=answer) for answer in "xy"]) == [Score(1.0), Score(0.0)]
+
+
 # With a process of its own
 
 
