@@ -23,7 +23,10 @@ UNUSED = {
     "ernie4_5_vl_moe": ["*.e_score_correction_bias"],
     "gemma4": ["model.audio_tower.*", "model.embed_audio.*"],
     "gemma3n": ["model.audio_tower.*", "model.embed_audio.*", "model.embed_vision.embedding.*", "*.hard_embedding_norm.*"],
-    "phi4_multimodal": ["*.audio_embed.*", *(f"*.img_processor.{part}.*" for part in ("encoder.layers.1", "post_layernorm", "head"))],
+    "phi4_multimodal": [
+        "*.audio_embed.*",
+        *(f"*.img_processor.{part}.*" for part in ("encoder.layers.1", "post_layernorm", "head")),
+    ],
 }
 """Family -> weights that the gradient of a text with two pictures doesn't reach."""
 ALWAYS_PICTURES = ("paligemma",)

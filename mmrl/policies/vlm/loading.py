@@ -122,8 +122,8 @@ def _refuse_lost_base(adapters: Sequence[Path], name: str) -> None:
 
 
 def auto_class(name: str, trusted: bool) -> Any:
-    """The class of transformers that loads the model: that of its own, where it isn't one of the automatic ones. Code that comes with a checkpoint often registers its model for
-    `AutoModelForCausalLM` alone."""
+    """The class of transformers that loads the model: the one that the checkpoint names, where it isn't among the automatic ones.
+    Code that comes with a checkpoint often registers its model for `AutoModelForCausalLM` alone."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 

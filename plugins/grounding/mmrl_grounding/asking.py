@@ -15,7 +15,9 @@ _SHORT = {
     "point": "Answer with a point on it: {point}, {where}.",
     "count": "Answer with the number.",
 }
-_TOKEN_BOXES = "Answer with the box and the name of each, {box} name, and ; between them, {where}. If there is nothing, answer none."
+_TOKEN_BOXES = (
+    "Answer with the box and the name of each, {box} name, and ; between them, {where}. If there is nothing, answer none."
+)
 """The order of PaliGemma's answers, huggingface/blog, paligemma.md at 0995a4e."""
 _WHAT = {
     "box": 'its box as JSON, {{"{box_key}": {box}}}, {where}',

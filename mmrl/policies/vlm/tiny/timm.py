@@ -11,7 +11,6 @@ from mmrl.api.errors import UserError
 from mmrl.policies.vlm.tiny.checkpoint import HEADS, PATCH, SIDE, Checkpoint, text
 from mmrl.policies.vlm.tiny.tokens import ids, make_tokenizer, rows, template
 
-
 TOKENS = 4
 """Tokens of a picture or tile."""
 MOBILENET_WIDTH = 2048
