@@ -15,6 +15,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import CONFIG, adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import suitability, tiny, weights
+from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
 
 
@@ -24,6 +25,7 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     prepare_torchvision()
     adapters, name = adapter_chain(name)
     _refuse_lost_base(adapters, name)
+    _refuse_frame(config, name)
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         model, processor = tiny.build(dtype=dtype, attention=config.attn_implementation, **tiny.parse(name, seed))
@@ -54,6 +56,7 @@ def check(config: PolicyConfig) -> None:
     """Raise UserError for a `model` that can't be loaded, without reading weights. A hub name is not looked up."""
     if config.model.startswith("tiny:"):
         tiny.parse(config.model, 0)
+        _refuse_frame(config, config.model)
         return
     if not Path(config.model).is_dir():
         suitability.refuse_gguf(config.model)
@@ -65,6 +68,7 @@ def check(config: PolicyConfig) -> None:
         return
     settings = suitability.read_settings(name)
     suitability.refuse_kind(name, settings, config.trust_remote_code)
+    _refuse_frame(config, name)
     if settings.get("model_type") != "openvla":
         prepare_torchvision()
         examine(name, config.trust_remote_code, adapters)
@@ -119,6 +123,13 @@ def _refuse_lost_base(adapters: Sequence[Path], name: str) -> None:
             refuse_path(name, cure)
         except UserError as error:
             raise suitability.refusal(str(adapters[-1]), f"the model of its adapters, {error.what}") from error
+
+
+def _refuse_frame(config: PolicyConfig, name: str) -> None:
+    """Raise UserError for a `policy.frame` that contradicts the model's family."""
+    if config.frame:
+        kind = tiny.model_type(name) if name.startswith("tiny:") else str(suitability.read_settings(name).get("model_type", ""))
+        format_of(kind, config.frame)
 
 
 def auto_class(name: str, trusted: bool) -> Any:
