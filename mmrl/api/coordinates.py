@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 
 def convert_coordinates(
@@ -90,8 +90,8 @@ class CoordinateFormat(enum.StrEnum):
             return tuple(numbers)
         return tuple(v for x, y in zip(numbers[::2], numbers[1::2], strict=True) for v in (y, x))
 
-    def names(self, what: Literal["box", "point"], json: bool = False) -> str:
-        """The numbers of a box or a point in a prompt: `x1 y1 x2 y2`, in JSON `[x1, y1, x2, y2]`."""
+    def names(self, what: str, json: bool = False) -> str:
+        """The numbers of a box or a point in a prompt: `x1 y1 x2 y2`, in JSON `[x1, y1, x2, y2]`. what: box or point."""
         names = self.swapped(("x1", "y1", "x2", "y2") if what == "box" else ("x", "y"))
         if self is CoordinateFormat.LOCATION_TOKENS:
             tokens = "".join(f"<{name}>" for name in names)

@@ -14,9 +14,8 @@ _PROJECTOR = re.compile(
     r"(deepstack_)?merger(_list)?|.*projector|connector|aligner|resampler.*|.*resampler|qformer|query_tokens|image_newline"
     r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision|visual_embeddings_table"
 )
-_INNER_PROJECTOR = re.compile(
-    r"(patch_)?merger|deepstack_merger_list|img_projection.*"
-)  # Qwen's, GLM's, Phi-4's and HunYuan's are inside the tower
+# Qwen's, GLM's, Phi-4's and HunYuan's are inside the tower
+_INNER_PROJECTOR = re.compile(r"(patch_)?merger|deepstack_merger_list|img_projection.*")
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
 _ACTIONS = re.compile(  # action heads besides `own`: of pi0, SmolVLA and GR00T
     "dit|embed_action_time|action_(in|out)_proj|lm_expert|action_time_mlp_(in|out)|state_proj|action_head"

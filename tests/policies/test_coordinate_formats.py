@@ -36,11 +36,18 @@ def test_the_run_file_says_it(tmp_path):
     assert vlm.encode(cases.prompt(1)).coordinate_format is CoordinateFormat.UNIT
 
 
-def test_a_format_that_contradicts_the_family_is_refused():
+def test_a_format_that_contradicts_the_family_is_refused_before_there_is_a_model(tmp_path, monkeypatch):
     assert format_of("qwen2_5_vl", "model-pixels") is CoordinateFormat.MODEL_PIXELS
-    with pytest.raises(UserError, match=r"^policy\.frame: a qwen3_vl model writes thousandths \(") as told:
-        VLM(PolicyConfig(model="tiny:qwen3_vl", frame="unit"))
-    assert "\n" not in str(told.value)
+    for name in ("build", "skeleton"):
+        monkeypatch.setattr(tiny, name, None)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_vl"}')
+    for model in ("tiny:qwen3_vl", str(tmp_path)):
+        for use in (VLM.check, VLM):
+            with pytest.raises(UserError, match=r"^policy\.frame: a qwen3_vl model writes thousandths \(") as told:
+                use(PolicyConfig(model=model, frame="unit"))
+            assert "\n" not in str(told.value)
+    with pytest.raises(UserError, match=r"^policy\.frame: a internvl model writes thousandths"):
+        VLM.check(PolicyConfig(model="tiny:internvl3_5", frame="location-tokens"))
 
 
 def test_every_family_with_a_tiny_checkpoint_has_a_row_with_a_source():

@@ -31,8 +31,6 @@ UNUSED = {
 """Family -> weights that the gradient of a text with two pictures doesn't reach."""
 ALWAYS_PICTURES = ("paligemma",)
 """Families whose processors take no prompt without a picture."""
-OTHER_TYPES = {"pixtral": "llava", "internvl3_5": "internvl"}
-"""Tiny checkpoint -> `model_type`, if they differ."""
 PICTURES = {0: [], 1: [(56, 84)], 2: [(56, 84), (140, 70)]}
 
 
@@ -51,7 +49,7 @@ def encoded(processor, count):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_checkpoint_reads_pictures_learns_and_is_loaded_again(family, tmp_path):
     model, processor = tiny.build(family, hidden=32, spread=0.1)
-    assert model.config.model_type == OTHER_TYPES.get(family, family)
+    assert model.config.model_type == tiny.model_type(f"tiny:{family}")
     model.eval()
     inputs = {count: encoded(processor, count) for count in PICTURES if count or family not in ALWAYS_PICTURES}
     text, *lengths = [inputs[count]["input_ids"].shape[1] if count in inputs else 0 for count in PICTURES]

@@ -85,8 +85,8 @@ def granite4_vision():
         deepstack_layer_map=[[-1, 0], [-2, 1]],
         spatial_target_layers=[2, 3, 2, 3],
         qformer_config={
-            "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "encoder_hidden_size": 64,
-            "cross_attention_frequency": 1, "use_qformer_text_input": False,
+            "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
+            "encoder_hidden_size": 64, "cross_attention_frequency": 1, "use_qformer_text_input": False,
         },
         **ids(tokenizer, image_token_index="<image>"),
     )  # fmt: skip
@@ -113,7 +113,8 @@ def hunyuan_vl():
             "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 7,
             "out_hidden_size": 32, "text_hidden_size": 32, "max_image_size": 112, "min_image_size": 28,
         },
-        **ids(tokenizer, image_token_id="<img_ctx>", im_start_id="<img_on>", im_end_id="<img_off>", im_newline_id="<img_newline>"),
+        **ids(tokenizer, image_token_id="<img_ctx>", im_start_id="<img_on>", im_end_id="<img_off>"),
+        **ids(tokenizer, im_newline_id="<img_newline>"),
     )  # fmt: skip
     images = hf.HunYuanVLImageProcessor(size={"shortest_edge": 28 * 28, "longest_edge": 112 * 112}, patch_size=7)
     processor = hf.HunYuanVLProcessor(images, tokenizer, chat_template=template("<img_on><img_ctx><img_off>"))
@@ -139,9 +140,9 @@ def video_llama_3():
     tokenizer = make_tokenizer()
     config = hf.VideoLlama3Config(
         text_config=text("qwen2", tokenizer, 32, 2),
-        vision_config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "patch_size": 7},
+        vision_config={k: v for k, v in eye("", 32, 2).items() if k != "image_size"},
         **ids(tokenizer, image_token_id="<|image_pad|>", video_token_id="<|video_pad|>"),
-    )  # fmt: skip
+    )
     sizes = {"size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 64}, "patch_size": 7}
     images, videos = hf.VideoLlama3ImageProcessor(**sizes), hf.VideoLlama3VideoProcessor(**sizes)
     processor = hf.VideoLlama3Processor(images, tokenizer, videos, chat_template=tokenizer.chat_template)

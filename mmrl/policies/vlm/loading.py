@@ -15,6 +15,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
 from mmrl.policies.vlm import attention, suitability, tiny, weights
+from mmrl.policies.vlm.coordinate_formats import format_of
 from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
 
 
@@ -24,6 +25,7 @@ def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     prepare_torchvision()
     adapters, name = adapter_chain(name)
     weights.refuse_lost_base(adapters, name)
+    _refuse_frame(config, name)
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         model, processor = tiny.build(dtype=dtype, attention=config.dense_attention, **tiny.parse(name, seed))
@@ -46,6 +48,7 @@ def check(config: PolicyConfig) -> None:
     """Raise UserError for a `model` that can't be loaded, without reading weights. A hub name is not looked up."""
     if config.model.startswith("tiny:"):
         tiny.parse(config.model, 0)
+        _refuse_frame(config, config.model)
         return
     if not Path(config.model).is_dir():
         suitability.refuse_gguf(config.model)
@@ -53,6 +56,7 @@ def check(config: PolicyConfig) -> None:
         return
     adapters, name = adapter_chain(config.model)
     weights.refuse_lost_base(adapters, name)
+    _refuse_frame(config, name)
     settings: dict[str, Any] = {}
     if Path(name).is_dir():
         settings = suitability.read_settings(name)
@@ -122,9 +126,16 @@ def examine(name: str, trusted: bool, adapters: Sequence[Path]) -> Any:
     return processor
 
 
+def _refuse_frame(config: PolicyConfig, name: str) -> None:
+    """Raise UserError for a `policy.frame` that contradicts the model's family."""
+    if config.frame:
+        kind = tiny.model_type(name) if name.startswith("tiny:") else str(suitability.read_settings(name).get("model_type", ""))
+        format_of(kind, config.frame)
+
+
 def auto_class(name: str, trusted: bool) -> Any:
-    """The class of transformers that loads the model: that of its own, where it isn't one of the automatic ones. Code that comes with a checkpoint often registers its model for
-    `AutoModelForCausalLM` alone."""
+    """The class of transformers that loads the model: the one that the checkpoint names, where it isn't among the automatic ones.
+    Code that comes with a checkpoint often registers its model for `AutoModelForCausalLM` alone."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 

@@ -132,10 +132,10 @@ def named_class(settings: Mapping[str, Any]) -> Any:
     named = settings.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         return None
-    kind = getattr(transformers, named[0], None)
-    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel) or not kind.can_generate():
+    kind: Any = getattr(transformers, named[0], None)
+    if transformers.PreTrainedModel not in getattr(kind, "__mro__", ()) or not kind.can_generate():
         return None
-    config = kind.config_class
+    config: Any = kind.config_class
     own = config is not None and config.model_type == settings.get("model_type")
     return kind if own and "vision_config" in config.sub_configs else None
 

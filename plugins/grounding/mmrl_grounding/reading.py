@@ -2,9 +2,9 @@
 
 Two forms are accepted, whichever a task requests: JSON (`{"bbox_2d": [12, 34, 56, 78], "label": "red circle"}`, lists of such,
 with `bbox`, `box` or `box_2d` for `bbox_2d`, or bare lists of four numbers), and bare numbers (`12 34 56 78`, one box a line or
-between semicolons, a label before the numbers; location tokens may have it behind them). Numbers are in the order of the answer's
-coordinate format, and y_first says that this is y before x. Unreadable text is no answer. A box that has no area, is reversed or has huge
-numbers counts as listed and overlaps nothing.
+between semicolons, a label before the numbers; location tokens may have it behind them). Numbers are in the order of the
+answer's coordinate format, and y_first says that this is y before x. Unreadable text is no answer. A box that has no area, is
+reversed or has huge numbers counts as listed and overlaps nothing.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _by_number(kind: str, style: str, number: str) -> str:
     return f"{kind} [{number}]" if style == "brief" else f'{{"action": "{kind}", "element": {number}}}'
 
 
-def ask(text: str, style: str, asks: Literal["point", "box"], numbers: Numbers) -> str:
+def ask(text: str, style: str, asks: str, numbers: Numbers) -> str:
     """A question for a position with instructions for the answer. asks: point or box."""
     text = text.strip()
     text = text if text.endswith(_ENDS) else f"{text}."

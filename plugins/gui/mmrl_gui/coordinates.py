@@ -71,7 +71,8 @@ class Numbers:
         return x1, y1, x2, y2
 
     def written(self, point: Sequence[float], within: Box | None = None) -> Point:
-        """A point in pixels -> as written in an answer, see `CoordinateFormat.rounded`. within: the point must stay in this box."""
+        """A point in pixels -> as written in an answer, see `CoordinateFormat.rounded`. within: the point must stay in this
+        box."""
         if self.image is None:
             return float(point[0]), float(point[1])
         if self.grid:

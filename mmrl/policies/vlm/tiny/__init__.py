@@ -165,6 +165,12 @@ def parse(name: str, seed: int) -> dict[str, Any]:
     return {"family": family, **sizes}
 
 
+def model_type(name: str) -> str:
+    """The `model_type` of `tiny:FAMILY[:key=value,...]`."""
+    family = str(parse(name, 0)["family"])
+    return {"pixtral": "llava", "internvl3_5": "internvl"}.get(family, family)
+
+
 def full_name(name: str, seed: int) -> str:
     """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
     options = parse(name, seed)
