@@ -95,7 +95,7 @@ def family(name: str) -> dict[str, Any]:
     """What one family's verdict and gaps are."""
     refused = ""
     for dtype in ("float32", "bfloat16"):
-        policy = VLM(PolicyConfig(model=f"tiny:{name}:hidden=128,layers=2", dtype=dtype))
+        policy = VLM(PolicyConfig(model=f"tiny:{name}:hidden=256,layers=2", dtype=dtype))
         sharpen(policy)
         generator = VllmGenerator(policy, ComputeConfig(sampler="vllm"), 32, 1024)
         started = time.perf_counter()

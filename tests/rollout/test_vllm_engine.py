@@ -208,6 +208,14 @@ def test_weights_are_sent_by_the_names_of_published_checkpoints(family, tmp_path
     assert all(torch.equal(sent[name], saved[own]) for name, own in names.items())
 
 
+def test_experts_are_turned_as_in_published_checkpoints():
+    """Qwen3-VL's are [expert, in, out] there, and transformers saves them as it holds them, [expert, out, in]."""
+    model, _ = tiny.build("qwen3_vl_moe", hidden=32, layers=1)
+    name = "model.language_model.layers.0.mlp.experts.gate_up_proj"
+    sent = dict(weights.changed_weights(model, {}, weights.parameter_versions(model)))[name]
+    assert sent.shape == (4, 32, 64) and torch.equal(sent.transpose(1, 2), model.get_parameter(name))
+
+
 def test_experts_of_a_layer_go_together():
     model, _ = tiny.build("glm4v_moe", hidden=32, layers=2)
     before = weights.parameter_versions(model)

@@ -37,7 +37,7 @@ VIDEOS = {"internvl", "glm4v", "qwen3_5"}
 @pytest.fixture(scope="module", params=SERVED)
 def pair(request):
     """(policy with adapters, its vLLM)."""
-    config = PolicyConfig(model=f"tiny:{request.param}:hidden=128,layers=2", dtype=SERVED[request.param])
+    config = PolicyConfig(model=f"tiny:{request.param}:hidden=256,layers=2", dtype=SERVED[request.param])
     policy = VLM(config.model_copy(update={"lora": LoraConfig(rank=2, target_modules=["language"])}))
     sharpen(policy)
     generator = VllmGenerator(policy, SETTINGS, batch_size=32, max_context=1024)
@@ -82,7 +82,7 @@ def row(family):
     """A family's row of the table: (served, videos)."""
     reason = ""
     for dtype in ("float32", "bfloat16"):
-        policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=128,layers=2", dtype=dtype))
+        policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=256,layers=2", dtype=dtype))
         try:
             with tempfile.TemporaryDirectory() as folder:
                 _, inputs = check_engine(policy, SETTINGS, 4, 512, folder)

