@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from mmrl.api.transfer import upload
+
 ALIGNED = 16
 """Rows of a mask begin at multiples of this many numbers: torch's attention on GPUs copies masks whose rows don't."""
 
@@ -95,13 +97,8 @@ class Gathers:
         spans_N3 = torch.tensor(found, dtype=torch.long).reshape(-1, 3)
         valid_NC = places_C < spans_N3[:, 2:]
         completion_NC = spans_N3[:, :1] * S + spans_N3[:, 1:2] + torch.minimum(places_C, spans_N3[:, 2:] - 1)
-        return Gathers(
-            prompt_BP=prompt_BP.to(device),
-            real_BP=real_BP.to(device),
-            completion_NC=completion_NC.to(device),
-            valid_NC=valid_NC.to(device),
-            owner_N=spans_N3[:, 0].to(device),
-        )
+        found = {"prompt_BP": prompt_BP, "real_BP": real_BP, "completion_NC": completion_NC, "valid_NC": valid_NC}
+        return Gathers(**upload({**found, "owner_N": spans_N3[:, 0]}, device))
 
 
 _ROWS: ContextVar[PackedRows | None] = ContextVar("rows", default=None)

@@ -120,6 +120,12 @@ def _placeholder_masks(model: Any, *args: Any, **kwargs: Any) -> Any:
     return masks
 
 
+def _added_to_pictures(hidden_BSH: torch.Tensor, mask_BS: torch.Tensor, vectors_NH: torch.Tensor) -> torch.Tensor:
+    """The language model's `_deepstack_process`: vectors are added to the tokens of pictures, of which there are N."""
+    place_N = torch.nonzero_static(mask_BS.flatten(), size=len(vectors_NH))[:, 0]
+    return hidden_BSH.flatten(0, 1).index_add(0, place_N, vectors_NH.to(hidden_BSH.dtype)).view_as(hidden_BSH)
+
+
 def speed_up(model: Any) -> None:
     """Make a Qwen model run all images of a batch together, embed patches by a matrix product, and not wait for its device.
     model: the one that has the vision tower."""
@@ -131,3 +137,5 @@ def speed_up(model: Any) -> None:
     tower.patch_embed.forward = partial(embed_patches, tower.patch_embed)
     tower.forward = partial(_look, tower)
     model.get_placeholder_mask = partial(_placeholder_masks, model)
+    if hasattr(model.language_model, "_deepstack_process"):
+        model.language_model._deepstack_process = _added_to_pictures

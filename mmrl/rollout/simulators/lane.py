@@ -186,21 +186,21 @@ class Lane:
 
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
         """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
-        actions_nKA = chosen.actions_nKA
-        if actions_nKA.device != self.observation.device:
-            actions_nKA = actions_nKA.cpu()
-        count = actions_nKA.shape[1]
+        envs_n = upload_one(self._ids(envs), chosen.actions_nKA.device)
+        actions_NKA = self._spread(chosen.actions_nKA.float(), envs_n)
+        if actions_NKA.device != self.observation.device:  # a simulator beside the policy takes them where they are
+            actions_NKA = actions_NKA.cpu()
+        count = actions_NKA.shape[1]
         call = PolicyCall(
             observation=self.observation,
             chosen=chosen,
-            envs_n=self._ids(envs),
+            envs_n=envs_n,
             valid_NK=torch.zeros(self.num_envs, count, dtype=torch.bool),
             rewards_NK=torch.zeros(self.num_envs, count),
         )
         self.calls.append(call)
         active_N = torch.zeros(self.num_envs, dtype=torch.bool)
         active_N[envs] = True
-        actions_NKA = self._spread(actions_nKA.float(), call.envs_n)
         for k in range(count):
             call.valid_NK[:, k] = active_N
             ended_N = self._step(actions_NKA[:, k], active_N, call.rewards_NK[:, k])

@@ -17,7 +17,9 @@ aten = torch.ops.aten
 
 LEDGER = Ledger()
 
-SIZES = frozenset(("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount"))
+SIZES = frozenset(
+    ("nonzero", "masked_select", "masked_scatter_backward", "_unique2", "unique_dim", "unique_consecutive", "bincount")
+)
 """Operations whose result has a size that depends on the numbers."""
 READS = frozenset(("_local_scalar_dense", "equal", "is_nonzero", "multinomial"))
 """Operations that read a number to decide what to do, or return one."""
@@ -31,6 +33,10 @@ WHOLE = frozenset(
     )
 )
 """Operations in which a tensor without dimensions has to be on the device too; elementwise ones take it from the host."""
+MISSING: dict[str, Callable[..., torch.Tensor]] = {
+    "histc": lambda x, *args, **kwargs: torch.histc(x.float(), *args, **kwargs).to(x.dtype)  # of integers, for experts
+}
+"""Operations that the CPU doesn't have as CUDA does."""
 FACTORIES = (
     *(aten.empty.memory_format, aten.empty_strided.default, aten.arange.default, aten.arange.start, aten.arange.start_step),
     *(aten.eye.default, aten.eye.m, aten.tril_indices.default, aten.triu_indices.default, aten.randperm.default),
@@ -152,7 +158,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if device is not None:
         inner_kwargs["device"] = HOST
     shapes = {key: tensor.inner.shape for key, tensor in mine.items()} if this.mutable else {}
-    made = func(*inner_args, **inner_kwargs)
+    made = MISSING.get(this.name, func)(*inner_args, **inner_kwargs)
     if any(mine[key].inner.shape != shape for key, shape in shapes.items()):
         raise NotImplementedError(f"{func} changed the shape of a tensor in place, which the pretended device can't")
     if this.name == "_local_scalar_dense" or _is_host(device):

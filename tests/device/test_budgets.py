@@ -1,0 +1,144 @@
+"""How often the host waits for the device, and how many copies it starts: all numbers are in `BUDGETS`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mmrl_robotics.small import Small
+
+import vlm_cases as cases
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
+from mmrl.rollout.generate.local import LOOK_EVERY, LocalGenerator
+from mmrl.rollout.generate.sampling import SamplingParams
+from mmrl.rollout.simulators.lockstep import SimulatorCollector
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_conversations import pack
+from mmrl.train.update.pack_trajectories import pack_trajectories
+from mmrl.train.update.packer import PackOptions
+
+BUDGETS = {
+    # the embedded sampler; the prompts of a call have several lengths
+    "a call": (5, 4),  # are the logits finite; tokens, log-probabilities, lengths and which are finished, at the end
+    "a token": (0, 0),
+    "a look": (1, 0),  # how many go on
+    # an update of a conversations' policy
+    "packing a batch": (0, 1),
+    "packing a micro-batch": (0, 1),
+    "a step": (2, 0),  # the figures; the gradient's norm
+    "a micro-batch": (1, 1),  # where pictures were put in, backward; what follows from their sizes, to the device
+    # a policy that acts, on a simulator beside it
+    "a step of the environments": (4, 3),  # is the action finite, and a number; what is drawn; what came of it
+    "packing a micro-batch of calls": (0, 2),  # of them, and their rows of the observations
+    "a micro-batch of calls": (0, 0),
+}
+"""What -> (waits, copies that nobody waits for). A smaller number is to be written down."""
+FAMILIES = {
+    **{"qwen2_5_vl": 1, "qwen2_vl": 1, "qwen3_vl": 1, "qwen3_vl_moe": 1},
+    **{"gemma3": 2, "llava": 2, "internvl": 2, "paligemma": 2, "deepseek_vl": 2, "aya_vision": 2, "cohere2_vision": 2},
+    **{"pixtral": 5, "idefics3": 6, "gemma4": 6, "llava_onevision": 8, "mistral3": 8, "smolvlm": 10, "qwen3_5": 10},
+    **{"qwen3_5_moe": 10, "glm4v": 13, "glm46v": 13, "glm4v_moe": 13, "kimi_k25": 18, "ovis2": 23, "lfm2_vl": 23},
+    **{"ernie4_5_vl_moe": 33, "minicpmv4_6": 41, "minicpmv4_7": 41},
+}
+"""Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
+RUN = {"name": "x", "policy": {"model": "mlp"}, "tasks": [{"id": "x/y"}], "stages": [{"kind": "rl", "steps": 9, "algorithm": "grpo"}]}
+TEXT = dict.fromkeys(FAMILIES, "") | dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), ":hidden=32,layers=1")
+
+
+def cost(device, work, *arguments):
+    """(waits, copies) of a second call, as caches are filled then."""
+    work(*arguments)
+    with device.counting() as seen:
+        work(*arguments)
+    return len(seen.waits), len(seen.copies)
+
+
+def each(few, many, count):
+    """What each of `count` more of them costs."""
+    return tuple((b - a) / count for a, b in zip(few, many, strict=True))
+
+
+@pytest.fixture
+def policy(device):
+    def make(family="qwen2_5_vl"):
+        made = VLM(PolicyConfig(model=f"tiny:{family}{TEXT[family]}"), device="cuda")
+        made.eos = frozenset()  # completions have all tokens that they may have
+        return made
+
+    return make
+
+
+def sampled(policy, tokens):
+    inputs = [policy.encode(cases.prompt(seed)) for seed in (1, 2)]
+    LocalGenerator(policy).generate(inputs, 2, SamplingParams(max_tokens=tokens, temperature=1.0, seed=3))
+
+
+def test_the_sampler_waits_once_in_so_many_tokens(device, policy):
+    made = policy()
+    costs = {tokens: cost(device, sampled, made, tokens) for tokens in (1, LOOK_EVERY - 1, LOOK_EVERY + 1, 3 * LOOK_EVERY + 1)}
+    assert costs[1] == BUDGETS["a call"]
+    assert each(costs[1], costs[LOOK_EVERY - 1], LOOK_EVERY - 2) == BUDGETS["a token"]
+    assert each(costs[LOOK_EVERY + 1], costs[3 * LOOK_EVERY + 1], 2) == BUDGETS["a look"]
+
+
+def packed(policy, budget):
+    rollouts = cases.rollouts(policy, [cases.prompt(seed) for seed in (1, 2, 3)])
+    credit = cases.credit(*[(-1.0) ** n for n in range(len(rollouts))])
+    return pack(rollouts, credit, policy, shared_prefix=policy.family.shares_prefix, budget=budget)
+
+
+def updates(device, policy, packed):
+    """(costs of packing, costs of an update) in one micro-batch and in several, and how many more those are."""
+    learner = Learner(policy, parse_config(RUN).stages[0], load_algorithm("grpo", {}))
+    batches = [packed(budget) for budget in (10_000, 1)]
+    more = len(batches[1].micro) - len(batches[0].micro)
+    return [cost(device, packed, budget) for budget in (10_000, 1)], [cost(device, learner.update, [b], 0) for b in batches], more
+
+
+def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
+    made = policy()
+    packing, update, more = updates(device, made, lambda budget: packed(made, budget))
+    assert more > 2 and each(*packing, more) == BUDGETS["packing a micro-batch"]
+    assert each(*update, more) == BUDGETS["a micro-batch"]
+    for found, fixed, one in ((packing[0], "packing a batch", "packing a micro-batch"), (update[0], "a step", "a micro-batch")):
+        assert tuple(a - b for a, b in zip(found, BUDGETS[one], strict=True)) == BUDGETS[fixed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_keeps_to_its_budget(device, policy, family):
+    made = policy(family)
+    costs = {tokens: cost(device, sampled, made, tokens) for tokens in (2, LOOK_EVERY - 1)}
+    assert each(costs[2], costs[LOOK_EVERY - 1], LOOK_EVERY - 3) == BUDGETS["a token"]
+    packing, update, more = updates(device, made, lambda budget: packed(made, budget))
+    assert each(*packing, more) == BUDGETS["packing a micro-batch"] and each(*update, more)[0] <= FAMILIES[family]
+
+
+def episodes(collector, steps):
+    """Four episodes of so many steps beside each other."""
+    (label,) = collector.tasks
+    collector.lanes(label)[0].max_steps = steps
+    prompts = [replace(p, task=label) for p in collector.tasks[label].prompts("train", 0)[:4]]
+    return collector.collect(prompts, [None] * 4, 1, SamplingParams(max_tokens=1, temperature=1.0, seed=5))
+
+
+def test_a_step_of_the_environments_waits_for_what_came_of_it(device):
+    config = PolicyConfig(model="mlp", kind="robotics/small")
+    policy = Small(config, device="cuda", dims=4, state=8, hidden=[8])
+    task = plugins.registry().make_task("robotics/reach", {"dims": 4, "size": 32})
+    collector = SimulatorCollector(policy, {"robotics/reach": task}, SimulateConfig(num_envs=4), device="cuda")
+    costs = [cost(device, episodes, collector, steps) for steps in (1, 3)]
+    assert each(*costs, 2) == BUDGETS["a step of the environments"]
+
+    rollouts = episodes(collector, 3)
+    credit = cases.credit(1.0, -1.0, 0.5, 2.0)
+    packing, update, more = updates(
+        device, policy, lambda budget: pack_trajectories(rollouts, credit, PackOptions(ratio="action"), budget=min(budget, 12))[0]
+    )
+    assert each(*packing, more) == BUDGETS["packing a micro-batch of calls"]
+    assert each(*update, more) == BUDGETS["a micro-batch of calls"]
+    collector.close()
