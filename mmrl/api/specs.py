@@ -41,7 +41,11 @@ class TaskSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec(Spec):
-    """A verifier: the target is a pure function `(case, **options) -> float | Score`, or a class if `model` is set."""
+    """A verifier: the target is a pure function `(case, **options) -> float | Score`, or a class if `model` is set.
+
+    A target may have two attributes. `prepare(**options)` is called once in each worker process, before its first case: what it
+    imports and reads counts neither as time nor as memory of a case. `check(cameras, **options)` is called before a run starts
+    and raises UserError for options that can't work, without loading anything; `cameras` as for `model`."""
 
     low: float = 0.0
     high: float = 1.0

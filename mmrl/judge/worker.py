@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.processes.child import describe_error, take_pipes
 from mmrl.compute.crossing import Fault, trace_of
 from mmrl.judge import system_calls
@@ -96,6 +96,9 @@ def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Lo
         if any(spec.rollout for spec in specs.values()):
             _prepare_for_tensors()
         made = {name: registry.make_verifier(name, options) for name, options in wanted.items()}
+        for name, function in made.items():
+            if not specs[name].model:
+                _prepare(name, function)
         return {name: BatchVerifier(f) if specs[name].model else LoadedVerifier(f) for name, f in made.items()}
     except BaseException as error:  # noqa: BLE001  the engine reports every error
         if isinstance(error, UserError):
@@ -104,6 +107,14 @@ def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Lo
             fault = Fault("PluginError", f"verifiers could not be loaded: {describe_error(error)}", trace_of(error))
         _reply(replies, "fault", dataclasses.astuple(fault))
         sys.exit(1)
+
+
+def _prepare(name: str, function: Callable[..., Any]) -> None:
+    """Call `prepare` of a verifier's target, if it has one, with the verifier's options."""
+    target, options = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
+    if prepare := getattr(target, "prepare", None):
+        with plugin_errors(f"verifier {name!r}: prepare()"):
+            prepare(**options)
 
 
 def _prepare_for_tensors() -> None:

@@ -240,7 +240,7 @@ class Registry:
             raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} is not a function of a case")
         cure = f'give {{name}} = ... under [verifiers."{spec.id}"] in a run file, or --set {{name}}=... to mmrl score'
         check_options(f"verifier {spec.id!r}", function, merged, skip=0 if spec.model else 1, cure=cure)
-        if check := getattr(function, "check", None) if spec.model else None:
+        if check := getattr(function, "check", None):
             try:
                 with plugin_errors(f"verifier {spec.id!r}: check()"):
                     check(cameras or {}, **merged)

@@ -17,7 +17,7 @@ from processes import gone
 
 PLUGIN = '''
 import ctypes, os, signal, sys, threading, time
-from mmrl import Score, VerifierSpec, hookimpl
+from mmrl import Score, UserError, VerifierSpec, hookimpl
 
 SPECS = {"seen": {"images": True}, "episode": {"rollout": True}, "quick": {"timeout_s": 0.5}, "signed": {"low": -1.0},
          "absent": {"target": "no_such_module:f"},
@@ -26,7 +26,8 @@ SPECS = {"seen": {"images": True}, "episode": {"rollout": True}, "quick": {"time
 @hookimpl
 def mmrl_verifiers():
     names = """equal value wrong mutate children raises hang stuck memory leave abort crash interrupt chatty fork dead_parent
-        helper local long closes scribbles own_failure torch_loaded sessions meet slow odd_message option""".split() + list(SPECS)
+        helper local long closes scribbles own_failure torch_loaded sessions meet slow odd_message option
+        prepared""".split() + list(SPECS)
     return [VerifierSpec(**({"id": f"faulty/{n}", "target": f"faulty:{n}"} | SPECS.get(n, {}))) for n in names]
 
 def bad(case):
@@ -178,6 +179,23 @@ def meet(case):
     while not os.path.exists(other):
         time.sleep(0.01)
     return 1.0
+
+def prepared(case, seconds=0.0):
+    return HELD["seconds"] if case.answer is None else float(len(HELD["bytes"]) > 0)
+
+HELD = {}
+
+def load(seconds=0.0):
+    if seconds < 0:
+        raise OSError("no such lexicon")
+    time.sleep(seconds)
+    HELD.update(seconds=seconds, bytes=bytes(200_000_000))
+
+def check(cameras, seconds=0.0):
+    if seconds > 10:
+        raise UserError(f"seconds = {seconds} is too long")
+
+prepared.prepare, prepared.check = load, check
 
 def option(case, *, scale):
     return scale
@@ -533,6 +551,18 @@ def test_verifier_that_can_not_be_imported():
         assert "ModuleNotFoundError" in str(caught.value.__cause__)
         with pytest.raises(UserError, match="no_such_module"):
             judge.run("faulty/equal", [GOOD])
+
+
+def test_what_a_function_prepares_counts_for_no_case():
+    """Neither as time, 0.6 s with a limit of 0.3 s, nor as memory, 200 MB with a limit of 64 MB."""
+    with local_judge({"faulty/prepared": {"seconds": 0.6}}, timeout_s=0.3, memory_mb=64) as judge:
+        assert [s.value for s in judge.run("faulty/prepared", [Case(completion=""), Case(completion="", answer=1)])] == [0.6, 1.0]
+    with pytest.raises(PluginError, match=r"verifier 'faulty/prepared': prepare\(\) raised OSError: no such lexicon"):
+        with local_judge({"faulty/prepared": {"seconds": -1.0}}) as judge:
+            judge.ready()
+    with pytest.raises(UserError, match=r"verifier 'faulty/prepared': seconds = 11.0 is too long"):
+        with local_judge({"faulty/prepared": {"seconds": 11.0}}) as judge:
+            judge.ready()
 
 
 def test_unknown_option():

@@ -56,11 +56,11 @@ def check(config: PolicyConfig) -> None:
         return
     adapters, name = adapter_chain(config.model)
     weights.refuse_lost_base(adapters, name)
-    _refuse_frame(config, name)
     settings: dict[str, Any] = {}
     if Path(name).is_dir():
         settings = suitability.read_settings(name)
         suitability.refuse_kind(name, settings, config.trust_remote_code)
+    _refuse_frame(config, name)
     if name.startswith("tiny:") or settings.get("model_type") == "openvla":
         weights.check_files(config.model, lambda: skeleton(config))
     elif settings:

@@ -29,7 +29,14 @@ def mmrl_tasks() -> list[TaskSpec]:
 
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
+    def spec(id: str, target: str, summary: str, **more: bool) -> VerifierSpec:
+        whole = {"id": f"interop/{id}", "target": f"mmrl_interop.verifiers:{target}", "summary": summary, "timeout_s": 30.0}
+        return VerifierSpec(**whole, graded=True, **more)  # type: ignore[arg-type]
+
     return [
+        spec("trl", "trl", "reward functions of TRL's trainers, in a file that the option functions names"),
+        spec("trl-whole", "trl_whole", "the same, with the prompt, its images and the tokens", images=True, rollout=True),
+        spec("verl", "verl", "reward functions in the form of verl's compute_score, in a file that the option functions names"),
         VerifierSpec(
             id="interop/return",
             target="mmrl_interop.openenv_task:total",

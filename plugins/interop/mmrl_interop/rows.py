@@ -51,6 +51,8 @@ class Stored:
     verifier_options: Mapping[str, Mapping[str, Any]]
     case: Case
     """The case without a completion."""
+    judge: str
+    """The same for rows that the same judge scores."""
 
     def completed(self, completion: str, tokens: int | None = None, images: Sequence[Any] = (), truncated: bool = False) -> Case:
         """The case of a completion. tokens: their number, if it is known. images: the row's images, if they aren't stored.
@@ -89,7 +91,8 @@ def read_stored(text: str) -> Stored:
     if not isinstance(row, dict) or any(not isinstance(row.get(key), kind) for key, kind in KEYS.items()):
         raise UserError(f"what a row stores for mmrl lacks one of {', '.join(KEYS)}: export the data set again")
     where = f"a row of task {row['task']!r}"
-    return Stored(row["task"], row["metric"], row["verifiers"], row["verifier_options"], case_from_json(row["case"], where))
+    case, judge = case_from_json(row["case"], where), json.dumps([row["verifiers"], row["verifier_options"]], sort_keys=True)
+    return Stored(row["task"], row["metric"], row["verifiers"], row["verifier_options"], case, judge)
 
 
 def image_bytes(image: Any) -> bytes:

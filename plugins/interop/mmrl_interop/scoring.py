@@ -7,7 +7,6 @@ trainers that can't leave a completion out get a stand-in, with which it teaches
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import threading
 from collections import OrderedDict
@@ -22,18 +21,18 @@ REMEMBERED = 65_536
 SETTINGS = ("num_workers", "timeout_s", "memory_mb", "isolation")
 """Settings of the judge, as in `mmrl.open_verifiers`."""
 
-_opened: dict[tuple[int, str], Scoring] = {}
+_opened: dict[tuple[int, str, str], Scoring] = {}
 _lock = threading.Lock()
 
 
 def scoring_of(stored: str, settings: dict[str, Any]) -> Scoring:
     """The verifiers of a row, opened once in each process. Raises UserError for unknown settings and verifiers."""
-    if unknown := [name for name in settings if name not in SETTINGS]:
-        raise UserError(f"{unknown[0]!r} is no setting of mmrl's judge: use {', '.join(SETTINGS)}")
     row = read_stored(stored)
-    key = os.getpid(), json.dumps([row.verifiers, row.verifier_options, settings], sort_keys=True)
+    key = os.getpid(), row.judge, repr(settings)
     with _lock:
         if key not in _opened:
+            if unknown := [name for name in settings if name not in SETTINGS]:
+                raise UserError(f"{unknown[0]!r} is no setting of mmrl's judge: use {', '.join(SETTINGS)}")
             _opened[key] = open_verifiers(row.verifiers, verifier_options=row.verifier_options, **settings)
         return _opened[key]
 

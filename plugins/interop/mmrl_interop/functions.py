@@ -1,0 +1,71 @@
+"""Functions in users' files, named as "path.py:function" or "package.module:function"."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmrl import UserError
+from mmrl.api.errors import did_you_mean
+
+
+def check_function(name: str) -> None:
+    """Raise UserError for a name that can't be that of a function, without running its file."""
+    place, function = _parts(name)
+    if place.endswith(".py"):
+        tree = _tree(Path(place))
+        defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+        assigned = [t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
+        imported = [a.asname or a.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names]
+        if function not in (*defined, *assigned, *imported, *(["*"] if "*" in imported else [])) and "*" not in imported:
+            raise UserError(f"{place} has no function {function!r}.{did_you_mean(function, defined)} It has {', '.join(defined)}")
+
+
+@functools.lru_cache
+def load_function(name: str) -> Callable[..., Any]:
+    """Import a function; its file is run once in a process. Raises UserError if there is none, or its file fails."""
+    place, function = _parts(name)
+    try:
+        module = _run(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(f"{place} can't be loaded ({type(error).__name__}: {why}): correct it") from error
+    found: Any = getattr(module, function, None)
+    if not callable(found):
+        raise UserError(f"{place} has no function {function!r}.{did_you_mean(function, vars(module))}")
+    return found  # type: ignore[no-any-return]
+
+
+def _parts(name: str) -> tuple[str, str]:
+    place, _, function = name.rpartition(":")
+    if not place or not function.isidentifier():
+        raise UserError(f"{name!r:.100} names no function: write path.py:function or package.module:function")
+    return place, function
+
+
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: check the path") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it") from None
+
+
+def _run(path: Path) -> Any:
+    _tree(path)
+    spec = importlib.util.spec_from_file_location(f"mmrl_file_{path.stem}", path)
+    assert spec is not None and spec.loader is not None, "it ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.append(str(path.resolve().parent))  # it may import files beside it
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,195 @@
+"""Other trainers' rewards as verifiers: functions in the signature of TRL's trainers, and of verl's `compute_score`.
+
+The run file names them: `verifiers."interop/trl" = {functions = ["rewards.py:accuracy"]}`. They run in the judge's workers like
+any verifier: what raises, hangs, or returns None, NaN or another number of rewards is a failed score, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mmrl import Case, Score, UserError
+from mmrl.api.episodes import Conversation
+from mmrl.api.errors import is_finite
+from mmrl_interop.functions import check_function, load_function
+
+
+class ForeignRewards:
+    """The weighted sum of functions in another trainer's signature, scaled so that the lowest sum is 0 and the highest 1."""
+
+    def score(
+        self,
+        case: Case,
+        functions: str | list[str] | dict[str, float],
+        range: list[float] | None,
+        call: Callable[[Any, Case], Any],
+    ) -> Score:
+        """The score of a case. call: calls a function with it."""
+        weights, (low, high) = _weights(functions), _range(functions, range)
+        values = {name: _number(call(load_function(name), case), name) for name in weights}
+        total = sum(weights[name] * value for name, value in values.items())
+        if not low - 1e-6 <= total <= high + 1e-6:
+            return Score(None, {}, f"the sum is {total:g}, outside of range = [{low:g}, {high:g}]: set range to what it can be")
+        parts = {name.rpartition(":")[2] if _is_single(name, weights) else name: value for name, value in values.items()}
+        return Score(min(max((total - low) / (high - low), 0.0), 1.0), parts)
+
+    def check(
+        self,
+        cameras: Mapping[str, Sequence[str]],
+        functions: str | list[str] | dict[str, float],
+        range: list[float] | None = None,
+        **others: Any,
+    ) -> None:
+        """Raises UserError for functions that aren't there, without running their files."""
+        _range(functions, range)
+        for name in _weights(functions):
+            check_function(name)
+
+    def prepare(self, functions: str | list[str] | dict[str, float], **others: Any) -> None:
+        """Run the files."""
+        for name in _weights(functions):
+            load_function(name)
+
+
+class TrlRewards(ForeignRewards):
+    """The weighted sum of reward functions in TRL's signature, `(completions, **columns) -> list[float | None]`, which are called
+    with one completion at a time. Columns are what `Prompt.meta` holds, and the answer.
+
+    functions: path.py:function or package.module:function; several as a list, or with weights as a table.
+    range: [lowest, highest] sum that they can give, which become 0 and 1; by default 0 and the sum of the weights.
+    answer: name of the column with the answer, such as "solution" or "ground_truth".
+    conversational: completions are messages, as for chat models, and not texts.
+    """
+
+    def __init__(self, whole: bool = False) -> None:
+        self.whole = whole
+        """They get the prompt, its images and the completion's tokens."""
+
+    def __call__(
+        self,
+        case: Case,
+        functions: str | list[str] | dict[str, float],
+        range: list[float] | None = None,
+        answer: str = "answer",
+        conversational: bool = True,
+    ) -> Score:
+        said = [{"role": "assistant", "content": case.completion}] if conversational else case.completion
+        columns: dict[str, Any] = {str(k): [v] for k, v in case.meta.items()} | {answer: [case.answer]}
+        columns |= {"prompts": [[]], "completion_ids": [[]]}
+        if self.whole and isinstance(case.rollout, Conversation):
+            turns = case.rollout.turns
+            columns["prompts"] = [[*case.rollout.prompt.messages]] if conversational else [case.rollout.prompt.text]
+            columns["completion_ids"] = [[id for turn in turns for id in turn.token_ids]]
+            columns["images"] = [case.images]
+        own = {"trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
+
+        def call(function: Any, case: Case) -> Any:
+            found = _done(function(completions=[said], **columns, **own))
+            if not isinstance(found, str | bytes | Mapping) and hasattr(found, "__len__") and hasattr(found, "__getitem__"):
+                if len(found) != 1:
+                    raise ForeignError(f"returned {len(found)} rewards for one completion")
+                return found[0]
+            raise ForeignError(f"returned {found!r:.60} and no list of rewards")
+
+        return self.score(case, functions, range, call)
+
+
+class VerlRewards(ForeignRewards):
+    """The weighted sum of functions in the signature of verl's `compute_score(data_source, solution_str, ground_truth,
+    extra_info)`, which give a number or a table with `score`. The ground truth is the answer, and the extra info `Prompt.meta`.
+
+    functions: path.py:function or package.module:function; several as a list, or with weights as a table.
+    range: [lowest, highest] sum that they can give, which become 0 and 1; by default 0 and the sum of the weights.
+    data_source: by default what `Prompt.meta` has under this name.
+    arguments: more keyword arguments, as verl's `reward_kwargs`.
+    """
+
+    def __call__(
+        self,
+        case: Case,
+        functions: str | list[str] | dict[str, float],
+        range: list[float] | None = None,
+        data_source: str = "",
+        arguments: dict[str, Any] | None = None,
+    ) -> Score:
+        source = data_source or case.meta.get("data_source", "")
+
+        def call(function: Any, case: Case) -> Any:
+            found = _done(
+                function(
+                    data_source=source,
+                    solution_str=case.completion,
+                    ground_truth=case.answer,
+                    extra_info=dict(case.meta),
+                    **(arguments or {}),
+                )
+            )
+            if isinstance(found, Mapping) and "score" not in found:
+                raise ForeignError(f"returned a table without score: {', '.join(map(str, found))[:100]}")
+            return found["score"] if isinstance(found, Mapping) else found
+
+        return self.score(case, functions, range, call)
+
+
+class ForeignError(Exception):
+    """A function returned something that is no reward."""
+
+    plain = True
+
+
+trl = TrlRewards()
+trl_whole = TrlRewards(whole=True)
+verl = VerlRewards()
+
+
+def _weights(functions: str | list[str] | dict[str, float]) -> dict[str, float]:
+    """Function -> weight."""
+    found = {functions: 1.0} if isinstance(functions, str) else functions
+    found = dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, 1.0) if isinstance(found, list | tuple) else {}
+    if not found or not all(isinstance(name, str) and is_finite(weight) for name, weight in found.items()):
+        raise UserError(f'functions = {functions!r:.100} must be "path.py:function", a list of such, or a table of their weights')
+    return {name: float(weight) for name, weight in found.items()}
+
+
+def _range(functions: str | list[str] | dict[str, float], given: list[float] | None) -> tuple[float, float]:
+    given = [] if given is None else given
+    if not isinstance(given, list | tuple) or len(given) not in (0, 2) or not all(map(is_finite, given)):
+        raise UserError(f"range = {given!r:.60} must be [lowest, highest], the sums that the functions can give")
+    weights = _weights(functions).values()
+    low, high = given or (sum(w for w in weights if w < 0), sum(w for w in weights if w > 0))
+    if not low < high:
+        raise UserError(f"range = [{low:g}, {high:g}] must go up: give the lowest sum and the highest")
+    return float(low), float(high)
+
+
+def _is_single(name: str, weights: Mapping[str, float]) -> bool:
+    """Whether no other function has the same name in another file."""
+    return sum(other.rpartition(":")[2] == name.rpartition(":")[2] for other in weights) == 1
+
+
+def _number(value: Any, name: str) -> float:
+    if value is None:
+        raise ForeignError(f"{name} returned None: there is no reward")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ForeignError(f"{name} returned {value!r:.60}, which is no number") from None
+    if not is_finite(number):
+        raise ForeignError(f"{name} returned {number}")
+    return number
+
+
+def _done(found: Any) -> Any:
+    """What a function returned, after waiting for it if it is async."""
+    return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+
+async def _awaited(found: Any) -> Any:
+    return await found
+
+
+def _ignore(*args: Any, **columns: Any) -> None:
+    """In the place of functions by which TRL's rewards log."""
