@@ -45,7 +45,12 @@ FAMILIES = {
     **{"ernie4_5_vl_moe": 33, "minicpmv4_6": 41, "minicpmv4_7": 41},
 }
 """Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
-RUN = {"name": "x", "policy": {"model": "mlp"}, "tasks": [{"id": "x/y"}], "stages": [{"kind": "rl", "steps": 9, "algorithm": "grpo"}]}
+RUN = {
+    "name": "x",
+    "policy": {"model": "mlp"},
+    "tasks": [{"id": "x/y"}],
+    "stages": [{"kind": "rl", "steps": 9, "algorithm": "grpo"}],
+}
 TEXT = dict.fromkeys(FAMILIES, "") | dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), ":hidden=32,layers=1")
 
 

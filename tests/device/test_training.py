@@ -37,7 +37,7 @@ CASES = {
         "generate": {"max_tokens": 4, "max_turns": 2},
         "stages": [
             {**RL, "steps": 1, "algorithm": "trajectory-grpo"},
-            {"kind": "distill", "teacher": f"{MODEL},seed=7", "steps": 1, "prompts_per_step": 2, "group_size": 2, "learning_rate": 1e-3},
+            {**RL, "kind": "distill", "teacher": f"{MODEL},seed=7", "steps": 1},
         ],
     },
 }  # fmt: skip

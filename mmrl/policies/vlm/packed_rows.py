@@ -97,8 +97,8 @@ class Gathers:
         spans_N3 = torch.tensor(found, dtype=torch.long).reshape(-1, 3)
         valid_NC = places_C < spans_N3[:, 2:]
         completion_NC = spans_N3[:, :1] * S + spans_N3[:, 1:2] + torch.minimum(places_C, spans_N3[:, 2:] - 1)
-        found = {"prompt_BP": prompt_BP, "real_BP": real_BP, "completion_NC": completion_NC, "valid_NC": valid_NC}
-        return Gathers(**upload({**found, "owner_N": spans_N3[:, 0]}, device))
+        places = {"prompt_BP": prompt_BP, "real_BP": real_BP, "completion_NC": completion_NC, "valid_NC": valid_NC}
+        return Gathers(**upload({**places, "owner_N": spans_N3[:, 0]}, device))
 
 
 _ROWS: ContextVar[PackedRows | None] = ContextVar("rows", default=None)

@@ -44,7 +44,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             high=MOST,
             graded=True,
             summary="The sum of the rewards of another program's environment",
-        )
+        ),
     ]
 
 
