@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import log_softmax
+from transformers import PreTrainedConfig
 
 from mmrl.algorithms.loss import clipped_surrogate
 from mmrl.algorithms.presets import Algorithm
@@ -29,7 +30,7 @@ class Bandit:
 
     def __init__(self, *logits, dtype=torch.float32):
         self.model = torch.nn.Module()
-        self.model.w = torch.nn.Parameter(torch.tensor(logits, dtype=dtype))
+        self.model.w, self.model.config = torch.nn.Parameter(torch.tensor(logits, dtype=dtype)), PreTrainedConfig()
         self.family = Family(self.model, None)
         self.temperatures = []
 
