@@ -75,6 +75,12 @@ def test_a_task_opens_by_the_api(capsys):
     assert capsys.readouterr().out.startswith("Score(value=")
 
 
+def test_a_simulator_is_a_vector_environment(capsys):
+    pytest.importorskip("torch")
+    run(blocks("Gymnasium and Stable-Baselines3", "python")[0])
+    assert capsys.readouterr().out.count("'") == 8, "four instructions"
+
+
 def test_a_box_in_thousandths_is_scored_from_outside():
     command = blocks("The JSON form of a case", "sh")[0]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
