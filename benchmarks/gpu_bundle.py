@@ -42,7 +42,19 @@ GIVEN = (
     *("huggingface-hub", "pyyaml", "regex", "tqdm", "requests", "filelock", "fsspec", "sympy", "jinja2"),
 )
 """What the machine brings."""
-HEAVY = ("av", "pyarrow", "pandas", "scikit-learn", "scipy", "scikit-image", "tensorboard", "httpx", "httpx2", "qwen-vl-utils")
+HEAVY = (
+    "av",
+    "pyarrow",
+    "pandas",
+    "scikit-learn",
+    "scipy",
+    "scikit-image",
+    "tensorboard",
+    "httpx",
+    "httpx2",
+    "qwen-vl-utils",
+    "timm",
+)
 """What isn't brought: dozens of megabytes, or nothing that is measured uses it. What needs them is left out where they aren't."""
 UNUSED = ("docopt",)
 """Required by a package for its command alone."""

@@ -66,7 +66,7 @@ def weights_made(size: str, device: str) -> Iterator[None]:
     real = vlm.load
 
     def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
-        return built(size, device, getattr(torch, config.dtype), config.attn_implementation)
+        return built(size, device, getattr(torch, config.dtype), config.dense_attention)
 
     if size != "tiny":
         vlm.load = load

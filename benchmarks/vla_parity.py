@@ -89,7 +89,7 @@ def main() -> None:
     names = parser.parse_args().only.split(",")
     if unknown := sorted(set(names) - POLICIES.keys()):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(POLICIES)}")
-    from peers import LEROBOT, MISSING
+    from peer_pythons import LEROBOT, MISSING
 
     if not LEROBOT and set(names) != {"openvla"}:
         parser.error(MISSING)

@@ -33,6 +33,15 @@ EXPECTED = {  # a weight of `model` that is vision, one that is the projector, o
         "embed_vision.embedding_projection.weight",
         "language_model.embed_tokens_per_layer.weight",
     ),
+    "gemma3n": ("vision_tower.timm_model.conv_stem.conv.weight", "embed_vision.embedding_projection.weight", ATTENTION),
+    "internvl3_5": ("vision_tower.embeddings.cls_token", "multi_modal_projector.layer_norm.weight", ATTENTION),
+    "llama4": ("vision_model.class_embedding", "multi_modal_projector.linear_1.weight", "language_model.model.norm.weight"),
+    "perception_lm": ("vision_tower.timm_model.cls_token", "multi_modal_projector.linear_1.weight", ATTENTION),
+    "phi4_multimodal": (
+        "embed_tokens_extend.image_embed.img_processor.embeddings.patch_embedding.weight",
+        "embed_tokens_extend.image_embed.img_projection_up.weight",
+        "layers.0.self_attn.qkv_proj.weight",
+    ),
     "paligemma": (TOWER, "multi_modal_projector.linear.weight", ATTENTION),
     "glm4v": GLM,
     "glm46v": GLM,
@@ -75,7 +84,7 @@ def test_parts_are_those_of_the_structure(family):
     model = tiny.skeleton(family)
     names = {name: part_of(name) for name, _ in model.named_parameters()}
     for part, name in zip(("vision", "projector", "language"), EXPECTED[family], strict=True):
-        assert names[f"model.{name}"] == part
+        assert names.get(f"model.{name}", names.get(name)) == part
     inside = {id(p): "language" for p in model.get_decoder().parameters()}
     inside |= {id(p): "vision" for p in model.get_encoder(modality="image").parameters()}
     head = model.get_output_embeddings().weight

@@ -126,7 +126,7 @@ def test_each_family_keeps_to_its_budget(device, policy, family):
 def episodes(collector, steps):
     """Four episodes of so many steps beside each other."""
     (label,) = collector.tasks
-    collector.lanes(label)[0].max_steps = steps
+    collector.lanes(label)[0].rules.max_steps = steps
     prompts = [replace(p, task=label) for p in collector.tasks[label].prompts("train", 0)[:4]]
     return collector.collect(prompts, [None] * 4, 1, SamplingParams(max_tokens=1, temperature=1.0, seed=5))
 

@@ -192,6 +192,7 @@ class Ran:
     decodes: int = 0
     workers: int = 0
     vllm: list[tuple[float, bool, int]] = field(default_factory=list)
+    vllm_more: list[tuple[int, dict]] = field(default_factory=list)
     """The memory of each vLLM that is started."""
     engines: list[Any] = field(default_factory=list)
     """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
@@ -367,6 +368,7 @@ def watch(m, found):
         def __init__(self, policy, settings, batch_size, max_context):
             super().__init__(policy, batch_size)
             found.vllm.append((settings.gpu_memory_utilization, settings.sleep_mode, settings.tensor_parallel))
+            found.vllm_more.append((settings.sleep_level, settings.vllm))
 
     class Engines(LocalGenerator):
         """Stands for those that are Ray's, which have tests of their own."""
@@ -489,6 +491,11 @@ def same(a, b):
     close = all(torch.allclose(one[k], two[k], rtol=1e-4, atol=1e-6) for k in one)
     completions = [r["completion"] for r in a.rollouts] == [r["completion"] for r in b.rollouts]
     return close and completions and learns_something(a)
+
+
+def attention_of(a):
+    """The name of its implementation."""
+    return a.policy.model.config.get_text_config()._attn_implementation
 
 
 def learns_something(a):
@@ -1137,11 +1144,11 @@ ENTRIES = {
         why="coarser actions",
     ),
     "policy.attn_implementation": Effect(
-        to="eager",
+        to=["sdpa", "eager", "flex_attention"],
         each=True,
         also=SGD,
-        seen=lambda a, b: a.sdpa > 0 == b.sdpa and same(a, b),
-        why="torch's fused attention isn't called, and the results are the same",
+        seen=lambda a, b: attention_of(a) != attention_of(b) and same(a, b),
+        why="attention is computed otherwise, and the results are the same",
     ),
     "policy.frame": Effect(
         to="thousandths",
@@ -1422,6 +1429,15 @@ ENTRIES = {
     ),
     "compute.sleep_mode": Effect(
         to=False, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, False, 1)]), why="it keeps what it has"
+    ),
+    "compute.sleep_level": Effect(
+        to=1, each=True, also=VLLM, seen=both(lambda r: r.vllm_more, [(2, {})], [(1, {})]), why="its weights wait in main memory"
+    ),
+    "compute.vllm": Effect(
+        to={"max_num_seqs": 8},
+        also=VLLM,
+        seen=both(lambda r: r.vllm_more, [(2, {})], [(2, {"max_num_seqs": 8})]),
+        why="it is told",
     ),
     "compute.tensor_parallel": Effect(
         to=2, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, True, 2)]), why="it is spread over two"

@@ -40,6 +40,7 @@ class Table:
     """Logits and hidden states that depend on a token and the one before it. `allowed`: the tokens that may follow a token."""
 
     device, banned, processor, exact_sampler, choices, root = torch.device("cpu"), frozenset(), None, False, 1, None
+    end_id = 0
 
     def __init__(self, allowed):
         features = TOKENS * TOKENS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gr00t_parity import CASES, TUNED, acting, both_ways, network
-from peers import LEROBOT, MISSING, assert_same
+from peer_pythons import LEROBOT, MISSING, assert_same
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not LEROBOT, reason=MISSING)]
 

@@ -15,7 +15,7 @@ from mmrl.policies.resizing import crop_like_tensorflow
 from openvla_published import ARRAYS, GOLDEN, INSTRUCTION, chosen, in_parallel, oft, one_by_one, openvla, regressed, seen, two
 from openvla_published import checkpoint as make_checkpoint
 from openvla_published import tuned as make_tuned
-from peers import Pairs, assert_same
+from peer_pythons import Pairs, assert_same
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peers import LEROBOT, MISSING, assert_same
+from peer_pythons import LEROBOT, MISSING, assert_same
 from smolvla_parity import CASES, both_ways, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not LEROBOT, reason=MISSING)]

@@ -164,7 +164,7 @@ def test_a_family_that_is_not_told_sizes_refuses_other_ones_in_one_line(monkeypa
 
 def test_padding_is_at_the_ends_and_the_first_axis_is_joined():
     one, two = torch.ones(1, 2, 3), 2 * torch.ones(2, 3, 1)
-    joined = processing.concatenate([{"a": one}, {}, {"a": two}], torch.device("cpu"))["a"]
+    joined = processing.concatenate([{"a": one}, {}, {"a": two}])["a"]
     assert joined.shape == (3, 3, 3) and joined.sum() == one.sum() + two.sum()
     assert torch.equal(joined[:1, :2], one) and torch.equal(joined[1:, :, :1], two)
     assert processing.can_join([{"a": one}, {"b": two}]) and not processing.can_join([{"a": one}, {"a": two}])

@@ -1,4 +1,4 @@
-"""The actions that LeRobot's GR00T policy chooses through its own processors, and checkpoints that it saves. `peers.lerobot`
+"""The actions that LeRobot's GR00T policy chooses through its own processors, and checkpoints that it saves. `peer_pythons`
 calls these functions by a Python with lerobot 0.6.1, which imports nothing of mmrl.
 
 `seen.pt` in the folder `place` has for each call its images, state, instruction and, where LeRobot can normalise it, a

@@ -1,4 +1,4 @@
-"""A folder with a small GR00T N1.7, and what LeRobot computes with it. `peers.lerobot` calls `main` by a Python with lerobot
+"""A folder with a small GR00T N1.7, and what LeRobot computes with it. `peer_pythons` calls `main` by a Python with lerobot
 0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations

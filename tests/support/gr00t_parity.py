@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from gr00t_cases import absolute, ends, gr00t, looked, published, relative
 from mmrl.policies.gr00t.network import load_network
-from peers import Pairs, lerobot
+from peer_pythons import Pairs, lerobot
 from pi0_cases import moved
 
 AREA = {"use_albumentations": True, "shortest_image_edge": 64, "crop_fraction": 0.95}

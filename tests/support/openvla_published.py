@@ -16,7 +16,7 @@ from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.vla import VLA
-from peers import Pairs
+from peer_pythons import Pairs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "openvla"
 ARRAYS = np.load(GOLDEN / "arrays.npz")

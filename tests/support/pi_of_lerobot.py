@@ -1,4 +1,4 @@
-"""A small pi0 or pi0.5 of LeRobot's own classes, saved with its processors, and what it does. `peers.lerobot` calls `main` by a
+"""A small pi0 or pi0.5 of LeRobot's own classes, saved with its processors, and what it does. `peer_pythons` calls `main` by a
 Python with lerobot 0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from mmrl.api.simulators.types import Observation
 from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.vlm.tiny.tokens import make_tokenizer
-from peers import Pairs, lerobot
+from peer_pythons import Pairs, lerobot
 from pi0_cases import moved, pi0
 
 STATISTICS = {

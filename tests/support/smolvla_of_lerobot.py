@@ -1,4 +1,4 @@
-"""A small SmolVLA as LeRobot saves it, and the actions that LeRobot computes. `peers.lerobot` calls `make` and `act` by a Python
+"""A small SmolVLA as LeRobot saves it, and the actions that LeRobot computes. `peer_pythons` calls `make` and `act` by a Python
 with lerobot 0.6.1, which imports nothing of mmrl."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.simulators.types import Observation
-from peers import Pairs, lerobot
+from peer_pythons import Pairs, lerobot
 from pi0_cases import moved
 from smolvla_cases import smolvla
 

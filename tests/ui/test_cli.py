@@ -172,6 +172,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "rollout": False,
             "environment": [],
             "model": False,
+            "batch_size": 8,
         },
         {
             "kind": "verifier",
@@ -188,6 +189,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "rollout": False,
             "environment": [],
             "model": False,
+            "batch_size": 8,
         },
         {
             "kind": "simulator",
@@ -456,7 +458,10 @@ def test_plugins_add_commands(mmrl, site) -> None:
     shown = mmrl("--help")
     assert shown.returncode == 0
     assert (
-        "Commands from plugins:\n  feed    Feed an animal.\n  record  Record episodes for training or tests.\n" in shown.stdout
+        re.search(
+            r"Commands from plugins:\n  export  .*\n(?: .*\n)*?  feed    Feed an animal\.\n  record  Record episodes",
+            shown.stdout,
+        )
         and "Not this one" not in shown.stdout
     )
     assert sorted(shown.stderr.splitlines()) == [

@@ -59,8 +59,8 @@ class Lane:
 
     def __init__(self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int) -> None:
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
-        self.max_steps = step_limit(simulation, simulator, spec.max_steps)
-        if self.max_steps < 1:
+        max_steps = step_limit(simulation, simulator, spec.max_steps)
+        if max_steps < 1:
             raise UserError(f"simulator {spec.id!r} has no max_steps: set it in the task's simulation")
         self.queue: deque[EpisodeJob] = deque()
         self.jobs: list[EpisodeJob | None] = [None] * num_envs
@@ -71,7 +71,7 @@ class Lane:
         self._observation: Observation | None = None
         self._parts: frozenset[str] | None = None
         """The names in the first step."""
-        self._rules = EpisodeRules(simulation, num_envs, self.max_steps)
+        self.rules = EpisodeRules(simulation, num_envs, max_steps)
         self._paid_N = torch.zeros(num_envs)
         self._best: dict[str, torch.Tensor] = {}
 
@@ -123,7 +123,7 @@ class Lane:
                 self._place(self._ids([env]), self.simulator.restore(self._ids([env]), self._starts[key]))
         else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
-        self._rules.begin(envs)
+        self.rules.begin(envs)
         for earned in (self._paid_N, *self._best.values()):
             earned[envs] = 0
 
@@ -215,7 +215,7 @@ class Lane:
         check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
         self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())
-        ruled = self._rules(found, active_N)
+        ruled = self.rules(found, active_N)
         sound_N = active_N & ~ruled.lost_N  # a lost environment's rows mean nothing
         check_parts(f"step() of {self.who}", ruled.parts, sound_N)
         check_reward(f"step() of {self.who}", ruled.rewards_N, sound_N)
@@ -243,7 +243,7 @@ class Lane:
         job.outcome = {name: float(best[env]) for name, best in self._best.items()} | {
             "success_at_end": float(success),
             "return": float(self._paid_N[env]),
-            "steps": float(self._rules.elapsed_N[env]),
+            "steps": float(self.rules.elapsed_N[env]),
         }
         self.ended.append(job)
         self.jobs[env] = None

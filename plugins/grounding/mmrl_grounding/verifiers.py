@@ -172,7 +172,7 @@ def form(case: Case) -> Score:
     bare = _whole_json(text) if style != "short" else text if text.strip()[:1] not in ("[", "{", "`") else None
     if bare is None:
         return Score(0.0, detail="more than JSON" if style != "short" else "more than numbers")
-    if asks != "count" and format_of(case) is CoordinateFormat.LOCATION_TOKENS and "<loc" not in case.completion:
+    if asks != "count" and case.answer and format_of(case) is CoordinateFormat.LOCATION_TOKENS and "<loc" not in case.completion:
         return Score(0.0, detail="no location tokens")
     return Score(float(_holds(bare, asks, case.answer)), detail=f"asked for: {asks}")
 
