@@ -14,6 +14,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """torch has a device cuda:0 that isn't there; the value records what the host waits for."""
     # FlexAttention's kernels can't be compiled for a device that isn't there
     monkeypatch.setattr("mmrl.policies.vlm.attention.ways", lambda setting, device: ())
+    monkeypatch.setattr("mmrl.policies.vlm.vlm._PROBED", {})
     try:
         with pretended.pretended_device(request.config.cache.mkdir("pretended_device")) as ledger:
             yield ledger

@@ -45,6 +45,8 @@ FAMILIES = {
     **{"ernie4_5_vl_moe": 33, "minicpmv4_6": 41, "minicpmv4_7": 41},
 }
 """Family -> waits in a micro-batch, at most; those of the last are transformers' own."""
+CAPPED = {"paligemma": (2.0, 0.0)}
+"""Families with a cap of their scores: without FlexAttention it takes transformers' eager attention, whose masks are uploaded."""
 RUN = {
     "name": "x",
     "policy": {"model": "mlp"},
@@ -118,7 +120,7 @@ def test_a_micro_batch_comes_over_at_once_and_is_not_waited_for(device, policy):
 def test_each_family_keeps_to_its_budget(device, policy, family):
     made = policy(family)
     costs = {tokens: cost(device, sampled, made, tokens) for tokens in (2, LOOK_EVERY - 1)}
-    assert each(costs[2], costs[LOOK_EVERY - 1], LOOK_EVERY - 3) == BUDGETS["a token"]
+    assert each(costs[2], costs[LOOK_EVERY - 1], LOOK_EVERY - 3) == CAPPED.get(family, BUDGETS["a token"])
     packing, update, more = updates(device, made, lambda budget: packed(made, budget))
     assert each(*packing, more) == BUDGETS["packing a micro-batch"] and each(*update, more)[0] <= FAMILIES[family]
 

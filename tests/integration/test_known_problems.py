@@ -30,7 +30,7 @@ LEFT, RIGHT, END = 5, 6, 7
 
 
 class Family:
-    completion_type = 0
+    completion_type, on_host = 0, ()
 
     def __init__(self, model, processor):
         self.model = model

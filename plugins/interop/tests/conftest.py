@@ -102,10 +102,17 @@ def guessed(case):
 '''
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plugin(tmp_path_factory):
+@pytest.fixture(scope="session")
+def plugin_file(tmp_path_factory):
+    """One for all modules, since a process imports a module of this name once."""
     path = tmp_path_factory.mktemp("peers") / "peers.py"
     path.write_text(PLUGIN)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin(plugin_file):
+    path = plugin_file
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MMRL_PLUGINS", "interop,vqa,robotics,tabletop")
         patch.setenv("MMRL_PLUGIN_FILES", str(path))
