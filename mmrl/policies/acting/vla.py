@@ -325,6 +325,9 @@ class VLA(ActingPolicy):
 
 def _acting_family(vlm: VLM) -> Family:
     if not vlm.family.shares_prefix or vlm.family.capabilities.attention != ("full_attention",):
-        kind = vlm.model.config.model_type
-        raise UserError(f"policy.kind = 'vla': models of type {kind} can't act yet: take a Qwen-VL or a checkpoint of OpenVLA")
+        kind, why = vlm.model.config.model_type, vlm.family.capabilities.why_not
+        told = f" ({why})" if why else ""
+        raise UserError(
+            f"policy.kind = 'vla': models of type {kind} can't act yet{told}: take a Qwen-VL or a checkpoint of OpenVLA"
+        )
     return vlm.family
