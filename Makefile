@@ -35,6 +35,7 @@ engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an env
 peers: $(STAMP)  ## install TRL, and LeRobot, verl, ms-swift and OpenEnv (8 GB) each into an environment of its own, for the tests of adapters
 	.venv/bin/python -m pip install -q -c constraints.txt "trl>=1.16,<1.17"
 	tests/environments.sh lerobot verl swift openenv
+	.venv/bin/python -m pip install -q -c constraints.txt "stable-baselines3>=2.4,<3"
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
