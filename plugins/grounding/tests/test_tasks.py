@@ -268,3 +268,17 @@ def test_what_is_said_wrong_is_marked_too_and_what_says_nothing_is_not():
     written = " ".join(map(str, first["bbox_2d"]))
     said = seen(task, prompt, f"{first['label']} {written}\nsomething else {written}")[len(prompt.answer) :]
     assert [label for _, _, _, label in said] == [f"{first['label']} 1.00", "something else 0.00"]
+
+
+@pytest.mark.parametrize("frame", CoordinateFormat)
+def test_marks_of_gold_lie_on_those_of_the_truth_in_every_format(frame):
+    """Whatever order and tokens an answer has: what the board draws is in x and y."""
+    for task in (Refer, Detect):
+        made = task(objects=3, size=100)
+        made.image_processing = ImageProcessing(frame, lambda size: (size[0] * 3, size[1] * 2))
+        for prompt in some(made, 6):
+            marks = made.overlays(prompt, made.gold(prompt))
+            true, said = ([m.coordinates for m in marks if m.source == source] for source in ("true", "said"))
+            assert len(true) == len(said) and all(
+                abs(a - b) <= 0.006 for one, other in zip(true, said, strict=True) for a, b in zip(one, other, strict=True)
+            )
