@@ -39,7 +39,7 @@ BUDGETS = {
 """What -> (waits, copies that nobody waits for). A smaller number is to be written down."""
 FAMILIES = {
     **{"qwen2_5_vl": 1, "qwen2_vl": 1, "qwen3_vl": 1, "qwen3_vl_moe": 1},
-    **{"gemma3": 2, "llava": 2, "internvl": 2, "paligemma": 2, "deepseek_vl": 2, "aya_vision": 2, "cohere2_vision": 2},
+    **{"gemma3": 2, "llava": 2, "internvl": 2, "paligemma": 4, "deepseek_vl": 2, "aya_vision": 2, "cohere2_vision": 2},
     **{"pixtral": 5, "idefics3": 6, "gemma4": 6, "llava_onevision": 8, "mistral3": 8, "smolvlm": 10, "qwen3_5": 10},
     **{"qwen3_5_moe": 10, "glm4v": 13, "glm46v": 13, "glm4v_moe": 13, "kimi_k25": 18, "ovis2": 23, "lfm2_vl": 23},
     **{"ernie4_5_vl_moe": 33, "minicpmv4_6": 41, "minicpmv4_7": 41},
