@@ -182,6 +182,7 @@ def environment(bundle: Path, folder: Path, scratch: Path) -> tuple[dict[str, st
     env = {**os.environ, "PYTHONPATH": path, "MMRL_BENCH_PROFILE": str(folder / "profile.txt")}
     env |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # what a step needs differs from stage to stage
+    env.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # each of many processes would start one for each core
     return env, {"brought": prepared.brought, "lacking": prepared.lacking}
 
 

@@ -60,8 +60,8 @@ TRL = {"tiny": "--case adapters --case 112px --steps 1 --threads 1", "full": "--
 PARTS = (
     Part(
         name="self_test",
-        limit=130,
-        command=_sized("self_test.py", "", "--jobs 2 --seconds 400 --row-seconds 120"),
+        limit=200,
+        command=_sized("self_test.py", "--seconds 190", "--jobs 2 --seconds 400 --row-seconds 120"),
         keys=("ok", "differs", "error", "skipped", "not run", "device_rates", "worst", "broken"),
         shares=True,
     ),
@@ -80,6 +80,13 @@ PARTS = (
         command=_sized("step_gpu.py", "--size 3b --steps 2", "--size tiny"),
         keys=("tokens_per_s", "mfu", "mfu_update", "median_s", "decode_step_s", "logprob_gap", *ROOM),
         aim="10,000 tokens a second on an H200, 7,000 on an H100",
+    ),
+    Part(
+        name="attention",
+        limit=60,
+        command=_sized("attention.py", "--lengths 4096 16384 --runs 3", "--lengths 256 --runs 1"),
+        keys=("failure", "rows"),
+        aim="no square of the row, and faster",
     ),
     Part(
         name="trl",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ PARTIAL = "MMRL_BENCH_PARTIAL"
 """Environment variable: the file into which `keep` writes."""
 PROFILE = "MMRL_BENCH_PROFILE"
 """Environment variable: the file to which `step_gpu.py` and others append a profile as text."""
+
+if PARTIAL in os.environ:  # a part that takes too long is ended: the log says where it was
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)
 
 
 def machine(*packages: str) -> dict[str, Any]:

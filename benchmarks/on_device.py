@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mmrl.compute.devices import prepare_device
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.vlm import tiny, vlm
@@ -45,6 +46,7 @@ def config_of(size: str, small: Any) -> Any:
 def built(size: str, device: str, dtype: torch.dtype, attention: str = "sdpa") -> tuple[Any, Any]:
     """(model of that size with random weights on the device, a tiny model's processor)."""
     prepare_torchvision()
+    prepare_device(device, "float32" if dtype == torch.float32 else "bfloat16")
     import transformers
 
     if size == "tiny":

@@ -1,6 +1,6 @@
 """What works on this GPU as on the CPU: each kind of step, each family, sampling, in float32 and bfloat16, in two minutes.
 
-    python benchmarks/self_test.py [--device cuda] [--jobs 8] [--seconds 120] [--row-seconds 60] [--only SUBSTRING]
+    python benchmarks/self_test.py [--device cuda] [--jobs 14] [--seconds 120] [--row-seconds 60] [--only SUBSTRING]
 
 Each row (`self_test_rows.py`) computes the same on the CPU and on the device from tiny models, and compares: whole runs by the
 metrics of their steps, families by log-probabilities, gradients and samples. Rows run in several processes; one that crashes or
@@ -79,7 +79,17 @@ class Worker:
         """Starts the process; None, or why it didn't start."""
         command = [sys.executable, __file__, "--worker", "--device", self.device, "--rows", self.module]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",
+                "PYTHONFAULTHANDLER": "1",
+            },  # there are as many processes as cores
         )
         answer = self._answer(limit)
         self.rows = answer.get("ready", [])
@@ -101,6 +111,9 @@ class Worker:
     def _answer(self, limit: float) -> Row:
         assert self.process is not None and self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], limit)[0]:
+            self.process.send_signal(signal.SIGABRT)  # the log says where it was
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
             self.stop()
             return {"state": "error", "why": f"took more than {limit:.0f} s"}
         line = self.process.stdout.readline()
@@ -187,7 +200,7 @@ def summary(found: dict[str, Row]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes")
+    parser.add_argument("--jobs", type=int, default=max(1, min(14, (os.cpu_count() or 1) - 2)), help="processes")
     parser.add_argument("--seconds", type=float, default=120, help="for all rows; those that are left are not run")
     parser.add_argument("--row-seconds", type=float, default=60)
     parser.add_argument("--only", default="", help="rows whose name has this in it")

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from mmrl.api.types import Prompt, user_message
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, RunConfig
 from mmrl.policies.batches import Credit
@@ -93,6 +94,60 @@ def _seconds(work: Callable[[], Any], times: int) -> float:
         work()
     torch.cuda.synchronize()
     return (time.perf_counter() - started) / times
+
+
+def kernels(device: str) -> Measured:
+    """Attention under a mask by each of torch's kernels, against float64: for lengths that no kernel likes, with rows that see
+    nothing, for which torch promises 0, and for single queries. In bfloat16, relative to the largest value."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    found: Measured = {}
+    names = ("CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH") if device != "cpu" else ("MATH",)
+    for width in (16, 80, 128):
+        for queries, keys in ((41, 41), (1, 45), (128, 128)):
+            noise = torch.Generator().manual_seed(width + keys)
+            shapes = ((2, 4, queries, width), (2, 4, keys, width), (2, 4, keys, width))
+            made = [torch.randn(shape, generator=noise).bfloat16() for shape in shapes]
+            mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)[None, None].repeat(2, 1, 1, 1)
+            mask[0, :, :, :7] = False
+            exact = torch.nn.functional.scaled_dot_product_attention(*(x.double() for x in made), attn_mask=mask)
+            rows = mask.any(-1)[:, 0]  # [2, queries]
+            for name in names:
+                with sdpa_kernel(getattr(SDPBackend, name)):
+                    given = [x.to(device) for x in made]
+                    there = torch.nn.functional.scaled_dot_product_attention(*given, attn_mask=mask.to(device)).cpu().double()
+                apart = ((there - exact).abs().amax((1, 3)) / exact.abs().max()).nan_to_num(math.inf)
+                label = f"{name.split('_')[0].lower()} {width} wide, {queries} x {keys}"
+                judged = 2e-2 if name != "CUDNN_ATTENTION" else math.inf  # it isn't used
+                found[label] = (float(apart[rows].max()), judged)
+                if not rows.all():
+                    found[f"{label}, empty"] = (float(apart[~rows].max()), judged)
+    return found
+
+
+def padded(device: str) -> Measured:
+    """Two prompts of different lengths, read together and each by itself: the log-probabilities of what follows. The heads of the
+    model are 128 wide, as most models' are."""
+    from mmrl.compute.devices import prepare_device
+
+    found: Measured = {}
+    for dtype, allowed in (("float32", LOGPROBS), ("bfloat16", 3e-2)):
+        prepare_device(device, dtype)
+        policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=512,layers=2", dtype=dtype), device=device)  # type: ignore[arg-type]
+        inputs = [policy.encode(prompt_of(words)) for words in (0, 30)]
+        sampler = LocalGenerator(policy)
+        first = [sampler.first([one])[0] for one in inputs]
+        alone = torch.stack(first)
+        apart = (sampler.first(inputs) - alone)[alone.isfinite()].abs()  # ids that are never sampled have -inf
+        found[f"{dtype} first token"] = (float(apart.mean()), allowed / 10)
+        found[f"{dtype} pads"] = (0.0 if policy.family.pads_prompts else 1.0, 0.0)
+    return found
+
+
+def prompt_of(words: int) -> Prompt:
+    from PIL import Image
+
+    return Prompt(messages=[user_message("What is it?" + " x" * words, Image.new("RGB", (64, 64), (90, 140, 40)))])
 
 
 # -- families -------------------------------------------------------------------------------------------------------------------
@@ -293,7 +348,7 @@ RUNS: dict[str, Callable[[str], Measured]] = {
     "GR00T": _expert("gr00t", EPISODES),
 }
 FAMILIES = {f"family {name}": partial(family, name) for name in tiny.FAMILIES}
-ROWS: dict[str, Callable[[str], Measured]] = {"device": rates, **RUNS, **FAMILIES}
+ROWS: dict[str, Callable[[str], Measured]] = {"device": rates, "kernels": kernels, "padded prompts": padded, **RUNS, **FAMILIES}
 
 
 def prepare() -> None:

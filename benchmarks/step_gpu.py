@@ -33,6 +33,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ class Step:
             if self.policy.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             result, seconds[name] = clock(self.policy, work)
+            print(f"step {number}: {name} {seconds[name]:.3f} s", file=sys.stderr, flush=True)
             if self.policy.device.type == "cuda":
                 self.peaks[name] = max(self.peaks.get(name, 0), round(torch.cuda.max_memory_allocated() / 2**20))
             return result
@@ -190,9 +192,19 @@ def measured(args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Adds what the steps take to `found`."""
     started = time.perf_counter()
     policy = loaded(args.size, args.device, lora=args.lora)
+    wait(policy)
+    found["pads"] = policy.family.pads_prompts
+    if not found["pads"]:  # prompts have one length here, so that they can be decoded together all the same
+        policy.family.use(replace(policy.family.capabilities, pads=True))
+    found["loaded_s"] = round(time.perf_counter() - started, 1)
     step = Step(policy, args)
     wait(policy)
     found["built_s"] = round(time.perf_counter() - started, 1)
+    print(
+        f"loaded after {found['loaded_s']} s, built after {found['built_s']} s: {policy.family.capabilities}",
+        file=sys.stderr,
+        flush=True,
+    )
     machine_, _ = current_machine(args.device) if policy.device.type == "cuda" else (None, 1)
     peak = args.peak or (machine_.flops if machine_ else 0.0)
     rows: list[dict[str, float]] = []

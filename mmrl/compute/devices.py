@@ -52,8 +52,10 @@ def why_no_gpu() -> str:
 
 
 def prepare_device(device: str, dtype: str) -> None:
-    """Try a GPU before anything is loaded onto it, and let convolutions in float32 be as exact as on a CPU: torch would round
-    their input to 10 bits. Raises UserError if it can't compute, or not in the policy's dtype."""
+    """Try a GPU before anything is loaded onto it. Convolutions in float32 become as exact as on a CPU: torch would round their
+    input to 10 bits. cuDNN's attention, which torch prefers on an H100, is not used: it gives rows of a mask that see nothing
+    other numbers than torch's own kernels, which give 0 (seen with torch 2.11). Raises UserError if it can't compute, or not in
+    the policy's dtype."""
     if not device.startswith("cuda"):
         return
     if why := refusal(device):
@@ -64,6 +66,7 @@ def prepare_device(device: str, dtype: str) -> None:
             f'policy.dtype = "bfloat16", which {name} computes only by emulation, slowly: set policy.dtype = "float32"'
         )
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def refusal(device: str) -> str:

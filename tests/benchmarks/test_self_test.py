@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mmrl.policies.vlm import tiny
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 ROWS = """
@@ -62,7 +64,9 @@ def test_metrics_are_apart_by_the_largest_relative_difference():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["GRPO", "acting, tokens", "SmolVLA", "resume", "family kimi_k25", "family qwen2_5_vl"])
+@pytest.mark.parametrize(
+    "row", ["GRPO", "acting, tokens", "SmolVLA", "resume", "padded prompts", *(f"family {f}" for f in tiny.FAMILIES)]
+)
 def test_a_row_agrees_with_itself_on_the_cpu(row, monkeypatch):
     """Also in bfloat16, which a family may not support by itself."""
     import self_test_rows

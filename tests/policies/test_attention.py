@@ -307,6 +307,26 @@ def test_prompts_of_several_lengths_are_sampled_the_same():
         assert one.token_ids == other.token_ids and torch.tensor(one.logprobs).allclose(torch.tensor(other.logprobs), atol=1e-5)
 
 
+@pytest.mark.parametrize("way", ["dense", "flex"])
+def test_no_row_of_a_mask_is_empty(way, monkeypatch):
+    """Padding on the left would see nothing. What kernels of GPUs make of such a row may be anything."""
+    vlm = cases.policy("qwen2_5_vl")
+    found, seen = vlm.family.capabilities, []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def recorded(*args, attn_mask=None, **kwargs):
+        seen.append(attn_mask)
+        return real(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recorded)
+    vlm.family.use(replace(found, way=way))
+    LocalGenerator(vlm).first([vlm.encode(cases.prompt(k, k)) for k in (1, 2)])
+    vlm.family.use(found)
+    masks = [mask for mask in seen if mask is not None and mask.dtype == torch.bool]
+    assert masks and all(mask.any(-1).all() for mask in masks)
+    assert any(not mask[0, 0, -1].all() for mask in masks), "there is padding"
+
+
 def test_rows_beyond_the_bound_take_no_square(monkeypatch):
     """1,100 tokens on a CPU, which the policy computes by blocks by itself."""
     vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1"))

@@ -14,7 +14,8 @@ from mmrl.api.types import Prompt, Reply, user_message
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm import processing
-from mmrl.policies.vlm.families import FAMILIES, Family
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.known_families import FAMILIES
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams

@@ -16,7 +16,8 @@ from mmrl.api.specs import FamilySpec
 from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import packed_rows, plugin_families, tiny
-from mmrl.policies.vlm.families import Family, class_of
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.known_families import class_of
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.testing import check_plugin, check_policy, policies

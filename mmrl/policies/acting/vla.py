@@ -30,7 +30,8 @@ from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SPREADS, giv
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.openvla import components
 from mmrl.policies.vlm.embedding import embeddings_replaced
-from mmrl.policies.vlm.families import Family, OpenVLAFamily
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.known_families import OpenVLAFamily
 from mmrl.policies.vlm.vlm import VLM, prefix_mask
 
 Sight = Literal["before", "slots", "all"]

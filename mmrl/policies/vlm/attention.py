@@ -27,7 +27,7 @@ from mmrl.api.errors import shorten
 from mmrl.policies.vlm.block_masks import BLOCK, block_mask
 from mmrl.policies.vlm.by_blocks import attention_by_blocks
 from mmrl.policies.vlm.capabilities import Way
-from mmrl.policies.vlm.packed_rows import additive, with_packed_rows
+from mmrl.policies.vlm.packed_rows import additive, with_packed_rows, without_empty_rows
 
 LONG = {"cpu": 1024, "cuda": 4096}
 """Device -> no mask of more than so many tokens squared is made, unless the run file names `sdpa` or `eager`. On a CPU, rows that
@@ -100,7 +100,9 @@ def mask(way: Way, **given: Any) -> torch.Tensor | BlockMask | None:
     if padding is not None and padding.device.type != "cpu":  # transformers would wait for the device to see whether it has any
         given |= dict.fromkeys(("allow_is_causal_skip", "allow_is_bidirectional_skip"), False)
     dense: torch.Tensor | None = sdpa_mask(**given)
-    return dense if packed is None or dense is None else additive(dense, given["dtype"])
+    if dense is None:
+        return None
+    return without_empty_rows(dense, given) if packed is None else additive(dense, given["dtype"])
 
 
 def _by_blocks(way: Way, packed: bool, given: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmrl.api.coordinates import ImageProcessing
 from mmrl.api.errors import UserError
 from mmrl.policies.vlm.coordinate_formats import format_of
-from mmrl.policies.vlm.families import family_of
+from mmrl.policies.vlm.known_families import family_of
 from mmrl.policies.vlm.limits import pixel_limits
 from mmrl.policies.vlm.loading import config_and_processor
 from mmrl.policies.vlm.processing import PromptProcessor

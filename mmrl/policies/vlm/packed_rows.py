@@ -151,6 +151,7 @@ def _mask(original: Callable[..., Any], **given: Any) -> Any:
     if packed is None:
         if padded is not None and isinstance(given.get("config"), padded):
             given |= {skip: False for skip in _SKIPS & given.keys()}
+            return without_empty_rows(original(**given), given)
         return original(**given)
     seen = original(**packed)
     return additive(seen if seen.dtype == torch.bool else seen == 0, given["dtype"])
@@ -163,6 +164,17 @@ def with_packed_rows(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if rows is None or not isinstance(given.get("config"), rows.config):
         return None
     return {**given, "mask_function": rows.rule(given["mask_function"]), "allow_is_causal_skip": False, "attention_mask": None}
+
+
+def without_empty_rows(seen: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+    """A mask [B, 1, Q, K] in which padding sees itself too, if it is boolean. given: the arguments that made it. The softmax of a
+    row that sees nothing has no values: a GPU's kernels give it NaN, which reaches all tokens through the next layer's values."""
+    Q, K = seen.shape[-2:]
+    if seen.dtype != torch.bool or Q == 1:  # a single token is no padding, and other masks hold finite numbers
+        return seen
+    queries_Q = torch.arange(Q, device=seen.device) + given.get("q_offset", 0)
+    keys_K = torch.arange(K, device=seen.device) + given.get("kv_offset", 0)
+    return seen | (queries_Q[:, None] == keys_K)
 
 
 def additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.policies.vlm.families import UNSUPPORTED
+from mmrl.policies.vlm.known_families import UNSUPPORTED
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"

@@ -24,7 +24,8 @@ from mmrl.policies.shard import Sharded, model_state_dict, shard, unsharded
 from mmrl.policies.vlm import attention, loading, tiny
 from mmrl.policies.vlm.capabilities import Capabilities
 from mmrl.policies.vlm.coordinate_formats import format_of
-from mmrl.policies.vlm.families import Family, family_of
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.known_families import family_of
 from mmrl.policies.vlm.limits import pixel_limits
 from mmrl.policies.vlm.linear_logprobs import is_linear, linear_logprobs
 from mmrl.policies.vlm.loading import load

@@ -16,7 +16,7 @@ import torch
 
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.types import Prompt, user_message
-from mmrl.policies.vlm.families import Qwen3VL
+from mmrl.policies.vlm.known_families import Qwen3VL
 from mmrl.policies.vlm.processing import PromptInputs, PromptProcessor
 from mmrl.policies.vlm.vlm import VLM
 

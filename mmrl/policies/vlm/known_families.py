@@ -1,0 +1,183 @@
+"""The families of which something must be known that trying a model doesn't show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mmrl.policies.resizing import crop_like_tensorflow, resize
+from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.plugin_families import plugin_family
+from mmrl.policies.vlm.vision import speed_up
+
+
+class PaliGemma(Family):
+    """PaliGemma: token type 0 is the prompt, whose attention is bidirectional; a completion's must not be.
+
+    A second turn would make the first answer part of a prompt, and the update would see its tokens in both directions."""
+
+    completion_type = 1
+    has_turns = False
+
+
+class GLM(Family):
+    """GLM-V: frames of videos have the token of pictures. transformers 5.19 looks for the features of all of them among the
+    pictures', so that a video and a picture can't be in one pass: each frame is given to it as a picture."""
+
+    def arranged(self, encoded: dict[str, torch.Tensor], ids_S: torch.Tensor) -> dict[str, torch.Tensor]:
+        if "pixel_values_videos" not in encoded:
+            return encoded
+        config, found = self.model.config, dict(encoded)
+        grids_V3, patches = found.pop("video_grid_thw"), found.pop("pixel_values_videos")
+        clips = [
+            (clip, torch.tensor([[1, *grid[1:]]]).expand(grid[0], 3))
+            for clip, grid in zip(patches.split(grids_V3.prod(-1).tolist()), grids_V3.tolist(), strict=True)
+        ]
+        pictures = [
+            (picture, grid[None])
+            for picture, grid in zip(
+                found["pixel_values"].split(found["image_grid_thw"].prod(-1).tolist()), found["image_grid_thw"], strict=True
+            )
+        ] if "pixel_values" in found else []  # fmt: skip
+        begins, clip_begins = config.image_start_token_id, config.video_start_token_id
+        shown, inside = [], False
+        for token in ids_S[torch.isin(ids_S, torch.tensor([begins, clip_begins, config.video_end_token_id]))].tolist():
+            if token == clip_begins:
+                shown.append(clips.pop(0))
+            elif token == begins and not inside:
+                shown.append(pictures.pop(0))
+            inside = token == clip_begins or (inside and token != config.video_end_token_id)
+        found["pixel_values"] = torch.cat([patches for patches, _ in shown])
+        found["image_grid_thw"] = torch.cat([grids for _, grids in shown])
+        return found
+
+
+class Gemma4(Family):
+    no_videos = "in transformers 5.19 its forward doesn't pass num_frames_per_video on"
+
+
+class Converted(Family):
+    """Llama 4 and others, whose vision tower doesn't convert pixels to the type of its weights."""
+
+    def with_media(self, media: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        given = super().with_media(media)
+        return {k: v.to(self.model.dtype) if v.is_floating_point() else v for k, v in given.items()}
+
+
+class KimiK25(Converted):
+    no_videos = "in transformers 5.19 it counts the tokens of each frame, and has those of all frames together"
+
+
+class MiniCPM(Family):
+    """MiniCPM-V: the patches of all pictures are one wide picture."""
+
+    beside_each_other = ("pixel_values", "pixel_values_videos")
+
+    def after_media(self, positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
+        """A picture and its slices lie on one canvas, as the model places them."""
+        return positions
+
+
+class QwenVL(Family):
+    """The families of Qwen: their vision tower."""
+
+    on_host = ("image_grid_thw", "video_grid_thw")
+
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
+        speed_up(model.model)
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        patch = self.model.config.vision_config.patch_size
+        return (
+            tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
+        )
+
+
+class Qwen3VL(QwenVL):
+    """Qwen3-VL and Qwen3.5: the text says when each frame of a video is."""
+
+
+class OpenVLAFamily(Family):
+    """OpenVLA: pictures follow the first token; actions are the ids before the padding rows of the embeddings."""
+
+    has_axes = False
+
+    def banned_ids(self) -> list[int]:
+        return sorted({*super().banned_ids(), self.model.config.image_id})
+
+    def cropped(self, pictures: torch.Tensor, share: float, height: int, width: int) -> torch.Tensor:
+        """Scaled first, then cropped, as in its published evaluation."""
+        side = self.model.config.image_sizes[0]
+        found = crop_like_tensorflow(resize(pictures, side, side), share, side)
+        return resize(found, height, width)
+
+    def state_at(self, ids_S: torch.Tensor) -> int:
+        """Behind the pictures, as in OpenVLA-OFT."""
+        return int((ids_S == self.model.config.image_id).nonzero().max()) + 1
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        shown = encoded.get("pixel_values")
+        return () if shown is None else ((shown.shape[3], shown.shape[2]),) * len(shown)
+
+    def hidden(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor,
+        media: Mapping[str, torch.Tensor],
+        cache: Any = None,
+    ) -> torch.Tensor:
+        found: torch.Tensor = self.model.hidden(
+            ids_BS, attention_mask=mask, position_ids=positions[0], past_key_values=cache, use_cache=cache is not None, **media
+        )
+        return found
+
+    @property
+    def action_end(self) -> int:
+        return super().action_end - int(self.model.config.pad_to_multiple_of)
+
+    def acting(self) -> dict[str, Any]:
+        config = self.model.config
+        own = {"bins": config.n_action_bins, "binning": "openvla", "decoding": "one-by-one"}
+        return own | {"size": config.image_sizes[0], "lower_case": True}
+
+
+FAMILIES: dict[str, type[Family]] = {
+    "openvla": OpenVLAFamily,
+    "qwen2_vl": QwenVL,
+    "qwen2_5_vl": QwenVL,
+    "qwen3_vl": Qwen3VL,
+    "qwen3_vl_moe": Qwen3VL,
+    "qwen3_5": Qwen3VL,
+    "qwen3_5_moe": Qwen3VL,
+    "paligemma": PaliGemma,
+    "glm4v": GLM,
+    "glm4v_moe": GLM,
+    "glm46v": GLM,
+    "gemma4": Gemma4,
+    "kimi_k25": KimiK25,
+    "llama4": Converted,
+    "minicpmv4_6": MiniCPM,
+    "minicpmv4_7": MiniCPM,
+}
+
+
+UNSUPPORTED = {"mllama": "it reads pictures by cross-attention, which can't be trained here: choose another model"}
+"""`model_type` -> why such a model is refused."""
+
+
+def family_of(model: Any, processor: Any) -> Family:
+    """The adapter of a model, chosen by its config's `model_type`."""
+    return class_of(model.config.model_type)(model, processor)
+
+
+def class_of(model_type: str) -> type[Family]:
+    spec = plugin_family(model_type)
+    if spec is None:
+        return FAMILIES.get(model_type, Family)
+    told = ("completion_type", "has_turns", "shares_prompt", "placeholders", "beside_each_other")
+    return type(spec.id, (FAMILIES.get(model_type, Family),), {name: getattr(spec, name) for name in told})
