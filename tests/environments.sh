@@ -3,8 +3,10 @@
 # another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs), under
 # .peers LeRobot and the trainers verl and ms-swift (they want older transformers) and OpenEnv (its server brings a hundred packages). Tests
 # find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
+# Files that they share, such as torch's, take room on the disk once.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+export PIP_NO_CACHE_DIR=1  # pip would keep a second copy of all of it
 
 maniskill() {
   install "$1" -c constraints.txt -c sims/maniskill/constraints.txt -e . -e sims/maniskill torch pytest pytest-timeout
@@ -46,6 +48,19 @@ openenv() {
 
 CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other versions are not for these two
 
+# GiB that installing takes at most, without those that other environments already have
+declare -A ROOM=([maniskill]=4 [metaworld]=2 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3)
+SPARE=6  # GiB that stay free for the tests
+
+# Whether there is room on the disk for an environment; else says so
+room() {
+  local free
+  free=$(($(df --output=avail -k . | tail -1) / 1024 / 1024))
+  [ "$free" -ge $((ROOM[$1] + SPARE)) ] && return
+  echo "$1 needs ${ROOM[$1]} GiB and $SPARE GiB to spare, and $free GiB are free on the disk" >&2
+  return 1
+}
+
 install() {
   local folder=$1; shift
   .venv/bin/python -m venv --clear --without-pip "$folder" \
@@ -73,6 +88,8 @@ for name in "$@"; do
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder"
-  if "$name" "$folder"; then fingerprint "$name" >"$folder/installed"; else failed+=("$name"); fi
+  if room "$name" && "$name" "$folder"; then fingerprint "$name" >"$folder/installed"; else rm -rf "$folder"; failed+=("$name"); fi
+  # equal files become one; pip replaces files and never writes into them
+  if command -v hardlink >/dev/null; then hardlink -q -t -s 1M $(ls -d .venv .simulators .engines .peers 2>/dev/null); fi
 done
 [ ${#failed[@]} -eq 0 ] || { echo "could not be installed: ${failed[*]}" >&2; exit 1; }
