@@ -52,10 +52,12 @@ CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other ve
 declare -A ROOM=([maniskill]=4 [metaworld]=2 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3)
 SPARE=6  # GiB that stay free for the tests
 
+free() { echo $(($(df --output=avail -k . | tail -1) / 1024 / 1024)); }
+
 # Whether there is room on the disk for an environment; else says so
 room() {
   local free
-  free=$(($(df --output=avail -k . | tail -1) / 1024 / 1024))
+  free=$(free)
   [ "$free" -ge $((ROOM[$1] + SPARE)) ] && return
   echo "$1 needs ${ROOM[$1]} GiB and $SPARE GiB to spare, and $free GiB are free on the disk" >&2
   return 1
@@ -87,7 +89,7 @@ for name in "$@"; do
     *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot, verl, swift, openenv" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
-  echo "installing $name into $folder"
+  echo "installing $name into $folder, $(free) GiB are free"
   if room "$name" && "$name" "$folder"; then fingerprint "$name" >"$folder/installed"; else rm -rf "$folder"; failed+=("$name"); fi
   # equal files become one; pip replaces files and never writes into them
   if command -v hardlink >/dev/null; then hardlink -q -t -s 1M $(ls -d .venv .simulators .engines .peers 2>/dev/null); fi

@@ -206,11 +206,11 @@ def simulators(folder, *names, fails="nothing"):
     return environments(folder, *(names or ("maniskill", "metaworld")), fails=fails)
 
 
-def environments(folder, *names, fails="nothing"):
+def environments(folder, *names, fails="nothing", path=""):
     """Run it; (finished process, calls of pip)."""
     log = folder.parent / "log"
     log.write_text("")
-    env = {**os.environ, "LOG": str(log), "FAILS": fails}
+    env = {**os.environ, "LOG": str(log), "FAILS": fails, "PATH": path + os.environ["PATH"]}
     command = [folder / "tests" / "environments.sh", *names]
     done = subprocess.run(command, cwd=folder.parent, env=env, capture_output=True, text=True, timeout=60)
     return done, [line for line in log.read_text().splitlines() if "-m pip" in line]
@@ -237,6 +237,30 @@ def test_a_simulator_that_can_not_be_installed_costs_the_other_nothing_and_is_tr
     assert (clone / ".simulators" / "metaworld" / "installed").exists() and len(calls) == 2
     done, calls = simulators(clone)
     assert done.returncode == 0 and [".simulators/maniskill" in call for call in calls] == [True]
+
+
+def test_nothing_is_installed_onto_a_disk_that_is_nearly_full(clone, tmp_path):
+    """So that there is room for the tests."""
+    df = tmp_path / "df"
+    df.write_text(f"#!/bin/sh\necho Avail; echo {9 << 20}\n")
+    df.chmod(0o755)
+    done, calls = environments(clone, "maniskill", "metaworld", path=f"{tmp_path}:")
+    assert done.returncode == 1 and "maniskill needs 4 GiB and 6 GiB to spare, and 9 GiB are free on the disk" in done.stderr
+    assert [".simulators/metaworld" in call for call in calls] == [True], "it needs less"
+    assert not (clone / ".simulators" / "maniskill").exists()
+
+
+def test_equal_files_of_environments_take_their_room_once(clone):
+    """Large ones; what was installed before stays as it is."""
+    if shutil.which("hardlink") is None:
+        pytest.skip("needs hardlink, of util-linux")
+    places = [clone / ".venv" / "torch.so", clone / ".peers" / "other" / "torch.so", clone / ".peers" / "other" / "small.py"]
+    for place, text in zip(places, (b"x" * 2**21, b"x" * 2**21, b"x"), strict=True):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
+    os.utime(places[0], (1, 1))
+    assert environments(clone, "metaworld")[0].returncode == 0
+    assert [place.stat().st_nlink for place in places] == [2, 2, 1] and places[1].read_bytes() == b"x" * 2**21
 
 
 def test_vllm_has_an_environment_of_its_own_without_what_does_not_load_there(clone):
