@@ -86,7 +86,7 @@ def test_what_can_not_be_found_by_trying_is_told(monkeypatch):
         id="own/x", target="m:f", model_type="llava", placeholders=("<answer>",), completion_type=7, has_turns=False,
         shares_prompt=False,
     )  # fmt: skip
-    monkeypatch.setattr("mmrl.policies.vlm.families.plugin_family", lambda kind: spec)
+    monkeypatch.setattr("mmrl.policies.vlm.known_families.plugin_family", lambda kind: spec)
     found = class_of("llava")
     assert issubclass(found, Family) and (found.completion_type, found.has_turns) == (7, False)
     vlm = VLM(PolicyConfig(model="tiny:llava:hidden=32"))

@@ -11,13 +11,16 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
+import torch
+
 from mmrl.api.errors import UserError
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.vllm import VllmGenerator
 from mmrl.rollout.generate.vllm_engine import check_engine
-from mmrl.testing.vllm_parity import MEAN_GAP, gaps, move, sharpen, shown
+from mmrl.testing.vllm_parity import MEAN_GAP, TEMPERATURE, differences, gaps, move, sharpen, shown
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -32,17 +35,19 @@ SERVED = {
     "qwen3_5": "bfloat16",  # layers with a recurrent state
 }
 VIDEOS = {"internvl", "glm4v", "qwen3_5"}
+APART = 4.0
+"""A planted fault moves log-probabilities at least so many times as much as what is left without one."""
 
 
-@pytest.fixture(scope="module", params=SERVED)
+@pytest.fixture(scope="module", params=[f for f in SERVED if f in os.environ.get("MMRL_TEST_FAMILY", f)])
 def pair(request):
-    """(policy with adapters, its vLLM)."""
+    """(family, policy with adapters, its vLLM)."""
     config = PolicyConfig(model=f"tiny:{request.param}:hidden=256,layers=2", dtype=SERVED[request.param])
     policy = VLM(config.model_copy(update={"lora": LoraConfig(rank=2, target_modules=["language"])}))
     sharpen(policy)
     generator = VllmGenerator(policy, SETTINGS, batch_size=32, max_context=1024)
     generator.ready()
-    yield policy, generator
+    yield request.param, policy, generator
     generator.close()
 
 
@@ -50,28 +55,46 @@ def means(found):
     return {kind: gap if isinstance(gap, str) else gap.mean for kind, gap in found.items()}
 
 
+def rounding(family, policy, generator):
+    """Nats a token by which a learner in bfloat16 is off what it would say in float32, of tokens that vLLM sampled."""
+    config = PolicyConfig(model=f"tiny:{family}:hidden=256,layers=2")
+    exact = VLM(config.model_copy(update={"lora": LoraConfig(rank=2, target_modules=["language"])}))
+    with torch.no_grad():
+        for one, other in zip(exact.model.parameters(), policy.model.parameters(), strict=True):
+            one.copy_(other)
+    inputs = [policy.encode(prompt) for prompt in shown()["one picture"]]
+    generator.wake_up()
+    groups = generator.generate(inputs, 2, SamplingParams(max_tokens=6, temperature=TEMPERATURE, seed=1))
+    there, here = (differences(one, inputs, groups, TEMPERATURE) for one in (exact, policy))
+    return float((there - here).abs().mean())
+
+
 def test_it_says_what_the_learner_says_of_text_pictures_and_videos(pair):
-    policy, generator = pair
+    """In bfloat16 up to rounding, that is one and a half times as much as the learner is off what it would say in float32."""
+    family, policy, generator = pair
     found = means(gaps(policy, generator, shown()))
     if policy.model.config.model_type not in VIDEOS:
         refused = [found.pop("video"), found.pop("video and picture")]
         assert all(re.search("can't be shown videos|takes no videos|can't be given a video", why) for why in refused)
-    assert all(isinstance(gap, float) and gap < MEAN_GAP for gap in found.values()), found
+    bound = MEAN_GAP if SERVED[family] == "float32" else 1.5 * rounding(family, policy, generator)
+    assert all(isinstance(gap, float) and gap < bound for gap in found.values()), (found, bound)
 
 
 def test_it_follows_adapters_and_these_checks_see_what_it_is_not_given(pair, monkeypatch):
-    policy, generator = pair
+    _, policy, generator = pair
     pictures = {kind: prompts for kind, prompts in shown().items() if kind == "two pictures"}
+    before = means(gaps(policy, generator, pictures))["two pictures"]
     move(policy, 0)
     with monkeypatch.context() as patched:
         patched.setattr(generator, "sync", lambda: None)
-        assert means(gaps(policy, generator, pictures))["two pictures"] > 2 * MEAN_GAP, "old adapters"
+        assert means(gaps(policy, generator, pictures))["two pictures"] > APART * before, "old adapters"
     syncs = generator.syncs
-    assert means(gaps(policy, generator, pictures))["two pictures"] < MEAN_GAP
+    now = means(gaps(policy, generator, pictures))["two pictures"]
+    assert now < 2 * before + 1e-6
     assert generator.syncs == syncs + 1 and generator.sent < sum(4 * p.numel() for p in policy.model.parameters())
     handed = generator.prompt
     monkeypatch.setattr(generator, "prompt", lambda one: handed(dataclasses.replace(one, media=darkened(one.media))))
-    assert means(gaps(policy, generator, pictures))["two pictures"] > 2 * MEAN_GAP, "other pictures"
+    assert means(gaps(policy, generator, pictures))["two pictures"] > APART * now, "other pictures"
 
 
 def darkened(media):
@@ -105,6 +128,7 @@ def videos(policy, inputs):
     return "yes"
 
 
+@pytest.mark.timeout(1200)  # each family is read by vLLM
 def test_the_table_in_the_documentation_says_what_is_served():
     rows = "\n".join(f"| `{family}` | {row(family)} |" for family in tiny.FAMILIES)
     table = f"| model_type | served by vLLM 0.32 | videos |\n|---|---|---|\n{rows}"

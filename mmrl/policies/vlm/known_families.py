@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,27 @@ class PaliGemma(Family):
 
     completion_type = 1
     has_turns = False
+
+
+class Cohere(Family):
+    """Aya Vision and Command A Vision. Their language model multiplies logits by `logit_scale` (transformers' Cohere2ForCausalLM,
+    and vLLM). transformers' classes with pictures leave that out since 4.52, which makes the distribution sharper by as much."""
+
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
+        if not model_scales(model) and scaled not in model._forward_hooks.values():
+            model.register_forward_hook(scaled)
+
+
+def model_scales(model: Any) -> bool:
+    """Whether transformers' class multiplies by `logit_scale` itself."""
+    return "logit_scale" in inspect.getsource(type(model).forward)
+
+
+def scaled(model: Any, args: Any, output: Any) -> Any:
+    """A forward hook."""
+    output.logits = output.logits * model.config.get_text_config().logit_scale
+    return output
 
 
 class GLM(Family):
@@ -155,6 +177,8 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen3_5": Qwen3VL,
     "qwen3_5_moe": Qwen3VL,
     "paligemma": PaliGemma,
+    "aya_vision": Cohere,
+    "cohere2_vision": Cohere,
     "glm4v": GLM,
     "glm4v_moe": GLM,
     "glm46v": GLM,
