@@ -50,7 +50,9 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 
 @hookimpl
 def mmrl_commands(cli: click.Group) -> None:
-    from mmrl_interop.commands import export, serve
+    import click
 
-    cli.add_command(export)
+    from mmrl_interop.commands import TRAINERS, export_to, serve
+
+    cli.add_command(click.Group("export", {trainer: export_to(trainer) for trainer in TRAINERS}))
     cli.add_command(serve)
