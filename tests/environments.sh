@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
 # another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs), under
-# .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv (its server brings a hundred packages) and the
-# trackers (they bring two hundred). Tests find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
+# .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a
+# hundred packages) and the trackers (they bring two hundred). Tests find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,6 +48,14 @@ trackers() {
   install "$1" "wandb>=0.31,<1" "trackio>=0.43,<1" "mlflow>=3.17,<4" pillow -e .
 }
 
+verifiers() {
+  install "$1" "verifiers>=0.4,<0.5" uv numpy pillow -e . -e plugins/interop
+}
+
+inspect() {
+  install "$1" "inspect-ai>=0.3.285,<0.4" numpy pillow pytest pytest-timeout -e . -e plugins/interop
+}
+
 CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other versions are not for these two
 
 install() {
@@ -63,7 +71,7 @@ fingerprint() {
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
-    verl|swift|openenv) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
+    verl|swift|openenv|verifiers|inspect) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
     trackers) cat tests/environments.sh pyproject.toml ;;
   esac | cksum
 }
@@ -73,8 +81,8 @@ for name in "$@"; do
   case $name in
     maniskill|metaworld) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
-    lerobot|verl|swift|openenv|trackers) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot, verl, swift, openenv, trackers" >&2; exit 2 ;;
+    lerobot|verl|swift|openenv|verifiers|inspect|trackers) folder=.peers/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder"
