@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,24 @@ def test_lerobot_acts_with_it(tmp_path):
     acted(out, seen)
     policy = smolvla(str(out), dims=None, chunk=None, state=None)
     assert_same(pairs(policy, seen, out), pixels=(1e-6, 0.0), loss=(1e-4, 1e-5))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LEROBOT, reason=MISSING)
+def test_lerobot_eval_plays_it_in_the_tasks_own_environment(tmp_path):
+    run, out = trained(tmp_path / "runs", "smolvla"), tmp_path / "out"
+    export_run(run, out, which="last")
+    options = json.dumps({**REACH["options"], "max_steps": 4})
+    asked = ["--env.discover_packages_path=mmrl_interop.lerobot", "--env.type=mmrl", "--env.task=robotics/reach"]
+    asked += [
+        f"--env.options={options}",
+        f"--policy.path={out}",
+        "--policy.device=cpu",
+        "--eval.n_episodes=2",
+        "--eval.batch_size=2",
+    ]
+    own = {"MMRL_PLUGINS": "robotics,tabletop,interop", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [LEROBOT, "-m", "lerobot.scripts.lerobot_eval", *asked, f"--output_dir={tmp_path / 'eval'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env={**os.environ, **own}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "eval" / "eval_info.json").read_text())["overall"]["n_episodes"] == 2
