@@ -2,7 +2,8 @@
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
 # another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs), under
 # .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a
-# hundred packages) and the trackers (they bring two hundred). Tests find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
+# hundred packages) and the trackers (they bring two hundred). Tests find them there and skip what is missing. Does nothing where all is
+# there. Its arguments are the names of those that are wanted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
