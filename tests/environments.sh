@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
 # another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs), under
-# .peers LeRobot and the trainers verl and ms-swift (they want older transformers) and OpenEnv (its server brings a hundred packages). Tests
-# find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
+# .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a
+# hundred packages) and the trackers (they bring two hundred). Tests find them there and skip what is missing. Does nothing where all is
+# there. Its arguments are the names of those that are wanted.
 # Files that they share, such as torch's, take room on the disk once.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -28,6 +29,7 @@ lerobot() {
     gymnasium opencv-python-headless termcolor || return
   # It asks for Python 3.12 and torch below 2.12, of which there may be no CPU build, and runs with the ones that mmrl is tested with.
   .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps --ignore-requires-python -c $pins lerobot || return
+  .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps -e plugins/interop -e plugins/robotics -e sims/tabletop || return
   "$1/bin/python" tests/support/type_parameters.py lerobot
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
@@ -46,10 +48,23 @@ openenv() {
   install "$1" openenv==0.10.0 "${CPU[@]}" numpy pillow pytest pytest-timeout -e . -e plugins/interop
 }
 
+trackers() {
+  install "$1" "wandb>=0.31,<1" "trackio>=0.43,<1" "mlflow>=3.17,<4" pillow -e .
+}
+
+verifiers() {
+  install "$1" "verifiers>=0.4,<0.5" uv numpy pillow -e . -e plugins/interop
+}
+
+inspect() {
+  install "$1" "inspect-ai>=0.3.285,<0.4" numpy pillow pytest pytest-timeout -e . -e plugins/interop
+}
+
 CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other versions are not for these two
 
 # GiB that installing takes at most, without those that other environments already have
-declare -A ROOM=([maniskill]=4 [metaworld]=2 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3)
+declare -A ROOM=([maniskill]=4 [metaworld]=2 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
+  [trackers]=4 [verifiers]=4 [inspect]=4)
 SPARE=6  # GiB that stay free for the tests
 
 free() { echo $(($(df --output=avail -k . | tail -1) / 1024 / 1024)); }
@@ -76,7 +91,8 @@ fingerprint() {
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
-    verl|swift|openenv) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
+    verl|swift|openenv|verifiers|inspect) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
+    trackers) cat tests/environments.sh pyproject.toml ;;
   esac | cksum
 }
 
@@ -85,8 +101,8 @@ for name in "$@"; do
   case $name in
     maniskill|metaworld) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
-    lerobot|verl|swift|openenv) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot, verl, swift, openenv" >&2; exit 2 ;;
+    lerobot|verl|swift|openenv|verifiers|inspect|trackers) folder=.peers/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder, $(free) GiB are free"

@@ -204,6 +204,18 @@ class Tracker(Protocol):
         """The run ended. status: `finished`, `stopped` (by the user) or `failed`."""
 
 
+@runtime_checkable
+class RolloutTracker(Tracker, Protocol):
+    """A tracker that shows completions, too."""
+
+    def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Show the completions of a step that the run folder holds, at the pace of `record.rollouts_every`.
+
+        rows: all have the same keys: `image`, `image 2`, ... (the path of a picture in the run folder, PNG or WebP, or None), as
+        many as the row with most has; `task`, `prompt_id`, `prompt`, `answer`, `completion`, `reward` and `advantage` (None where
+        scoring failed), each verifier's id (what it gave, or None), `status` and `source`."""
+
+
 class RunInfo(Protocol):
     """The description of a run that the run hooks get."""
 

@@ -165,18 +165,19 @@ def merge_saved_adapters(model: Any, folder: Path) -> None:
         raise UserError(f"{folder}: its adapters don't fit the model they name: {str(error).splitlines()[0][:200]}") from error
     peft.tuners.tuners_utils.cast_adapter_dtype(model, "default")
     load_adapters(model, folder)
-    _merge(model)
+    merge(model)
     model.requires_grad_(True)
 
 
 def merged_copy(model: Any) -> Any:
     """A copy of the model without adapters, with its adapters merged into the weights."""
     whole = copy.deepcopy(model)
-    _merge(whole)
+    merge(whole)
     return whole
 
 
-def _merge(model: Any) -> None:
+def merge(model: Any) -> None:
+    """Work the adapters of a model into its weights, in place; afterwards it has none."""
     for name, layer in list(_layers(model)):
         layer.merge()
         model.set_submodule(name, layer.get_base_layer())

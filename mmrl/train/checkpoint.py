@@ -74,7 +74,7 @@ def _guarded(path: Path, aside: Path, work: Callable[[], None]) -> None:
         work()
     except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
-        number = _errno(error)
+        number = system_error(error)
         if number is None:
             raise
         cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "fix that"
@@ -140,7 +140,7 @@ def prune(paths: list[Path], keep: int, best: Path | None) -> None:
             shutil.rmtree(path)
 
 
-def _errno(error: Exception) -> int | None:
+def system_error(error: BaseException) -> int | None:
     """The system's error number; safetensors has it only in its message."""
     if isinstance(error, OSError):
         return error.errno

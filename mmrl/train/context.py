@@ -16,6 +16,7 @@ from mmrl.run_folder.writer import RunFolder
 from mmrl.train.metrics import StepTimer
 from mmrl.train.position import Position
 from mmrl.train.setup import Setup
+from mmrl.train.trackers import Trackers
 from mmrl.train.update.packer import Packer
 
 
@@ -26,6 +27,7 @@ class StageContext(Protocol):
     config: RunConfig
     tasks: Mapping[str, Task]
     folder: RunFolder
+    trackers: Trackers
     policy: Policy
     judge: Judge
     collector: Collector

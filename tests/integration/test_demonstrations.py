@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pyarrow import parquet
 from safetensors.torch import load_file
 
 import runs
@@ -113,12 +114,14 @@ def test_episodes_in_metres_are_imitated_by_a_policy_with_statistics(tmp_path, m
 def test_a_broken_episode_is_left_out_and_counted(tmp_path, made):
     folder = tmp_path / "broken"
     shutil.copytree(made[0] / "own", folder)
-    (folder / "data/chunk-000/episode_000002.parquet").unlink()
+    path = folder / "data/chunk-000/file-000.parquet"
+    whole = parquet.read_table(path)
+    parquet.write_table(whole.filter([index.as_py() != 2 for index in whole["episode_index"]]), path)
     options = {"folder": str(folder)}
     short = {**SFT, "steps": 2, "batch_size": 3}
     done = runs.run(config(tmp_path / "a", "robotics/demos", options, stages=[short], evaluate={"num_prompts": 0}, seed=1))
     told = [json.loads(line) for line in (done.path / "errors.jsonl").read_text().splitlines()]
-    assert told and all("episode_000002.parquet does not exist: download the whole data set" in str(row) for row in told)
+    assert told and all("file-000.parquet: episode 2 has 0 frames, and meta/episodes says" in str(row) for row in told)
     for path in folder.glob("data/**/*.parquet"):
         path.unlink()
     with pytest.raises(UserError, match=r"prompts are broken so far, .*does not exist: download the whole data set"):

@@ -11,7 +11,7 @@ from mmrl.ui.report.report import write_report
 
 DRAWS = '''
 from PIL import Image
-from mmrl import Overlay, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message
+from mmrl import Overlay, Prompt, Task, TaskSpec, TrackerSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
 def mmrl_tasks():
@@ -20,6 +20,21 @@ def mmrl_tasks():
 @hookimpl
 def mmrl_verifiers():
     return [VerifierSpec(id="draws/length", target="draws:length", graded=True)]
+
+@hookimpl
+def mmrl_trackers():
+    return [TrackerSpec(id="draws/kept", target="draws:Kept")]
+
+class Kept:
+    """Writes down of each table the step, its rows and the size of its first picture."""
+    def start(self, *, name, folder, config, project, step):
+        self.file = folder / "tables"
+    def log(self, step, metrics): ...
+    def finish(self, status): ...
+    def rollouts(self, step, rows):
+        size = Image.open(rows[0]["image"]).size
+        with open(self.file, "a") as file:
+            file.write(f"{step} {len(rows)} {size[0]}\\n")
 
 class Draws(Task):
     """Draws how long a completion is."""
@@ -52,6 +67,18 @@ def config(tmp_path, monkeypatch):
     return lambda **options: runs.toy_config(
         tmp_path / "runs", tasks=[{"id": "draws/it", "options": options}], stages=[stage], evaluate={"num_prompts": 0}
     )
+
+
+def test_trackers_get_the_completions_that_are_recorded(config):
+    def recorded(every):
+        sections = {"record": {"rollouts_every": every, "rollouts": 4, "trackers": ["draws/kept"]}, "name": f"every-{every}"}
+        path = runs.run(config().model_validate({**config().model_dump(), **sections})).path
+        return (path / "tables").read_text().splitlines() if (path / "tables").exists() else []
+
+    (line,) = recorded(1)
+    step, number, width = map(int, line.split())
+    assert (step, number) == (1, 4) and width in (40, 60), "the drawing, or the prompt's picture where there is none"
+    assert recorded(0) == []
 
 
 def test_what_completions_draw_is_kept_and_shown(config):

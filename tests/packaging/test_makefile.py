@@ -282,7 +282,8 @@ def test_lerobot_has_an_environment_of_its_own_whatever_python_it_asks_for(clone
     assert done.returncode == 0, done.stderr
     pins = "-c tests/support/constraints-lerobot.txt"
     assert f"{pins} -e . torch torchvision transformers" in calls[0] and ".peers/lerobot" in calls[0]
-    assert calls[1].endswith(f"--no-deps --ignore-requires-python {pins} lerobot") and len(calls) == 2
+    assert calls[1].endswith(f"--no-deps --ignore-requires-python {pins} lerobot") and len(calls) == 3
+    assert calls[2].endswith("--no-deps -e plugins/interop -e plugins/robotics -e sims/tabletop")
     assert [line for line in (clone.parent / "log").read_text().splitlines() if "-m pip" not in line][1:] == [
         "tests/support/type_parameters.py lerobot",
         "-m mmrl.compute.torchvision --install-pth",

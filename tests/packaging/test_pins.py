@@ -82,7 +82,8 @@ def test_a_package_has_one_range():
 def test_a_plugin_is_a_distribution_of_this_core(plugin):
     project = PLUGINS[plugin]
     assert (project["name"], project["version"]) == (f"{DISTRIBUTION}-{plugin}", mmrl.__version__)
-    assert project["entry-points"] == {"mmrl.plugins": {plugin: f"mmrl_{plugin}"}}
+    others = {"inspect_ai": {"mmrl_interop": "mmrl_interop.inspect_task"}} if plugin == "interop" else {}
+    assert project["entry-points"] == {"mmrl.plugins": {plugin: f"mmrl_{plugin}"}} | others
     assert set(map(str, map(Requirement, EXTRAS.get(plugin, [])))) <= {f"{project['name']}<0.3,>=0.2"}
     (core,) = [r for r in map(Requirement, project["dependencies"]) if r.name == DISTRIBUTION]
     assert core.specifier.contains(mmrl.__version__) and core.extras <= set(EXTRAS)

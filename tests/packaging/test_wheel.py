@@ -85,7 +85,8 @@ def test_each_wheel_has_its_own_entry_points(wheels):
         "pytest11": {"mmrl": "mmrl.testing.pytest_plugin"},
     }
     for name in PLUGINS:
-        assert entry_points(wheels[f"{CORE}-{name}"]) == {"mmrl.plugins": {name: f"mmrl_{name}"}}
+        others = {"inspect_ai": {"mmrl_interop": "mmrl_interop.inspect_task"}} if name == "interop" else {}
+        assert entry_points(wheels[f"{CORE}-{name}"]) == {"mmrl.plugins": {name: f"mmrl_{name}"}} | others
 
 
 def test_the_sdist_is_complete(built):

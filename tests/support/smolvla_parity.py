@@ -43,8 +43,8 @@ def pairs(policy, seen, folder: Path) -> Pairs:
         x = noise
         for i in range(steps):
             x = x - policy.velocity(scene, x[:, None], torch.full((len(x), 1), 1 - i / steps))[:, 0] / steps
-    ours |= {"loss": (noise - velocity) ** 2, "normalised": x[..., :3]}
-    ours["actions"] = policy.statistics.action.unnormalize(x[..., :3]) if policy.statistics else x[..., :3]
+    ours |= {"loss": (noise - velocity) ** 2, "normalised": x[..., : policy.dims]}
+    ours["actions"] = policy.statistics.action.unnormalize(x[..., : policy.dims]) if policy.statistics else x[..., : policy.dims]
     assert x.std() > 0.3 and (x[0] - x[1]).abs().max() > 0.1, "the actions of calls differ"
     theirs["pixels"] = theirs["pixels"][:, : ours["pixels"].shape[1]]  # without empty cameras
     return {name: (value, theirs[name]) for name, value in ours.items()}

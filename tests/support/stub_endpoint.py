@@ -36,6 +36,16 @@ def completion(text: Any, finish_reason: str = "stop", **message: Any) -> dict[s
     return {"id": "x", "object": "chat.completion", "created": 0, "model": "stub", "choices": [choice], "usage": usage}
 
 
+def streamed(text: str, finish_reason: str = "stop") -> bytes:
+    """The same as events: the text, its end, and the usage."""
+    whole = completion(text)
+    chunk = {**whole, "object": "chat.completion.chunk", "usage": None}
+    ends = [({"role": "assistant", "content": text}, None), ({}, finish_reason)]
+    chunks = [{**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": end}]} for delta, end in ends]
+    chunks.append({**chunk, "choices": [], "usage": whole["usage"]})
+    return b"".join(b"data: " + line + b"\n\n" for line in (*(json.dumps(c).encode() for c in chunks), b"[DONE]"))
+
+
 def send(handler: BaseHTTPRequestHandler, status: int, content: bytes, kind: str = "application/json", **headers: str) -> None:
     handler.send_response(status)
     for name, value in ({"Content-Type": kind, "Content-Length": str(len(content))} | headers).items():
@@ -75,6 +85,8 @@ def stub_endpoint(**settings: Any) -> Iterator[Stub]:
             try:
                 if fault:
                     fault(self)
+                elif asked.get("stream"):
+                    send(self, 200, streamed(stub.answer(asked), stub.finish_reason), "text/event-stream")
                 else:
                     send(self, 200, json.dumps(completion(stub.answer(asked), stub.finish_reason)).encode())
             except (BrokenPipeError, ConnectionResetError):  # the client went away

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.summary.writer.event_file_writer import AtomicCounter
 
@@ -20,13 +21,10 @@ from mmrl.config.sections import RunConfig
 from mmrl.run_folder.reader import read_jsonl
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train.trackers import Trackers, check_trackers
+from mmrl.train.trackers.tables import rollout_rows
+from tracked import RUN, rows
 
-RUN = {
-    "name": "digits",
-    "policy": {"model": "tiny:qwen2_5_vl"},
-    "tasks": [{"id": "zoo/animal"}],
-    "stages": [{"kind": "rl", "steps": 4}],
-}
+PEERS = Path(__file__).parents[2] / ".peers" / "trackers" / "bin" / "python"
 
 
 def config(*trackers: str) -> RunConfig:
@@ -176,6 +174,70 @@ def test_mlflow_gets_names_that_it_allows_and_settings_once(folder: RunFolder, m
     ((params,),) = [c.values() for c in calls.named("log_params")]
     assert params["tasks.0.id"] == "zoo/animal" and params["stages.0.steps"] == 4 and params["record.trackers"] == ["mlflow"]
     assert not any(isinstance(value, dict) for value in params.values())
+
+
+# -- tables of completions -----------------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_a_table_have_equal_keys_and_the_pictures_paths(folder: RunFolder) -> None:
+    (folder.path / "rollouts" / "media").mkdir(parents=True)
+    folder.rollouts(3, [*rows(), {**rows()[0], "drawing": Image.new("RGB", (9, 9)), "task": "zoo/draws"}])
+    found = rollout_rows(folder.path, 3)
+    assert len({tuple(row) for row in found}) == 1, "equal keys in equal order"
+    assert [sum(row[name] is not None for name in ("image", "image 2")) for row in found] == [1, 2, 0, 2]
+    assert all(path.is_file() and path.is_relative_to(folder.path) for row in found if (path := row["image"]))
+    assert found[3]["image"] == folder.path / "rollouts" / json.loads(line_of(folder, 3, 3))["drawing"], (
+        "what is drawn comes first"
+    )
+    assert [row["prompt"] for row in found[:3]] == ["user: [image] Which?", "user: [image] [image] Which?", "user: Which?"]
+    assert [row["answer"] for row in found[:3]] == ["cat", "[1, 2]", "dog"]
+    assert [(row["reward"], row["zoo/exact"]) for row in found[:3]] == [(1.0, 1.0), (0.0, 0.0), (None, None)]
+    many = {**rows()[0], "messages": [{"role": "user", "content": [{"type": "image", "image": Image.new("RGB", (2, 2))}] * 9}]}
+    folder.rollouts(4, [many])
+    assert len([name for name in rollout_rows(folder.path, 4)[0] if name.startswith("image")]) == 4
+
+
+def line_of(folder: RunFolder, step: int, number: int) -> str:
+    return (folder.path / "rollouts" / f"step-{step:06d}.jsonl").read_text().splitlines()[number]
+
+
+def test_a_tracker_without_tables_is_not_asked_and_one_that_fails_is_told(flaky, folder: RunFolder, monkeypatch) -> None:
+    import mmrl_flaky
+
+    (folder.path / "rollouts" / "media").mkdir(parents=True)
+    folder.rollouts(1, rows())
+    notes: list[str] = []
+    trackers = Trackers(config("flaky/log", "tensorboard"), folder, notes.append)
+    trackers.start(0)
+    trackers.rollouts(1)
+    assert notes == []
+    monkeypatch.setattr(mmrl_flaky.Flaky, "rollouts", lambda self, step, rows: 1 / (len(rows) - 3), raising=False)
+    trackers.rollouts(1)
+    assert notes == [
+        "tracker flaky/log: rollouts raised ZeroDivisionError: division by zero; the run goes on, and metrics.jsonl "
+        "holds every figure"
+    ]
+    [row] = read_jsonl(folder.path / "errors.jsonl")
+    assert row["where"] == "tracker flaky/log"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["wandb", "trackio", "mlflow"])
+def test_the_tracker_itself_reads_the_table_back(id: str, tmp_path: Path) -> None:
+    """In an environment of its own, without a network."""
+    if not PEERS.exists():
+        pytest.skip(f"the trackers are not installed in {PEERS.parents[1]}: make peers")
+    program = Path(__file__).parents[1] / "support" / "tracked.py"
+    done = subprocess.run([PEERS, program, id, tmp_path], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    [told] = [line for line in done.stdout.splitlines() if line.startswith('{"tables"')]
+    first, second = json.loads(told)["tables"]
+    assert first == second and len(first) == 3
+    blank = [255, 255, 255] if id == "mlflow" else None
+    assert [row["image"] for row in first] == [[255, 0, 0], [0, 255, 0], blank]
+    assert [row["image 2"] for row in first] == [blank, [0, 0, 255], blank]
+    assert [(row["completion"], row["answer"]) for row in first] == [("a cat", "cat"), ("<b>3</b> | x", "[1, 2]"), ("", "dog")]
+    assert [row["advantage"] for row in first] == [0.5, -0.5, None] and [row["zoo/exact"] for row in first] == [1.0, 0.0, None]
 
 
 # -- one that fails -------------------------------------------------------------------------------------------------------

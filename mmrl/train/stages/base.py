@@ -110,6 +110,7 @@ class Steps:
                 own = [n for n in kept if not rows[n][0].is_stub]
                 made = ranks.gather_sharded(lambda: {n: self._row(*rows[n]) for n in own}, with_frames)
                 run.folder.rollouts(step, made)
+                run.trackers.rollouts(step)
 
     def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
         """The row of a rollout in the run folder, with its task's drawing and overlays."""

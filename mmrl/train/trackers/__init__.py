@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mmrl.api.errors import PluginError, plugin_errors, shorten
-from mmrl.api.interfaces import Tracker
+from mmrl.api.interfaces import RolloutTracker, Tracker
 from mmrl.config.load import to_dict
 from mmrl.config.sections import RecordConfig, RunConfig
 from mmrl.registry import plugins
 from mmrl.registry.importing import explain_import
 from mmrl.run_folder.writer import RunFolder
+from mmrl.train.trackers.tables import rollout_rows
 
 if TYPE_CHECKING:
     from mmrl.evaluation.results import Evaluation
@@ -67,6 +68,16 @@ class Trackers:
         metric = name + figure.metric
         extra = {name + key: value for key, value in figure.extra.items()}
         self.log(step, extra | {metric: figure.value, f"{metric}/low": figure.low, f"{metric}/high": figure.high})
+
+    def rollouts(self, step: int) -> None:
+        """Show the rollouts of a step, which the run folder holds already, in the trackers that can."""
+        showing = {id: tracker for id, tracker in self._trackers.items() if isinstance(tracker, RolloutTracker)}
+        if not showing:
+            return
+        rows = rollout_rows(self.folder.path, step)
+        for id, tracker in showing.items():
+            with self._surviving(id, "rollouts"):
+                tracker.rollouts(step, rows)
 
     def finish(self, status: str) -> None:
         """Finish the trackers. status: `finished`, `stopped` or `failed`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmrl.run_folder import files
+from mmrl.train.trackers.tables import picture
 
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _REFUSED = re.compile(r"[^\w\-. :/]")
@@ -35,6 +36,16 @@ class MLflow:
         import mlflow
 
         mlflow.log_metrics({_REFUSED.sub("_", key): value for key, value in metrics.items()}, step=step)
+
+    def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        import mlflow
+        from PIL import Image
+
+        table = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        for name, cells in table.items():
+            if any(isinstance(cell, Path) for cell in cells):  # all cells of a column must be pictures then
+                table[name] = [mlflow.Image(picture(cell) or Image.new("RGB", (1, 1), "white")) for cell in cells]
+        mlflow.log_table(table, f"rollouts/step-{step:06d}.json")
 
     def finish(self, status: str) -> None:
         import mlflow

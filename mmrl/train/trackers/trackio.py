@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from mmrl.train.trackers.tables import picture
 
 
 class Trackio:
@@ -19,6 +21,12 @@ class Trackio:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        import trackio
+
+        data = [[trackio.Image(picture(v)) if isinstance(v, Path) else v for v in row.values()] for row in rows]
+        self._run.log({"rollouts": trackio.Table(columns=list(rows[0]) if rows else [], data=data)}, step=step)
 
     def finish(self, status: str) -> None:
         self._run.finish()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmrl.run_folder import files
+from mmrl.train.trackers.tables import picture
 
 
 class Wandb:
@@ -35,6 +36,13 @@ class Wandb:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log({**metrics, "step": step})
+
+    def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        import wandb
+
+        data = [[wandb.Image(picture(v)) if isinstance(v, Path) else v for v in row.values()] for row in rows]
+        columns = list(rows[0]) if rows else []
+        self._run.log({"rollouts": wandb.Table(columns=columns, data=data), "step": step})
 
     def finish(self, status: str) -> None:
         self._run.finish(exit_code=0 if status == "finished" else 1)

@@ -35,10 +35,14 @@ COMMANDS = {
     "check": "Check a task, verifier or simulator with the conformance kit.",
     "new": "Create a working plugin to start from.",
     "doctor": "Check the installation: what works, what is broken, how to fix it.",
+    "export": "Write a run's policy, or a task's prompts, for other programs.",
     "report": "Write a run's HTML report.",
     "board": "Show the runs of a folder live in the browser.",
 }
 """Command -> its line in `mmrl --help`; kept here so that `--help` imports no command."""
+
+EXTENSIBLE = ("export",)
+"""Commands to which a plugin adds, by a group of the same name."""
 
 RENAMED = {
     "eval": {
@@ -58,7 +62,7 @@ class Main(click.Group):
     """The `mmrl` command group: the commands of `COMMANDS`, then those of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *sorted(self._from_plugins(ctx))]
+        return [*COMMANDS, *sorted(self._own_of_plugins(ctx))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
@@ -77,9 +81,16 @@ class Main(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items()])  # not list(...): `list` is the command's module here, once it is imported
-        if plugins := self._from_plugins(ctx):
+        if plugins := self._own_of_plugins(ctx):
             with formatter.section("Commands from plugins"):
                 formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])
+
+    def extensions(self, ctx: click.Context) -> dict[str, click.Command]:
+        """Command of `EXTENSIBLE` -> the group that plugins add to it."""
+        return {name: command for name, command in self._from_plugins(ctx).items() if name in EXTENSIBLE}
+
+    def _own_of_plugins(self, ctx: click.Context) -> dict[str, click.Command]:
+        return {name: command for name, command in self._from_plugins(ctx).items() if name not in EXTENSIBLE}
 
     def _from_plugins(self, ctx: click.Context) -> dict[str, click.Command]:
         """Command -> its click command, of all plugins. A plugin whose hook fails is reported on stderr and left out."""
@@ -187,7 +198,7 @@ def _add(commands: MutableMapping[str, click.Command], new: Mapping[str, click.C
         existing = commands.get(name)
         if isinstance(existing, click.Group) and isinstance(command, click.Group):
             _add(existing.commands, command.commands, plugin, f"{group}{name} ")
-        elif existing or (not group and name in COMMANDS):
+        elif existing or (not group and name in COMMANDS and not (name in EXTENSIBLE and isinstance(command, click.Group))):
             click.echo(f"mmrl: plugin {plugin!r} may not add the command {group + name!r}: the name is taken", err=True)
         else:
             if isinstance(command, click.Group):

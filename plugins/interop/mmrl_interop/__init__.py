@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
@@ -13,6 +13,21 @@ MMRL_CONTRACT = 2
 
 MOST = 1e6
 """Bound of sums of rewards."""
+
+
+__all__ = ["MmrlTaskset"]
+
+
+def __getattr__(name: str) -> Any:
+    """The class that verifiers looks for in this package, without importing verifiers before."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mmrl_interop.peers import peer
+
+    peer("verifiers.v1", ">=0.4,<0.5", "mmrl_interop.taskset", "verifiers")
+    from mmrl_interop.taskset import MmrlTaskset
+
+    return MmrlTaskset
 
 
 @hookimpl
@@ -50,7 +65,9 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 
 @hookimpl
 def mmrl_commands(cli: click.Group) -> None:
-    from mmrl_interop.commands import export, serve
+    import click
 
-    cli.add_command(export)
+    from mmrl_interop.commands import TRAINERS, export_to, serve
+
+    cli.add_command(click.Group("export", {trainer: export_to(trainer) for trainer in TRAINERS}))
     cli.add_command(serve)

@@ -1,64 +1,49 @@
-"""`mmrl export` and `mmrl serve`. Their imports are made on use, because `mmrl --help` imports this file."""
+"""`mmrl export --to TRAINER` and `mmrl serve`. Their imports are made on use, because `mmrl --help` imports this file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mmrl.api.settings import key_values
 
+TRAINERS = ("verl", "easyr1", "swift")
+"""The keys of `mmrl_interop.export.FORMS`."""
 
-@click.command()
-@click.argument("task")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--to", "to", required=True, metavar="TRAINER", help="verl, easyr1 or swift.")
-@click.option("--split", default="train", show_default=True, help="Split of the task.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the prompts.")
-@click.option("-n", "n", type=click.IntRange(min=1), help="Number of prompts, the first of the split; default: all.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, with its value as in TOML.")
-@click.option("--model", help="The model that is trained, whose coordinates prompts ask for: a folder or hub name.")
-@click.option("--frame", help="Numbers in which it writes coordinates: pixels, model-pixels, thousandths or unit.")
-@click.option("--max-pixels", type=click.IntRange(min=1), help="Its processor shrinks larger images.")
-@click.option("--first-turn", is_flag=True, help="Score the first answer of a task with environments.")
-@click.option("--overwrite", is_flag=True, help="Replace the file.")
-def export(
-    task: str,
-    file: Path,
-    to: str,
-    split: str,
-    seed: int,
-    n: int | None,
-    settings: tuple[str, ...],
-    model: str | None,
-    frame: str | None,
-    max_pixels: int | None,
-    first_turn: bool,
-    overwrite: bool,
-) -> None:
-    """Write TASK's prompts to FILE, a Parquet file for another trainer. Its run then scores completions by mmrl's verifiers.
+
+def export_to(to: str) -> click.Command:
+    """The command `mmrl export TASK FILE --to NAME` of one trainer."""
+
+    @click.command(
+        to,
+        short_help="A task's prompts as a data set, scored there by mmrl's verifiers.",
+        help=f"""Write TASK's prompts to FILE, a Parquet file for {to}. Its run then scores completions by mmrl's verifiers.
 
     \b
-    mmrl export grounding/refer train.parquet --to verl --model Qwen/Qwen2.5-VL-3B-Instruct
-    """
-    from mmrl_interop.export import FORMS, export
-
-    count = export(
-        task,
-        file,
-        to,
-        key_values(settings),
-        split=split,
-        seed=seed,
-        n=n,
-        first_turn=first_turn,
-        overwrite=overwrite,
-        model=model,
-        frame=frame,
-        max_pixels=max_pixels,
+    mmrl export grounding/refer train.parquet --to {to} --model Qwen/Qwen2.5-VL-3B-Instruct
+    """,
     )
-    click.echo(f"{file}: {count} rows of {task}, split {split}, for {to}")
-    click.echo(f"score them with: {FORMS[to]}")
+    @click.argument("task")
+    @click.argument("file", type=click.Path(path_type=Path))
+    @click.option("--split", default="train", show_default=True, help="Split of the task.")
+    @click.option("--seed", default=0, show_default=True, help="Seed of the prompts.")
+    @click.option("-n", "n", type=click.IntRange(min=1), help="Number of prompts, the first of the split; default: all.")
+    @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, with its value as in TOML.")
+    @click.option("--model", help="The model that is trained, whose coordinates prompts ask for: a folder or hub name.")
+    @click.option("--frame", help="Numbers in which it writes coordinates: pixels, model-pixels, thousandths or unit.")
+    @click.option("--max-pixels", type=click.IntRange(min=1), help="Its processor shrinks larger images.")
+    @click.option("--first-turn", is_flag=True, help="Score the first answer of a task with environments.")
+    @click.option("--overwrite", is_flag=True, help="Replace the file.")
+    def command(task: str, file: Path, settings: tuple[str, ...], **given: Any) -> None:
+        from mmrl_interop.export import FORMS, export
+
+        count = export(task, file, to, key_values(settings), **given)
+        click.echo(f"{file}: {count} rows of {task}, split {given['split']}, for {to}")
+        click.echo(f"score them with: {FORMS[to]}")
+
+    return command
 
 
 @click.command()

@@ -63,10 +63,11 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         limit = step_limit(simulation, self._simulator, spec.max_steps)
         if limit < 1:
             raise UserError(f"simulator {spec.id!r} has no max_steps: set it in the task's simulation")
-        self._rules = EpisodeRules(simulation, num_envs, limit)
+        self._rules, self.max_steps = EpisodeRules(simulation, num_envs, limit), limit
         self.metadata = {"autoreset_mode": modes[autoreset], "render_fps": spec.control_hz or 10}
         self.render_mode = "rgb_array"
-        self.single_action_space = gymnasium.spaces.Box(-1.0, 1.0, (spec.action.dims,), np.float32)
+        action = getattr(self._simulator, "action", None) or spec.action  # the task's options may have changed it
+        self.single_action_space = gymnasium.spaces.Box(-1.0, 1.0, (action.dims,), np.float32)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._playing: list[Prompt | None] = [None] * num_envs
         self._over_N = torch.zeros(num_envs, dtype=torch.bool)
@@ -80,11 +81,12 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
     # -- Gymnasium's interface ------------------------------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in each environment. seed: draws which prompts are played, from here on. options: unused."""
+        """Begin an episode in each environment. seed: draws which prompts are played, from here on. options: `prompts`, the
+        places in the split of the prompts that are played now."""
         if seed is not None:
             self._order = random.Random(seed)
         self._over_N[:] = False
-        self._seen = self._begin(list(range(self.num_envs)))
+        self._seen = self._begin(list(range(self.num_envs)), (options or {}).get("prompts", ()))
         return self._shown(), self._told({})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -117,9 +119,10 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
 
     # -- episodes ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, envs: list[int]) -> Observation:
-        """Begin episodes in these environments; the observations of all are updated."""
-        for variant, own in self._drawn(envs).items():
+    def _begin(self, envs: list[int], places: Sequence[int] = ()) -> Observation:
+        """Begin episodes in these environments; the observations of all are updated. places: of their prompts; by default they
+        are drawn."""
+        for variant, own in self._drawn(envs, places).items():
             seeds = torch.tensor([prompt.seed for _, prompt in own], dtype=torch.int64)
             ids = torch.tensor([env for env, _ in own], dtype=torch.int64)
             fresh = self._simulator.reset(seeds, ids, variant)
@@ -128,11 +131,11 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self._return_N[envs] = 0
         return self._seen
 
-    def _drawn(self, envs: list[int]) -> Mapping[str | None, list[tuple[int, Prompt]]]:
+    def _drawn(self, envs: list[int], places: Sequence[int]) -> Mapping[str | None, list[tuple[int, Prompt]]]:
         """Variant -> [(environment, the prompt that it plays next)]."""
         drawn: dict[str | None, list[tuple[int, Prompt]]] = {}
-        for env in envs:
-            prompt = self._prompts[self._order.randrange(len(self._prompts))]
+        for env, place in zip(envs, places or [self._order.randrange(len(self._prompts)) for _ in envs], strict=True):
+            prompt = self._prompts[place]
             self._playing[env] = prompt
             drawn.setdefault(prompt.meta.get("variant"), []).append((env, prompt))
         return drawn

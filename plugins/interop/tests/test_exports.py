@@ -153,7 +153,7 @@ def test_workers_are_shared_by_all_calls(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["peers/shade", "a.parquet", "--to", "trlx"], "--to 'trlx' is unknown: choose one of verl, easyr1, swift"),
+        (["peers/shade", "a.parquet", "--to", "trlx"], "--to 'trlx' is unknown: choose one of easyr1, swift, verl"),
         (["peers/shade", "a.csv", "--to", "verl"], "a.csv: the file is written as Parquet: name it .parquet"),
         (["peers/shade", "there.parquet", "--to", "verl"], "there.parquet exists: name another file, or give --overwrite"),
         (

@@ -45,6 +45,25 @@ def test_one_modality_is_a_box(task):
         to_gymnasium(task, 2, autoreset="never")
 
 
+def test_actions_are_those_of_the_options():
+    with mmrl.open_task(TASK, {"dims": 4}) as task:
+        envs = to_gymnasium(task, 2, observe="state")
+        assert envs.action_space.shape == (2, 4)
+        envs.reset()
+        envs.step(envs.action_space.sample())
+        envs.close()
+
+
+def test_prompts_can_be_chosen(task):
+    envs = to_gymnasium(task, 3, observe="state", split="test")
+    ids = [prompt.id for prompt in task.prompts("test")]
+    first, infos = envs.reset(options={"prompts": [4, 0, 4]})
+    assert list(infos["prompt_id"]) == [ids[4], ids[0], ids[4]]
+    assert np.array_equal(first[0], first[2]) and not np.array_equal(first[0], first[1])
+    assert np.array_equal(envs.reset(options={"prompts": [0, 4, 1]})[0][:2], first[[1, 0]])
+    envs.close()
+
+
 def played(envs, steps, act):
     """(rewards, terminated, truncated, infos) of each step."""
     envs.reset(seed=3)

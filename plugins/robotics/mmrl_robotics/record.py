@@ -1,12 +1,11 @@
-"""Write episodes to a folder in LeRobot's format, version 2.1, with statistics for normalisation."""
+"""Write episodes to a folder in LeRobot's format, version 3.0, with statistics for normalisation."""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import numpy
 
 from mmrl import UserError
 from mmrl.api.simulators.types import ActionSpec, Demonstration
+from mmrl_robotics.record_files import CHUNK, TABLE, TABLE_MB, VIDEO, VIDEO_MB, Tables, Videos, pixel_format
 
-CHUNK = 1000
-"""Episodes per folder."""
-TABLE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
-VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+EPISODES, TASKS = "meta/episodes/chunk-000/file-000.parquet", "meta/tasks.parquet"
 INDICES = {"timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64"}
 SAMPLED = 2000
 """Maximum of a camera's pictures for statistics, evenly spread."""
+QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 def write(folder: Path, episodes: Iterable[Demonstration], *, fps: float, video: bool = False) -> int:
@@ -30,37 +28,107 @@ def write(folder: Path, episodes: Iterable[Demonstration], *, fps: float, video:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: name a new folder")
     (folder / "meta").mkdir(parents=True, exist_ok=True)
-    features: dict[str, Any] = {}
-    tasks: dict[str, int] = {}
-    listed: list[dict[str, Any]] = []
-    every: dict[str, list[numpy.ndarray]] = {}
-    total = 0
-    for number, shown in enumerate(episodes):
-        values = _values(shown)
-        own = _features(values, shown, video)
-        if own != (features := features or own):
+    written = Written(folder, fps, video)
+    with written.files():
+        for shown in episodes:
+            written.add(shown)
+    if not written.listed:
+        raise UserError("there is no episode to write")
+    written.write_meta()
+    return len(written.listed)
+
+
+class Written:
+    """A data set as far as it is written."""
+
+    def __init__(self, folder: Path, fps: float, video: bool) -> None:
+        self.folder, self.fps, self.video = folder, fps, video
+        self.features: dict[str, Any] = {}
+        self.tasks: dict[str, int] = {}
+        self.listed: list[dict[str, Any]] = []
+        """The rows of the table of episodes."""
+        self.every: dict[str, list[numpy.ndarray]] = {}
+        """Key -> what the statistics of all episodes are computed from."""
+        self.total = 0
+        self.tables: Tables | None = None
+        self.videos: dict[str, Videos] = {}
+
+    @contextlib.contextmanager
+    def files(self) -> Iterator[None]:
+        """Inside, episodes may be added; afterwards their files are closed."""
+        import datasets
+
+        datasets.disable_progress_bars()
+        with contextlib.ExitStack() as opened:
+            self.opened = opened
+            yield
+
+    def add(self, shown: Demonstration) -> None:
+        number, length, values = len(self.listed), len(shown.actions_MA), _values(shown)
+        own = _features(values, self.video, self.fps)
+        if not self.features:
+            self._begin(own)
+        if own != self.features:
             raise UserError(f"episode {number} has other shapes than the ones before: record one kind at a time")
-        task = tasks.setdefault(shown.instruction, len(tasks))
-        length = len(shown.actions_MA)
-        rows: dict[str, Any] = {
+        task = self.tasks.setdefault(shown.instruction, len(self.tasks))
+        rows: dict[str, numpy.ndarray] = {
             **values,
-            "timestamp": (numpy.arange(length) / fps).astype(numpy.float32),
+            "timestamp": (numpy.arange(length) / self.fps).astype(numpy.float32),
             "frame_index": numpy.arange(length),
             "episode_index": numpy.full(length, number),
-            "index": numpy.arange(total, total + length),
+            "index": numpy.arange(self.total, self.total + length),
             "task_index": numpy.full(length, task),
         }
-        _write_episode(folder, number, rows, features, fps)
-        listed.append({"episode_index": number, "tasks": [shown.instruction], "length": length})
-        own_stats = {key: statistics(of, quantiles=False) for key, of in rows.items()}
-        _add_line(folder / "meta" / "episodes_stats.jsonl", {"episode_index": number, "stats": own_stats})
+        assert self.tables is not None
+        listed: dict[str, Any] = {"episode_index": number, "tasks": [shown.instruction], "length": length}
+        listed |= {f"data/{name}": at for name, at in self.tables.add(rows).items()}
+        listed |= {"dataset_from_index": self.total, "dataset_to_index": self.total + length}
+        for key, files in self.videos.items():
+            listed |= {f"videos/{key}/{name}": at for name, at in files.add(rows[key]).items()}
         for key, of in rows.items():
-            every.setdefault(key, []).append(of[:: max(1, length // 8)] if of.dtype == numpy.uint8 else of)
-        total += length
-    if not listed:
-        raise UserError("there is no episode to write")
-    _write_meta(folder, features, tasks, listed, total, fps, every)
-    return len(listed)
+            listed |= {f"stats/{key}/{name}": value for name, value in statistics(of).items()}
+            self.every.setdefault(key, []).append(of[:: max(1, length // 8)] if of.dtype == numpy.uint8 else of)
+        self.listed.append(listed | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
+        self.total += length
+
+    def _begin(self, features: dict[str, Any]) -> None:
+        self.features = features
+        self.tables = Tables(self.folder, features)
+        self.opened.callback(self.tables.close)
+        for key, feature in features.items():
+            if feature["dtype"] == "video":
+                self.videos[key] = Videos(self.folder, key, self.fps)
+                self.opened.callback(self.videos[key].close)
+
+    def write_meta(self) -> None:
+        """The files in `meta`. info.json comes last: a folder without it was not finished."""
+        import pandas
+        import pyarrow
+        import pyarrow.parquet
+
+        path = self.folder / EPISODES
+        path.parent.mkdir(parents=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(self.listed), path)
+        tasks = pandas.DataFrame({"task_index": list(self.tasks.values())}, index=pandas.Index(list(self.tasks), name="task"))
+        tasks.to_parquet(self.folder / TASKS)
+        stats = {key: statistics(numpy.concatenate(rows)) for key, rows in self.every.items()}
+        _write_json(self.folder / "meta" / "stats.json", stats)
+        info = {
+            "codebase_version": "v3.0",
+            "robot_type": None,
+            "total_episodes": len(self.listed),
+            "total_frames": self.total,
+            "total_tasks": len(self.tasks),
+            "chunks_size": CHUNK,
+            "data_files_size_in_mb": TABLE_MB,
+            "video_files_size_in_mb": VIDEO_MB,
+            "fps": int(self.fps) if self.fps == int(self.fps) else self.fps,
+            "splits": {"train": f"0:{len(self.listed)}"},
+            "data_path": TABLE,
+            "video_path": VIDEO if self.videos else None,
+            "features": self.features,
+        }
+        _write_json(self.folder / "meta" / "info.json", info)
 
 
 def _values(shown: Demonstration) -> dict[str, numpy.ndarray]:
@@ -71,125 +139,38 @@ def _values(shown: Demonstration) -> dict[str, numpy.ndarray]:
     return found | {"action": shown.actions_MA.numpy()}
 
 
-def _features(values: Mapping[str, numpy.ndarray], shown: Demonstration, video: bool) -> dict[str, Any]:
+def _features(values: Mapping[str, numpy.ndarray], video: bool, fps: float) -> dict[str, Any]:
     """The description of each key in info.json."""
     found: dict[str, Any] = {}
     for key, of in values.items():
         if of.ndim == 4:
-            found[key] = {
-                "dtype": "video" if video else "image",
-                "shape": list(of.shape[1:]),
-                "names": ["height", "width", "channels"],
-            }
+            found[key] = {"dtype": "video" if video else "image", "shape": list(of.shape[1:])}
+            found[key] |= {"names": ["height", "width", "channels"]} | ({"info": _encoded(of, fps)} if video else {})
         else:
             found[key] = {"dtype": "float32", "shape": [of.shape[1]], "names": None}
     return found | {key: {"dtype": kind, "shape": [1], "names": None} for key, kind in INDICES.items()}
 
 
-def _write_episode(folder: Path, number: int, rows: Mapping[str, numpy.ndarray], features: Mapping[str, Any], fps: float) -> None:
-    import datasets
-
-    datasets.disable_progress_bars()
-    kinds: dict[str, Any] = {}
-    columns: dict[str, Any] = {}
-    for key, feature in features.items():
-        if feature["dtype"] == "video":
-            _write_video(
-                folder / VIDEO.format(episode_chunk=number // CHUNK, video_key=key, episode_index=number), rows[key], fps
-            )
-        elif feature["dtype"] == "image":
-            kinds[key] = datasets.Image()
-            columns[key] = [{"bytes": _png(of), "path": None} for of in rows[key]]
-        else:
-            width, value = feature["shape"][0], datasets.Value(feature["dtype"])
-            kinds[key] = value if key in INDICES else datasets.Sequence(value, length=width)
-            columns[key] = rows[key].tolist()
-    path = folder / TABLE.format(episode_chunk=number // CHUNK, episode_index=number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    datasets.Dataset.from_dict(columns, features=datasets.Features(kinds)).to_parquet(str(path))
+def _encoded(pictures_THW3: numpy.ndarray, fps: float) -> dict[str, Any]:
+    """What LeRobot says of a video."""
+    height, width = pictures_THW3.shape[1:3]
+    found = {"height": height, "width": width, "codec": "h264", "pix_fmt": pixel_format(height, width), "fps": fps, "channels": 3}
+    return {**{f"video.{name}": value for name, value in found.items()}, "is_depth_map": False, "has_audio": False}
 
 
-def _png(picture: numpy.ndarray) -> bytes:
-    from PIL import Image
-
-    held = io.BytesIO()
-    Image.fromarray(picture).save(held, "PNG")
-    return held.getvalue()
-
-
-def _write_video(path: Path, pictures: numpy.ndarray, fps: float) -> None:
-    """H.264 with a key frame every second frame, as in LeRobot, for quick access."""
-    import av
-
-    height, width = pictures.shape[1:3]
-    if height % 2 or width % 2:
-        raise UserError(f"pictures of {width} x {height} pixels can't be encoded as H.264: use even sides, or no video")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as video:
-        stream: Any = video.add_stream("libx264", rate=Fraction(fps).limit_denominator(1000), options={"crf": "12", "g": "2"})
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv444p" if min(height, width) < 128 else "yuv420p"
-        for picture in pictures:
-            video.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        video.mux(stream.encode())
-
-
-# -- meta data of all -------------------------------------------------------------------------------------------------------
-
-
-def statistics(rows: numpy.ndarray, *, quantiles: bool = True) -> dict[str, Any]:
-    """min, max, mean, std, count and, with `quantiles`, q01 and q99 of each number, or of each channel of pictures in [0, 1]."""
+def statistics(rows: numpy.ndarray) -> dict[str, Any]:
+    """min, max, mean, std, count and quantiles (q01, q10, ...) of each number, or of each channel of pictures in [0, 1]."""
     pictures = rows.dtype == numpy.uint8
     values = (rows[:: max(1, len(rows) // SAMPLED)] / 255.0).reshape(-1, 3) if pictures else rows.astype(numpy.float64)
     values = values.reshape(len(values), -1)
     found = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
-    if quantiles:
-        found |= {"q01": numpy.quantile(values, 0.01, axis=0), "q99": numpy.quantile(values, 0.99, axis=0)}
+    found |= {f"q{round(q * 100):02d}": of for q, of in zip(QUANTILES, numpy.quantile(values, QUANTILES, axis=0), strict=True)}
     shaped = {name: of.reshape(3, 1, 1) if pictures else of for name, of in found.items()}
     return {name: of.tolist() for name, of in shaped.items()} | {"count": [len(rows)]}
 
 
-def _write_meta(
-    folder: Path,
-    features: Mapping[str, Any],
-    tasks: Mapping[str, int],
-    listed: Sequence[Mapping[str, Any]],
-    total: int,
-    fps: float,
-    every: Mapping[str, list[numpy.ndarray]],
-) -> None:
-    meta = folder / "meta"
-    for instruction, index in tasks.items():
-        _add_line(meta / "tasks.jsonl", {"task_index": index, "task": instruction})
-    for row in listed:
-        _add_line(meta / "episodes.jsonl", row)
-    stats = {key: statistics(numpy.concatenate(rows)) for key, rows in every.items()}
-    _write_json(meta / "stats.json", stats)
-    videos = [key for key, feature in features.items() if feature["dtype"] == "video"]
-    info = {
-        "codebase_version": "v2.1",
-        "robot_type": None,
-        "total_episodes": len(listed),
-        "total_frames": total,
-        "total_tasks": len(tasks),
-        "total_videos": len(videos) * len(listed),
-        "total_chunks": -(-len(listed) // CHUNK),
-        "chunks_size": CHUNK,
-        "fps": int(fps) if fps == int(fps) else fps,
-        "splits": {"train": f"0:{len(listed)}"},
-        "data_path": TABLE,
-        "video_path": VIDEO if videos else None,
-        "features": features,
-    }
-    _write_json(meta / "info.json", info)  # last: a folder without it was not finished
-
-
 def _write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=2), encoding="utf-8")
-
-
-def _add_line(path: Path, row: Any) -> None:
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def physical(shown: Demonstration, action: ActionSpec | None) -> Demonstration:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from mmrl_robotics import mmrl_tasks, record
 from mmrl_robotics.demos import Demos
+from mmrl_robotics.record_files import Tables, Videos
 
 from mmrl import UserError
 from mmrl.api.services import expert_episodes
@@ -44,53 +45,43 @@ def made(played, tmp_path_factory):
     shown, action = played
     root = tmp_path_factory.mktemp("demos")
     for name, video in (("png", False), ("mp4", True)):
-        assert record.write(root / name, shown, fps=5.0, video=video) == COUNT
-        as_version_3(root / name, root / f"{name}-v3")
+        assert record.write(root / f"{name}-v3", shown, fps=5.0, video=video) == COUNT
+        as_version_2(root / f"{name}-v3", root / name)
     record.write(root / "physical", [record.physical(d, action) for d in shown], fps=5.0)
     return {path.name: path for path in root.iterdir()}
 
 
-def as_version_3(old: Path, new: Path) -> None:
-    """The same data in the layout of version 3: all episodes in one table, all videos in one file, a row group each."""
-    info = json.loads((old / "meta" / "info.json").read_text())
-    listed = [json.loads(line) for line in (old / "meta" / "episodes.jsonl").read_text().splitlines()]
-    tasks = [json.loads(line) for line in (old / "meta" / "tasks.jsonl").read_text().splitlines()]
-    videos = [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
-    for folder in ("meta/episodes/chunk-000", "data/chunk-000"):
-        (new / folder).mkdir(parents=True)
-    tables = [pq.read_table(old / record.TABLE.format(episode_chunk=0, episode_index=e["episode_index"])) for e in listed]
-    with pq.ParquetWriter(new / "data/chunk-000/file-000.parquet", tables[0].schema) as writer:
-        for table in tables:
-            writer.write_table(table)
-    ends = np.cumsum([e["length"] for e in listed])
-    rows = [
-        {
-            "episode_index": e["episode_index"],
-            "length": e["length"],
-            "tasks": e["tasks"],
-            "data/chunk_index": 0,
-            "data/file_index": 0,
-            "dataset_from_index": int(end) - e["length"],
-            "dataset_to_index": int(end),
-            **{f"videos/{k}/{n}": 0 for k in videos for n in ("chunk_index", "file_index")},
-            **{f"videos/{k}/from_timestamp": (int(end) - e["length"]) / info["fps"] for k in videos},
-        }
-        for e, end in zip(listed, ends, strict=True)
-    ]
-    pq.write_table(pyarrow.Table.from_pylist(rows), new / "meta/episodes/chunk-000/file-000.parquet")
-    named = {"task_index": [t["task_index"] for t in tasks], "__index_level_0__": [t["task"] for t in tasks]}
-    pq.write_table(pyarrow.table(named), new / "meta/tasks.parquet")
-    for key in videos:
-        pictures = [
-            frames(old / record.VIDEO.format(episode_chunk=0, video_key=key, episode_index=e)) for e in range(len(listed))
-        ]
-        record._write_video(new / f"videos/{key}/chunk-000/file-000.mp4", np.concatenate(pictures), info["fps"])
-    info |= {
-        "codebase_version": "v3.0",
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
-    }
-    (new / "meta/info.json").write_text(json.dumps(info))
+TABLE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+
+
+def as_version_2(new: Path, old: Path) -> None:
+    """The same data in the layout of version 2.1: a table and, for each camera, a video of each episode."""
+    info = json.loads((new / "meta" / "info.json").read_text())
+    listed = pq.read_table(new / record.EPISODES).to_pylist()
+    named = pq.read_table(new / record.TASKS).to_pylist()
+    table = pq.read_table(new / "data/chunk-000/file-000.parquet")
+    (old / "meta").mkdir(parents=True)
+    for row in listed:
+        place = {"episode_chunk": 0, "episode_index": row["episode_index"]}
+        path = old / TABLE.format(**place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table[row["dataset_from_index"] : row["dataset_to_index"]], path)
+        for key in [key for key, feature in info["features"].items() if feature["dtype"] == "video"]:
+            whole = Videos(old, key, info["fps"])
+            whole.pattern = VIDEO.format(**place, video_key=key)
+            pictures = frames(new / f"videos/{key}/chunk-000/file-000.mp4")
+            whole.add(pictures[row["dataset_from_index"] : row["dataset_to_index"]])
+            whole.close()
+    write_lines(old / "meta/episodes.jsonl", [{name: e[name] for name in ("episode_index", "tasks", "length")} for e in listed])
+    write_lines(old / "meta/tasks.jsonl", [{"task_index": t["task_index"], "task": t["task"]} for t in named])
+    shutil.copyfile(new / "meta/stats.json", old / "meta/stats.json")
+    info |= {"codebase_version": "v2.1", "data_path": TABLE, "video_path": VIDEO}
+    (old / "meta/info.json").write_text(json.dumps(info))
+
+
+def write_lines(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def frames(path: Path) -> np.ndarray:
@@ -124,6 +115,34 @@ def test_what_was_recorded_is_what_is_read(made, played, kind):
             else:
                 assert apart.float().mean() < 6
     assert len({p.id for p, _ in found}) == len(found)
+
+
+def test_a_version_is_read_as_the_others_are(made, tmp_path):
+    shutil.copytree(made["mp4"], tmp_path / "old")
+    info(codebase_version="v2.0")(tmp_path / "old")
+    first, second = (moments(Demos(folder=str(folder))) for folder in (tmp_path / "old", made["mp4-v3"]))
+    assert [prompt.meta for prompt, _ in first] == [prompt.meta for prompt, _ in second] and len(first) > COUNT
+    for (_, a), (_, b) in zip(first, second, strict=True):
+        assert torch.equal(a.actions_MA, b.actions_MA)
+        assert all((a.images[c].int() - b.images[c].int()).abs().float().mean() < 6 for c in b.images)
+
+
+@pytest.mark.parametrize("video", [False, True])
+def test_a_file_that_has_its_size_is_followed_by_another(played, tmp_path, monkeypatch, video):
+    for files in (Tables, Videos):
+        monkeypatch.setattr(files.__init__, "__defaults__", (0,))
+    monkeypatch.setattr("mmrl_robotics.record_files.CHUNK", 2)
+    record.write(tmp_path / "demos", played[0], fps=5.0, video=video)
+    ends = ["*front/*/*.mp4", "data/*/*.parquet"] if video else ["data/*/*.parquet"]
+    for end in ends:
+        names = [f"{path.parent.name}/{path.stem}" for path in sorted((tmp_path / "demos").rglob(end))]
+        assert names == [f"chunk-{n // 2:03d}/file-{n % 2:03d}" for n in range(COUNT)]
+    found = moments(Demos(folder=str(tmp_path / "demos")))
+    assert len(found) == sum(len(d.actions_MA) for d in played[0])
+    for prompt, shown in found:
+        whole, at = played[0][prompt.meta["episode"]], prompt.meta["step"]
+        assert torch.equal(shown.actions_MA, whole.actions_MA[at:])
+        assert (shown.images["wrist"][0].int() - whole.images["wrist"][at].int()).abs().float().mean() < 6
 
 
 @pytest.mark.parametrize("kind", ["mp4", "mp4-v3"])
@@ -163,12 +182,12 @@ def test_statistics_are_those_of_all_steps(made, played):
         ("max", actions.amax(0)),
         ("mean", actions.mean(0)),
         ("std", actions.std(0, unbiased=False)),
-        *((f"q{round(q * 100):02d}", actions.quantile(q, 0)) for q in (0.01, 0.99)),
+        *((f"q{round(q * 100):02d}", actions.quantile(q, 0)) for q in record.QUANTILES),
     ]:
         torch.testing.assert_close(torch.tensor(stats["action"][name], dtype=torch.float64), wanted)
     assert np.array(stats["observation.images.front"]["mean"]).shape == (3, 1, 1)
-    lines = (made["png"] / "meta" / "episodes_stats.jsonl").read_text().splitlines()
-    own = [json.loads(line)["stats"]["action"] for line in lines]
+    rows = pq.read_table(made["png-v3"] / record.EPISODES).to_pylist()
+    own = [{name: row[f"stats/action/{name}"] for name in ("count", "min")} for row in rows]
     assert sum(s["count"][0] for s in own) == len(actions)
     assert [min(s["min"][i] for s in own) for i in range(4)] == stats["action"]["min"]
 
@@ -278,7 +297,7 @@ def test_options_that_cannot_be(made, options, message):
 
 
 def table(folder: Path, episode: int = 1) -> Path:
-    return folder / record.TABLE.format(episode_chunk=0, episode_index=episode)
+    return folder / TABLE.format(episode_chunk=0, episode_index=episode)
 
 
 def change(folder: Path, column: str, to, episode: int = 1) -> None:

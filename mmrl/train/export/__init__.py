@@ -1,0 +1,174 @@
+"""Export the policy of a run as a folder that other programs load, with a model card, and upload it to the hub."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
+from mmrl.config.load import load_config
+from mmrl.config.sections import RunConfig
+from mmrl.policies.acting.saved_policy import read_settings
+from mmrl.policies.load import make_policy
+from mmrl.policies.lora import CONFIG, adapter_chain, merge
+from mmrl.policies.names import refuse_path
+from mmrl.policies.policy import Policy
+from mmrl.policies.vlm.weights import weight_files
+from mmrl.run_folder.reader import read_run, step_of
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train import checkpoint
+from mmrl.train.export.card import Card, Layout, origin
+from mmrl.train.export.hub import Hub
+from mmrl.train.resume import find_checkpoint, newest_state
+
+RUN_FILE = "run.toml"
+LEROBOT = "lerobot"
+"""The layout that a kind of policy may have beside its own, see `layouts` of its class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export wrote."""
+
+    step: int
+    """The step of the checkpoint."""
+    layout: Layout
+    url: str
+    """Of its repository on the hub; empty if it wasn't uploaded."""
+
+
+def export_run(
+    run: Path,
+    out: Path,
+    *,
+    which: str = "best",
+    merged: bool = False,
+    hub: str = "",
+    public: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Exported:
+    """Write the policy of a run's checkpoint to the new folder `out`, with its processor, run file and model card.
+
+    which: checkpoint, `best`, `last` or a step. merged: adapters are worked into the weights. hub: a repository on the hub to
+    upload the folder to, private unless `public`. say: is told what takes long.
+
+    Raises UserError for a run without that checkpoint, adapters that nobody else could load, a folder that isn't empty, a full
+    disk, and a repository that may not be written to. The folder is complete or not there.
+    """
+    _refuse_used(out)
+    config = load_config(_run_file(run))
+    found = _checkpoint(RunFolder.open(run), which, config)
+    source, step = found / checkpoint.POLICY, step_of(found)
+    apart = (source / CONFIG).is_file() and not merged
+    if apart:
+        _refuse_base(source, on_hub=bool(hub))
+    elif not (source / CONFIG).is_file() and not read_settings(source) and config.policy.kind == "vlm":
+        weight_files(source)
+    uploader = Hub(hub, private=not public) if hub else None  # may the user write there? asked before the work
+    with _complete_or_gone(out):
+        if read_settings(source) or ((source / CONFIG).is_file() and merged):
+            say(f"loading {source}")
+            _save(config, source, out, merged)
+        else:
+            shutil.copytree(source, out, dirs_exist_ok=True)
+        shutil.copyfile(run / "config.toml", out / RUN_FILE)
+        card = Card(read_run(run), config, step, layout_of(out), hub or out.resolve().name, origin(config.policy.model))
+        (out / "README.md").write_text(card.text(), encoding="utf-8")
+    if uploader:
+        say(f"uploading {out} to {hub}")
+    return Exported(step=step, layout=card.layout, url=uploader.upload(out) if uploader else "")
+
+
+def layout_of(folder: Path) -> Layout:
+    """Whose layout a saved policy has: adapters of `peft`, a model of `transformers` or `lerobot`, or one that `mmrl` alone
+    loads."""
+    acts, adapters = bool(read_settings(folder)), (folder / CONFIG).is_file()
+    if adapters:
+        return "mmrl" if acts else "peft"
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "mmrl"
+    if acts:
+        return "lerobot" if "type" in settings and "model_type" not in settings else "mmrl"
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    known = settings.get("model_type") in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or "auto_map" in settings
+    return "transformers" if known else "mmrl"
+
+
+def _save(config: RunConfig, source: Path, out: Path, merged: bool) -> None:
+    """Load a checkpoint's policy and save it, in LeRobot's layout if its kind has that."""
+    settings = config.policy.model_copy(update={"device": "cpu"})
+    policy = _load(settings, config.seed, source)
+    if getattr(policy, "layout", None) and LEROBOT in getattr(policy, "layouts", ()):
+        policy.layout = LEROBOT  # type: ignore[attr-defined]
+    if merged and policy.lora:
+        merge(policy.model)
+        policy.lora = None
+    policy.save(out)
+
+
+def _load(settings: Any, seed: int, source: Path) -> Policy:
+    return make_policy(settings, device="cpu", seed=derive(seed, "weights"), source=source)
+
+
+def _run_file(run: Path) -> Path:
+    if not (run / "config.toml").is_file():
+        what = "it has no config.toml" if run.is_dir() else "there is no such folder"
+        raise UserError(f"{run} is no run: {what}: give a run folder, such as runs/demo; a task is exported with --to TRAINER")
+    return run / "config.toml"
+
+
+def _refuse_used(out: Path) -> None:
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists: name a new folder")
+
+
+def _checkpoint(run: RunFolder, which: str, config: RunConfig) -> Path:
+    found = find_checkpoint(run, which, newest_state(run))
+    if found is None:
+        raise UserError(
+            f"{run.path}: no checkpoint was better than the initial weights, {config.policy.model}: give --checkpoint last, or "
+            "a step"
+        )
+    return found
+
+
+def _refuse_base(source: Path, on_hub: bool) -> None:
+    """Raise UserError for adapters apart whose model other programs can't load."""
+    [folder, *chain], base = adapter_chain(str(source))
+    if chain:
+        raise UserError(f"{folder}: its adapters belong to other adapters, {chain[0]}: give --merge")
+    if base.startswith("tiny:"):
+        raise UserError(f"{folder}: its adapters belong to {base}, which mmrl alone can make: give --merge")
+    if Path(base).is_dir():
+        if on_hub:
+            raise UserError(f"{folder}: its adapters belong to {base}, a folder of this machine: give --merge for --hub")
+    else:
+        refuse_path(base, f"put the model of the adapters there, or correct {folder / CONFIG}")
+
+
+@contextmanager
+def _complete_or_gone(out: Path) -> Iterator[None]:
+    """Inside, a folder is written; on an error it is removed, and an error of the disk becomes one line."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as error:
+        shutil.rmtree(out, ignore_errors=True)
+        number = checkpoint.system_error(error)
+        if number is None:
+            raise
+        cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "fix that, or name another folder"
+        raise UserError(f"{out} could not be written: {os.strerror(number)}: {cure}") from error

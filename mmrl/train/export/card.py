@@ -1,0 +1,196 @@
+"""The model card of an exported policy: what it is, how it was evaluated, on what it was trained, and how it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mmrl.api.errors import UserError
+from mmrl.config.load import load_config
+from mmrl.config.sections import RunConfig, TaskConfig
+from mmrl.registry import plugins
+from mmrl.run_folder.reader import RunData
+
+Layout = Literal["transformers", "peft", "lerobot", "mmrl"]
+LONGEST_CHAIN = 16
+"""Runs that begin with the checkpoint of another, in a row."""
+USE: dict[str, str] = {
+    "transformers": """```python
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+model = AutoModelForImageTextToText.from_pretrained("{name}")
+processor = AutoProcessor.from_pretrained("{name}")
+```""",
+    "peft": """The folder has adapters (LoRA) of {base}, which transformers loads by itself if peft is installed.
+
+```python
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+model = AutoModelForImageTextToText.from_pretrained("{name}")
+processor = AutoProcessor.from_pretrained("{name}")
+```""",
+    "lerobot": """```sh
+lerobot-eval --policy.path={name} --env.type=...
+```""",
+    "mmrl": """[mmrl](https://pypi.org/project/multimodal-rl/) alone loads it, as `policy.model`.""",
+}
+LIBRARIES = {"transformers": "transformers", "peft": "peft", "lerobot": "lerobot", "mmrl": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A task's figure after the exported step, and the one before training."""
+
+    task: str
+    split: str
+    metric: str
+    value: str
+    before: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A model card for the hub, in Markdown with the hub's metadata above."""
+
+    run: RunData
+    config: RunConfig
+    step: int
+    """Of the exported checkpoint."""
+    layout: Layout
+    name: str
+    """Of the model: its repository, or its folder."""
+    base: str
+    """The model with which training began."""
+
+    def text(self) -> str:
+        parts = [self._head(), self._evaluation(), self._training(), self._use(), self._licence()]
+        return f"---\n{self._metadata()}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+    def _metadata(self) -> str:
+        """YAML, as the hub reads it. It names no licence."""
+        from huggingface_hub import EvalResult, ModelCardData
+
+        acts = self.layout == "lerobot" or self.config.policy.kind != "vlm"
+        results = [
+            EvalResult(
+                task_type="robotics" if acts else "image-text-to-text",
+                dataset_type="mmrl",
+                dataset_name=figure["task"],
+                dataset_split=figure["split"],
+                metric_type=figure["metric"],
+                metric_name=figure["metric"],
+                metric_value=round(figure["value"], 6),
+                metric_args={"low": round(figure["low"], 6), "high": round(figure["high"], 6), "n": figure["n"]},
+            )
+            for figure in self._figures(self.step)
+        ]
+        data = ModelCardData(
+            base_model=self.base if _on_hub(self.base) else None,
+            library_name=LIBRARIES[self.layout],
+            pipeline_tag="robotics" if acts else "image-text-to-text",
+            tags=["mmrl", "reinforcement-learning", *sorted({task.id.replace("/", "-") for task in self.config.tasks})],
+            model_name=self.name if results else None,
+            eval_results=results or None,
+        )
+        return str(data.to_yaml())
+
+    def _head(self) -> str:
+        stages = ", then ".join(_stage(stage) for stage in self.config.stages)
+        return (
+            f"# {self.name}\n\n{_shown(self.base)}, trained with [mmrl](https://pypi.org/project/multimodal-rl/): {stages}. "
+            f"These are the weights after step {self.step}."
+        )
+
+    def _evaluation(self) -> str:
+        rows = list(self._rows())
+        if not rows:
+            return f"## Evaluation\n\nThe run did not evaluate the weights of step {self.step}."
+        settings = self.config.evaluate
+        sampled = f"sampled at temperature {settings.temperature:g}" if settings.temperature else "greedy"
+        answers = "one answer" if settings.num_samples == 1 else f"{settings.num_samples} answers"
+        table = _table(
+            ("task", "split", "metric", "value (95% interval)", "before training", "prompts"),
+            [(row.task, row.split, row.metric, row.value, row.before, str(row.n)) for row in rows],
+        )
+        again = f"mmrl eval run.toml --set 'policy.model=\"{self.name}\"'"
+        return f"## Evaluation\n\nHeld-out prompts, {answers} to each, {sampled}.\n\n{table}\n\n`{again}` evaluates it again."
+
+    def _rows(self) -> Iterator[_Row]:
+        before = {(row["task"], row["split"], row["metric"]): row for row in self._figures(0)}
+        for row in self._figures(self.step):
+            first = before.get((row["task"], row["split"], row["metric"])) if self.step else None
+            names = {key: row[key] for key in ("task", "split", "metric", "n")}
+            yield _Row(**names, value=_figure(row), before=_figure(first) if first else "")
+
+    def _figures(self, step: int) -> list[dict[str, Any]]:
+        return [row["eval"] for row in self.run.evals if row["step"] == step]
+
+    def _training(self) -> str:
+        rows = [(task.id, f"{task.weight:g}", ", ".join(_verifiers(task))) for task in self.config.tasks]
+        used = {id.partition("/")[0] for task in self.config.tasks for id in (task.id, *_verifiers(task))}
+        brought = [one for one in self.run.manifest.get("plugins", []) if one.get("name") in used and one.get("dist")]
+        own = "".join(f", {one['dist']} {one['version']}" for one in brought)
+        packages = self.run.manifest.get("packages", {})
+        versions = "".join(f", {name} {packages[name]}" for name in ("torch", "transformers") if name in packages)
+        return (
+            "## Training\n\n"
+            f"{_table(('task', 'weight', 'verifiers'), rows)}\n\n"
+            f"`run.toml` is the whole run file, with seed {self.config.seed}: `mmrl train run.toml` trains it again. It was made "
+            f"with multimodal-rl {self.run.manifest.get('mmrl', '')}{own}{versions}."
+        )
+
+    def _use(self) -> str:
+        return "## Use\n\n" + USE[self.layout].format(name=self.name, base=_shown(self.base))
+
+    def _licence(self) -> str:
+        return (
+            "## Licence\n\nWhoever publishes this model chooses its licence (`license` in the metadata above), within the terms "
+            f"of {_shown(self.base)} and of the data that it was trained on."
+        )
+
+
+def origin(model: str) -> str:
+    """The model with which training began: where a run began with the checkpoint of another run, that run's."""
+    for _ in range(LONGEST_CHAIN):
+        folder = Path(model)
+        run = folder.resolve().parents[2] if folder.is_dir() and len(folder.resolve().parents) > 2 else None
+        if run is None or folder.resolve().parents[1].name != "checkpoints" or not (run / "config.toml").is_file():
+            break
+        model = load_config(run / "config.toml").policy.model
+    return model
+
+
+def _verifiers(task: TaskConfig) -> list[str]:
+    """Ids of the verifiers that a task was scored by. Of a task whose plugin is gone, those that the run file names."""
+    try:
+        return list(task.verifiers or plugins.registry().get("tasks", task.id).verifiers)
+    except UserError:
+        return []
+
+
+def _on_hub(model: str) -> bool:
+    return not model.startswith(("tiny:", ".", "/", "~")) and model.count("/") == 1 and not Path(model).is_dir()
+
+
+def _shown(model: str) -> str:
+    """A model's name as a reader elsewhere can use it: of a folder its last part."""
+    if _on_hub(model):
+        return f"[{model}](https://huggingface.co/{model})"
+    return f"`{Path(model).name if Path(model).is_dir() else model}`"
+
+
+def _stage(stage: Any) -> str:
+    algorithm = f" ({stage.algorithm})" if getattr(stage, "algorithm", "") else ""
+    return f"{stage.kind}{algorithm} for {stage.steps} step{'s' * (stage.steps != 1)}"
+
+
+def _figure(row: dict[str, Any]) -> str:
+    return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
