@@ -129,10 +129,15 @@ def serve(listener: socket.socket) -> None:
 
 def prepare_commands() -> None:
     """Import what commands need."""
+    import torch
+
     from mmrl.policies.vlm import tiny
     from mmrl.ui import cli
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # forks would wait forever for OpenMP's threads, which stay here
     tiny.build(hidden=32, layers=1)  # brings the modules of a model and its processor
+    torch.set_num_threads(threads)
     for module in (*(found.name for found in pkgutil.walk_packages(cli.__path__, "mmrl.ui.cli.")), *ALSO):
         importlib.import_module(module)
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -24,6 +24,8 @@ import fork_server
 
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
+SET_BY_LIBRARIES = {"TORCHINDUCTOR_CACHE_DIR", "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED"}
+"""Variables that torch and Ray set when they are imported, to what they would be in a new interpreter."""
 
 
 def start(
@@ -42,7 +44,7 @@ def start(
     terminal, which the process controls. Ctrl-C interrupts it, also where the suite itself runs in the background.
     """
     env = dict(os.environ if env is None else env)
-    if not _starts_alike(env, {"PYTHONHASHSEED"}) or importlib.util.find_spec("torch") is None:
+    if other_at_start(env) - {"PYTHONHASHSEED"} or importlib.util.find_spec("torch") is None:
         return subprocess.Popen(
             [sys.executable, "-m", "mmrl", *arguments], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
             start_new_session=True, preexec_fn=functools.partial(own_terminal, terminal),
@@ -203,7 +205,7 @@ def _child(args: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Fo
     """Instead of `subprocess.Popen`, as `ChildProcess` calls it."""
     from mmrl.api.processes import CHILD
 
-    if [str(arg) for arg in args[:-1]] == [sys.executable, str(CHILD)] and _starts_alike(env):
+    if [str(arg) for arg in args[:-1]] == [sys.executable, str(CHILD)] and not other_at_start(env):
         request = {"child": json.loads(args[-1]), "cwd": os.getcwd(), "env": dict(env)}
         if request["child"]["path"] is not None:
             files = [options[name] for name in ("stdin", "stdout", "stderr")]
@@ -211,7 +213,7 @@ def _child(args: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Fo
     return subprocess.Popen(args, env=env, **options)
 
 
-def _starts_alike(env: Mapping[str, str], whatever: Collection[str] = ()) -> bool:
-    """Whether a new interpreter with these variables would be as a server is, but for its path and what these names say."""
+def other_at_start(env: Mapping[str, str]) -> set[str]:
+    """Names of the variables by which a new interpreter would not be as a server is, but for its path."""
     names = {name for name in env.keys() | fork_server.ENVIRONMENT.keys() if name.startswith(READ_AT_START)}
-    return all(env.get(name) == fork_server.ENVIRONMENT.get(name) for name in names - {"PYTHONPATH", *whatever})
+    return {name for name in names - {"PYTHONPATH", *SET_BY_LIBRARIES} if env.get(name) != fork_server.ENVIRONMENT.get(name)}

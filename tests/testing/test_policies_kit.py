@@ -26,7 +26,15 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 TINY = "tiny:qwen3_5:hidden=32,layers=2"
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+LONG = {"gemma3n", "gemma4", "phi4_multimodal"}
+"""Families whose checks take seconds."""
+ALIKE = {"qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe", "glm46v", "minicpmv4_7", "internvl3_5", "cohere2_vision"}
+"""Families of which another one is a near relative; all are probed each day for the page of verdicts."""
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=[pytest.mark.slow] if f in LONG | ALIKE else []) for f in tiny.FAMILIES]
+)
 def test_every_family_passes(family):
     report = check_policy(f"tiny:{family}:hidden=32,layers=2")
     assert report.ok, report

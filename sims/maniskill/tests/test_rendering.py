@@ -1,11 +1,13 @@
 """How a device is chosen. Probes are real processes; what they find is planted by the files that they are given."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from mmrl_maniskill import rendering
 
 from mmrl import UserError
+from mmrl.api import processes
 from mmrl.api.simulators.processes import EnvironmentProcesses
 
 
@@ -61,6 +63,7 @@ def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.
 
 def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
+    monkeypatch.setattr(processes, "subprocess", subprocess)  # a new interpreter takes longer to start than the deadline
     begin = EnvironmentProcesses._start_process
     monkeypatch.setattr(EnvironmentProcesses, "_start_process", lambda self: started.append(0) or begin(self))
     found = rendering._probe("software", (("VK_ICD_FILENAMES", "/no/such/driver.json"),), None, 0.01)
