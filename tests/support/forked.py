@@ -24,8 +24,8 @@ import fork_server
 
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
-SET_BY_LIBRARIES = {"TORCHINDUCTOR_CACHE_DIR", "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED"}
-"""Variables that torch and Ray set when they are imported, to what they would be in a new interpreter."""
+SET_BY_LIBRARIES = {"TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED"}
+"""Variables that torch, vLLM and Ray set when they are imported, to what they would be in a new interpreter."""
 
 
 def start(
