@@ -40,7 +40,9 @@ def _modules(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Before the tests of a file: leave what those before have imported out of garbage collections too, and forget the plugins
     that they wrote, since a file's tests may be dealt out in several parts."""
     if changed := forked.other_at_start(os.environ) - {"PYTHONHASHSEED"}:
-        warnings.warn(f"commands are new interpreters from here on, which is slow: see forked.SET_BY_LIBRARIES, {changed}", stacklevel=1)
+        warnings.warn(
+            f"commands are new interpreters from here on, which is slow: see forked.SET_BY_LIBRARIES, {changed}", stacklevel=1
+        )
     written = str(tmp_path_factory.getbasetemp())
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(written):
