@@ -110,10 +110,16 @@ def row(family):
             with tempfile.TemporaryDirectory() as folder:
                 _, inputs = check_engine(policy, SETTINGS, 4, 512, folder)
         except UserError as error:
-            reason = reason or re.sub(r'.*? model: (.*?): use "local".*', r"\1", str(error))
+            reason = reason or shortened(re.sub(r'.*? model: (.*?): use "local".*', r"\1", str(error)))
             continue
         return f"{'yes' if not reason else 'yes, but ' + reason} | {videos(policy, inputs)}"
     return f"no: {reason} | "
+
+
+def shortened(reason):
+    """Without what a library adds to it in parentheses, folders, and what is behind the kind of an error."""
+    reason = re.sub(r" \(.*\)$|: \w*Error: .*|(?<=: )/\S+ is ", "", reason)
+    return reason.replace("prompt '' of task '' can't be processed", "its processor refuses pictures of several sizes in a prompt")
 
 
 def videos(policy, inputs):
