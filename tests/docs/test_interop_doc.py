@@ -187,3 +187,24 @@ def test_the_trainers_know_the_settings_of_their_lines(peer, tmp_path):
     program = f"ARGUMENTS = {arguments!r}\n{CHECKS[peer]}"
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=280, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_table_of_verl_trains_here(here):
+    pytest.importorskip("torch")
+    export = ["export", "classification/digits", "train.parquet", "--to", "verl", "--model", TINY, "-n", "24"]
+    assert CliRunner().invoke(main, export).exit_code == 0
+    (here / "reward.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    assert data_source == 'mmrl:classification/digits' and 'index' in extra_info\n"
+        "    return float(len(solution_str) % 2)\n"
+    )
+    (table,) = blocks("Tables of other trainers", "toml")
+    (here / "run.toml").write_text(
+        f'{table}name = "table"\npolicy = {{model = "{TINY}:hidden=32,layers=1"}}\ngenerate = {{max_tokens = 4}}\n'
+        'stages = [{kind = "rl", steps = 2, prompts_per_step = 2, group_size = 4}]\nevaluate = {num_prompts = 2}\n'
+    )
+    done = CliRunner().invoke(main, ["train", "run.toml", "--quiet"])
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in (here / "runs/table/metrics.jsonl").read_text().splitlines()]
+    rewards = [row["metrics"]["reward/mean"] for row in rows if "reward/mean" in row["metrics"]]
+    assert len(rewards) >= 2 and all(0 <= reward <= 1 for reward in rewards), "no score is missing"

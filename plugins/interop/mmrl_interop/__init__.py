@@ -38,7 +38,13 @@ def mmrl_tasks() -> list[TaskSpec]:
             target="mmrl_interop.openenv_task:OpenEnvTask",
             verifiers={"interop/return": 0.0},
             summary="Episodes on an OpenEnv server, with its own rewards",
-        )
+        ),
+        TaskSpec(
+            id="interop/table",
+            target="mmrl_interop.table_task:TableTask",
+            verifiers={"interop/answer": 1.0},
+            summary="Tables in the forms of verl, EasyR1, ms-swift, LLaVA and ShareGPT",
+        ),
     ]
 
 
@@ -52,6 +58,11 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         spec("trl", "trl", "reward functions of TRL's trainers, in a file that the option functions names"),
         spec("trl-whole", "trl_whole", "the same, with the prompt, its images and the tokens", images=True, rollout=True),
         spec("verl", "verl", "reward functions in the form of verl's compute_score, in a file that the option functions names"),
+        VerifierSpec(
+            id="interop/answer",
+            target="mmrl_interop.table_task:answer",
+            summary="The answer equals the ground truth, as text or as mathematics",
+        ),
         VerifierSpec(
             id="interop/return",
             target="mmrl_interop.openenv_task:total",
