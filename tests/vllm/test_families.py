@@ -119,7 +119,7 @@ def row(family):
 def shortened(reason):
     """Without what a library adds to it in parentheses, folders, and what is behind the kind of an error."""
     reason = re.sub(r" \(.*\)$|: \w*Error: .*|(?<=: )/\S+ is ", "", reason)
-    return reason.replace("prompt '' of task '' can't be processed", "its processor refuses pictures of several sizes in a prompt")
+    return reason.replace("prompt '' of task '' can't be processed", "its processor refuses pictures of two sizes in a prompt")
 
 
 def videos(policy, inputs):
