@@ -36,7 +36,7 @@ class Suite:
     about: str
     variants: tuple[str, ...] = tuple(PRO)
     expert: bool = False
-    """Whether the scripted expert does all of its tasks."""
+    """Whether the scripted expert does most of its tasks."""
 
 
 SUITES = {
