@@ -56,7 +56,9 @@ class Environment:
         `mmrl_libero.simulator.Libero`."""
         package = packages.find()
         folder, _ = packages.assets(package, assets)
-        self.tables = own_task(bddl, states) if bddl else {name: packages.tasks(package, *suite) for name, suite in suites.items()}
+        self.tables = (
+            own_task(bddl, states) if bddl else {name: packages.tasks(package, *suite) for name, suite in suites.items()}
+        )
         self.chosen = chosen(task, self.tables[BASE])
         self.initial_states = initial_states
         self.cameras, self.size, self.rotate, self.settling, self.placement_seed = cameras, size, rotate, settling, placement_seed
@@ -64,6 +66,8 @@ class Environment:
             self.envs = packages.enter(package, folder)
             self.eyes = Eyes()
         self.made: Any = None
+        self.states: Any = None
+        self.fresh: dict[str, Any] = {}
         self.key: tuple[str, int] | None = None
         self.facts = {
             "dims": len(NOTHING),
@@ -231,7 +235,7 @@ def chosen(task: int | str | None, table: list[Any]) -> list[int]:
 
 
 def axis_angle(quaternion: Any) -> Any:
-    """float64 [3]: x, y, z, w as an axis times an angle from 0 to 2 pi: what the published policies read, not the shorter turn."""
+    """float64 [3]: x, y, z, w as an axis times an angle from 0 to 2 pi, as the published policies read it."""
     import math
 
     import numpy
@@ -252,7 +256,7 @@ def explained(what: str) -> Any:
         raise
     except Exception as error:
         way = os.environ.get("MUJOCO_GL", "")
-        cure = "the versions that go together are in sims/libero/constraints.txt, or other assets, or MUJOCO_GL isn't for this machine"
+        cure = "take LIBERO's assets whole, the versions of sims/libero/constraints.txt, and a MUJOCO_GL that works here"
         raise Refused(f"{what} (MUJOCO_GL = {way!r}): {type(error).__name__}: {packages.said(error)}: {cure}") from error
 
 

@@ -1,6 +1,6 @@
-"""A scripted expert for tasks that put one thing on or into another: it looks at poses, not pictures, and keeps no state.
+"""A scripted expert for tasks that put one thing on or into another: it sees poses, not pictures, and keeps no state.
 
-Where the thing is not held: go above it, turn the fingers to its narrow side, go down, close. Where it is: lift, carry, lower, open.
+A thing that isn't held: go above it, turn the fingers to its narrow side, go down, close. One that is: lift, carry, lower, open.
 Things that are wider than the hand are taken by their rim.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 GAIN, TURN_GAIN = 20.0, 0.8
 """Speed for each metre of distance, and for each radian, in units of an action."""
-METRE, RADIAN = 0.05, 0.5
+RADIAN = 0.5
 """Of an action of 1."""
 OPENING = 0.072
 """Widest thing between the fingers, metres."""
@@ -32,7 +32,7 @@ def act(env: Any) -> list[float]:
     goal = next((goal for goal in env.parsed_problem["goal_state"] if goal[0] in GOALS and not env._eval_predicate(goal)), None)
     hand = Hand(env)
     if goal is None:  # done, or nothing that it can do: leave the thing
-        return hand.towards(hand.place + [0.0, 0.0, 0.05], None, OPEN)
+        return hand.towards(hand.above(0.05), None, OPEN)
     thing, target = Thing(env, goal[1]), place_of(env, goal[2])
     drop = float(target[2]) + DROP[goal[0]]
     if math.dist(thing.place[:2], target[:2]) < OVER and thing.bottom - drop < 0.03:
@@ -45,7 +45,7 @@ def act(env: Any) -> list[float]:
 def carry(hand: Hand, thing: Thing, target: Any, drop: float) -> list[float]:
     """Up, over the target, and down to `drop`, the height in metres at which the thing is let go."""
     risen = thing.bottom - drop
-    x, y, z = target - thing.place + hand.place
+    x, y = (target - thing.place + hand.place)[:2]
     if math.dist((x, y), hand.place[:2]) <= NEAR:
         return hand.towards((x, y, hand.place[2] - risen), None, CLOSE)
     if risen < CLEAR - 0.03:
@@ -58,7 +58,7 @@ def take(hand: Hand, thing: Thing) -> list[float]:
     (x, y, z), axis = thing.grasp(hand)
     height, gap = hand.place[2] - z, math.dist((x, y), hand.place[:2])
     if hand.closing > 0.99 or (hand.closing > -0.99 and height > 0.02):
-        return hand.towards(hand.place + [0.0, 0.0, 0.03], None, OPEN)
+        return hand.towards(hand.above(0.03), None, OPEN)
     if gap > NEAR * (1 if height > 0.03 else 2):
         if height < ABOVE - 0.04 and gap < 0.25:
             x, y, _ = hand.place
@@ -83,6 +83,10 @@ class Hand:
         self.opening = sum(abs(float(data.get_joint_qpos(name))) for name in self.gripper.joints)
         self.closing = float(self.gripper.current_action[1])  # -1 to 1, a quarter in a step
 
+    def above(self, metres: float) -> Any:
+        x, y, z = self.place
+        return x, y, z + metres
+
     def holds(self, thing: Thing) -> bool:
         """Whether the fingers were told to close, long enough to have done so, touch it and have something between them."""
         sides = (self.gripper.important_geoms[f"{side}_finger"] for side in ("left", "right"))
@@ -99,7 +103,7 @@ class Hand:
         move = numpy.clip((numpy.asarray(place) - self.place) * GAIN, -1, 1)
         down = numpy.cross(self.turn[:, 2], [0.0, 0.0, -1.0])  # the rotation that makes it point down
         yaw = 0.0 if axis is None else _angle(self.fingers, axis)
-        spin = numpy.clip((down + [0.0, 0.0, yaw]) * TURN_GAIN / RADIAN, -1, 1)
+        spin = numpy.clip((down + numpy.array([0.0, 0.0, yaw])) * TURN_GAIN / RADIAN, -1, 1)
         return [*map(float, move), *map(float, spin), grip]
 
 

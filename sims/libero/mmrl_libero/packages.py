@@ -1,7 +1,7 @@
 """LIBERO as it is installed: its package, folder of assets, tables of tasks, instructions and initial states.
 
-Imports nothing of mmrl, and nothing of LIBERO before `enter`: workers load this file by its path, and `mmrl doctor` looks with it.
-Nothing is downloaded: hf-libero's own search for assets would be, so it is replaced.
+Imports nothing of mmrl, and nothing of LIBERO before `enter`: workers load this file by its path, and `mmrl doctor`
+looks with it. Nothing is downloaded: hf-libero's own search for assets would be, so it is replaced.
 """
 
 from __future__ import annotations

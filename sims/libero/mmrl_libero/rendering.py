@@ -1,4 +1,4 @@
-"""Chooses what MuJoCo renders with: EGL on a GPU, else OSMesa on the CPU, else nothing. Each is tried in a separate process, since
+"""Chooses what MuJoCo renders with: EGL on a GPU, else OSMesa on the CPU, else nothing. Each is tried in a separate process, as
 EGL without a device may hang, or crash at exit."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Rung:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that processes need before they import MuJoCo. robosuite imports a library in any case, and GLFW's
-        is the one that comes with MuJoCo."""
+        """Environment variables that processes need before they import MuJoCo. robosuite always imports a library: GLFW's comes
+        with MuJoCo."""
         return {"MUJOCO_GL": WAYS.get(self.rendering, "glx")}
 
 

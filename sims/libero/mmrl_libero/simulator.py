@@ -57,8 +57,9 @@ class Libero(ProcessSimulator):
         default. initial_states: numbers of those that are used; all by default. cameras: agentview, wrist or both, empty for
         states alone. size: side of the pictures in pixels. rotate: turn pictures by 180 degrees, as the published policies see
         them. settling: steps without an action before an episode. placement_seed: of what LIBERO's own reset draws, the places
-        of fixtures. assets: folder of LIBERO's assets. rendering: auto, gpu (EGL), software (OSMesa) or none. python: the interpreter
-        with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one. timeout_s: seconds after which a process that doesn't answer is killed.
+        of fixtures. assets: folder of LIBERO's assets. rendering: auto, gpu (EGL), software (OSMesa) or none. python: the
+        interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one. timeout_s: seconds after which a process
+        that doesn't answer is killed.
         """
         what = f"libero ({suite or bddl or 'no task'})"
         check_count(what, num_envs)
@@ -146,7 +147,8 @@ def _check_options(
         raise UserError(f"{what}: states are those of a task of your own: set bddl too, or choose with initial_states")
     if isinstance(cameras, str) or any(name not in CAMERAS for name in cameras):
         raise UserError(f"{what}: cameras = {cameras!r} must be a list of {', '.join(CAMERAS)}")
-    for name, value, least, most in (("size", size, 8, 1024), ("settling", settling, 0, 1000), ("max_steps", max_steps, 1, 10**6)):
+    numbers = {"size": (size, 8, 1024), "settling": (settling, 0, 1000), "max_steps": (max_steps, 1, 10**6)}
+    for name, (value, least, most) in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise UserError(f"{what}: {name} = {value!r} must be a whole number of {least} to {most}")
     if initial_states is not None and (

@@ -13,13 +13,12 @@ SETTLING = 10
 CONTROL_HZ = 20.0
 CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
 """Ours -> robosuite's."""
-PANDA = ActionSpec(
-    dims=7, control_mode="end-effector-delta", gripper=6, units=(0.05, 0.05, 0.05, 0.5, 0.5, 0.5, 1.0)
-)
-"""The arm's actions: metres and radians of robosuite's operational-space controller (osc_pose.json); the gripper opens below 0 and
-closes above, as LIBERO's."""
+PANDA = ActionSpec(dims=7, control_mode="end-effector-delta", gripper=6, units=(0.05, 0.05, 0.05, 0.5, 0.5, 0.5, 1.0))
+"""The arm's actions: metres and radians of robosuite's operational-space controller (osc_pose.json); the gripper opens below 0
+and closes above, as LIBERO's."""
 PRO = {"pro.language": "lan", "pro.object": "object", "pro.swap": "swap", "pro.task": "task"}
-"""Variant -> end of the suite's name in LIBERO-Pro (Zhou et al. 2025): another wording, other objects, swapped places, another goal."""
+"""Variant -> end of the suite's name in LIBERO-Pro (Zhou et al. 2025): another wording, other objects, swapped places, another
+goal."""
 REWORDED = ("pro.language", "pro.task")
 """Variants whose files keep the old names, so that the instruction is the one in the file."""
 
