@@ -30,7 +30,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
         *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
-        *("vlac-critic", "vlac", "vlm-rm", "ript-vla"),
+        *("vlac-critic", "vlac", "vlm-rm", "ript-vla", "simplevla-rl-libero", "openvla-oft-libero"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
         *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
     }
@@ -41,6 +41,8 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         assert "**Reproduced**" in text and "**Not reproduced**" in text and "**Put in**" in text, name
 
 
+LIBERO = ROOT / ".simulators" / "libero"
+"""Where `make simulators` puts it."""
 BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
@@ -81,10 +83,16 @@ def test_systems_for_video_have_the_rules_that_they_publish():
 @pytest.mark.parametrize(
     "path", [pytest.param(p, marks=() if p.stem in EVERYDAY else pytest.mark.slow) for p in RECIPES], ids=lambda p: p.stem
 )
-def test_it_runs_with_smoke(path, tmp_path):
+def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     if path.stem in BROWSER and (why := no_browser()):
         pytest.skip(why)
-    config = smoke(load_config(path, [f"runs_dir={tmp_path}"]))
+    shorter = []
+    if path.stem.endswith("-libero"):
+        if not (LIBERO / "installed").is_file():
+            pytest.skip("LIBERO is not installed: make simulators")
+        monkeypatch.setenv("MMRL_LIBERO_PYTHON", str(LIBERO / "bin" / "python"))
+        shorter = [f"tasks.0.options.{option}" for option in ("max_steps=8", "size=32", "task=0")]  # of hundreds of steps
+    config = smoke(load_config(path, [f"runs_dir={tmp_path}", *shorter]))
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}

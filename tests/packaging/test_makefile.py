@@ -189,7 +189,8 @@ def clone(tmp_path):
         shutil.copy(ROOT / name, folder / name)
     (folder / "plugins" / "classification").mkdir(parents=True)
     shutil.copy(ROOT / "plugins" / "classification" / "pyproject.toml", folder / "plugins" / "classification")
-    for name in ("maniskill/constraints.txt", "maniskill/pyproject.toml", "gym/constraints-metaworld.txt"):
+    constraints = ("maniskill/constraints.txt", "gym/constraints-metaworld.txt", "libero/constraints.txt")
+    for name in (*constraints, "maniskill/pyproject.toml"):
         (folder / "sims" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "sims" / name, folder / "sims" / name)
     fake = folder / ".venv" / "bin" / "python"
@@ -274,7 +275,7 @@ def test_vllm_has_an_environment_of_its_own_without_what_does_not_load_there(clo
     assert "-m mmrl.compute.torchvision --install-pth" in (clone.parent / "log").read_text()
     assert environments(clone, "vllm")[1] == []
     done, _ = environments(clone, "vllm", "mario")
-    assert done.returncode == 2 and "maniskill, metaworld, vllm, lerobot" in done.stderr
+    assert done.returncode == 2 and "maniskill, metaworld, libero, vllm, lerobot" in done.stderr
 
 
 def test_lerobot_has_an_environment_of_its_own_whatever_python_it_asks_for(clone):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from mmrl.api.errors import UserError
 from mmrl.ui import doctor
 from mmrl.ui.cli.terminal import status_line
 
@@ -14,21 +15,31 @@ COLOURS = {"ok": "green", "note": "yellow", "missing": "dim", "broken": "bold re
 
 
 @click.command()
+@click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: ok, and the findings.")
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of runs.")
-def command(as_json: bool, runs: Path) -> None:
-    """Check the installation: what works, what is broken, how to fix it.
+def command(names: tuple[str, ...], as_json: bool, runs: Path) -> None:
+    """Check the installation: what works, what is broken, how to fix it. With NAMES, show only the items that have one of them in
+    their name, such as `libero`.
 
     The exit code is 1 when something is broken that the core or training needs.
     """
     status_line("checking the installation, for some seconds ...")
-    findings = doctor.diagnose(runs)
+    findings = _named(doctor.diagnose(runs), names)
     if as_json:
         click.echo(json.dumps(doctor.as_json(findings), indent=2))
     else:
         _print(findings)
     if not doctor.is_healthy(findings):
         raise click.exceptions.Exit(1)
+
+
+def _named(findings: list[doctor.Finding], names: tuple[str, ...]) -> list[doctor.Finding]:
+    """The findings that are asked for. Raises UserError for a name that none has."""
+    for name in names:
+        if not any(name in f.name for f in findings):
+            raise UserError(f"mmrl doctor checks nothing called {name!r}: it checks {', '.join(f.name for f in findings)}")
+    return [f for f in findings if not names or any(name in f.name for name in names)]
 
 
 def _print(findings: list[doctor.Finding]) -> None:

@@ -39,7 +39,8 @@ class ProcessSimulator:
         import torch
 
         self.workers, self.num_envs = workers, workers.num_envs
-        self.instruction, self.variants = instruction, tuple(variants)
+        self.instructions, self.variants = [instruction] * self.num_envs, tuple(variants)
+        """The goal of each environment's episode: a subclass with several tasks changes them."""
         self.action = action
         """The action space of this instance."""
         self.max_steps = max_steps
@@ -106,7 +107,7 @@ class ProcessSimulator:
         return Observation(
             images={name.removeprefix("camera/"): self._rows(name, envs) for name in names if name.startswith("camera/")},
             state=self._rows("state", envs) if "state" in names else None,
-            instructions=[self.instruction] * len(envs),
+            instructions=[self.instructions[env] for env in envs],
         )
 
     def _rows(self, name: str, envs: Sequence[int]) -> torch.Tensor:

@@ -1,0 +1,59 @@
+"""`mmrl doctor`'s checks of LIBERO: its package, its folder of assets, and what renders. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+
+from mmrl import UserError
+from mmrl_libero import packages, rendering
+
+PATIENCE_S = 30.0
+"""Timeout in seconds for each way to render, short because the user waits."""
+
+
+def findings() -> dict[str, dict[str, str]]:
+    """Name -> state, detail and cure."""
+    python = packages.interpreter(None)
+    installed = package(ask(python), python)
+    return {"libero": installed} | ({"libero pictures": what_renders(python)} if installed["state"] == "ok" else {})
+
+
+def ask(python: str | None) -> dict[str, str]:
+    """`packages.report` of the interpreter that has LIBERO."""
+    if python is None:
+        return packages.report()
+    try:
+        done = subprocess.run([python, packages.__file__], capture_output=True, text=True, timeout=PATIENCE_S)
+        return dict(json.loads(done.stdout))
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return {"refused": f"{packages.PYTHON} = {python!r} can't be asked ({packages.said(error)}): name an interpreter"}
+
+
+def package(told: Mapping[str, str], python: str | None) -> dict[str, str]:
+    """told: see `packages.report`."""
+    if "refused" in told:
+        why, _, cure = told["refused"].partition(": ")
+        if why == "LIBERO is not installed":
+            why = f"not installed in {python}" if python else "not installed here, and no other interpreter is named"
+        return {"state": "missing", "detail": why, "cure": cure or packages.CURE}
+    where = f" in {python}" if python else f" in {sys.executable}"
+    return {"state": "ok", "detail": f"{told['package']}{where}; assets of {told['source']}: {told['assets']}"}
+
+
+def what_renders(python: str | None) -> dict[str, str]:
+    """What `rendering = "auto"` chooses, and why it skips others."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rung = rendering.choose("auto", python, PATIENCE_S)
+    except UserError as error:
+        why = str(error).removeprefix("libero can't render: ").partition(f": {rendering.CURE}")[0]
+        return {"state": "missing", "detail": f"none, only states: {why}", "cure": rendering.CURE}
+    by = {"gpu": "a GPU, by EGL", "software": "the CPU, by OSMesa"}[rung.rendering]
+    if rung.skipped:
+        return {"state": "note", "detail": f"rendered by {by}; skipped: {rung.skipped}"}
+    return {"state": "ok", "detail": f"rendered by {by}"}

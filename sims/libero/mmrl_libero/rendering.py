@@ -1,0 +1,79 @@
+"""Chooses what MuJoCo renders with: EGL on a GPU, else OSMesa on the CPU, else nothing. Each is tried in a separate process, as
+EGL without a device may hang, or crash at exit."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmrl import UserError
+from mmrl.api.simulators.processes import EnvironmentProcesses
+
+PROBE_S = 60.0
+"""Timeout in seconds for the first picture of a way."""
+WAYS = {"gpu": "egl", "software": "osmesa"}
+"""Ours -> MuJoCo's, as in MUJOCO_GL."""
+DEVICES = ("nvidia[0-9]*", "dri/renderD*")
+"""Files in /dev of GPUs that EGL may find."""
+CURE = "apt-get install libosmesa6, which renders in software; or a GPU with EGL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A way to render."""
+
+    rendering: str
+    """`gpu`, `software` or `none`."""
+    skipped: str = ""
+    """Why others were skipped."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that processes need before they import MuJoCo. robosuite always imports a library: GLFW's comes
+        with MuJoCo."""
+        return {"MUJOCO_GL": WAYS.get(self.rendering, "glx")}
+
+
+def choose(wanted: str, python: str | None = None, seconds: float = PROBE_S) -> Rung:
+    """The first way that works. wanted: `auto`, `gpu`, `software` or `none`. python: the interpreter that has MuJoCo. seconds:
+    timeout for each way.
+
+    Raises UserError if none works. Warns if `auto` skips a GPU that doesn't work.
+    """
+    if wanted == "none":
+        return Rung(rendering="none")
+    ways = [wanted] if wanted != "auto" else ["gpu", "software"] if _devices() else ["software"]
+    skipped: list[str] = []
+    for way in ways:
+        why = _probe(WAYS[way], python, seconds)
+        if why is None:
+            if skipped:
+                warnings.warn(f"libero renders with {WAYS[way]}: {'; '.join(skipped)}", stacklevel=2)
+            return Rung(rendering=way, skipped="; ".join(skipped))
+        skipped.append(f"{WAYS[way]} doesn't work ({why})")
+    raise UserError(f'libero can\'t render: {"; ".join(skipped)}: {CURE}; or set rendering = "none", for states alone')
+
+
+def _devices() -> bool:
+    return any(any(Path("/dev").glob(pattern)) for pattern in DEVICES)
+
+
+@functools.cache
+def _probe(way: str, python: str | None, seconds: float) -> str | None:
+    """Why a way doesn't work, or None."""
+    try:
+        EnvironmentProcesses(
+            "mmrl_libero.environment:Probe",
+            {},
+            1,
+            what=way,
+            python=python,
+            environment={"MUJOCO_GL": way},
+            start_s=seconds,
+            tries=1,
+        ).close()
+    except UserError as error:
+        return str(error).removeprefix(f"{way} can't be made: ")
+    return None

@@ -1,0 +1,55 @@
+"""What `mmrl doctor` says of LIBERO, of facts; and that an interpreter that can't be asked is said to be so."""
+
+import pytest
+from mmrl_libero import diagnosis, packages, rendering
+
+from mmrl import UserError
+
+
+def test_an_installed_package_is_named_with_its_assets_and_their_source(package):
+    found = diagnosis.package(diagnosis.ask(None), None)
+    assert found["state"] == "ok"
+    assert found["detail"].startswith("hf-libero 0.1.4, mujoco None") and found["detail"].endswith(
+        f"the package: {package / 'assets'}"
+    )
+
+
+def test_a_missing_package_has_a_cure(package):
+    (package / "bddl_files").rename(package / "elsewhere")
+    found = diagnosis.package(diagnosis.ask(None), None)
+    assert found["state"] == "missing" and found["detail"] == "not installed here, and no other interpreter is named"
+    assert found["cure"].startswith("pip install") and packages.PYTHON in found["cure"]
+
+
+def test_assets_that_can_not_be_are_said(package, monkeypatch):
+    monkeypatch.setenv(packages.VARIABLE, "/no/such")
+    found = diagnosis.package(diagnosis.ask(None), None)
+    assert found["state"] == "missing" and "/no/such, which MMRL_LIBERO_ASSETS names" in found["detail"]
+
+
+@pytest.mark.parametrize("python", ["/no/such", "/bin/false"])
+def test_an_interpreter_that_does_not_answer_is_said(python):
+    found = diagnosis.package(diagnosis.ask(python), python)
+    assert found["state"] == "missing" and f"MMRL_LIBERO_PYTHON = '{python}' can't be asked" in found["detail"]
+
+
+def test_a_way_that_fails_or_hangs_is_skipped_and_said(monkeypatch):
+    """EGL is tried in a child; what it does there is no fault of a run."""
+    monkeypatch.setattr(rendering, "_devices", lambda: True)
+    monkeypatch.setattr(rendering, "_probe", lambda way, python, seconds: {"egl": "it took longer than 60 s"}.get(way))
+    with pytest.warns(UserWarning, match=r"libero renders with osmesa: egl doesn't work .it took longer than 60 s"):
+        assert rendering.choose("auto").environment == {"MUJOCO_GL": "osmesa"}
+    found = diagnosis.what_renders(None)
+    assert found["state"] == "note" and "egl doesn't work (it took longer than 60 s)" in found["detail"]
+    with pytest.raises(UserError, match="libero can't render: egl doesn't work"):
+        rendering.choose("gpu")
+
+
+def test_without_any_way_there_are_states_and_a_cure(monkeypatch):
+    monkeypatch.setattr(rendering, "_devices", lambda: False)
+    monkeypatch.setattr(rendering, "_probe", lambda way, python, seconds: "no library")
+    with pytest.raises(UserError, match=r'osmesa doesn\'t work .no library.: apt-get install libosmesa6.*rendering = "none"'):
+        rendering.choose("auto")
+    found = diagnosis.what_renders(None)
+    assert found == {"state": "missing", "detail": "none, only states: osmesa doesn't work (no library)", "cure": rendering.CURE}
+    assert rendering.choose("none").rendering == "none"
