@@ -14,10 +14,10 @@ AGAIN = "Ctrl-C again to stop at once"
 
 
 @contextlib.contextmanager
-def on_termination(on_signal: Callable[[int], None]) -> Iterator[None]:
+def on_termination(on_signal: Callable[[int], None]) -> Iterator[dict[int, Any]]:
     """Inside the block, termination signals call `on_signal` with their number and have no other effect. For the main thread.
 
-    After the terminal has closed (SIGHUP) nothing more is written to it, since each line would raise an error. Under nohup,
+    Yields the handlers that the end of the block puts back, which the block may change. After the terminal has closed (SIGHUP) nothing more is written to it, since each line would raise an error. Under nohup,
     SIGHUP is ignored.
     """
 
@@ -29,11 +29,11 @@ def on_termination(on_signal: Callable[[int], None]) -> Iterator[None]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, handle) for number in numbers}
+    after: dict[int, Any] = {number: signal.signal(number, handle) for number in numbers}
     try:
-        yield
+        yield after
     finally:
-        for number, handler in before.items():
+        for number, handler in after.items():
             signal.signal(number, handler)
 
 

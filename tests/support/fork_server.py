@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
@@ -180,6 +181,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
     PROCESS.update(request)
 
 

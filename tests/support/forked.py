@@ -147,7 +147,9 @@ class Forked:
             left = None if end is None else max(0.0, end - time.monotonic())
             ready = select.select(list(open_), [], [], left)[0]
             if not ready:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+                late = subprocess.TimeoutExpired(self.args, timeout or 0.0)
+                late.add_note(self._state({pipe: bytes(found[pipe]) for pipe in open_}))
+                raise late
             for pipe in ready:
                 data = os.read(pipe.fileno(), 1 << 16)
                 found[pipe] += data
@@ -158,6 +160,24 @@ class Forked:
         for pipe in found:
             pipe.close()
         return out, err
+
+    def _state(self, said: Mapping[IO[Any], bytes]) -> str:
+        """Why its pipes may still be open: where its threads are, and which processes have them. said: what came of each."""
+        lines = [f"exit code {self.poll()}"]
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGUSR2)  # `fork_server` has faulthandler write the stacks
+            time.sleep(1)
+        for pipe, data in said.items():
+            inode = os.fstat(pipe.fileno()).st_ino
+            for link in Path("/proc").glob("[0-9]*/fd/*"):
+                with contextlib.suppress(OSError):  # it ended meanwhile, or isn't ours
+                    if os.readlink(link) == f"pipe:[{inode}]" and link.parts[2] != str(os.getpid()):
+                        command = Path("/proc", link.parts[2], "cmdline").read_bytes().replace(b"\0", b" ")[:200]
+                        lines.append(f"{pipe.name} is open in process {link.parts[2]}: {command.decode(errors='replace')}")
+            if select.select([pipe], [], [], 0)[0]:
+                data += os.read(pipe.fileno(), 1 << 20)
+            lines.append(f"{pipe.name}: {data.decode(errors='replace')[-8000:]}")
+        return "\n".join(lines)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -54,24 +54,20 @@ def screens(screens: str, folder: Path, settings: tuple[str, ...], pages: str, a
     mmrl record screens browser/html recorded --pages mail,shop      (generated pages)
     """
     from mmrl_gui.record import summary, walked
-    from mmrl_gui.stopping import Stop, deaf
+    from mmrl_gui.stopping import Stop, ignore_signals
 
     stop = Stop()
     try:
         with stop.listening():
-            try:
-                tally = walked(
-                    screens,
-                    folder,
-                    options=key_values(settings),
-                    pages=_names(pages),
-                    actions=_names(actions),
-                    stop=stop,
-                    **given,
-                )
-            finally:
-                if stop.number:
-                    deaf()
+            tally = walked(
+                screens,
+                folder,
+                options=key_values(settings),
+                pages=_names(pages),
+                actions=_names(actions),
+                stop=stop,
+                **given,
+            )
     except UserError as error:
         if not stop.number:
             raise
@@ -80,7 +76,7 @@ def screens(screens: str, folder: Path, settings: tuple[str, ...], pages: str, a
     except KeyboardInterrupt:
         click.echo("mmrl: stopped before the first episode: nothing was written", err=True)
         sys.exit(128 + stop.number)
-    atexit.register(deaf)
+    atexit.register(ignore_signals)
     click.echo(summary(folder, tally))
     if tally.stopped:
         sys.exit(128 + (stop.number or signal.SIGINT))

@@ -21,9 +21,14 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle signals inside this context. For the main thread only."""
-        with on_termination(self._hear):
-            yield
+        """Handle signals inside this context. For the main thread only. If there was one, this process is ending, and further
+        ones are ignored: a mask of the main thread would leave them to other threads."""
+        with on_termination(self._hear) as after:
+            try:
+                yield
+            finally:
+                if self.number:
+                    after.update(dict.fromkeys(after, signal.SIG_IGN))
 
     @contextlib.contextmanager
     def bearing(self, count: int) -> Iterator[None]:
@@ -49,9 +54,10 @@ class Stop:
             write_to_terminal("stopping after this action; once more to stop at once")
 
 
-def deaf() -> None:
-    """Hold signals back while this process ends, whatever their handlers are by then."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+def ignore_signals() -> None:
+    """Ignore signals while this process ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
-__all__ = ["Stop", "deaf"]
+__all__ = ["Stop", "ignore_signals"]

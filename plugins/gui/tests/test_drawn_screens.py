@@ -1,5 +1,6 @@
 """Tasks and recordings on screens: against screens that are made up here, and against a real browser where there is one."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,6 +19,7 @@ from mmrl_gui.action_task import Inverse
 from mmrl_gui.exploring import Walk, hit, spot_of
 from mmrl_gui.recording import Plan
 from mmrl_gui.screens_task import Grounding
+from mmrl_gui.stopping import Stop
 from mmrl_gui.transitions import Transitions
 from PIL import Image
 
@@ -482,13 +484,32 @@ def test_nothing_is_overwritten_unasked_and_only_recordings_at_all(tmp_path):
 
 
 def command(folder, *arguments, screens="browser/miniwob"):
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    before = handlers()
     try:
         with pytest.raises(SystemExit) as ended:
             main(["record", "screens", screens, str(folder), *map(str, arguments)])
+        assert handlers() in (before, dict.fromkeys(before, signal.SIG_IGN)), "its process ends, and ignores further signals"
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)  # the command ends its process, and holds signals back until then
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return ended.value.code
+
+
+def handlers():
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+
+@pytest.mark.parametrize("sent", [[], [signal.SIGTERM], [signal.SIGINT] * 2])
+def test_after_a_signal_further_ones_are_ignored_and_before_one_nothing_changes(sent):
+    before = handlers()
+    try:
+        with contextlib.suppress(KeyboardInterrupt), (stop := Stop()).listening(), stop.bearing(1):
+            for number in sent:
+                signal.raise_signal(number)
+        assert handlers() == (dict.fromkeys(before, signal.SIG_IGN) if sent else before)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_the_command_records_and_says_what(tmp_path, fake, capsys):
@@ -514,13 +535,12 @@ def whole_recording(folder):
 
 @pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGINT] * 4])
 def test_a_signal_ends_the_command_and_keeps_what_was_finished(tmp_path, monkeypatch, capsys, sent):
-    screens, before = FakeScreens(), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    screens = FakeScreens()
     screens.signals[9] = sent
     monkeypatch.setattr(record, "screens_of", lambda id, options: screens)
     assert command(tmp_path / "out", "--pages", "two", "--steps", 4, "--episodes", 50) == 128 + sent[0]
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: stopped; 2 episodes, 8 steps in all; ")
     assert len(whole_recording(tmp_path / "out")) == 2 and len(screens.acted) == 9 and screens.opened == screens.closed == 3
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     screens = FakeScreens()
     screens.signals[1] = sent
     assert command(tmp_path / "none", "--pages", "two") == 128 + sent[0]
