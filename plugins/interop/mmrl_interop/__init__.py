@@ -45,6 +45,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"interop/answer": 1.0},
             summary="Tables in the forms of verl, EasyR1, ms-swift, LLaVA and ShareGPT",
         ),
+        TaskSpec(
+            id="interop/reasoning-gym",
+            target="mmrl_interop.reasoning_gym:ReasoningGym",
+            verifiers={"interop/reasoning-gym": 1.0},
+            summary="The data sets of reasoning-gym, about a hundred, with its own scores",
+        ),
         *_worlds(),
     ]
 
@@ -77,6 +83,13 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             id="interop/answer",
             target="mmrl_interop.table_task:answer",
             summary="The answer equals the ground truth, as text or as mathematics",
+        ),
+        VerifierSpec(
+            id="interop/reasoning-gym",
+            target="mmrl_interop.reasoning_gym:score",
+            graded=True,
+            timeout_s=20.0,
+            summary="reasoning-gym's score of an answer",
         ),
         VerifierSpec(id="interop/success", target="mmrl_interop.game_task:success", summary="Whether a game was won"),
         VerifierSpec(

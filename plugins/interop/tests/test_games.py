@@ -33,7 +33,8 @@ class Bad:
     def reset(self, seed):
         print("hello" * 30_000)
         return {"ok": "Go.", "array": np.zeros((3, 4, 5)), "keys": {"pixels": 1}, "drift": f"Draw {next(Bad.drawn)}.",
-                "places": {"text": "<image> <image>", "images": [np.zeros((8, 8, 3), "uint8")]}, "sizes": {"text": "", "images": np.zeros((8, 8, 2), "uint8")}}[self.start]
+                "places": {"text": "<image> <image>", "images": [np.zeros((8, 8, 3), "uint8")]},
+                "sizes": {"text": "", "images": np.zeros((8, 8, 2), "uint8")}}[self.start]
     def step(self, text):
         if text == "raise": raise ValueError("a bug")
         if text == "exit": raise SystemExit(3)
@@ -55,7 +56,7 @@ def games(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bad(games):
-    task = GameTask(f"{games}:Bad", timeout_s=2.0, processes=1)
+    task = GameTask(f"{games}:Bad", timeout_s=1.0, processes=1)
     yield task
     task.worlds.close()
 
@@ -99,7 +100,7 @@ def test_gymnasium_s_form(bad):
     [
         ("raise", r"game Bad: ValueError: a bug \(games.py:\d+\)"),
         ("exit", "game Bad: SystemExit: 3"),
-        ("hang", "game Bad: TimeoutError: took longer than 2 s"),
+        ("hang", "game Bad: TimeoutError: took longer than 1 s"),
         ("die", "game Bad: its process exited with code 7"),
         ("short", "step gave tuple and not (observation, reward, done, info)".replace("(", r"\(").replace(")", r"\)")),
         ("shape", r"an observation must be a text, or a table with text and images, not ndarray of shape \[3\]"),

@@ -1,5 +1,6 @@
 """Two games on a grid in the form of VAGEN (https://github.com/mll-lab-nu/VAGEN, Wang et al. 2025): a turn is
-`<think>...</think><answer>Left,Down</answer>`, pays 1 for solving the game and a little for the right format, and shows a picture.
+`<think>...</think><answer>Left,Down</answer>`, pays 1 for solving the game and a little for the right format, and shows a
+picture.
 
 A map depends on the seed alone, and the maps of `test` (seeds below 10^9) are never those of `train`."""
 
@@ -70,10 +71,8 @@ class GridGame(abc.ABC):
     def system_prompt(self) -> dict[str, Any]:
         signs = "" if self.shows_picture else f" On the map, {', '.join(f'{s} is {what}' for s, what in self.legend.items())}."
         moves = "one move" if self.max_actions == 1 else f"at most {self.max_actions} moves, separated by commas"
-        return {
-            "obs_str": f"{self.rules}{signs}\nThe moves are Left, Down, Right and Up. Each turn, think first and then give {moves}:\n"
-            "<think>...</think><answer>Right</answer>"
-        }
+        asked = f"The moves are Left, Down, Right and Up. Each turn, think first and then give {moves}:"
+        return {"obs_str": f"{self.rules}{signs}\n{asked}\n<think>...</think><answer>Right,Up</answer>"}
 
     def reset(self, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         rng, held_out = random.Random(seed), seed < HELD_OUT
@@ -115,7 +114,8 @@ class FrozenLake(GridGame):
 
     def __init__(self, size: int = 4, frozen: float = 0.8, slippery: bool = False, **answers: Any) -> None:
         super().__init__(**answers)
-        self.size, self.frozen, self.slippery, self.env = size, frozen, slippery, None
+        self.size, self.frozen, self.slippery = size, frozen, slippery
+        self.env: Any = None
         if slippery:
             self.rules += " The ice is slippery: a move may take you to a side of where you wanted."
 
@@ -226,7 +226,9 @@ class Sokoban(GridGame):
     def path(self) -> list[str]:
         return _shortest(
             (self.player, self.boxes),
-            lambda state: [(name, new) for name, way in MOVES.items() if (new := self._after(*state, way)) is not None],
+            lambda state: [
+                (name, new) for name, way in MOVES.items() if (new := self._after(state[0], state[1], way)) is not None
+            ],
             lambda state: state[1] == self.targets,
         )
 

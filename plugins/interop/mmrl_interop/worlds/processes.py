@@ -190,7 +190,7 @@ class _Process:
                 data = os.read(of, 1 << 20) if of in readable else b""
             except OSError:
                 return None
-            if of in readable and not data or len(self._inbox) > MAX_REPLY:
+            if (of in readable and not data) or len(self._inbox) > MAX_REPLY:
                 return None
             self._inbox += data
         line, _, rest = bytes(self._inbox).partition(b"\n")
