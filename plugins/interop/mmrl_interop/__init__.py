@@ -64,6 +64,8 @@ def _worlds() -> list[TaskSpec]:
 
     return [
         task("game", "game_task:GameTask", "Games with texts as actions and pictures to see, as VAGEN's"),
+        task("verifiers", "verifiers_task:VerifiersTask", "Tasksets and environments of verifiers, with their own rewards"),
+        task("browsergym", "browsergym_task:BrowserGymTask", "Web pages of BrowserGym's benchmarks", success=0.0),
         task("frozen-lake", "game_task:FrozenLakeTask", "A walk over a frozen lake, as in VAGEN", success=0.0),
         task("sokoban", "game_task:SokobanTask", "Boxes pushed onto targets, as in VAGEN", success=0.0),
     ]

@@ -22,6 +22,8 @@ from typing import Any
 
 from mmrl.api.processes.child import describe_error, is_user_error, load, take_pipes
 
+CLOSE_S = 3.0
+"""Seconds that a session has to close."""
 PLACE = "<image>"
 """What stands in a text where an image belongs."""
 
@@ -67,7 +69,7 @@ def _call(worlds: Any, sessions: dict[int, Any], number: int, method: str, argum
 def _close(sessions: dict[int, Any], number: int) -> None:
     session = sessions.pop(number, None)
     if session is not None:
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException), _time_limit(CLOSE_S):
             session.close()
 
 
