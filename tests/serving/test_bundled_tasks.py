@@ -63,6 +63,10 @@ def steps(folder: Path) -> dict[str, Any]:
     return table(folder, [{"episode_id": n, "index": 0, **own} for n in range(4)]) | {"images": str(folder), **HALVES}
 
 
+def table_of_another(folder: Path) -> dict[str, Any]:
+    return table(folder, [{"problem": f"What is 1 + {n}?", "answer": str(1 + n)} for n in range(4)]) | {"test_share": 0.0}
+
+
 def icons(folder: Path) -> dict[str, Any]:
     circle = '<svg viewBox="0 0 24 24"><circle cx="12" cy="12" r="{}" fill="teal"/></svg>'
     return table(folder, [{"code": circle.format(r)} for r in range(3, 11)])
@@ -96,6 +100,7 @@ OPTIONS: Mapping[str, Any] = {
     **{f"gui/grounding{of}": sample("screens", **HALVES) for of in ("-data", "@gui-g1", "@infigui-g1", "@ui-r1")},
     **{f"gui/next-action{of}": steps for of in ("", "@gui-r1", "@ui-r1", "@uishift")},
     **{f"gui/{of}": sample("walks", **HALVES) for of in ("inverse", "inverse@uishift")},
+    "interop/table": table_of_another,
     "gui/recorded": sample("clicks", shares={"test": 1}),
     "gui/episodes": {"simulator": "browser/miniwob", "pages": ["click-test-2"]},
     "rendering/rows": icons,
@@ -117,8 +122,8 @@ OPTIONS: Mapping[str, Any] = {
 """Task -> the options without which it has no data, or a function that makes the data in a folder. Others need none."""
 BROWSER = ("gui/episodes", "rendering/page")
 EVERYDAY = ("grounding/refer", "gui/recorded", "rendering/svg")
-ELSEWHERE = {"interop/openenv"}
-"""Tasks on a server, whose tests are the plugin's own."""
+ELSEWHERE = {f"interop/{name}" for name in ("browsergym", "game", "openenv", "verifiers")}
+"""Tasks that other programs play, whose tests are the plugin's own."""
 IDS = sorted(plugins.registry().specs("tasks").keys() - ELSEWHERE, key=lambda id: (id not in EVERYDAY, id))
 
 
@@ -131,6 +136,8 @@ def options_of(id: str, folder: Path) -> dict[str, Any]:
 def test_gold_scores_the_maximum(id: str, tmp_path: Path) -> None:
     if id in BROWSER and (why := no_browser()):
         pytest.skip(why)
+    if id == "interop/reasoning-gym":
+        pytest.importorskip("reasoning_gym")
     options = options_of(id, tmp_path)
     with mmrl.open_task(id, options) as task:
         split = "train" if "train" in task.splits and id not in ("gui/recorded",) and "-data" not in id else task.splits[-1]
