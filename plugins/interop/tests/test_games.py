@@ -6,7 +6,7 @@ from mmrl_interop.game_task import FrozenLakeTask, GameTask, SokobanTask, succes
 from mmrl import Case, EnvironmentFailed, NoGold, UserError
 
 GAMES = '''
-import itertools, os, sys, time
+import itertools, os, signal, sys, time
 import numpy as np
 from PIL import Image
 
@@ -40,6 +40,7 @@ class Bad:
         if text == "exit": raise SystemExit(3)
         if text == "hang": time.sleep(60)
         if text == "die": os._exit(7)
+        if text == "deaf": signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)
         if text == "short": return "Go.", 1.0
         if text == "shape": return np.zeros(3), 0.0, False, False, {}
         reward = {"none": None, "nan": float("nan"), "words": "much", "numpy": np.float32(0.5)}.get(text, 1.0)
@@ -254,3 +255,28 @@ def test_a_run_plays_them(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in (tmp_path / "runs/lake/rollouts/step-000001.jsonl").read_text().splitlines()]
     assert len(rows) == 4 and all(row["reward"] == 0.0 and row["score"]["value"] == 0.0 for row in rows), rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["interop/frozen-lake", "interop/sokoban", "interop/reasoning-gym"])
+def test_the_conformance_kit_passes(id):
+    """In a fork, as `mmrl check` runs it."""
+    pytest.importorskip("gymnasium")
+    if id == "interop/reasoning-gym":
+        pytest.importorskip("reasoning_gym")
+    from click.testing import CliRunner
+
+    from mmrl.ui.cli import main
+
+    done = CliRunner().invoke(main, ["check", id, "-n", "8"])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.slow
+def test_a_game_that_heeds_no_signal_is_killed(games):
+    """The parent ends what the process itself can't."""
+    task = GameTask(f"{games}:Bad", timeout_s=0.5, processes=1)
+    with pytest.raises(EnvironmentFailed, match=r"game Bad: its process took longer than 5\.5 s and was killed"):
+        played(task, "deaf")
+    assert played(task, "end")[0].terminated
+    task.worlds.close()

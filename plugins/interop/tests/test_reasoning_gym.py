@@ -32,6 +32,7 @@ def test_its_questions_and_its_scores():
         own = gym.get_score_answer_fn("leg_counting")(str(int(legs.answer) + 1), legs.meta["entry"])
         assert task.score(task.case(legs, wrong)).value == own < 1.0
         assert task.score(task.case(legs, legs.answer)).value == 1.0, "an answer without a tag"
+        assert task.score(task.case(legs, task.gold(legs) + "<answer>3</answer>")).value == 0.0, "several answers"
 
 
 def test_no_question_is_in_two_splits():

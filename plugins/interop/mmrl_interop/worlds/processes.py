@@ -203,6 +203,9 @@ def _starter() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "worlds-start")
 
 
+os.register_at_fork(after_in_child=_starter.cache_clear)  # a fork doesn't have its thread
+
+
 def _close_all(processes: list[_Process]) -> None:
     for process in processes:
         process.close()
