@@ -62,6 +62,8 @@ class EndpointPolicy(Policy):
     packer = ""
     longest = 2**31
     """The endpoint refuses conversations that are too long for it."""
+    banned: frozenset[int] = frozenset()
+    """Only the endpoint knows which tokens stand for images."""
 
     def __init__(
         self,

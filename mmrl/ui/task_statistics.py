@@ -18,7 +18,7 @@ from mmrl.api.media.images import load_image
 from mmrl.api.specs import TaskSpec, VerifierSpec
 from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.api.tasks.overlays import Overlay, overlay_error
-from mmrl.api.types import Case, Prompt, Score, Status, Turn
+from mmrl.api.types import Case, Prompt, Rollout, Score, Status, Turn
 from mmrl.data.prompts import gold_completion
 from mmrl.judge import Judge, build_cases, local_judge
 from mmrl.registry import plugins
@@ -65,7 +65,7 @@ class ScoredCompletion:
     """A scored completion of a prompt."""
 
     source: str
-    """One of `SOURCES`."""
+    """One of `SOURCES`, or "answer": a policy's."""
     completion: str
     score: Score | None = None
     """The task's reward, with each verifier's value in its parts; None if it was not scored."""
@@ -178,6 +178,17 @@ class TaskStatisticsCollector:
         self._try(looked)
         return looked
 
+    def add_answers(self, prompts: Sequence[SampledPrompt], answers: Sequence[Rollout]) -> None:
+        """Add a policy's answer to each of these prompts, with its score, to their completions."""
+        tried = [ScoredCompletion(source="answer", completion=answer.completion) for answer in answers]
+        for looked, one in zip(prompts, tried, strict=True):
+            looked.tried.append(one)
+        if self.judge:
+            self._score(self.judge, list(zip(tried, answers, strict=True)))
+        for one in tried:
+            for name, value in one.score.parts.items() if one.score else ():
+                self.survey.paid.setdefault(name, {}).setdefault("answer", []).append(value)
+
     def marks(self, prompt: Prompt, completion: str) -> Sequence[Overlay]:
         """Marks of the gold answer and of a completion; those with invalid coordinates are left out."""
         with plugin_errors(f"task {self.spec.id!r}: overlays()"):
@@ -251,12 +262,15 @@ class TaskStatisticsCollector:
             texts = zip(SOURCES, (looked.gold, "", self._wrong(looked)), strict=True)
             looked.tried = [ScoredCompletion(source=source, completion=text) for source, text in texts if text is not None]
         episodes = [(tried, self._episode(looked, tried)) for looked in prompts for tried in looked.tried]
+        self._score(judge, episodes)
+        for looked in prompts:
+            self._compare(looked)
+
+    def _score(self, judge: Judge, episodes: Sequence[tuple[ScoredCompletion, Rollout]]) -> None:
         weights = {name: self.spec.verifiers.get(name, 0.0) for name in self.verifiers}
         scores = judge.score(build_cases([rollout for _, rollout in episodes]), [weights] * len(episodes))
         for (tried, _), score in zip(episodes, scores, strict=True):
             tried.score = score
-        for looked in prompts:
-            self._compare(looked)
 
     def _wrong(self, looked: SampledPrompt) -> str | None:
         """The gold completion of another prompt with another answer, preferably of the same `_form`; None without one. The search

@@ -38,7 +38,9 @@ def update() -> None:
         text = help_of(match[1]) if match[1].split()[-1] in (*WRITTEN, "mmrl", "plugin") else match[2]
         return f"<!-- help: {match[1]} -->\n```\n{text}```\n"
 
-    PAGE.write_text(BLOCK.sub(anew, PAGE.read_text("utf-8")), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MMRL_PLUGINS", "")
+        PAGE.write_text(BLOCK.sub(anew, PAGE.read_text("utf-8")), "utf-8")
     SHOWN.update(BLOCK.findall(PAGE.read_text("utf-8")))
 
 

@@ -72,6 +72,13 @@ def icons(folder: Path) -> dict[str, Any]:
     return table(folder, [{"code": circle.format(r)} for r in range(3, 11)])
 
 
+def problems(folder: Path) -> dict[str, Any]:
+    """EasyR1's form."""
+    rows = [{"problem": f"<image>What is {n} + {n}?", "answer": str(2 * n), "images": ["0.jpg"]} for n in range(3)]
+    shutil.copy(SAMPLES / "classes" / "cat" / "0.jpg", folder)
+    return table(folder, rows) | {"test_share": 0}
+
+
 def demonstrations(folder: Path) -> dict[str, Any]:
     """Two episodes of the embedded simulator's expert."""
     from mmrl_robotics import record
@@ -103,6 +110,7 @@ OPTIONS: Mapping[str, Any] = {
     "interop/table": table_of_another,
     "gui/recorded": sample("clicks", shares={"test": 1}),
     "gui/episodes": {"simulator": "browser/miniwob", "pages": ["click-test-2"]},
+    "interop/table": problems,
     "rendering/rows": icons,
     "rendering/page": {"size": 112, "items": {"train": 2, "test": 2}},
     "robotics/demos": demonstrations,

@@ -20,9 +20,12 @@ from mmrl.ui.cli.complete import ids
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from mmrl.api.interfaces import Task
     from mmrl.api.tasks.overlays import Overlay
     from mmrl.api.types import Prompt
+    from mmrl.policies.endpoint import EndpointPolicy
     from mmrl.policies.vlm.vlm import VLM
+    from mmrl.ui.policy_answers import PolicyAnswers
     from mmrl.ui.report.survey_charts import Figure
     from mmrl.ui.task_statistics import EncodedView, SampledPrompt, TaskStatistics, TaskStatisticsCollector
 
@@ -56,13 +59,28 @@ LOOK_S = 20.0
     "--model", help="Resize images as this model's processor does, and count its tokens: a folder, hub name or tiny:FAMILY."
 )
 @click.option(
+    "--policy",
+    "answering",
+    metavar="RUN.toml",
+    type=click.Path(path_type=Path),
+    help="A run file whose policy sees and answers the shown prompts, such as a model behind an endpoint.",
+)
+@click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Output file, .png or .html; default: both preview-TASK.png and preview-TASK.html.",
 )
 def command(
-    task: str, count: int, sample: int, split: str, seed: int, settings: tuple[str, ...], model: str | None, out: Path | None
+    task: str,
+    count: int,
+    sample: int,
+    split: str,
+    seed: int,
+    settings: tuple[str, ...],
+    model: str | None,
+    answering: Path | None,
+    out: Path | None,
 ) -> None:
     """Show a task's prompts as the model will see them: images, text and answers on a contact sheet and a page.
 
@@ -83,13 +101,19 @@ def command(
         raise UserError(f"task {task!r} has no split {split!r}: choose one of {', '.join(made.splits)}")
     name = f"preview-{task.replace('/', '-')}"
     paths = [_target(path) for path in ([out] if out else [Path(f"{name}.png"), Path(f"{name}.html")])]
-    policy = _policy(model) if model else None
+    if model and answering:
+        raise UserError("--policy sees prompts as its own model does: leave out --model")
+    answers = _answers(answering, task, made) if answering else None
+    policy = answers.policy if answers else _policy(model) if model else None
     made.image_processing = policy.image_processing if policy else made.image_processing
     surveyor = TaskStatisticsCollector(made, spec, _reader(policy) if policy else None, policy.longest if policy else 0)
     broken: list[str] = []
     status_line(f"surveying prompts of {task} ...")
     try:
         total, shown, cut = _look(surveyor, split, seed, count, sample, broken)
+        if answers and shown:
+            status_line(f"{answers.config.policy.model} answers {count_of(len(shown), 'prompt')} ...")
+            surveyor.add_answers(shown, answers.answer(made, [looked.prompt for looked in shown]))
     finally:
         surveyor.close()
     survey = surveyor.result()
@@ -102,10 +126,11 @@ def command(
     which = f"{len(shown)} of {total:,} prompts" if total is not None else f"the first {len(shown)} prompts"
     limited = f" (stopped after {LOOK_S:.0f} s)" if cut else ""
     sampled = f"Sample of {count_of(survey.looked, 'prompt')}{limited}"
-    options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
+    reader = answers.config.policy.model if answers else model
+    options = ", ".join([*settings, *([f"as {reader} sees it"] if reader else [])])
     subtitle = f"{which} of split {split}, seed {seed}" + (f"; {options}" if options else "")
     statistics, scores = figures(survey), payments(survey, spec, surveyor.verifiers)
-    see = (lambda image: image.resize(made.image_processing.model_size(image.size))) if model else None
+    see = (lambda image: image.resize(made.image_processing.model_size(image.size))) if reader else None
     for path in paths:
         if path.suffix.lower() == ".html":
             text = _page(surveyor, survey, task, subtitle, sampled, see, shown, statistics, scores)
@@ -185,7 +210,8 @@ def _png(
     facts: Sequence[Figure],
     odd: Sequence[str],
 ) -> bytes:
-    """The contact sheet as PNG. A prompt's answer is its gold completion; the image that this draws follows the prompt's own."""
+    """The contact sheet as PNG. A prompt's answer is its gold completion, and below it the policy's, if there is one; the image
+    that the last of them draws follows the prompt's own."""
     from dataclasses import replace
 
     from mmrl.ui.report.contact_sheet import contact_sheet
@@ -193,9 +219,13 @@ def _png(
     prompts: list[Prompt] = []
     marks: list[Sequence[Overlay]] = []
     for looked in shown:
-        picture, of_prompt = _drawn(surveyor, looked, looked.gold or "")
+        answered = next((tried.completion for tried in looked.tried if tried.source == "answer"), None)
+        picture, of_prompt = _drawn(surveyor, looked, (looked.gold or "") if answered is None else answered)
         drawn = [] if picture is None else [{"role": "assistant", "content": [{"type": "image", "image": picture}]}]
-        prompts.append(replace(looked.prompt, answer=looked.gold, messages=[*looked.prompt.messages, *drawn]))
+        lines = [] if looked.gold is None else [looked.gold]
+        lines += [] if answered is None else [f"answered: {answered}"]
+        answer = "\n".join(lines) if lines else None
+        prompts.append(replace(looked.prompt, answer=answer, messages=[*looked.prompt.messages, *drawn]))
         marks.append(of_prompt)
     contact_sheet(prompts, task, subtitle, see, marks, facts, odd).save(out := io.BytesIO(), "PNG")
     return out.getvalue()
@@ -245,7 +275,19 @@ def _policy(model: str) -> VLM:
     return VLM(PolicyConfig(model=model))
 
 
-def _reader(policy: VLM) -> Callable[[Prompt], EncodedView]:
+def _answers(run_file: Path, name: str, task: Task) -> PolicyAnswers:
+    from mmrl.ui.cli.terminal import silence_libraries, status_line
+
+    if task.simulation is not None:
+        raise UserError(f"task {name!r} acts in a simulator: --policy is for tasks that are answered with text; see mmrl eval")
+    status_line(f"loading the policy of {run_file} ...")
+    silence_libraries()
+    from mmrl.ui.policy_answers import PolicyAnswers
+
+    return PolicyAnswers(run_file)
+
+
+def _reader(policy: VLM | EndpointPolicy) -> Callable[[Prompt], EncodedView]:
     """A function that encodes a prompt with the policy and keeps only its sizes and token counts."""
     from mmrl.ui.task_statistics import EncodedView
 

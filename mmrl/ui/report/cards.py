@@ -44,8 +44,9 @@ _SOURCE = {
     "hint": "sampled with a hint",
     "empty": "empty completion",
     "wrong": "wrong completion (of another prompt)",
+    "answer": "the policy's answer",
 }
-"""Source of a completion -> its label, for sources other than the plain policy; the last two occur in previews."""
+"""Source of a completion -> its label, for sources other than the plain policy; the last three occur in previews."""
 
 
 def _with_films(members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -79,7 +79,10 @@ def _prompts(shown: Sequence[SampledPrompt], drawn: Drawn, folder: Path, see: Se
             row = _row(asked, ScoredCompletion(source="gold", completion=gold), *drawn(looked, gold), folder)
             prompts.append(prompt_card({**row, "answer": looked.gold}, pictures))
     html, scored = "".join(prompts), any(tried.score is not None for looked in shown for tried in looked.tried)
-    hint = "Each with the scores of a gold, an empty and a wrong completion. " if scored else ""
+    answered = (
+        " and of the policy's answer" if any(tried.source == "answer" for looked in shown for tried in looked.tried) else ""
+    )
+    hint = f"Each with the scores of a gold, an empty and a wrong completion{answered}. " if scored else ""
     width = "narrow" if not scored else "broad" if 'class="card group wide"' in html else ""
     pause = videos.PAUSE if 'class="moving' in html else ""
     return (

@@ -14,6 +14,7 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.api.media.clips import Clip
+from mmrl_interop.verl import NAMES as SELECTIONS
 
 MEDIA = {"image": ("images", "image"), "video": ("videos", "video")}
 """Kind of media -> the columns that hold them."""
@@ -179,7 +180,10 @@ def _media(row: Mapping[str, Any], kind: str) -> list[Any]:
     cells: Any = next((cell for name in MEDIA[kind] if (cell := _plain(row.get(name))) not in (None, "", [])), [])
     found = []
     for cell in cells if isinstance(cells, list) else [cells]:
+        selection: dict[str, Any] = {}
         if isinstance(cell, Mapping):
+            given = {field: cell[key] for field, key in SELECTIONS.items() if kind == "video" and cell.get(key) is not None}
+            selection = {field: int(value) if field == "count" else value for field, value in given.items()}
             cell = next((cell[key] for key in ("bytes", "path", kind, "url") if cell.get(key)), None)
         if isinstance(cell, str):
             cell = cell.removeprefix("file://")
@@ -187,7 +191,7 @@ def _media(row: Mapping[str, Any], kind: str) -> list[Any]:
                 raise UserError(f"an {kind} is {cell[:40]!r}: save it as a file first")
         elif not isinstance(cell, bytes) or kind == "video":
             raise ValueError(f"{MEDIA[kind][0]} holds {cell!r:.60}, not a path{' or bytes' if kind == 'image' else ''}")
-        found.append(Clip(path=cell) if kind == "video" else cell)
+        found.append(Clip(path=cell, **selection) if kind == "video" else cell)
     return found
 
 

@@ -114,6 +114,9 @@ def test_content_in_parts_videos_and_other_ways_to_name_a_file(write, tmp_path):
     _, prompt = one(write(row))
     assert shown(prompt) == [("user", [Clip(path=str(tmp_path / "a.mp4")), "then", str(tmp_path / "red.png")])]
     assert prompt.answer == 3
+    cell = {"video": "a.mp4", "fps": None, "nframes": 4.0, "video_start": 1.5, "video_end": 3.0}
+    _, prompt = one(write({**VERL, "prompt": [{"role": "user", "content": "<video>"}], "images": [], "videos": [cell]}))
+    assert prompt.videos == (Clip(path=str(tmp_path / "a.mp4"), count=4, start_s=1.5, end_s=3.0),), "as verl selects frames"
     row = {"prompt": json.dumps([{"role": "user", "content": "Hm?"}]), "reward_model": '{"ground_truth": ["a", "b"]}'}
     task, prompt = one(write(row))
     assert shown(prompt) == [("user", "Hm?")] and prompt.answer == ["a", "b"]
