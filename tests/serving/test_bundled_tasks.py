@@ -63,10 +63,6 @@ def steps(folder: Path) -> dict[str, Any]:
     return table(folder, [{"episode_id": n, "index": 0, **own} for n in range(4)]) | {"images": str(folder), **HALVES}
 
 
-def table_of_another(folder: Path) -> dict[str, Any]:
-    return table(folder, [{"problem": f"What is 1 + {n}?", "answer": str(1 + n)} for n in range(4)]) | {"test_share": 0.0}
-
-
 def icons(folder: Path) -> dict[str, Any]:
     circle = '<svg viewBox="0 0 24 24"><circle cx="12" cy="12" r="{}" fill="teal"/></svg>'
     return table(folder, [{"code": circle.format(r)} for r in range(3, 11)])
@@ -107,7 +103,6 @@ OPTIONS: Mapping[str, Any] = {
     **{f"gui/grounding{of}": sample("screens", **HALVES) for of in ("-data", "@gui-g1", "@infigui-g1", "@ui-r1")},
     **{f"gui/next-action{of}": steps for of in ("", "@gui-r1", "@ui-r1", "@uishift")},
     **{f"gui/{of}": sample("walks", **HALVES) for of in ("inverse", "inverse@uishift")},
-    "interop/table": table_of_another,
     "gui/recorded": sample("clicks", shares={"test": 1}),
     "gui/episodes": {"simulator": "browser/miniwob", "pages": ["click-test-2"]},
     "interop/table": problems,

@@ -55,7 +55,7 @@ class WorldProcesses:
         self.python, self.guard, self.most = python, guard, processes
         self.environment = {**os.environ, **ENVIRONMENT, **(environment or {})}
         self._lock, self.counting, self._alive = threading.Lock(), threading.Lock(), list[_Process]()
-        weakref.finalize(self, _close_all, self._alive)
+        weakref.finalize(self, _close_all, self._alive).atexit = False  # at exit they end with their thread
 
     @property
     def facts(self) -> dict[str, Any]:
