@@ -2,8 +2,8 @@
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
 # another OpenCV), Meta-World (it wants numpy below 2) and LIBERO (its robosuite brings another OpenCV), under .engines vLLM's CPU build (it wants other versions of what it needs), under
 # .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a
-# hundred packages) and the trackers (they bring two hundred). Tests find them there and skip what is missing. Does nothing where all is
-# there. Its arguments are the names of those that are wanted.
+# hundred packages), BrowserGym (it wants an older Playwright) and the trackers (they bring two hundred). Tests find them there and skip
+# what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
 # Files that they share, such as torch's, take room on the disk once.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -60,6 +60,10 @@ verifiers() {
   install "$1" "verifiers>=0.4,<0.5" uv numpy pillow -e . -e plugins/interop
 }
 
+browsergym() {  # without mmrl, which starts this interpreter for its environments
+  install "$1" browsergym-core==0.14.3 browsergym-miniwob==0.14.3 "miniwob>=1.1,<2"
+}
+
 inspect() {
   install "$1" "inspect-ai>=0.3.285,<0.4" numpy pillow pytest pytest-timeout -e . -e plugins/interop
 }
@@ -68,7 +72,7 @@ CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other ve
 
 # GiB that installing takes at most, without those that other environments already have
 declare -A ROOM=([maniskill]=4 [metaworld]=2 [libero]=4 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
-  [trackers]=4 [verifiers]=4 [inspect]=4)
+  [trackers]=4 [verifiers]=4 [inspect]=4 [browsergym]=2)
 SPARE=6  # GiB that stay free for the tests
 
 free() { echo $(($(df --output=avail -k . | tail -1) / 1024 / 1024)); }
@@ -98,6 +102,7 @@ fingerprint() {
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
     verl|swift|openenv|verifiers|inspect) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
     trackers) cat tests/environments.sh pyproject.toml ;;
+    browsergym) cat tests/environments.sh ;;
   esac | cksum
 }
 
@@ -106,8 +111,8 @@ for name in "$@"; do
   case $name in
     maniskill|metaworld|libero) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
-    lerobot|verl|swift|openenv|verifiers|inspect|trackers) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, libero, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers" >&2; exit 2 ;;
+    lerobot|verl|swift|openenv|verifiers|inspect|trackers|browsergym) folder=.peers/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, libero, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder, $(free) GiB are free"

@@ -84,9 +84,16 @@ def _written(row: Mapping[str, Any], where: str, processing: ImageProcessing | N
 
 def _image_sizes(row: Mapping[str, Any], images: Sequence[Any], where: str) -> tuple[tuple[int, int], ...]:
     given, found = _sizes(row, "image_sizes", where), tuple(_size(image, where) for image in images)
-    if images and given and given != found:
+    if images and given and given != found and given != (*found, *_later_sizes(row, where)):
         raise UserError(f"{where}: 'image_sizes' says {_found(given)}, and the images are {_found(found)}: leave it out")
-    return found or given
+    return given or found
+
+
+def _later_sizes(row: Mapping[str, Any], where: str) -> list[tuple[int, int]]:
+    """The sizes of the images that an environment showed."""
+    shown = (message for turn in (_turns(row, where) if row.get("turns") else ()) for message in turn.messages)
+    parts = (part for message in shown if not isinstance(message["content"], str) for part in message["content"])
+    return [_size(part["image"], where) for part in parts if part["type"] == "image"]
 
 
 def with_turns(case: Case, turns: Sequence[Turn], messages: Sequence[Message] = (), task: str = "", id: str = "") -> Case:

@@ -208,3 +208,57 @@ def test_a_table_of_verl_trains_here(here):
     rows = [json.loads(line) for line in (here / "runs/table/metrics.jsonl").read_text().splitlines()]
     rewards = [row["metrics"]["reward/mean"] for row in rows if "metrics" in row]
     assert len(rewards) == 2 and all(0 <= reward <= 1 for reward in rewards), "no score is missing"
+
+
+WORLDS = ("reasoning-gym", "Environments of others")
+
+
+def test_environments_of_others_take_at_most_five_lines():
+    found = [block for section in WORLDS for language in ("toml", "python") for block in blocks(section, language)]
+    assert len(found) == 6 and max(len(lines(block)) for block in found) <= 5
+
+
+def opened(entry, **options):
+    return mmrl.open_task(entry["id"], {**entry.get("options", {}), **options})
+
+
+def test_reasoning_gym_is_scored():
+    pytest.importorskip("reasoning_gym")
+    [entry] = tomllib.loads(blocks("reasoning-gym", "toml")[0])["tasks"]
+    with opened(entry, test=2) as task:
+        for prompt in task.prompts("test"):
+            assert task.score(task.case(prompt, task.gold(prompt))).value == 1.0
+
+
+def test_games_are_played(here):
+    pytest.importorskip("gymnasium")
+    bundled, own = (tomllib.loads(block) for block in blocks("Environments of others", "toml")[1:3])
+    for entry in bundled["tasks"]:
+        with opened(entry, test=2) as task:
+            episode = task.episode(task.prompts("test")[0], max_turns=20)
+            while not episode.done:
+                episode.step(episode.gold_turn())
+            assert episode.score().value > 1.0 and episode.score().parts["interop/success"] == 1.0
+    (here / "games.py").write_text(blocks("Environments of others", "python")[0])
+    [entry] = own["tasks"]
+    with opened(entry) as task:
+        episode = task.episode(task.prompts("test")[7])
+        assert task.prompts("test")[7].text == "Name a number above 7."
+        episode.step("12")
+        assert episode.score().value == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("peer", "block"), [("verifiers", 0), ("browsergym", 3)])
+def test_verifiers_and_browsergym_play(peer, block, here):
+    python = ROOT / ".peers" / peer / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{peer} is not installed in {python.parents[1]}: make peers")
+    [entry] = tomllib.loads(blocks("Environments of others", "toml")[block])["tasks"]
+    there = {"environment": {"PYTHONPATH": str(ROOT / "plugins/interop/tests/tasksets")}, "taskset": "shades-vf"}
+    with opened(entry, python=str(python), **(there if peer == "verifiers" else {})) as task:
+        prompt = task.prompts("test")[0]
+        episode = task.episode(prompt)
+        button = re.search(r"\[(\d+)\] button 'ONE'", prompt.text)
+        episode.step(f"<action>click('{button[1]}')</action>" if button else "no")
+        assert episode.done and episode.score().value == (1.0 if button else 0.5)

@@ -8,7 +8,7 @@ import pytest
 
 import mmrl
 from mmrl import Case, ImageProcessing, Status, UserError
-from mmrl.api.cases import case_from_json, case_to_json, make_turn
+from mmrl.api.cases import case_from_json, case_to_json, make_turn, with_turns
 from mmrl.api.errors import EnvironmentFailed, PluginError
 from processes import gone
 
@@ -245,6 +245,20 @@ def test_images_reach_the_verifiers_that_read_them():
         assert task.needs_images and task.score(case).value == 1.0
         assert task.score(case_from_json(case_to_json(case), "a test")).value == 1.0
         assert "images" not in case_to_json(case, images=False)
+
+
+def test_images_of_later_turns_have_sizes_too():
+    """The prompt's image is in `images`, and those that an environment shows are in its messages."""
+    from PIL import Image
+
+    first, later = Image.new("RGB", (8, 4)), Image.new("RGB", (6, 2))
+    shown = {"role": "user", "content": [{"type": "image", "image": later}]}
+    turns = [make_turn("one"), make_turn("two", messages=[shown])]
+    case = with_turns(Case(completion="two", media=(first,), image_sizes=((8, 4), (6, 2)), model_sizes=((8, 4), (6, 2))), turns)
+    row = case_to_json(case)
+    assert case_from_json(row, "a test").image_sizes == ((8, 4), (6, 2))
+    with pytest.raises(UserError, match=r"'image_sizes' says .*\[6, 3\]"):
+        case_from_json({**row, "image_sizes": [[8, 4], [6, 3]]}, "a test")
 
 
 def test_broken_prompts_are_left_out_and_too_many_are_an_error():

@@ -17,6 +17,7 @@ from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
 from mmrl.registry.importing import check_types
+from mmrl.rollout.environments import has_environment
 from mmrl.train.checks.parts import check_parts
 from mmrl.train.sampling.rules import check_plugin_rules
 
@@ -50,8 +51,8 @@ def check_verifiers(
 
 
 def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) -> None:
-    """Refuse an rl stage in which a task has no reward."""
-    paid = task.simulation is not None and task.simulation.reward != "none"
+    """Refuse an rl stage in which a task has no reward. An environment may pay, which its replies show."""
+    paid = has_environment(task) if task.simulation is None else task.simulation.reward != "none"
     if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights.values())):
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 

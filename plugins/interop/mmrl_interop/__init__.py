@@ -45,6 +45,29 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"interop/answer": 1.0},
             summary="Tables in the forms of verl, EasyR1, ms-swift, LLaVA and ShareGPT",
         ),
+        TaskSpec(
+            id="interop/reasoning-gym",
+            target="mmrl_interop.reasoning_gym:ReasoningGym",
+            verifiers={"interop/reasoning-gym": 1.0},
+            summary="The data sets of reasoning-gym, about a hundred, with its own scores",
+        ),
+        *_worlds(),
+    ]
+
+
+def _worlds() -> list[TaskSpec]:
+    """Tasks that other programs' environments play."""
+
+    def task(id: str, target: str, summary: str, **verifiers: float) -> TaskSpec:
+        paid = {f"interop/{name}": weight for name, weight in verifiers.items()} or {"interop/return": 0.0}
+        return TaskSpec(id=f"interop/{id}", target=f"mmrl_interop.{target}", verifiers=paid, summary=summary)
+
+    return [
+        task("game", "game_task:GameTask", "Games with texts as actions and pictures to see, as VAGEN's"),
+        task("verifiers", "verifiers_task:VerifiersTask", "Tasksets and environments of verifiers, with their own rewards"),
+        task("browsergym", "browsergym_task:BrowserGymTask", "Web pages of BrowserGym's benchmarks", success=0.0),
+        task("frozen-lake", "game_task:FrozenLakeTask", "A walk over a frozen lake, as in VAGEN", success=0.0),
+        task("sokoban", "game_task:SokobanTask", "Boxes pushed onto targets, as in VAGEN", success=0.0),
     ]
 
 
@@ -63,6 +86,14 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             target="mmrl_interop.table_task:answer",
             summary="The answer equals the ground truth, as text or as mathematics",
         ),
+        VerifierSpec(
+            id="interop/reasoning-gym",
+            target="mmrl_interop.reasoning_gym:score",
+            graded=True,
+            timeout_s=20.0,
+            summary="reasoning-gym's score of an answer",
+        ),
+        VerifierSpec(id="interop/success", target="mmrl_interop.game_task:success", summary="Whether a game was won"),
         VerifierSpec(
             id="interop/return",
             target="mmrl_interop.openenv_task:total",

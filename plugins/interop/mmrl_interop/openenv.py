@@ -8,17 +8,16 @@ score that is missing (a verifier or an environment failed) is `reward` None wit
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mmrl import EnvironmentFailed, Message, OpenTask, Reply, UserError
+from mmrl import EnvironmentFailed, OpenTask, Reply, UserError
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.errors import is_finite, shorten
-from mmrl.api.media.images import load_image
 from mmrl.api.serving import Prompts
 from mmrl.api.types import Prompt, Score
+from mmrl_interop.observations import messages_of
 from mmrl_interop.peers import peer
 
 VERSIONS = ">=0.10,<0.11"
@@ -170,7 +169,7 @@ class OpenEnvEnvironment:
         try:
             self._client = client(base_url=base_url, message_timeout_s=timeout_s, max_message_size_mb=max_bytes / 2**20).sync()
             self._client.connect()
-            self.messages = _messages(self._client.reset(**reset).observation)
+            self.messages = messages_of(self._client.reset(**reset).observation)
         except Exception as error:
             self.close()
             raise EnvironmentFailed(f"{base_url}: {type(error).__name__}: {shorten(error)[:200]}") from error
@@ -179,7 +178,7 @@ class OpenEnvEnvironment:
         """Raises EnvironmentFailed if the server fails."""
         try:
             found = self._client.step({self.action_key: completion})
-            messages = [] if found.done else _messages(found.observation)
+            messages = [] if found.done else messages_of(found.observation)
         except Exception as error:
             raise EnvironmentFailed(f"{type(error).__name__}: {shorten(error)[:200]}") from error
         reward = 0.0 if found.reward is None else found.reward
@@ -193,37 +192,3 @@ class OpenEnvEnvironment:
         client, self._client = getattr(self, "_client", None), None
         if client is not None:
             client.close()
-
-
-def _messages(observation: Any) -> list[Message]:
-    """What the policy reads of an observation: its `messages` in OpenAI's form, or its other fields as text. Raises ValueError
-    for what is neither, and UserError for an image that can't be decoded."""
-    if not isinstance(observation, Mapping):
-        raise ValueError(f"an observation must be an object, not {observation!r:.60}")
-    messages = observation.get("messages")
-    if messages is None:
-        fields = {k: v for k, v in observation.items() if k not in ("done", "reward", "metadata")}
-        return [{"role": "user", "content": [{"type": "text", "text": json.dumps(fields, ensure_ascii=False)}]}]
-    if not isinstance(messages, list) or not messages:
-        raise ValueError(f"its messages are {messages!r:.60}")
-    return [_message(message) for message in messages]
-
-
-def _message(message: Any) -> Message:
-    role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
-    if not isinstance(role, str) or not isinstance(content, str | list):
-        raise ValueError(f"a message is {message!r:.60}")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else [_part(part) for part in content]
-    return {"role": role, "content": parts}
-
-
-def _part(part: Any) -> Mapping[str, Any]:
-    import base64
-
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind == "text" and isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
-    url = (part.get("image_url") or {}).get("url") if kind == "image_url" else None
-    if not isinstance(url, str) or not url.startswith("data:image/"):  # nothing is fetched from elsewhere
-        raise ValueError(f"a part of a message is {part!r:.60}")
-    return {"type": "image", "image": load_image(base64.b64decode(url.partition(",")[2]), name="of the server")}

@@ -1,0 +1,148 @@
+"""The process of other programs' environments. It gets calls as lines of JSON and answers with lines of JSON.
+
+This file is loaded by its path and imports only the standard library, so that an interpreter without mmrl can run it.
+
+A program's environments are a class `Worlds(**options)` with `facts` (plain data) and `open()`, which makes a session: an object
+with `start(**where)`, `step(completion)` and `close()`. What these return has `messages` in OpenAI's form with images as data
+URLs and may have `gold`, the right next completion; that of `step` also has `reward`, `terminated` and `outcome`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mmrl.api.processes.child import describe_error, is_user_error, load, take_pipes
+
+CLOSE_S = 3.0
+"""Seconds that a session has to close."""
+PLACE = "<image>"
+"""What stands in a text where an image belongs."""
+
+
+class Refused(Exception):
+    """An error that the user can fix; the message is one line."""
+
+    plain = True
+
+
+def serve(target: str, file: str, options: dict[str, Any]) -> None:
+    """Make the worlds and send their facts, then handle calls until the pipe is closed. target: `module:class`, loaded from
+    `file`."""
+    requests, replies = take_pipes()
+    try:
+        worlds = load(target, file)(**options)
+        _send(replies, {"done": worlds.facts})
+    except BaseException as error:  # noqa: BLE001  SystemExit too: the parent reports it
+        _send(replies, _failure(error))
+        os._exit(1)
+    sessions: dict[int, Any] = {}
+    for line in requests:
+        call = json.loads(line)
+        try:
+            with _time_limit(call["seconds"]):
+                answer = {"done": _call(worlds, sessions, call["session"], call["method"], call["arguments"])}
+                json.dumps(answer, default=_plain)
+        except BaseException as error:  # noqa: BLE001  the session is lost, the others go on
+            answer = _failure(error)
+            _close(sessions, call["session"])
+        _send(replies, answer)
+    os._exit(0)
+
+
+def _call(worlds: Any, sessions: dict[int, Any], number: int, method: str, arguments: dict[str, Any]) -> Any:
+    if method == "close":
+        return _close(sessions, number)
+    if method == "start":
+        sessions[number] = worlds.open()
+    return getattr(sessions[number], method)(**arguments)
+
+
+def _close(sessions: dict[int, Any], number: int) -> None:
+    session = sessions.pop(number, None)
+    if session is not None:
+        with contextlib.suppress(BaseException), _time_limit(CLOSE_S):
+            session.close()
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in code that runs longer. What hangs outside Python is killed by the parent."""
+
+    def late(*args: Any) -> None:
+        raise TimeoutError(f"took longer than {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    return {"refused" if is_user_error(error) else "failed": describe_error(error)}
+
+
+def _send(replies: int, answer: Any) -> None:
+    data = json.dumps(answer, default=_plain).encode() + b"\n"
+    while data:
+        data = data[os.write(replies, data) :]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as those of Python."""
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+# -- what the programs' own modules make their observations of --------------------------------------------------------------
+
+
+def message(text: str, images: Sequence[Any] = (), role: str = "user", place: str = PLACE) -> dict[str, Any]:
+    """A message whose images stand in their places in the text, or before it if it has none."""
+    pieces = text.split(place) if images else [text]
+    if len(pieces) == 1 and images:
+        pieces = [*[""] * len(images), text]
+    if len(pieces) != len(images) + 1:
+        raise ValueError(f"the text has {len(pieces) - 1} {place}, and there are {len(images)} images")
+    parts: list[dict[str, Any]] = []
+    for number, piece in enumerate(pieces):
+        if piece:
+            parts.append({"type": "text", "text": piece})
+        if number < len(images):
+            parts.append({"type": "image_url", "image_url": {"url": picture(images[number])}})
+    return {"role": role, "content": parts}
+
+
+def picture(image: Any) -> str:
+    """The data URL of a PIL image, or of an array uint8 [H, W], [H, W, 3] or [H, W, 4]."""
+    if hasattr(image, "save") and hasattr(image, "mode"):
+        image.save(buffer := io.BytesIO(), "PNG")
+        data = buffer.getvalue()
+    else:
+        data = _png(image)
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def _png(image: Any) -> bytes:
+    """The PNG of an array; by hand, since an interpreter with a game may have no Pillow."""
+    shape, kind = tuple(getattr(image, "shape", ())), str(getattr(image, "dtype", type(image).__name__))
+    channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
+    if channels not in (1, 3, 4) or 0 in shape or kind != "uint8":
+        raise ValueError(f"an image must be a PIL image or an array uint8 [H, W, 3], not {kind} {list(shape)}")
+    rows = image.reshape(shape[0], -1)
+    head = struct.pack(">IIBBBBB", shape[1], shape[0], 8, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows), 6)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
