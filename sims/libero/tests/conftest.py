@@ -27,7 +27,10 @@ BDDL = "(define (problem LIBERO_Tabletop_Manipulation)\n  (:language {words})\n 
 
 @pytest.fixture(scope="session")
 def python() -> str | None:
-    """The option `python`: None where LIBERO is installed here. Skips where it is nowhere."""
+    """The option `python`: None where LIBERO is installed here. Skips where it is nowhere, and in the processes of
+    pytest-xdist, in which its own would not always start after other tests."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("LIBERO's tests run in a process of their own, some by test_apart, all by pytest sims/libero/tests")
     if importlib.util.find_spec("libero"):
         return None
     if named := os.environ.get(packages.PYTHON):
