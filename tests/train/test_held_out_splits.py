@@ -33,15 +33,22 @@ def right(case):
 KINDS = ("rl", "sft")
 
 
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    """One file for all tests, since a process imports a module of this name once."""
+    path = tmp_path_factory.mktemp("held_out") / "exams.py"
+    path.write_text(PLUGIN)
+    return path
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, monkeypatch, plugin):
     """Run a command on a run file with these tasks and this stage."""
-    (tmp_path / "exams.py").write_text(PLUGIN)
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "exams.py"))
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(plugin))
     monkeypatch.chdir(tmp_path)
 
-    def command(name, tasks, *args, **stage):
-        entries = [{"id": f"exams/{task}"} for task in tasks]
+    def command(name, ids, *args, **stage):
+        entries = [{"id": f"exams/{id}"} for id in ids]
         text = json.dumps({"tasks": entries, "stages": [{"kind": "rl", "steps": 1, **stage}]})
         table = text.replace('": ', '" = ')[1:-1].replace('], "stages"', ']\n"stages"')
         rest = 'name = "x"\npolicy = {model = "tiny:qwen2_5_vl:hidden=32,layers=1"}\ngenerate = {max_tokens = 2}\n'
@@ -63,7 +70,7 @@ def test_a_stage_that_trains_on_it_is_refused(run, kind):
 def test_a_task_without_another_split_is_not_trained_on(run, split):
     done = run("train", ["exam", "book"], "--dry-run", split=split)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "task 'exams/exam': its split 'test' is only for evaluation: name other tasks in stages.0.tasks" in done.stderr
+    assert "task 'exams/exam': its split 'test' is only for evaluation: list the other tasks in stages.0.tasks" in done.stderr
 
 
 def test_it_is_evaluated_beside_the_tasks_that_are_trained(run):

@@ -61,7 +61,11 @@ def check_trained_on(label: str, number: int, stage: Training, task: Task) -> No
     """Refuse a stage that trains on a split which is only for evaluation. number: the stage's index."""
     free = [split for split in task.splits if split not in task.held_out]
     if stage.split in task.held_out or not free:
-        cure = f"train on {' or '.join(free)}" if free else f"name other tasks in stages.{number}.tasks; it is evaluated all the same"
+        cure = (
+            f"train on {' or '.join(free)}"
+            if free
+            else f"list the other tasks in stages.{number}.tasks, and it is evaluated alone"
+        )
         raise UserError(f"task {label!r}: its split {stage.split if free else task.splits[0]!r} is only for evaluation: {cure}")
 
 

@@ -23,7 +23,9 @@ LONGEST = 2**20
 class Worlds:
     """The documents of a task. Its facts are the number of each split, and the metric that scores."""
 
-    def __init__(self, task: str, config: dict[str, Any], include: str | None, model_name: str | None, metric: str | None) -> None:
+    def __init__(
+        self, task: str, config: dict[str, Any], include: str | None, model_name: str | None, metric: str | None
+    ) -> None:
         """task: a name, or the path of a YAML file. config: what differs from the YAML, such as dataset_path. include: a folder of
         more tasks. model_name: whose prompts, of lmms_eval_specific_kwargs. metric: one of metric_list."""
         lmms = _imported()
@@ -144,7 +146,9 @@ def _opened(lmms: Any, task: str, config: dict[str, Any], include: str | None, m
     try:
         if task.endswith(".yaml"):
             own = {**lmms.utils.load_yaml_config(task, mode="full"), **config}
-            found = own["class"](config=own) if "class" in own else lmms.ConfigurableMessagesTask(config=own, model_name=model_name)
+            found = (
+                own["class"](config=own) if "class" in own else lmms.ConfigurableMessagesTask(config=own, model_name=model_name)
+            )
         else:
             manager = lmms.TaskManager("ERROR", include, model_name=model_name)
             if task not in manager.all_subtasks and task not in manager.all_tasks:
@@ -183,7 +187,9 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
     if part["type"] == "text":
         return {"type": "text", "text": str(part["text"])}
     if part["type"] != "image":
-        raise Refused(f"it shows {'an audio' if part['type'] == 'audio' else 'a ' + str(part['type'])}: only images are shown here")
+        raise Refused(
+            f"it shows {'an audio' if part['type'] == 'audio' else 'a ' + str(part['type'])}: only images are shown here"
+        )
     image = part["url"]
     if isinstance(image, str):
         from PIL import Image
