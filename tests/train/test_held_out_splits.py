@@ -74,7 +74,8 @@ def test_a_task_without_another_split_is_not_trained_on(run, split):
 
 
 def test_it_is_evaluated_beside_the_tasks_that_are_trained(run):
-    assert run("train", ["exam", "book"], "--dry-run", tasks={"exams/book": 1.0}).exit_code == 0
+    done = run("train", ["exam", "book"], "--dry-run", tasks={"exams/book": 1.0})
+    assert done.exit_code == 0, done.stderr
     done = run("eval", ["exam"], "--json")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["exams/exam"]["n"] == 2

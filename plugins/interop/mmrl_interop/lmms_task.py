@@ -38,10 +38,10 @@ class LmmsTask(WorldTask):
     ) -> None:
         """task: its name, such as mmstar, or the path of a .yaml file. config: keys of the YAML that differ, such as
         {dataset_path = "data/mmstar", dataset_kwargs = {load_from_disk = true}}. metric: the one of metric_list that scores, if
-        there are several. include: a folder with more tasks. model_name: lmms-eval's name of the model whose wording is asked, such
-        as qwen3_vl; by default none's. python: an interpreter with lmms-eval, by default this one. environment: variables for it,
-        such as the key of a judge. processes: how many at most. timeout_s: seconds of a score. start_s: seconds until the data
-        are there."""
+        there are several. include: a folder with more tasks. model_name: lmms-eval's name of the model whose wording is asked,
+        such as qwen3_vl; by default none's. python: an interpreter with lmms-eval, by default this one. environment: variables
+        for it, such as the key of a judge. processes: how many at most. timeout_s: seconds of a score. start_s: seconds until the
+        data are there."""
         check_type("task", task, str, '"mmstar"')
         for name, value in (("metric", metric), ("include", include), ("model_name", model_name)):
             if value is not None:

@@ -4,6 +4,7 @@ standard library, and lmms-eval when it is used."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib
 import inspect
 import math
@@ -26,8 +27,8 @@ class Worlds:
     def __init__(
         self, task: str, config: dict[str, Any], include: str | None, model_name: str | None, metric: str | None
     ) -> None:
-        """task: a name, or the path of a YAML file. config: what differs from the YAML, such as dataset_path. include: a folder of
-        more tasks. model_name: whose prompts, of lmms_eval_specific_kwargs. metric: one of metric_list."""
+        """task: a name, or the path of a YAML file. config: what differs from the YAML, such as dataset_path. include: a folder
+        of more tasks. model_name: whose prompts, of lmms_eval_specific_kwargs. metric: one of metric_list."""
         lmms = _imported()
         self.task = _opened(lmms, task, config, include, model_name)
         if self.task.OUTPUT_TYPE != "generate_until" or not hasattr(self.task, "doc_to_messages"):
@@ -95,10 +96,8 @@ class Session:
         figures = {}
         for metric in self.worlds.metrics:
             if items := [answer[metric] for answer in answers if metric in answer]:
-                try:
+                with contextlib.suppress(Exception):  # metrics that only write a file for a benchmark's server
                     figures[metric] = self.worlds.aggregated(metric, items)
-                except Exception:  # noqa: BLE001  metrics that only write a file for a benchmark's server
-                    continue
         return {metric: value for metric, value in figures.items() if math.isfinite(value)}
 
     def close(self) -> None:
