@@ -34,7 +34,7 @@ engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an env
 
 peers: $(STAMP)  ## install TRL and reasoning-gym, and LeRobot, verl, ms-swift, OpenEnv, verifiers, inspect-ai, BrowserGym and trackers (10 GB) each into an environment of its own, for the tests of adapters
 	.venv/bin/python -m pip install -q -c constraints.txt "trl>=1.16,<1.17" "reasoning-gym>=0.1.25,<0.2"
-	tests/environments.sh lerobot verl swift openenv verifiers inspect browsergym trackers
+	tests/environments.sh lerobot verl swift openenv verifiers inspect browsergym lmms trackers
 	.venv/bin/python -m pip install -q -c constraints.txt "stable-baselines3>=2.4,<3"
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO

@@ -60,6 +60,11 @@ verifiers() {
   install "$1" "verifiers>=0.4,<0.5" uv numpy pillow -e . -e plugins/interop
 }
 
+lmms() {
+  install "$1" lmms-eval==0.7.3 "filelock<4" "${CPU[@]}" -e . || return  # it wants a module that filelock 4 has no more
+  "$1/bin/python" -m mmrl.compute.torchvision --install-pth
+}
+
 browsergym() {  # without mmrl, which starts this interpreter for its environments
   install "$1" browsergym-core==0.14.3 browsergym-miniwob==0.14.3 "miniwob>=1.1,<2"
 }
@@ -72,7 +77,7 @@ CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other ve
 
 # GiB that installing takes at most, without those that other environments already have
 declare -A ROOM=([maniskill]=4 [metaworld]=2 [libero]=4 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
-  [trackers]=4 [verifiers]=4 [inspect]=4 [browsergym]=2)
+  [trackers]=4 [verifiers]=4 [inspect]=4 [browsergym]=2 [lmms]=4)
 SPARE=6  # GiB that stay free for the tests
 
 free() { echo $(($(df --output=avail -k . | tail -1) / 1024 / 1024)); }
@@ -101,7 +106,7 @@ fingerprint() {
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
     verl|swift|openenv|verifiers|inspect) cat tests/environments.sh pyproject.toml plugins/interop/pyproject.toml ;;
-    trackers) cat tests/environments.sh pyproject.toml ;;
+    trackers|lmms) cat tests/environments.sh pyproject.toml ;;
     browsergym) cat tests/environments.sh ;;
   esac | cksum
 }
@@ -111,8 +116,8 @@ for name in "$@"; do
   case $name in
     maniskill|metaworld|libero) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
-    lerobot|verl|swift|openenv|verifiers|inspect|trackers|browsergym) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, libero, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym" >&2; exit 2 ;;
+    lerobot|verl|swift|openenv|verifiers|inspect|trackers|browsergym|lmms) folder=.peers/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, libero, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym, lmms" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder, $(free) GiB are free"

@@ -32,6 +32,8 @@ class Task:
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     """The splits that `prompts` knows. Items of different splits never overlap."""
+    held_out: ClassVar[tuple[str, ...]] = ()
+    """Splits that are only for evaluation, such as a published benchmark: a stage that trains on one is refused."""
     image_processing: ImageProcessing = ImageProcessing()
     """How the policy sees images and writes coordinates; mmrl sets it before it reads prompts. A task with coordinates states
     the format in its prompts and uses it in `gold`, see `mmrl.api.coordinates.convert_coordinates`."""

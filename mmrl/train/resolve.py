@@ -19,14 +19,23 @@ from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
-from mmrl.train.checks.run_file import check_acting, check_evaluated, check_prompts, check_rewarded, check_stage, check_verifiers
+from mmrl.train.checks.run_file import (
+    check_acting,
+    check_evaluated,
+    check_prompts,
+    check_rewarded,
+    check_stage,
+    check_trained_on,
+    check_verifiers,
+)
 from mmrl.train.setup import Setup
 from mmrl.train.trackers import check_trackers
 
 
-def resolve(config: RunConfig) -> Setup:
+def resolve(config: RunConfig, train: bool = True) -> Setup:
     """Check a run file and look up everything that it names. Raises UserError if ids, options, splits or settings are wrong.
-    Loads no model; `check_model` checks `[policy]`."""
+    Loads no model; `check_model` checks `[policy]`. train: with False, the stages won't run, and their prompts aren't looked up:
+    a task may have none to train on."""
     registry, specs = plugins.registry(), algorithm_specs(config)
     config = with_algorithm_defaults(config, specs)
     device, policy = resolve_device(config.policy), registry.get("policies", config.policy.kind)
@@ -48,7 +57,8 @@ def resolve(config: RunConfig) -> Setup:
             check_stage(config, number, stage, algorithm, tasks, weights)
         if isinstance(stage, PluginStage):
             check_plugin_stage(f"stages.{number}", stage)
-        for label in config.weights(stage):
+        for label in config.weights(stage) if train else ():
+            check_trained_on(label, number, stage, tasks[label])
             check_rewarded(label, stage, tasks[label], weights[label])
             items = splits(label, stage.split)
             if stage.select is not None:

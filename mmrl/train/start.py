@@ -285,7 +285,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     evaluation is switched off or the checkpoint doesn't exist."""
     if not config.evaluate.num_prompts:
         raise UserError("evaluate.num_prompts = 0 switches evaluation off: give -n")
-    setup = resolve(config)
+    setup = resolve(config, train=False)
     config = setup.config
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
     if found is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 import mmrl
 from mmrl.api.cases import KEYS, TURN_KEYS
@@ -246,6 +247,37 @@ def test_games_are_played(here):
         assert task.prompts("test")[7].text == "Name a number above 7."
         episode.step("12")
         assert episode.score().value == 1.0
+
+
+@pytest.mark.slow
+def test_a_benchmark_of_lmms_eval_is_evaluated_and_not_trained_on(here):
+    pytest.importorskip("torch")
+    python, benchmark = ROOT / ".peers/lmms/bin/python", ROOT / "plugins/interop/tests/benchmark"
+    if not python.exists():
+        pytest.skip(f"lmms-eval is not installed in {python.parents[1]}: make peers")
+    for file in benchmark.glob("[!_]*.*"):
+        (here / file.name).write_text(file.read_text())
+    datasets = pytest.importorskip("datasets")
+    row = {"image": Image.new("RGB", (28, 28)), "question": "How dark?", "answer": "0"}
+    for name in ("rows", "practice"):
+        datasets.Dataset.from_list([row] * 2).cast_column("image", datasets.Image()).to_parquet(here / f"{name}.parquet")
+    [block] = [block for block in blocks("Environments of others", "toml") if "lmms-eval" in block]
+    block = block.replace("lmms-env/bin/python", str(python)).replace("mmstar", "shades.yaml").replace("average", "macro")
+    offline = '{HF_HUB_OFFLINE = "1", HF_HOME = "cache"}'
+    block = block.replace('metric = "macro"', f'metric = "macro", environment = {offline}')
+    (here / "run.toml").write_text(
+        f'{block}name = "x"\npolicy = {{model = "{TINY}:hidden=32,layers=1"}}\ngenerate = {{max_tokens = 4}}\n'
+        "evaluate = {num_prompts = 2}\n"
+    )
+    done = CliRunner().invoke(main, ["eval", "run.toml", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["interop/lmms-eval"]["extra"]["lmms-eval/macro"] in (0, 50, 100)
+    done = CliRunner().invoke(main, ["train", "run.toml", "--dry-run", "--set", "stages.0.tasks={}"])
+    assert done.exit_code == 0, done.stderr
+    done = CliRunner().invoke(
+        main, ["train", "run.toml", "--dry-run", "--set", "stages.0.tasks={}", "--set", 'stages.0.split="test"']
+    )
+    assert done.exit_code == 2 and "its split 'test' is only for evaluation" in done.stderr
 
 
 @pytest.mark.slow

@@ -57,6 +57,18 @@ def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) ->
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 
 
+def check_trained_on(label: str, number: int, stage: Training, task: Task) -> None:
+    """Refuse a stage that trains on a split which is only for evaluation. number: the stage's index."""
+    free = [split for split in task.splits if split not in task.held_out]
+    if stage.split in task.held_out or not free:
+        cure = (
+            f"train on {' or '.join(free)}"
+            if free
+            else f"list the other tasks in stages.{number}.tasks, and it is evaluated alone"
+        )
+        raise UserError(f"task {label!r}: its split {stage.split if free else task.splits[0]!r} is only for evaluation: {cure}")
+
+
 def check_prompts(label: str, stage: Training, items: Indexable, simulator: SimulatorSpec | None) -> None:
     """Refuse prompts from which a stage can't draw. items: the task's split, after the stage's `select`."""
     check_variant(label, items, simulator)

@@ -136,9 +136,9 @@ def _dry_run(config: Any) -> None:
     splits = dict.fromkeys(
         [*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.num_prompts else [])]
     )
-    for name in setup.tasks:
+    for name, task in setup.tasks.items():
         reward = " + ".join(_weighted(verifier, *w) for verifier, w in setup.weights[name].items())
-        counts = ", ".join(f"{len(setup.splits(name, split))} {split}" for split in splits)
+        counts = ", ".join(f"{len(setup.splits(name, split))} {split}" for split in splits if split in task.splits)
         click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {setup.metrics[name]}", err=True)
     for remark in remarks(setup):
         click.echo(f"# note: {remark}", err=True)

@@ -66,6 +66,7 @@ def _worlds() -> list[TaskSpec]:
         task("game", "game_task:GameTask", "Games with texts as actions and pictures to see, as VAGEN's"),
         task("verifiers", "verifiers_task:VerifiersTask", "Tasksets and environments of verifiers, with their own rewards"),
         task("browsergym", "browsergym_task:BrowserGymTask", "Web pages of BrowserGym's benchmarks", success=0.0),
+        task("lmms-eval", "lmms_task:LmmsTask", "Benchmarks of lmms-eval, with its own scores, to evaluate on"),
         task("frozen-lake", "game_task:FrozenLakeTask", "A walk over a frozen lake, as in VAGEN", success=0.0),
         task("sokoban", "game_task:SokobanTask", "Boxes pushed onto targets, as in VAGEN", success=0.0),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl import OpenTask, UserError, open_task
 from mmrl_interop.peers import peer
-from mmrl_interop.rows import Row, rows
+from mmrl_interop.rows import Row, refuse_held_out, rows
 
 FORMS = {
     "verl": "reward.custom_reward_function.path=pkg://mmrl_interop.verl reward.custom_reward_function.name=compute_score",
@@ -56,6 +56,7 @@ def export(
     with open_task(id, options, **settings) as task:
         if task.multi_turn and not first_turn:
             raise UserError(f"task {id!r} has environments, which a file can't play: give --first-turn to score first answers")
+        refuse_held_out(task, split)
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:

@@ -74,6 +74,8 @@ def easyr1(row: Mapping[str, Any], template: Callable[[str], str] | None = None)
     problem = row["problem"]
     if not isinstance(problem, str) or not problem.strip():
         raise ValueError(f"problem is {problem!r:.60}, not a text")
+    if _blank(row["answer"]):
+        raise ValueError(f"answer is {row['answer']!r}")
     text = template(problem) if template else problem
     return Example(_filled([{"role": "user", "content": text}], row), row["answer"], _others(row, {"problem", "answer"}))
 
@@ -105,10 +107,12 @@ def _conversation(row: Mapping[str, Any], column: str, at_front: bool) -> Exampl
     target = chat.pop()["content"] if chat[-1]["role"] == "assistant" else None
     if not any(turn["role"] == "user" for turn in chat):
         raise ValueError(f"{column} has no turn of the user before the answer")
-    answer = next((row[name] for name in ANSWERS if row.get(name) not in (None, "")), target)
-    if answer is None:
+    answer = next((row[name] for name in ANSWERS if not _blank(row.get(name))), target)
+    if _blank(answer):
         raise ValueError(
-            f"there is no answer: {column} ends with the {chat[-1]['role']}'s turn, and no column {', '.join(ANSWERS)}"
+            f"there is no answer: {column} ends with "
+            + ("an empty turn" if target is not None else f"the {chat[-1]['role']}'s turn")
+            + f", and no column {', '.join(ANSWERS)}"
         )
     return Example(_filled(chat, row, at_front), answer, _others(row, {column}), target)
 
@@ -199,6 +203,11 @@ def _others(row: Mapping[str, Any], used: set[str]) -> dict[str, Any]:
     """The columns that are neither the chat nor media."""
     media = {name for names in MEDIA.values() for name in names}
     return {str(key): value for key, value in row.items() if key not in used | media and not isinstance(value, bytes)}
+
+
+def _blank(answer: Any) -> bool:
+    """Whether an answer is none, so that no completion can be right."""
+    return answer is None or (isinstance(answer, str) and not answer.strip())
 
 
 def _plain(cell: Any) -> Any:

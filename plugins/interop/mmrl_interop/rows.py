@@ -81,6 +81,12 @@ def rows(task: OpenTask, split: str = "train", seed: int = 0, n: int | None = No
         yield Row(index=index, prompt=prompt, messages=_emptied(prompt), images=shown, videos=prompt.videos, stored=stored)
 
 
+def refuse_held_out(task: OpenTask, split: str) -> None:
+    """Raise UserError for a split that is only for evaluation, in what another trainer trains on."""
+    if split in task.task.held_out:
+        raise UserError(f"task {task.id!r}: its split {split!r} is only for evaluation: train on another")
+
+
 @functools.lru_cache(maxsize=STORED)
 def read_stored(text: str) -> Stored:
     """A row's `stored`. Raises UserError for text that is none."""

@@ -137,7 +137,10 @@ def answer(case: Case) -> float:
     r"""1 if the completion's answer equals the ground truth, as text without case and outer blanks or as mathematics; else 0.
 
     The answer is the text of the last <answer> tag, or else the whole completion, in which mathematics finds \boxed{...}. The
-    ground truth may be written as a completion, too."""
+    ground truth may be written as a completion, too. Raises ValueError without a ground truth: verl's rows may leave it to their
+    own reward function."""
+    if case.answer is None or not str(case.answer).strip():
+        raise ValueError("the row has no ground truth: score it with its own reward function")
     wanted, said = str(case.answer), case.completion
     wanted, said = (found if (found := last_tag(text)) is not None else text for text in (wanted, said))
     if nfc(wanted).strip().casefold() == nfc(said).strip().casefold():

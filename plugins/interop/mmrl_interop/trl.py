@@ -8,7 +8,7 @@ from typing import Any, Self
 from mmrl import EnvironmentFailed, Episode, OpenTask, Score, UserError, open_task
 from mmrl.api.errors import PluginError
 from mmrl_interop.peers import peer
-from mmrl_interop.rows import read_stored, rows
+from mmrl_interop.rows import read_stored, refuse_held_out, rows
 
 VERSIONS = ">=1.16,<1.17"
 COLUMN = "mmrl"
@@ -40,6 +40,7 @@ def to_trl(
     peer("trl", VERSIONS, "mmrl_interop.trl")
     task = open_task(id, options, **settings)
     try:
+        refuse_held_out(task, split)
         return TrlTask(task, split, seed, n, task.multi_turn if environments is None else environments, max_turns)
     except BaseException:
         task.close()

@@ -13,7 +13,7 @@ def mmrl_tasks():
             TaskSpec(id="peers/seen", target="peers:Shade", verifiers={"peers/pictures": 1.0}),
             TaskSpec(id="peers/guess", target="peers:Guess", verifiers={"peers/guessed": 2.0}),
             *(TaskSpec(id=f"peers/{name.lower()}", target=f"peers:{name}", verifiers={"peers/exact": 1.0})
-              for name in ("Clip", "Wide", "Places", "Talk", "Secret", "Media"))]
+              for name in ("Clip", "Wide", "Places", "Talk", "Secret", "Media", "Exam"))]
 
 @hookimpl
 def mmrl_verifiers():
@@ -45,6 +45,9 @@ class Wide(Shade):
 class Places(Shade):
     def prompts(self, split, seed):
         return [Prompt(id="0", messages=[user_message("What is <image>?")], answer=0)]
+
+class Exam(Shade):
+    held_out = ("test",)
 
 class Talk(Shade):
     def prompts(self, split, seed):

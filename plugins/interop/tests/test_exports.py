@@ -164,6 +164,10 @@ def test_workers_are_shared_by_all_calls(tmp_path):
             ["robotics/pick", "a.parquet", "--to", "verl"],
             "task 'robotics/pick' acts in a simulator, and its prompts have no text",
         ),
+        (
+            ["peers/exam", "a.parquet", "--to", "swift", "--split", "test"],
+            "task 'peers/exam': its split 'test' is only for evaluation: train on another",
+        ),
         (["peers/shade", "a.parquet", "--to", "verl", "--split", "dev"], "task 'peers/shade' has no split 'dev'"),
         (["peers/shade", "a.parquet", "--to", "verl", "--frame", "cm"], "frame = 'cm' is unknown"),
         (

@@ -166,6 +166,59 @@ def test_the_answer(truth, completion, value):
     assert answer(Case(completion=completion, answer=truth)) == value
 
 
+@pytest.mark.parametrize("truth", [None, "", " "])
+def test_without_a_ground_truth_there_is_no_score(truth):
+    with pytest.raises(ValueError, match="no ground truth"):
+        answer(Case(completion="", answer=truth))
+
+
+JUNK = (
+    None,
+    7,
+    "",
+    "[[[",
+    [],
+    {},
+    [[["red.png"]]],
+    {"bytes": {"bytes": [1]}},
+    [None],
+    [{"role": None}],
+    "\0",
+    10**400,
+    "<image>" * 9,
+)
+WHOLE = {
+    "verl": {**VERL, "images": ["red.png", "blue.png"]},
+    "easyr1": {"problem": "<image>a?", "answer": "1", "images": ["red.png"]},
+    "swift": {"messages": CHAT, "images": ["red.png"], "solution": "1"},
+    "llava": {"conversations": TURNS, "image": "red.png"},
+}
+
+
+def with_junk(cell):
+    """The cell with junk in the place of each of its parts."""
+    yield from JUNK
+    for key in cell if isinstance(cell, dict) else range(len(cell)) if isinstance(cell, list) else ():
+        for spoilt in with_junk(cell[key]):
+            changed = cell.copy()
+            changed[key] = spoilt
+            yield changed
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_nested_junk_is_one_line_or_read(write, form):
+    rows = [row for row in with_junk(WHOLE[form]) if isinstance(row, dict) and row]
+    prompts = TableTask(path=write(*rows), form=form, test_share=0).prompts("train", 0)
+    refused = 0
+    for number in range(len(rows)):
+        try:
+            assert prompts[number].messages
+        except UserError as error:
+            refused += 1
+            assert f"rows.jsonl line {number + 1}" in str(error) and "\n" not in str(error)
+    assert len(rows) > 50 and refused > len(rows) / 3
+
+
 def spared(row):
     """A row that JSON can hold."""
     return {key: value for key, value in row.items() if key != "images" or "prompt" not in row}
@@ -184,6 +237,10 @@ SPOILT = [
     ({"messages": CHAT, "images": ["https://example.org/a.png"]}, "save it as a file first"),
     ({"messages": CHAT}, "its text has 1 times <image>, and the row 0"),
     ({"messages": CHAT[:1], "images": ["red.png"]}, "there is no answer"),
+    (
+        {"messages": [CHAT[0], {"role": "assistant", "content": " "}], "images": ["red.png"]},
+        "there is no answer: messages ends with an empty",
+    ),
     ({"messages": CHAT[1:]}, "no turn of the user before the answer"),
     ({"messages": [{"role": "robot", "content": "x"}], "answer": 1}, "it needs a role"),
     ({"messages": [{"role": "user", "content": [{"type": "smell"}]}], "answer": 1}, "must be a text, an image or a video"),
@@ -192,6 +249,7 @@ SPOILT = [
     ({"conversations": [{"from": "human", "value": None}]}, "it needs a role"),
     ({"problem": "", "answer": "1"}, "problem is '', not a text"),
     ({"problem": "a?"}, "has no key 'answer'"),
+    ({"problem": "a?", "answer": ""}, "answer is ''"),
 ]
 
 
