@@ -60,13 +60,7 @@ def screens(screens: str, folder: Path, settings: tuple[str, ...], pages: str, a
     try:
         with stop.listening():
             tally = walked(
-                screens,
-                folder,
-                options=key_values(settings),
-                pages=_names(pages),
-                actions=_names(actions),
-                stop=stop,
-                **given,
+                screens, folder, options=key_values(settings), pages=_names(pages), actions=_names(actions), stop=stop, **given
             )
     except UserError as error:
         if not stop.number:
