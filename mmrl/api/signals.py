@@ -17,8 +17,8 @@ AGAIN = "Ctrl-C again to stop at once"
 def on_termination(on_signal: Callable[[int], None]) -> Iterator[dict[int, Any]]:
     """Inside the block, termination signals call `on_signal` with their number and have no other effect. For the main thread.
 
-    Yields the handlers that the end of the block puts back, which the block may change. After the terminal has closed (SIGHUP) nothing more is written to it, since each line would raise an error. Under nohup,
-    SIGHUP is ignored.
+    Yields the handlers that the end of the block puts back, which the block may change. After the terminal has closed (SIGHUP)
+    nothing more is written to it, since each line would raise an error. Under nohup, SIGHUP is ignored.
     """
 
     def handle(number: int, frame: Any) -> None:
