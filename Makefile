@@ -16,7 +16,7 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu bench-gpu-bundle clean
+.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu bench-gpu-bundle docs docs-pictures clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -60,6 +60,16 @@ lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
 	.venv/bin/python tests/support/contracts.py
+
+docs: .venv/docs-done  ## build the documentation site into build/docs/site, without a network, and check it
+	OMP_NUM_THREADS=1 .venv/bin/python docs/site/docs_build.py
+
+docs-pictures: .venv/docs-done  ## make the pictures of the first steps anew, from runs: a few minutes
+	OMP_NUM_THREADS=1 .venv/bin/python docs/site/docs_pictures.py
+
+.venv/docs-done: $(STAMP)
+	.venv/bin/python -m pip install -q -c constraints.txt -e ".[docs]"
+	@touch $@
 
 attack: $(STAMP)  ## bad input of all kinds against everything, half an hour: what was tried, what held, what fell
 	OMP_NUM_THREADS=1 .venv/bin/python tests/attack/run.py

@@ -95,6 +95,13 @@ def contact_sheet(
     return sheet
 
 
+def prompt_picture(prompt: Prompt, marks: Sequence[Overlay] = ()) -> Image:
+    """All images and videos of a prompt on one image, as on the sheet. marks: only gold marks are drawn."""
+    true = [mark for mark in marks if mark.source == "true"]
+    films = [_strip(recent_frames(video), number, true) for number, video in enumerate(prompt.videos)]
+    return _mount(prompt, [load_image(image) for image in prompt.images], films, true)
+
+
 @dataclass(frozen=True)
 class _Card:
     """A prompt on the sheet."""

@@ -1,0 +1,102 @@
+"""Build the documentation site into build/docs/site, without a network, and check it: `make docs`.
+
+A broken link, a task without a docstring or a picture that is missing ends the build with the file and line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import docs_check
+import docs_gallery
+import docs_links
+import docs_papers
+import docs_pictures
+import docs_reference
+
+from mmrl.api.errors import UserError
+
+ROOT = docs_links.ROOT
+BUILD = ROOT / "build" / "docs"
+PAGES, SITE = BUILD / "pages", BUILD / "site"
+NAV = {"GALLERY": "gallery", "REFERENCE": "reference", "DECISIONS": "decisions"}
+
+
+def collect() -> None:
+    """Write all pages of the site as Markdown into `PAGES`."""
+    shutil.rmtree(BUILD, ignore_errors=True)
+    waiting: dict[str, str] = {}
+    for path in sorted(docs_links.DOCS.rglob("*")):
+        inside = path.relative_to(docs_links.DOCS)
+        if inside.parts[0] == "site" or path.is_dir():
+            continue
+        if path.suffix == ".md":
+            waiting[inside.as_posix()] = path.read_text("utf-8")
+        elif path.suffix in docs_links.PICTURES:
+            _copy(path, PAGES / inside)
+    waiting |= docs_reference.pages() | docs_papers.pages() | docs_gallery.pages(PAGES)
+    _copy(docs_links.DOCS / "site" / "site.css", PAGES / "site.css")
+    while waiting:
+        page, text = waiting.popitem()
+        found: list[Path] = []
+        _write(PAGES / page, docs_links.lists_apart(docs_links.rewritten(page, text, found.append)))
+        for path in found:
+            shown = docs_links.shown_at(path)
+            if (PAGES / shown).exists() or shown in waiting:
+                continue
+            if path.suffix in docs_links.PICTURES:
+                _copy(path, PAGES / shown)
+            else:
+                waiting[shown] = docs_links.page_of(path)
+    config = (docs_links.DOCS / "site" / "mkdocs.yml").read_text("utf-8")
+    for mark, folder in NAV.items():
+        names = sorted(path.relative_to(PAGES).as_posix() for path in (PAGES / folder).glob("*.md"))
+        names.sort(key=lambda name: not name.endswith(("index.md", "README.md")))
+        config = config.replace(f"[{mark}]", f"[{', '.join(names)}]")
+    _write(BUILD / "mkdocs.yml", config)
+
+
+def build() -> None:
+    """Run the generator: it fails for an unknown page or an unrendered reference."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "-f", str(BUILD / "mkdocs.yml")],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        said = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith("INFO")]
+        raise UserError("\n".join(["mkdocs could not build the site:", *said]))
+
+
+def main() -> None:
+    start = time.monotonic()
+    try:
+        docs_check.raise_for("the pages", [*docs_check.dead_links(), *docs_pictures.outdated()])
+        collect()
+        build()
+        docs_check.raise_for("the built site", docs_check.of_site(SITE))
+    except UserError as error:
+        sys.exit(f"docs: {error}")
+    pages = sum(1 for _ in SITE.rglob("*.html"))
+    print(f"docs: {pages} pages in {SITE.relative_to(ROOT)} after {time.monotonic() - start:.0f} s; open {SITE}/index.html")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+def pages():
+    return {"papers.md": "# Paper index\n"}
