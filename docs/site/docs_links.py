@@ -12,7 +12,7 @@ DOCS = ROOT / "docs"
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json", ".jsonl": "json", ".md": "markdown", ".txt": "text"}
 PICTURES = (".png", ".svg", ".webp", ".jpg", ".gif")
 
-_CODE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2 *$|(`+)(?!`).*?(?<!`)\3(?!`)", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2 *$|(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)\3(?!`)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)((?:#[^)\s]+)?\))")
 _ITEM = re.compile(r"^(?:[-*+]|\d+\.) ")
 
