@@ -65,7 +65,9 @@ def pages(folder: Path) -> dict[str, str]:
             picture = save(shown, folder / "gallery" / "pictures", id, kind)
             plugin = id.partition("/")[0]
             made[plugin].append(section(registry, kind, spec, shown, picture, used.get(id, [])))
-            entries[plugin].append(card(id, spec, shown, picture, plugin))
+            if "@" not in id or id.partition("@")[0] not in specs:
+                systems = [other.partition("@")[2] for other in specs if other.startswith(f"{id}@")]
+                entries[plugin].append(card(id, spec, shown, picture, plugin, systems))
     result = {"gallery/index.md": index(entries, own)}
     for plugin, sections in made.items():
         said = own[plugin]
@@ -241,19 +243,23 @@ def option_table(options: list[Option]) -> list[str]:
     return [f'??? note "{title}"', "    | option | default | meaning |", "    |---|---|---|", *rows, ""]
 
 
-def card(id: str, spec: Spec, shown: Shown, picture: str, plugin: str) -> str:
-    """The entry of the first page."""
+def card(id: str, spec: Spec, shown: Shown, picture: str, plugin: str, systems: Iterable[str]) -> str:
+    """The entry of the first page; `systems` are published ones that it can behave as."""
     mark = re.sub(r"[^\w\- ]", "", id)
-    return f"[![]({picture}){{ alt=\"\" }} **{id}** {_sentence(spec.summary)}]({plugin}.md#{mark}){{ .card }}"
+    also = f"<br>*also as {', '.join(systems)}*" if systems else ""
+    return f'[![]({picture}){{ alt="" }} **{id}** <span>{_sentence(spec.summary)}{also}</span>]({plugin}.md#{mark}){{ .card }}'
 
 
 def index(entries: Mapping[str, list[str]], said: Mapping[str, str]) -> str:
     """The first page of the gallery."""
     lines = [
+        "---",
+        "hide: [toc]",
+        "---",
         "# Gallery",
         "",
         "All tasks and simulators of the bundled plugins, made from the code: what the model sees, what it is asked and what is paid.",
-        "Names with `@` behave as a published system does. [Plugins of others](../others.md) are listed on their own page.",
+        "A name with `@` behaves as a published system does. [Plugins of others](../others.md) are listed on their own page.",
         "",
     ]
     for plugin, cards in entries.items():
