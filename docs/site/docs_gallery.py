@@ -109,9 +109,9 @@ def undocumented(spec: Spec, target: Any) -> str:
 
 
 def show_task(registry: plugins.Registry, spec: TaskSpec, used: Iterable[tuple[str, dict[str, Any]]]) -> Shown:
-    """The task's first training prompt, with its own options or else with those of a recipe or of the samples."""
+    """The task's first training prompt, with its own options or else with those of the samples or of a recipe."""
     plain = spec.id.partition("@")[0]
-    given = [options for _, options in used] + [SAMPLES["tasks"].get(plain, {})]
+    given = [SAMPLES["tasks"].get(plain, {}), *(options for _, options in used)]
     needs = [o.name for o in options_of("tasks", spec, registry.target(spec)) if o.required]
     settings: dict[str, Any] = {}
     if needs:
