@@ -36,7 +36,7 @@ def collect() -> None:
         if inside.parts[0] == "site" or path.is_dir():
             continue
         if path.suffix == ".md":
-            waiting[inside.as_posix()] = path.read_text("utf-8")
+            waiting[inside.as_posix()] = docs_links.with_site_parts(path.read_text("utf-8"))
         elif path.suffix in docs_links.PICTURES:
             _copy(path, PAGES / inside)
     waiting |= docs_reference.pages() | docs_papers.pages() | docs_gallery.pages(PAGES)

@@ -73,6 +73,11 @@ def page_of(path: Path) -> str:
     return f"# `{inside}`\n\n{fence}{LANGUAGES.get(path.suffix, 'text')}\n{body}\n{fence}\n"
 
 
+def with_site_parts(text: str) -> str:
+    """What stands in `<!-- site: ... -->` is seen on the site alone: links to the pages that are made from the code."""
+    return re.sub(r"<!-- site: (.*?) -->", r"\1", text, flags=re.DOTALL)
+
+
 def lists_apart(text: str) -> str:
     """GitHub lets a list follow a paragraph at once; Python-Markdown needs a blank line."""
 
