@@ -84,7 +84,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             normalise="sequence",
             bounds=SPREAD,
             summary="Reward minus the group's mean, divided by the group's standard deviation",
-            paper="Shao et al., DeepSeekMath, section 4.1; without its KL penalty (0.04)",
+            paper="Shao et al., DeepSeekMath, section 4.1, arXiv 2402.03300; without its KL penalty (0.04)",
         ),
         AlgorithmSpec(
             id="dr-grpo",
@@ -93,7 +93,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             normalise="constant",
             bounds=SPREAD,
             summary="GRPO without the division by standard deviation and by length",
-            paper="Liu et al., Understanding R1-Zero-Like Training, section 3.1",
+            paper="Liu et al., Understanding R1-Zero-Like Training, section 3.1, arXiv 2503.20783",
         ),
         AlgorithmSpec(
             id="dapo",
@@ -102,7 +102,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             stage_defaults={"dynamic_sampling": 3, "overlong_buffer": 0.25},
             bounds=SPREAD,
             summary="GRPO averaged over tokens, with a higher clip bound, dynamic sampling and a penalty on long completions",
-            paper="Yu et al., DAPO, section 3",
+            paper="Yu et al., DAPO, section 3, arXiv 2503.14476",
         ),
         AlgorithmSpec(
             id="gspo",
@@ -112,7 +112,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             normalise="sequence",
             bounds=SPREAD | CLIP,
             summary="GRPO with one probability ratio per completion",
-            paper="Zheng et al., Group Sequence Policy Optimization, section 4",
+            paper="Zheng et al., Group Sequence Policy Optimization, section 4, arXiv 2507.18071",
         ),
         AlgorithmSpec(
             id="cispo",
@@ -121,7 +121,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             loss=LOSS + "clipped_weight",
             bounds=SPREAD | CLIP,
             summary="GRPO with the bounded ratio as a weight, so every token keeps a gradient",
-            paper="MiniMax-M1, section 3.1; the upper bound of 5 is that of Khatri et al., ScaleRL",
+            paper="MiniMax-M1, section 3.1, arXiv 2506.13585; the upper bound of 5 is that of Khatri et al., ScaleRL",
         ),
         AlgorithmSpec(
             id="rloo",
@@ -130,7 +130,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             normalise="constant",
             constant=1,
             summary="REINFORCE with the mean reward of the group's other rollouts as baseline",
-            paper="Ahmadian et al., Back to Basics; without its KL penalty",
+            paper="Ahmadian et al., Back to Basics, arXiv 2402.14740; without its KL penalty",
         ),
     ]
 
@@ -143,7 +143,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "whitened_baseline",
             stage_defaults={"kl_coef": 1e-3, "kl_estimator": "k2"},
             summary="Reward minus the group's mean, divided by the batch's standard deviation, with a KL penalty",
-            paper="Hu et al., REINFORCE++",
+            paper="Hu et al., REINFORCE++, arXiv 2501.03262",
         ),
         AlgorithmSpec(
             id="lite-ppo",
@@ -151,7 +151,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             options={"scale": "batch", "biased": True, "epsilon": 0.0},
             bounds=SPREAD,
             summary="Reward minus the group's mean, divided by the standard deviation of the batch's rewards",
-            paper="Liu et al., Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
+            paper="Liu et al., Tricks or Traps? A Deep Dive into RL for LLM Reasoning, arXiv 2508.08221",
         ),
         AlgorithmSpec(
             id="stable-reinforce",
@@ -161,7 +161,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             normalise="sequence",
             bounds={**CLIP, "limit": POSITIVE, "bound": Bounds(low=1)},
             summary="GRPO without advantages beyond three sigma, and with log-ratios bounded so that ratios can't overflow",
-            paper="Zhang et al., R1-Reward, StableReinforce; without its KL penalty (0.001)",
+            paper="Zhang et al., R1-Reward, StableReinforce, arXiv 2505.02835; without its KL penalty (0.001)",
         ),
         AlgorithmSpec(
             id="dcpo",
@@ -171,14 +171,14 @@ def _of_spreads() -> list[AlgorithmSpec]:
             normalise="sequence",
             bounds={**CLIP, "limit": POSITIVE},
             summary="Rewards standardised over all visits of a prompt; wider clip bounds for less likely tokens",
-            paper="Yang et al., DCPO, sections 2 and 3",
+            paper="Yang et al., DCPO, sections 2 and 3, arXiv 2509.02333",
         ),
         AlgorithmSpec(
             id="gdpo",
             target=ADVANTAGE + "per_reward",
             normalise="sequence",
             summary="GRPO with each verifier's values standardised separately",
-            paper="Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization",
+            paper="Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization, arXiv 2601.05242",
         ),
     ]
 
@@ -192,7 +192,7 @@ def _of_domains() -> list[AlgorithmSpec]:
             normalise="constant",
             constant=64,
             summary="Dr. GRPO with prompts weighted by their difficulty",
-            paper="Zhou et al., GUI-G1",
+            paper="Zhou et al., GUI-G1, arXiv 2505.15810",
         ),
         AlgorithmSpec(
             id="trajectory-grpo",
@@ -202,7 +202,7 @@ def _of_domains() -> list[AlgorithmSpec]:
             stage_defaults={"dynamic_sampling": 3, "min_success_rate": 0.1, "max_success_rate": 0.9},
             bounds=SPREAD,
             summary="GRPO for robot episodes with equal weights; groups that nearly always or never succeed are left out",
-            paper="Li et al., SimpleVLA-RL",
+            paper="Li et al., SimpleVLA-RL, arXiv 2509.09674",
         ),
     ]
 
@@ -215,7 +215,7 @@ def _of_rewards() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "whitened",
             stage_defaults={"kl_coef": 1e-3, "kl_estimator": "k1", "kl_in": "reward"},
             summary="Each token's return, minus a KL penalty, standardised over the batch",
-            paper="Hu et al., REINFORCE++",
+            paper="Hu et al., REINFORCE++, arXiv 2501.03262",
         ),
         AlgorithmSpec(
             id="remax",
@@ -224,7 +224,7 @@ def _of_rewards() -> list[AlgorithmSpec]:
             normalise="constant",
             constant=1,
             summary="REINFORCE with the reward of the greedy completion as baseline",
-            paper="Li et al., ReMax, Algorithm 1; without its KL penalty",
+            paper="Li et al., ReMax, Algorithm 1, arXiv 2310.10505; without its KL penalty",
         ),
         *(
             AlgorithmSpec(
@@ -233,7 +233,7 @@ def _of_rewards() -> list[AlgorithmSpec]:
                 options={"positive": positive, "negative": negative},
                 bounds={"positive": NOT_NEGATIVE, "negative": NOT_NEGATIVE},
                 summary=summary,
-                paper="Zhu et al., The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
+                paper="Zhu et al., The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning, arXiv 2506.01347",
             )
             for id, positive, negative, summary in (
                 ("w-reinforce", 0.1, 1.0, "Correct completions count a tenth, incorrect ones in full"),
@@ -253,7 +253,7 @@ def _with_models() -> list[AlgorithmSpec]:
             options={"gamma": 1.0, "lam": 0.95, "clip_low": 0.2, "clip_high": 0.2},
             bounds={"gamma": SHARE, "lam": SHARE},
             summary="Generalised advantage estimation with a critic, and a clipped ratio",
-            paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3",
+            paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3, arXiv 1707.06347",
         ),
         AlgorithmSpec(
             id="digirl",
@@ -262,14 +262,14 @@ def _with_models() -> list[AlgorithmSpec]:
             stage_defaults={"credit": "turn"},  # a step of the paper is an action, which is a whole turn
             bounds={"gamma": SHARE},
             summary="Imitate the turns that improve the state by the value of a critic",
-            paper="Bai et al., DigiRL, its step-level filter",
+            paper="Bai et al., DigiRL, its step-level filter, arXiv 2406.11896",
         ),
         AlgorithmSpec(
             id="opd",
             target=ADVANTAGE + "policy_distillation",
             loss=LOSS + "policy_gradient",
             summary="Each token's advantage is the teacher's log-probability minus the policy's: on-policy reverse KL",
-            paper="VLA-OPD",
+            paper="VLA-OPD, arXiv 2603.26666",
         ),
     ]
 
@@ -284,14 +284,14 @@ def _of_likelihood() -> list[AlgorithmSpec]:
             loss=LOSS + "negative_log_likelihood",
             bounds={"beta": POSITIVE, "max_weight": POSITIVE},
             summary="Imitate completions, weighted by the exponential of their advantage in the group",
-            paper="Peng et al., Advantage-Weighted Regression, Algorithm 1",
+            paper="Peng et al., Advantage-Weighted Regression, Algorithm 1, arXiv 1910.00177",
         ),
         AlgorithmSpec(
             id="filtered-cloning",
             target=ADVANTAGE + "best",
             loss=LOSS + "negative_log_likelihood",
             summary="Imitate the completions whose reward reaches a threshold",
-            paper="Dong et al., RAFT",
+            paper="Dong et al., RAFT, arXiv 2304.06767",
         ),
     ]
 

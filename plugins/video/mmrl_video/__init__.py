@@ -209,6 +209,6 @@ def mmrl_algorithms() -> list[AlgorithmSpec]:
             stage_defaults={"rules": [{"id": "video/temporal-contrast"}]},
             bounds={"epsilon": Bounds(low=0)},
             summary="GRPO with a bonus for answers to videos that are worse with shuffled frames",
-            paper="Feng et al., Video-R1, section 3.2",
+            paper="Feng et al., Video-R1, section 3.2, arXiv 2503.21776",
         )
     ]
