@@ -16,7 +16,7 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint attack bench bench-gpu bench-gpu-bundle docs docs-pictures clean
+.PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint docs docs-pictures attack bench bench-gpu bench-gpu-bundle clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done

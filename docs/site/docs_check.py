@@ -20,6 +20,9 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)\1(?!`)", re.DOTALL)
 
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+"""What only the site shows is checked in the built pages."""
+
 
 def markdown_files() -> list[Path]:
     """The Markdown files of the repository, those of templates left out."""
@@ -41,7 +44,7 @@ def dead_links(pages: Iterable[Path] | None = None) -> list[str]:
     """`file:line: what is wrong`, for links of pages that lead nowhere."""
     found = []
     for page in markdown_files() if pages is None else pages:
-        text = _without(_without(page.read_text("utf-8"), FENCE), INLINE)
+        text = _without(_without(_without(page.read_text("utf-8"), FENCE), INLINE), COMMENT)
         for link in LINK.finditer(text):
             other = page.parent / link[1] if link[1] else page
             line = text.count("\n", 0, link.start()) + 1

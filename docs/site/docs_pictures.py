@@ -19,7 +19,7 @@ from docs_blocks import START, Step, outdated, record
 
 ROOT = docs_blocks.ROOT
 PICTURES = ROOT / "docs" / "pictures" / "start"
-COLUMNS, LINES = 104, 34
+COLUMNS, LINES = 108, 28
 """Of a terminal's picture; what is longer is wrapped, and its middle left out."""
 CELL, HEIGHT = 7.83, 18
 """Width of a character and height of a line, in pixels at 13 px."""
@@ -29,7 +29,7 @@ __all__ = ["main", "outdated"]
 
 
 def main(names: list[str]) -> None:
-    made = record()
+    made: dict[str, str] = {}
     for page in sorted(START.glob("*.md")):
         if (names and page.stem not in names) or not any(step.kind == "picture" for step in docs_blocks.steps(page)):
             continue
@@ -41,7 +41,8 @@ def main(names: list[str]) -> None:
                     made[step.name] = step.digest
         print(f"{page.name}: {time.monotonic() - start:.0f} s")
         PICTURES.mkdir(parents=True, exist_ok=True)
-        (PICTURES / "made.json").write_text(json.dumps(dict(sorted(made.items())), indent=1) + "\n", "utf-8")
+        known = {**record(), **made}  # another call may have made others meanwhile
+        (PICTURES / "made.json").write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
 
 
 def _take(step: Step, printed: str, folder: Path, target: Path) -> None:
@@ -111,7 +112,14 @@ def terminal(command: str, printed: str) -> str:
 
 
 def _wrap(line: str) -> list[str]:
-    return [line[i : i + COLUMNS] for i in range(0, len(line), COLUMNS)] or [""]
+    """The line in pieces that fit, broken at spaces; what goes on is indented."""
+    pieces = []
+    while len(line) > COLUMNS:
+        at = line.rfind(" ", COLUMNS // 2, COLUMNS + 1)
+        at = COLUMNS if at < 0 else at
+        pieces.append(line[:at].rstrip())
+        line = f"      {line[at:].lstrip()}"
+    return [*pieces, line]
 
 
 if __name__ == "__main__":
