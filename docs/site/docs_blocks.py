@@ -122,7 +122,9 @@ def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
             for command in commands(step.body):
                 printed[command] = _run(command, folder, env, f"{page.name}:{step.line}")
         if step.of == "terminal" and step.body not in printed:
-            raise UserError(f"{page.name}:{step.line}: the picture is of a command that the page does not run before it: {step.body}")
+            raise UserError(
+                f"{page.name}:{step.line}: the picture is of a command that the page does not run before it: {step.body}"
+            )
         yield step, printed[step.body] if step.of == "terminal" else ""
 
 
@@ -144,7 +146,13 @@ def _run(command: str, folder: Path, env: dict[str, str], at: str) -> str:
         command,
     )
     done = subprocess.run(
-        ["bash", "-e", "-c", actual], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900
+        ["bash", "-e", "-c", actual],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
     )
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, f"{at}: {command}", done.stdout)

@@ -18,7 +18,6 @@ import docs_links
 import docs_papers
 import docs_pictures
 import docs_reference
-
 from mmrl.api.errors import UserError
 
 ROOT = docs_links.ROOT

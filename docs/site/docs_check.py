@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import docs_links
-
 from mmrl.api.errors import UserError
 
 ROOT = docs_links.ROOT
@@ -107,7 +106,10 @@ def of_site(site: Path) -> list[str]:
         at = path.relative_to(site.parent).as_posix()
         found += [f"{at}:{line}: {said}" for line, said in sorted(_of_page(site, path, page, pages))]
     for style in site.rglob("*.css"):
-        found += [f"{style.relative_to(site.parent)}: loads {url}" for url in re.findall(r"url\(['\"]?(https?:[^)'\"]*)", style.read_text())]
+        found += [
+            f"{style.relative_to(site.parent)}: loads {url}"
+            for url in re.findall(r"url\(['\"]?(https?:[^)'\"]*)", style.read_text())
+        ]
     return found
 
 

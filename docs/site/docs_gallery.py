@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
-import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -258,8 +256,9 @@ def index(entries: Mapping[str, list[str]], said: Mapping[str, str]) -> str:
         "---",
         "# Gallery",
         "",
-        "All tasks and simulators of the bundled plugins, made from the code: what the model sees, what it is asked and what is paid.",
-        "A name with `@` behaves as a published system does. [Plugins of others](../others.md) are listed on their own page.",
+        "All tasks and simulators of the bundled plugins, made from the code: what the model sees, what it is asked and what is",
+        "paid. A name with `@` behaves as a published system does.",
+        "[Plugins of others](../others.md) are listed on their own page.",
         "",
     ]
     for plugin, cards in entries.items():
@@ -335,7 +334,7 @@ def _narrow(picture: Any) -> Any:
 
 def _placeholder(shown: Shown) -> str:
     """A picture that says why there is none."""
-    text = "your data" if "needs data" in shown.missing or "needs pages" in shown.missing else "text only" if shown.prompt else "not installed here"
+    text = "text only" if shown.prompt else "your data" if shown.missing.startswith("needs ") else "not installed here"
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 340 255" width="340" height="255">'
         '<rect width="340" height="255" fill="#e6e8ec"/><text x="170" y="134" font-family="sans-serif" font-size="18" '

@@ -1,4 +1,4 @@
-"""The paper index: recipes and algorithms by arXiv number, from the first line of each recipe and the `paper` of each algorithm."""
+"""The paper index by arXiv number, from the first line of each recipe and the `paper` of each algorithm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def pages() -> dict[str, str]:
     """Path in the site -> Markdown."""
     numbered, without = found()
     rows = [
-        f"| [{number}](https://arxiv.org/abs/{number}) | {'<br>'.join(numbered[number])} |" for number in sorted(numbered, reverse=True)
+        f"| [{number}](https://arxiv.org/abs/{number}) | {'<br>'.join(numbered[number])} |"
+        for number in sorted(numbered, reverse=True)
     ]
     lines = [
         "# Paper index",

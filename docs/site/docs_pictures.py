@@ -1,6 +1,6 @@
 """Make the pictures of docs/start from real runs: `make docs-pictures`, or with names of pages only theirs.
 
-A page's commands run in a new folder. A terminal becomes an SVG, a page of a browser a PNG by headless Chromium, a file is copied.
+A page's commands run in a new folder. A terminal becomes an SVG, a page of a browser a PNG by Chromium; a file is copied.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ COLUMNS, LINES = 108, 28
 CELL, HEIGHT = 7.83, 18
 """Width of a character and height of a line, in pixels at 13 px."""
 MOST_WIDE = 1100
+TYPED, SAID = "#8fd3ff", "#e8eaee"
 
 __all__ = ["main", "outdated"]
 
@@ -98,10 +99,12 @@ def terminal(command: str, printed: str) -> str:
     width = round(max(60, *(len(line) for line, _ in rows)) * CELL) + 40
     height = len(rows) * HEIGHT + 56
     lines = [
-        f'<text x="20" y="{48 + number * HEIGHT}" fill="{"#8fd3ff" if typed else "#e8eaee"}" xml:space="preserve">{escape(line)}</text>'
-        for number, (line, typed) in enumerate(rows)
+        f'<text x="20" y="{48 + i * HEIGHT}" fill="{TYPED if typed else SAID}" xml:space="preserve">{escape(line)}</text>'
+        for i, (line, typed) in enumerate(rows)
     ]
-    dots = "".join(f'<circle cx="{22 + 18 * i}" cy="18" r="5" fill="{c}"/>' for i, c in enumerate(("#ff5f56", "#ffbd2e", "#27c93f")))
+    dots = "".join(
+        f'<circle cx="{22 + 18 * i}" cy="18" r="5" fill="{c}"/>' for i, c in enumerate(("#ff5f56", "#ffbd2e", "#27c93f"))
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
         f'<rect width="{width}" height="{height}" rx="8" fill="#1d2129"/>{dots}'
