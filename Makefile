@@ -67,10 +67,6 @@ docs: .venv/docs-done  ## build the documentation site into build/docs/site, wit
 docs-pictures: .venv/docs-done  ## make the pictures of the first steps anew, from runs: a few minutes
 	OMP_NUM_THREADS=1 .venv/bin/python docs/site/docs_pictures.py
 
-.venv/docs-done: $(STAMP)
-	.venv/bin/python -m pip install -q -c constraints.txt -e ".[docs]"
-	@touch $@
-
 attack: $(STAMP)  ## bad input of all kinds against everything, half an hour: what was tried, what held, what fell
 	OMP_NUM_THREADS=1 .venv/bin/python tests/attack/run.py
 
@@ -112,3 +108,7 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'
+
+.venv/docs-done: $(STAMP)
+	.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[docs]"
+	@touch $@
