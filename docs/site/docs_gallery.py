@@ -23,6 +23,7 @@ from mmrl.ui.cli.options import Option, options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = tomllib.loads((Path(__file__).parent / "gallery.toml").read_text("utf-8"))
+STORED = ROOT / "docs" / "pictures" / "simulators"
 PROMPT_CHARACTERS, ANSWER_CHARACTERS = 700, 300
 """Longest prompt and answer shown."""
 WIDTH = 360
@@ -142,7 +143,9 @@ def first_prompt(task: Task) -> Prompt:
 
 
 def show_simulator(registry: plugins.Registry, spec: SimulatorSpec, used: Iterable[tuple[str, dict[str, Any]]]) -> Shown:
-    """The first observation of a simulator."""
+    """The first observation of a simulator; of one that runs elsewhere the stored picture."""
+    if spec.id in SAMPLES["elsewhere"]:
+        return stored_simulator(spec)
     sample = SAMPLES["simulators"].get(spec.id, {})
     options = sample.get("options", {})
     try:
@@ -155,20 +158,41 @@ def show_simulator(registry: plugins.Registry, spec: SimulatorSpec, used: Iterab
             finally:
                 screen.close()
             return Shown(picture=_narrow(seen.screenshot), prompt=seen.instruction, settings=options)
-        import torch
-        from PIL import Image
-
-        from mmrl.api.simulators.types import Simulation
-
-        simulator = registry.make_simulator(Simulation(simulator=spec.id, options=options), 1, "cpu")
-        try:
-            first = simulator.reset(torch.tensor([0]))
-        finally:
-            simulator.close()
-        picture = next((Image.fromarray(rows[0].cpu().numpy()) for rows in first.images.values()), None)
-        return Shown(picture=picture and _narrow(picture), prompt=first.instructions[0], settings=options)
+        picture, instruction = first_observation(registry, spec.id, options)
+        return Shown(picture=picture and _narrow(picture), prompt=instruction, settings=options)
     except UserError as error:
         return Shown(settings=options, missing=_why(error))
+
+
+def first_observation(registry: plugins.Registry, id: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """(picture of the first camera, None without cameras; the instruction) of a simulator's first episode."""
+    import torch
+    from PIL import Image
+
+    from mmrl.api.simulators.types import Simulation
+
+    simulator = registry.make_simulator(Simulation(simulator=id, options=options), 1, "cpu")
+    try:
+        first = simulator.reset(torch.tensor([0]))
+    finally:
+        simulator.close()
+    return next((Image.fromarray(rows[0].cpu().numpy()) for rows in first.images.values()), None), first.instructions[0]
+
+
+def stored_simulator(spec: SimulatorSpec) -> Shown:
+    """A simulator with the picture that `make docs-pictures` stored."""
+    from PIL import Image
+
+    path = STORED / f"{spec.id.replace('/', '-')}.png"
+    if not path.exists():
+        lines = (Path(__file__).parent / "gallery.toml").read_text("utf-8").splitlines()
+        line = next(n for n, text in enumerate(lines, 1) if text.startswith(f'"{spec.id}" = {{environment'))
+        where = path.relative_to(ROOT)
+        raise UserError(
+            f"docs/site/gallery.toml:{line}: the picture {where} is missing: make simulators, then make docs-pictures"
+        )
+    with Image.open(path) as picture:
+        return Shown(picture=picture.convert("RGB"), prompt=picture.info.get("instruction", ""))
 
 
 def save(shown: Shown, folder: Path, id: str, kind: str) -> str:

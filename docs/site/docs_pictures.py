@@ -1,4 +1,4 @@
-"""Make the pictures of docs/start from real runs: `make docs-pictures`, or with names of pages only theirs.
+"""Make the pictures of docs/start from real runs: `make docs-pictures`; with names only those of these pages, or `simulators`.
 
 A page's commands run in a new folder. A terminal becomes an SVG, a page of a browser a PNG by Chromium; a file is copied.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import docs_blocks
+import docs_gallery
 from docs_blocks import START, Step, outdated, record
 
 ROOT = docs_blocks.ROOT
@@ -30,6 +32,8 @@ __all__ = ["main", "outdated"]
 
 
 def main(names: list[str]) -> None:
+    if not names or "simulators" in names:
+        simulators()
     made: dict[str, str] = {}
     for page in sorted(START.glob("*.md")):
         if (names and page.stem not in names) or not any(step.kind == "picture" for step in docs_blocks.steps(page)):
@@ -44,6 +48,28 @@ def main(names: list[str]) -> None:
         PICTURES.mkdir(parents=True, exist_ok=True)
         known = {**record(), **made}  # another call may have made others meanwhile
         (PICTURES / "made.json").write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
+
+
+def simulators() -> None:
+    """Store pictures of the simulators that are installed in environments of their own."""
+    from PIL import PngImagePlugin
+
+    from mmrl.registry import plugins
+
+    environments = Path(os.environ.get("MMRL_SIMULATORS", ROOT / ".simulators"))
+    for id, sample in docs_gallery.SAMPLES["elsewhere"].items():
+        python = environments / sample["environment"] / "bin" / "python"
+        if not python.exists():
+            print(f"{id}: {python} is missing, so its picture stays as it is: make simulators")
+            continue
+        options = {**sample["options"], "python": str(python)}
+        picture, instruction = docs_gallery.first_observation(plugins.registry(), id, options)
+        said = PngImagePlugin.PngInfo()
+        said.add_text("instruction", instruction)
+        docs_gallery.STORED.mkdir(parents=True, exist_ok=True)
+        target = docs_gallery.STORED / f"{id.replace('/', '-')}.png"
+        picture.convert("RGB").quantize(128).save(target, optimize=True, pnginfo=said)
+        print(f"{id}: {instruction}")
 
 
 def _take(step: Step, printed: str, folder: Path, target: Path) -> None:

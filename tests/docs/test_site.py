@@ -19,6 +19,7 @@ import docs_links
 import docs_papers
 import docs_reference
 import mmrl
+from mmrl.api.errors import UserError
 from mmrl.registry import plugins
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +148,18 @@ def test_the_gallery_says_what_it_cannot_show(tmp_path):
     shown = docs_gallery.show_task(registry, registry.get("tasks", "interop/verifiers"), [])
     assert shown.picture is None and shown.missing == "needs data of your own: the option `taskset`"
     assert "your data" in (tmp_path / Path(docs_gallery.save(shown, tmp_path, "interop/verifiers", "tasks")).name).read_text()
+
+
+def test_a_simulator_that_is_not_installed_has_a_stored_picture(monkeypatch, tmp_path):
+    pytest.importorskip("PIL")
+    spec = plugins.registry().get("simulators", "libero/spatial")
+    shown = docs_gallery.show_simulator(plugins.registry(), spec, [])
+    assert shown.picture.size == (256, 256) and shown.prompt.startswith("pick up the black bowl")
+    monkeypatch.setattr(docs_gallery, "STORED", tmp_path)
+    lines = (DOCS / "site/gallery.toml").read_text().splitlines()
+    line = next(n for n, text in enumerate(lines) if text.startswith('"libero/spatial"'))
+    with pytest.raises(UserError, match=rf"^docs/site/gallery.toml:{line + 1}: the picture libero-spatial.png of "):
+        docs_gallery.show_simulator(plugins.registry(), spec, [])
 
 
 def test_options_of_the_gallery_are_toml_in_a_shell():
