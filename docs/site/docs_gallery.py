@@ -9,39 +9,18 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mmrl.api.errors import NoGold, UserError
-from mmrl.api.interfaces import Task
+from docs_shown import Shown, cut, show_simulator, show_task, undocumented
+from mmrl.api.errors import UserError
 from mmrl.api.specs import SimulatorSpec, Spec, TaskSpec
-from mmrl.api.types import Prompt
 from mmrl.registry import plugins
 from mmrl.ui.cli.options import Option, options_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = tomllib.loads((Path(__file__).parent / "gallery.toml").read_text("utf-8"))
-STORED = ROOT / "docs" / "pictures" / "simulators"
 PROMPT_CHARACTERS, ANSWER_CHARACTERS = 700, 300
 """Longest prompt and answer shown."""
-WIDTH = 360
-"""Width of a simulator's picture in pixels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What the gallery shows of a task or a simulator."""
-
-    picture: Any = None
-    """A PIL image; None without one."""
-    prompt: str = ""
-    answer: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Options that were given for it."""
-    missing: str = ""
-    """Why there is nothing to see here."""
 
 
 def pages(folder: Path) -> dict[str, str]:
@@ -96,105 +75,6 @@ def recipes() -> dict[str, list[tuple[str, dict[str, Any]]]]:
     return found
 
 
-def undocumented(spec: Spec, target: Any) -> str:
-    """`file:line: what is wrong` for a task whose class has no docstring of its own; otherwise empty."""
-    said = vars(target).get("__doc__") if inspect.isclass(target) else target.__doc__
-    if said and not said.startswith(f"{target.__name__}("):
-        return ""
-    path = Path(inspect.getsourcefile(target) or "")
-    line = inspect.getsourcelines(target)[1]
-    name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    return f"{name}:{line}: {target.__name__}, the task {spec.id!r}, has no docstring: say in a line what it asks"
-
-
-def show_task(registry: plugins.Registry, spec: TaskSpec, used: Iterable[tuple[str, dict[str, Any]]]) -> Shown:
-    """The task's first training prompt, with its own options or else with those of the samples or of a recipe."""
-    plain = spec.id.partition("@")[0]
-    given = [SAMPLES["tasks"].get(plain, {}), *(options for _, options in used)]
-    needs = [o.name for o in options_of("tasks", spec, registry.target(spec)) if o.required]
-    settings: dict[str, Any] = {}
-    if needs:
-        settings = next((options for options in given if all(name in options for name in needs)), {})
-        if not settings:
-            return Shown(missing=f"needs data of your own: the option `{'`, `'.join(needs)}`")
-    try:
-        task = registry.build_task(spec, {k: _rooted(v) for k, v in settings.items()})
-        prompt = first_prompt(task)
-        answer = _gold(task, prompt)
-        from mmrl.ui.report.contact_sheet import prompt_picture
-
-        picture = prompt_picture(prompt, task.overlays(prompt, answer or "")) if prompt.images or prompt.videos else None
-    except UserError as error:
-        return Shown(settings=settings, missing=_why(error))
-    return Shown(picture=picture, prompt=_text(prompt), answer=answer, settings=settings)
-
-
-def first_prompt(task: Task) -> Prompt:
-    """The first prompt of a task, with the first observation of one that acts."""
-    split = "train" if "train" in task.splits else task.splits[0]
-    found = list(islice(iter(task.prompts(split, 0)), 1))
-    if not found:
-        raise UserError(f"there are no prompts in the split {split!r}")
-    if task.simulation is not None:
-        from mmrl.rollout.simulators.initial import initial_observations
-
-        found = initial_observations(task, found)
-    return found[0]
-
-
-def show_simulator(registry: plugins.Registry, spec: SimulatorSpec, used: Iterable[tuple[str, dict[str, Any]]]) -> Shown:
-    """The first observation of a simulator; of one that runs elsewhere the stored picture."""
-    if spec.id in SAMPLES["elsewhere"]:
-        return stored_simulator(spec)
-    sample = SAMPLES["simulators"].get(spec.id, {})
-    options = sample.get("options", {})
-    try:
-        if spec.screens:
-            if "page" not in sample:
-                return Shown(missing="needs pages of your own: the option `folder`")
-            screen = registry.make_screens(spec.id, options).open()
-            try:
-                seen = screen.start(sample["page"], 0)
-            finally:
-                screen.close()
-            return Shown(picture=_narrow(seen.screenshot), prompt=seen.instruction, settings=options)
-        picture, instruction = first_observation(registry, spec.id, options)
-        return Shown(picture=picture and _narrow(picture), prompt=instruction, settings=options)
-    except UserError as error:
-        return Shown(settings=options, missing=_why(error))
-
-
-def first_observation(registry: plugins.Registry, id: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """(picture of the first camera, None without cameras; the instruction) of a simulator's first episode."""
-    import torch
-    from PIL import Image
-
-    from mmrl.api.simulators.types import Simulation
-
-    simulator = registry.make_simulator(Simulation(simulator=id, options=options), 1, "cpu")
-    try:
-        first = simulator.reset(torch.tensor([0]))
-    finally:
-        simulator.close()
-    return next((Image.fromarray(rows[0].cpu().numpy()) for rows in first.images.values()), None), first.instructions[0]
-
-
-def stored_simulator(spec: SimulatorSpec) -> Shown:
-    """A simulator with the picture that `make docs-pictures` stored."""
-    from PIL import Image
-
-    path = STORED / f"{spec.id.replace('/', '-')}.png"
-    if not path.exists():
-        lines = (Path(__file__).parent / "gallery.toml").read_text("utf-8").splitlines()
-        line = next(n for n, text in enumerate(lines, 1) if text.startswith(f'"{spec.id}" = {{environment'))
-        where = path.relative_to(ROOT)
-        raise UserError(
-            f"docs/site/gallery.toml:{line}: the picture {where} is missing: make simulators, then make docs-pictures"
-        )
-    with Image.open(path) as picture:
-        return Shown(picture=picture.convert("RGB"), prompt=picture.info.get("instruction", ""))
-
-
 def save(shown: Shown, folder: Path, id: str, kind: str) -> str:
     """Write the picture of a task or a simulator; its name, or one that says that there is none."""
     name = re.sub(r"\W", "-", id) + ("-simulator" if kind == "simulators" else "")
@@ -215,9 +95,9 @@ def section(
     if shown.missing:
         lines += [f"Not shown here: {_escaped(shown.missing)}.", ""]
     if shown.prompt:
-        lines += ["**Asked**" if kind == "tasks" else "**Instruction**", "", *_block(_cut(shown.prompt, PROMPT_CHARACTERS)), ""]
+        lines += ["**Asked**" if kind == "tasks" else "**Instruction**", "", *_block(cut(shown.prompt, PROMPT_CHARACTERS)), ""]
     if shown.answer is not None:
-        lines += ["**A right answer**", "", *_block(_cut(shown.answer, ANSWER_CHARACTERS)), ""]
+        lines += ["**A right answer**", "", *_block(cut(shown.answer, ANSWER_CHARACTERS)), ""]
     if isinstance(spec, TaskSpec):
         lines += rewards(registry, spec)
         command = " ".join([f"mmrl preview {spec.id}", *(f"--set {k}={_quoted(v)}" for k, v in shown.settings.items())])
@@ -290,30 +170,6 @@ def index(entries: Mapping[str, list[str]], said: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _rooted(value: Any) -> Any:
-    """A sample's path from the root of the repository, so that the build may run anywhere."""
-    return str(ROOT / value) if isinstance(value, str) and value.startswith("assets/") else value
-
-
-def _gold(task: Task, prompt: Prompt) -> str | None:
-    try:
-        return None if task.simulation is not None else task.gold(prompt)
-    except NoGold:
-        return None
-
-
-def _text(prompt: Prompt) -> str:
-    return prompt.text.strip()
-
-
-def _why(error: UserError) -> str:
-    return _cut(str(error).replace(f"{ROOT}/", ""), 240).rstrip(".")
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most].rstrip()} ..."
-
-
 def _block(text: str) -> list[str]:
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return [f"{fence}text", text, fence]
@@ -349,11 +205,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
     return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
-
-
-def _narrow(picture: Any) -> Any:
-    height = round(picture.height * WIDTH / picture.width)
-    return picture.convert("RGB").resize((WIDTH, height))
 
 
 def _placeholder(shown: Shown) -> str:

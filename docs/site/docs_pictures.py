@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import docs_blocks
-import docs_gallery
+import docs_shown
 from docs_blocks import START, Step, outdated, record
 
 ROOT = docs_blocks.ROOT
@@ -57,17 +57,17 @@ def simulators() -> None:
     from mmrl.registry import plugins
 
     environments = Path(os.environ.get("MMRL_SIMULATORS", ROOT / ".simulators"))
-    for id, sample in docs_gallery.SAMPLES["elsewhere"].items():
+    for id, sample in docs_shown.SAMPLES["elsewhere"].items():
         python = environments / sample["environment"] / "bin" / "python"
         if not python.exists():
             print(f"{id}: {python} is missing, so its picture stays as it is: make simulators")
             continue
         options = {**sample["options"], "python": str(python)}
-        picture, instruction = docs_gallery.first_observation(plugins.registry(), id, options)
+        picture, instruction = docs_shown.first_observation(plugins.registry(), id, options)
         said = PngImagePlugin.PngInfo()
         said.add_text("instruction", instruction)
-        docs_gallery.STORED.mkdir(parents=True, exist_ok=True)
-        target = docs_gallery.STORED / f"{id.replace('/', '-')}.png"
+        docs_shown.STORED.mkdir(parents=True, exist_ok=True)
+        target = docs_shown.STORED / f"{id.replace('/', '-')}.png"
         picture.convert("RGB").quantize(128).save(target, optimize=True, pnginfo=said)
         print(f"{id}: {instruction}")
 

@@ -18,6 +18,7 @@ import docs_gallery
 import docs_links
 import docs_papers
 import docs_reference
+import docs_shown
 import mmrl
 from mmrl.api.errors import UserError
 from mmrl.registry import plugins
@@ -112,10 +113,10 @@ class Said(Bare):
 def test_a_task_without_a_docstring_is_named_with_file_and_line():
     spec = mmrl.TaskSpec(id="flags/country", target="x:Bare")
     line = Path(__file__).read_text().splitlines().index("class Bare(mmrl.Task):") + 1
-    assert docs_gallery.undocumented(spec, Bare) == (
+    assert docs_shown.undocumented(spec, Bare) == (
         f"tests/docs/test_site.py:{line}: Bare, the task 'flags/country', has no docstring: say in a line what it asks"
     )
-    assert docs_gallery.undocumented(spec, Said) == ""
+    assert docs_shown.undocumented(spec, Said) == ""
 
 
 @pytest.mark.slow
@@ -124,7 +125,7 @@ def test_every_bundled_task_says_what_it_asks():
     bundled = docs_gallery.bundled()
     specs = [spec for id, spec in registry.specs("tasks").items() if id.partition("/")[0] in bundled]
     assert len(specs) > 90
-    assert [fault for spec in specs if (fault := docs_gallery.undocumented(spec, registry.target(spec)))] == []
+    assert [fault for spec in specs if (fault := docs_shown.undocumented(spec, registry.target(spec)))] == []
 
 
 def test_the_gallery_shows_a_task(tmp_path):
@@ -132,7 +133,7 @@ def test_the_gallery_shows_a_task(tmp_path):
     registry = plugins.registry()
     spec = registry.get("tasks", "grounding/refer-data")
     used = docs_gallery.recipes()["grounding/refer-data"]
-    shown = docs_gallery.show_task(registry, spec, used)
+    shown = docs_shown.show_task(registry, spec, used)
     assert shown.picture.size == (340, 255) and shown.settings["path"] == "assets/samples/refer.jsonl" and not shown.missing
     name = docs_gallery.save(shown, tmp_path, spec.id, "tasks")
     assert name == "pictures/grounding-refer-data.png" and (tmp_path / "grounding-refer-data.png").stat().st_size > 1000
@@ -145,7 +146,7 @@ def test_the_gallery_shows_a_task(tmp_path):
 
 def test_the_gallery_says_what_it_cannot_show(tmp_path):
     registry = plugins.registry()
-    shown = docs_gallery.show_task(registry, registry.get("tasks", "interop/verifiers"), [])
+    shown = docs_shown.show_task(registry, registry.get("tasks", "interop/verifiers"), [])
     assert shown.picture is None and shown.missing == "needs data of your own: the option `taskset`"
     assert "your data" in (tmp_path / Path(docs_gallery.save(shown, tmp_path, "interop/verifiers", "tasks")).name).read_text()
 
@@ -153,13 +154,13 @@ def test_the_gallery_says_what_it_cannot_show(tmp_path):
 def test_a_simulator_that_is_not_installed_has_a_stored_picture(monkeypatch, tmp_path):
     pytest.importorskip("PIL")
     spec = plugins.registry().get("simulators", "libero/spatial")
-    shown = docs_gallery.show_simulator(plugins.registry(), spec, [])
+    shown = docs_shown.show_simulator(plugins.registry(), spec, [])
     assert shown.picture.size == (256, 256) and shown.prompt.startswith("pick up the black bowl")
-    monkeypatch.setattr(docs_gallery, "STORED", tmp_path)
+    monkeypatch.setattr(docs_shown, "STORED", tmp_path)
     lines = (DOCS / "site/gallery.toml").read_text().splitlines()
     line = next(n for n, text in enumerate(lines) if text.startswith('"libero/spatial"'))
-    with pytest.raises(UserError, match=rf"^docs/site/gallery.toml:{line + 1}: the picture libero-spatial.png of "):
-        docs_gallery.show_simulator(plugins.registry(), spec, [])
+    with pytest.raises(UserError, match=rf"^docs/site/gallery.toml:{line + 1}: the picture libero-spatial.png is missing"):
+        docs_shown.show_simulator(plugins.registry(), spec, [])
 
 
 def test_options_of_the_gallery_are_toml_in_a_shell():
