@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json", ".jsonl": "json", ".md": "markdown", ".txt": "text"}
+HIDDEN, SHOWN_AS = ".github/", "dot-github/"
+"""The generator leaves out folders whose name begins with a dot."""
 PICTURES = (".png", ".svg", ".webp", ".jpg", ".gif")
 
 _CODE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2 *$|(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)*?(?<!`)\3(?!`)", re.MULTILINE | re.DOTALL)
@@ -28,12 +30,14 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
 
 def source_of(page: str) -> Path:
     """The file of the repository that a page of the site shows."""
-    return ROOT / page.removeprefix("files/").removesuffix(".page.md") if page.startswith("files/") else DOCS / page
+    if not page.startswith("files/"):
+        return DOCS / page
+    return ROOT / page.removeprefix("files/").replace(SHOWN_AS, HIDDEN).removesuffix(".page.md")
 
 
 def shown_at(path: Path) -> str:
     """The page of the site that shows a file of the repository."""
-    inside = path.relative_to(ROOT).as_posix()
+    inside = path.relative_to(ROOT).as_posix().replace(HIDDEN, SHOWN_AS)
     if path.is_relative_to(DOCS) and not path.is_dir():
         return path.relative_to(DOCS).as_posix()
     if path == ROOT / "README.md":

@@ -21,7 +21,7 @@ from docs_blocks import START, Step, outdated, record
 
 ROOT = docs_blocks.ROOT
 PICTURES = ROOT / "docs" / "pictures" / "start"
-COLUMNS, LINES = 108, 28
+COLUMNS, LINES = 108, 44
 """Of a terminal's picture; what is longer is wrapped, and its middle left out."""
 CELL, HEIGHT = 7.83, 18
 """Width of a character and height of a line, in pixels at 13 px."""
@@ -68,7 +68,7 @@ def simulators() -> None:
         said.add_text("instruction", instruction)
         docs_shown.STORED.mkdir(parents=True, exist_ok=True)
         target = docs_shown.STORED / f"{id.replace('/', '-')}.png"
-        picture.convert("RGB").quantize(128).save(target, optimize=True, pnginfo=said)
+        picture.convert("RGB").save(target, optimize=True, pnginfo=said)
         print(f"{id}: {instruction}")
 
 
@@ -96,7 +96,7 @@ def _save(picture: object, target: Path) -> None:
     shown = picture.convert("RGB")
     if shown.width > MOST_WIDE:
         shown = shown.resize((MOST_WIDE, round(shown.height * MOST_WIDE / shown.width)), Image.Resampling.LANCZOS)
-    shown.quantize(128).save(target, optimize=True)
+    shown.save(target, optimize=True)
 
 
 def screenshot(page: Path, height: int) -> bytes:

@@ -87,6 +87,9 @@ def test_links_that_leave_docs_lead_to_pages_of_the_site():
         "[a](files/README.md#install) [b](glossary.md) [c](https://x.org) `[d](../README.md)`\n```\n[e](../README.md)\n```\n"
         "[f](files/configs/demo/digits.toml.page.md) [g](files/sims.page.md) [h](decisions/README.md)"
     )
+    back = docs_links.rewritten("files/dot-github/SECURITY.md", "[a](../docs/isolation.md)")
+    assert back == "[a](../../isolation.md)"
+    assert docs_links.rewritten("promises.md", "[a](../.github/SECURITY.md)") == "[a](files/dot-github/SECURITY.md)"
     assert [path.relative_to(ROOT).as_posix() for path in found] == ["README.md", "configs/demo/digits.toml", "sims"]
 
 
