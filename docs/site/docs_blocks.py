@@ -14,8 +14,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmrl.api.errors import UserError
@@ -121,11 +121,20 @@ def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
         elif step.kind == "commands":
             for command in commands(step.body):
                 printed[command] = _run(command, folder, env, f"{page.name}:{step.line}")
-        if step.of == "terminal" and step.body not in printed:
+        command = shown_command(step.body, printed)
+        if step.of == "terminal" and command is None:
             raise UserError(
                 f"{page.name}:{step.line}: the picture is of a command that the page does not run before it: {step.body}"
             )
-        yield step, printed[step.body] if step.of == "terminal" else ""
+        if step.of == "terminal" and command is not None:
+            yield replace(step, body=command), printed[command]
+        else:
+            yield step, ""
+
+
+def shown_command(begin: str, printed: Iterable[str]) -> str | None:
+    """The last command that was run and begins with these words."""
+    return next((command for command in reversed([*printed]) if f"{command} ".startswith(f"{begin} ")), None)
 
 
 def commands(body: str) -> list[str]:

@@ -39,7 +39,8 @@ def pages(folder: Path) -> dict[str, str]:
     (folder / "gallery" / "pictures").mkdir(parents=True, exist_ok=True)
     for kind, specs, show in (("tasks", tasks, show_task), ("simulators", simulators, show_simulator)):
         for id, spec in specs.items():
-            shown = show(registry, spec, used.get(id, []))
+            kin = [one for other in used if other.partition("@")[0] == id.partition("@")[0] for one in used[other]]
+            shown = show(registry, spec, [*used.get(id, []), *kin])
             picture = save(shown, folder / "gallery" / "pictures", id, kind)
             plugin = id.partition("/")[0]
             made[plugin].append(section(registry, kind, spec, shown, picture, used.get(id, [])))
@@ -130,7 +131,7 @@ def simulator_facts(spec: SimulatorSpec) -> list[str]:
     if spec.action:
         rows.append(f"| action | {spec.action.dims} numbers, `{spec.action.control_mode}` |")
     rows += [f"| steps | {spec.max_steps} |"] if spec.max_steps else []
-    return ["| | |", "|---|---|", *rows, ""] if rows else []
+    return ["| property | |", "|---|---|", *rows, ""] if rows else []
 
 
 def option_table(options: list[Option]) -> list[str]:
@@ -209,7 +210,7 @@ def _toml(value: Any) -> str:
 
 def _placeholder(shown: Shown) -> str:
     """A picture that says why there is none."""
-    text = "text only" if shown.prompt else "your data" if shown.missing.startswith("needs ") else "not installed here"
+    text = "text only" if shown.prompt else "yours" if shown.missing.startswith("needs ") else "not installed here"
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 340 255" width="340" height="255">'
         '<rect width="340" height="255" fill="#e6e8ec"/><text x="170" y="134" font-family="sans-serif" font-size="18" '

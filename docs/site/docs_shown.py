@@ -90,6 +90,9 @@ def show_simulator(registry: plugins.Registry, spec: SimulatorSpec, used: Iterab
         return stored_simulator(spec)
     sample = SAMPLES["simulators"].get(spec.id, {})
     options = sample.get("options", {})
+    needs = [o.name for o in options_of("simulators", spec, registry.target(spec)) if o.required and o.name not in options]
+    if needs:
+        return Shown(missing=f"needs a choice of yours: the option `{'`, `'.join(needs)}`")
     try:
         if spec.screens:
             if "page" not in sample:
