@@ -36,7 +36,7 @@ def collect() -> None:
             continue
         if path.suffix == ".md":
             waiting[inside.as_posix()] = docs_links.with_site_parts(path.read_text("utf-8"))
-        elif path.suffix in docs_links.PICTURES:
+        elif path.suffix in (*docs_links.PICTURES, ".ipynb"):
             _copy(path, PAGES / inside)
     waiting |= docs_reference.pages() | docs_papers.pages() | docs_gallery.pages(PAGES)
     _copy(docs_links.DOCS / "site" / "site.css", PAGES / "site.css")
