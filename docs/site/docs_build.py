@@ -43,7 +43,8 @@ def collect() -> None:
     while waiting:
         page, text = waiting.popitem()
         found: list[Path] = []
-        _write(PAGES / page, docs_links.lists_apart(docs_links.rewritten(page, text, found.append)))
+        text = docs_links.rewritten(page, docs_links.pipes_in_code(text), found.append)
+        _write(PAGES / page, docs_links.lists_apart(text))
         for path in found:
             shown = docs_links.shown_at(path)
             if (PAGES / shown).exists() or shown in waiting:

@@ -179,8 +179,8 @@ def _block(text: str) -> list[str]:
 def _escaped(text: str) -> str:
     """Text of a docstring inside a table or a paragraph: code stays code, and nothing else is markup."""
     parts = re.split(r"(`[^`]*`)", text)
-    parts[::2] = [re.sub(r"([*_<\[\]])", r"\\\1", part) for part in parts[::2]]
-    return "".join(parts).replace("|", "\\|")
+    parts[::2] = [re.sub(r"([*_<|\[\]])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _sentence(text: str) -> str:
@@ -192,7 +192,7 @@ def _differs(about: str, summary: str) -> bool:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str).replace("|", "\\|")
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _quoted(value: Any) -> str:

@@ -82,6 +82,14 @@ def with_site_parts(text: str) -> str:
     return re.sub(r"<!-- site: (.*?) -->", r"\1", text, flags=re.DOTALL)
 
 
+def pipes_in_code(text: str) -> str:
+    """In a table GitHub wants `\\|` for a bar inside code; Python-Markdown shows the backslash."""
+    lines = text.split("\n")
+    inside = re.compile(r"`[^`]*`")
+    rows = [inside.sub(lambda code: code[0].replace("\\|", "|"), line) if line.startswith("|") else line for line in lines]
+    return "\n".join(rows)
+
+
 def lists_apart(text: str) -> str:
     """GitHub lets a list follow a paragraph at once; Python-Markdown needs a blank line."""
 

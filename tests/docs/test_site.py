@@ -97,6 +97,10 @@ def test_a_list_after_a_paragraph_is_a_list():
     assert docs_links.lists_apart("a\n- b\n- c\n  d\n- e\n```\nx\n- y\n```\n") == "a\n\n- b\n- c\n  d\n- e\n```\nx\n- y\n```\n"
 
 
+def test_a_bar_inside_code_of_a_table_is_a_bar():
+    assert docs_links.pipes_in_code("| `a \\| b` | c \\| d |\n`e \\| f`") == "| `a | b` | c \\| d |\n`e \\| f`"
+
+
 def test_what_only_the_site_can_show_is_seen_there():
     assert (
         docs_links.with_site_parts("a <!-- site: [b](gallery/index.md) --> c <!-- d -->")
