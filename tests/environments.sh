@@ -39,7 +39,7 @@ lerobot() {
 }
 
 verl() {
-  install "$1" verl==0.9.1 qwen-vl-utils "${CPU[@]}" -e . -e plugins/interop || return
+  install "$1" verl==0.9.1 cachetools uvicorn fastapi qwen-vl-utils "${CPU[@]}" -e . -e plugins/interop || return
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
@@ -61,7 +61,7 @@ verifiers() {
 }
 
 lmms() {
-  install "$1" lmms-eval==0.7.3 "filelock<4" "${CPU[@]}" -e . || return  # it wants a module that filelock 4 has no more
+  install "$1" lmms-eval==0.7.3 "filelock<4" decord qwen-vl-utils "${CPU[@]}" -e . || return  # it wants a module that filelock 4 has no more
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
