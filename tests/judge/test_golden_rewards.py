@@ -1,4 +1,5 @@
-"""Every row of the golden table whose verifier exists: published rewards, reproduced."""
+"""Every row of the golden tables whose verifier exists: published rewards, reproduced. `tests/support/golden_*.py` wrote the
+tables that are named after a system."""
 
 import json
 from collections import defaultdict
@@ -12,6 +13,7 @@ from mmrl.registry import plugins
 TOLERANCE = 2e-6
 MUST_RUN = {
     **{"classification/answer@cls-rl": 22, "classification/exact@cls-rl": 18, "classification/open-answer@cls-rl": 22},
+    **{"vqa/points24@generalpoints": 492},
     **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 22},
 }
 """Rows that must be there, so that a lost plugin or table can't pass for agreement."""
@@ -19,10 +21,10 @@ MUST_RUN = {
 
 def rows() -> dict[str, list[dict]]:
     table = defaultdict(list)
-    path = Path(__file__).parents[1] / "golden" / "rewards.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        table[row["verifier"]].append(row)
+    for path in sorted((Path(__file__).parents[1] / "golden").glob("rewards*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            table[row["verifier"]].append(row)
     return table
 
 

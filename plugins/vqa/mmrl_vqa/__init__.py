@@ -111,9 +111,9 @@ def _published() -> list[VerifierSpec]:
         VerifierSpec(
             id="vqa/points24@generalpoints",
             target="mmrl_vqa.generalpoints:reward",
-            low=-4.5,
+            low=-100.0,
             high=5.0,
             graded=True,
-            summary="GeneralPoints' rewards",
+            summary="GeneralPoints' rewards, as in its released code",
         ),
     ]
