@@ -121,6 +121,7 @@ OPTIONS: Mapping[str, Any] = {
     "video/qa-data@video-r1": video("video_r1.json"),
     "vqa/table": sample("questions.jsonl"),
     "vqa/table@vlm-r1": sample("questions.jsonl"),
+    "vqa/table@maye": sample("questions.jsonl"),
 }
 """Task -> the options without which it has no data, or a function that makes the data in a folder. Others need none."""
 BROWSER = ("gui/episodes", "rendering/page")

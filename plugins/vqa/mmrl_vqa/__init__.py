@@ -41,6 +41,14 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"vqa/answer@vlm-r1": 1.0, "vqa/format@vlm-r1": 1.0},
             summary="your own questions, with prompt and rewards of VLM-R1 (Shen et al. 2025)",
         ),
+        TaskSpec(
+            id="vqa/table@maye",
+            target="mmrl_vqa.table:Table",
+            options={"style": "maye"},
+            verifiers={"vqa/reward@maye": 1.0},
+            metric="vqa/answer@maye",
+            summary="your own questions, with prompt and reward of MAYE (Ma et al. 2025)",
+        ),
     ]
 
 
@@ -105,6 +113,17 @@ def _published() -> list[VerifierSpec]:
         VerifierSpec(
             id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
         ),
+        VerifierSpec(
+            id="vqa/reward@maye",
+            timeout_s=SLOW,
+            target="mmrl_vqa.maye_rewards:reward",
+            low=-0.1,
+            high=2.0,
+            graded=True,
+            rollout=True,
+            summary="MAYE's reward: accuracy, format, language, and a penalty without an end",
+        ),
+        VerifierSpec(id="vqa/answer@maye", timeout_s=SLOW, target="mmrl_vqa.maye_rewards:accuracy", summary="MAYE's accuracy"),
         VerifierSpec(
             id="vqa/reflection@maye", target="mmrl_vqa.maye:reflection", summary="MAYE's metrics of reflection; use the weight 0"
         ),
