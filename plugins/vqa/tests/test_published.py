@@ -249,7 +249,7 @@ def test_no_input_takes_long(name):
 def test_mayes_reward_with_its_penalty_for_answers_without_an_end(status, text, reward):
     prompt = Prompt(id="a", messages=[])
     turn = Turn(text=text, observed_ids=(1,), token_ids=(1,), logprobs=(0.0,))
-    rollout = Conversation(prompt=prompt, turns=(turn,), status=status)
+    rollout = Conversation(prompt=prompt, group="a", turns=(turn,), status=status)
     assert maye_rewards.reward(Case(completion=text, answer="12", rollout=rollout)).value == pytest.approx(reward)
 
 
