@@ -376,11 +376,8 @@ def _apart(pictures):
 
 def test_vision_reasoners_task_asks_for_boxes_with_a_point_in_each_and_its_gold_earns_all(tmp_path):
     Image.new("RGB", (80, 60), "white").save(tmp_path / "a.png")
-    rows = [
-        {"image": "a.png", "expression": "The left cup.", "bbox_2d": [10, 10, 30, 41]},
-        {"image": "a.png", "bbox_2d": [0, 0, 8, 8]},
-    ]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    row = {"image": "a.png", "expression": "The left cup.", "bbox_2d": [10, 10, 30, 41]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     options = {"path": str(tmp_path / "rows.jsonl"), "shares": {"train": 1.0}}
     prompts = plugins.registry().make_task("grounding/refer@vision-reasoner", options)
     prompt = prompts.prompts("train", 0)[0]
@@ -395,5 +392,6 @@ def test_vision_reasoners_task_asks_for_boxes_with_a_point_in_each_and_its_gold_
     untagged = Case(completion=gold.replace("<think>", ""), answer=prompt.answer, meta=prompt.meta, image_sizes=((80, 60),))
     assert vision_reasoner.form(untagged) == 2 == vision_reasoner.form(untagged, thought=False)
     assert vision_reasoner.form(untagged, entries=False) == 0
-    with pytest.raises(UserError, match="rows.jsonl line 2: it has no expression under any of expression"):
-        prompts.prompts("train", 0)[1]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "expression": ""}))
+    with pytest.raises(UserError, match="rows.jsonl line 1: it has no expression under any of expression"):
+        plugins.registry().make_task("grounding/refer@vision-reasoner", options).prompts("train", 0)[0]
