@@ -111,6 +111,17 @@ def _published() -> list[VerifierSpec]:
             summary="R1-Reward's combination, without its judge model",
         ),
         VerifierSpec(
+            id="vqa/judged-reward@r1-reward",
+            timeout_s=120.0,
+            target="mmrl_vqa.r1_reward_judge:JudgedReward",
+            high=2.0,
+            graded=True,
+            model=True,
+            batch_size=64,
+            environment=("OPENAI_API_KEY", "MMRL_JUDGE_KEY"),
+            summary="R1-Reward's combination, with the consistency that a model behind an endpoint judges",
+        ),
+        VerifierSpec(
             id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
         ),
         VerifierSpec(
