@@ -12,6 +12,7 @@ from mmrl.config.load import load_config
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
+from mmrl.train.smoke_proof import told, unproved
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
@@ -99,3 +100,5 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     rows = [row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill") and "metrics" in row]
     assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
+    assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))
+    assert not unproved(summary["smoke"]), told(summary["smoke"])

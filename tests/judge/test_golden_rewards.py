@@ -14,7 +14,8 @@ TOLERANCE = 2e-6
 MUST_RUN = {
     **{"classification/answer@cls-rl": 22, "classification/exact@cls-rl": 18, "classification/open-answer@cls-rl": 22},
     **{"vqa/points24@generalpoints": 492, "vqa/reward@maye": 149},
-    **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 48, "video/jigsaw@videossr": 100},
+    **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 46},
+    **{"video/jigsaw@videossr": 100},
 }
 """Rows that must be there, so that a lost plugin or table can't pass for agreement."""
 

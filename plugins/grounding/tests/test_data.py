@@ -393,5 +393,5 @@ def test_vision_reasoners_task_asks_for_boxes_with_a_point_in_each_and_its_gold_
     assert vision_reasoner.form(untagged) == 2 == vision_reasoner.form(untagged, thought=False)
     assert vision_reasoner.form(untagged, entries=False) == 0
     (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "expression": ""}))
-    with pytest.raises(UserError, match="rows.jsonl line 1: it has no expression under any of expression"):
+    with pytest.raises(UserError, match=r"rows\.jsonl line 1: it has no expression under any of expression"):
         plugins.registry().make_task("grounding/refer@vision-reasoner", options).prompts("train", 0)[0]
