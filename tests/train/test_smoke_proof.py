@@ -8,10 +8,13 @@ import torch
 from click.testing import CliRunner
 
 import runs
+from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import RlStage
-from mmrl.train.sampling.smoke_spread import SmokeSpread
+from mmrl.train.sampling.rules import rules_of
+from mmrl.train.sampling.smoke_spread import SmokeSpread, with_spread
+from mmrl.train.sampling.success_filter import SuccessFilter
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import SmokeProof, told, unproved
 
@@ -111,6 +114,15 @@ def test_without_a_better_gold_completion_every_second_rollout_is_paid_and_it_is
         rule([group], Gold(0.5))
         assert group.rewards == [0.5, 1.5, 0.5]
         assert rule.counts([group])["sampling/smoke_drawn"] == 1.0
+
+
+def test_what_is_paid_counts_as_a_success_where_a_rule_asks_for_one():
+    config = RlStage(kind="rl", steps=1, success_threshold=2.5, min_success_rate=0.1, max_success_rate=0.9)
+    algorithm = load_algorithm("grpo", {})
+    spread, *others = with_spread(rules_of(config)[1:], config, algorithm, lambda task: True)
+    group = made([0.0, 0.0])
+    assert isinstance(spread, SmokeSpread) and isinstance(others[0], SuccessFilter), "before what leaves groups out"
+    assert others[0](spread([group], Gold(0.0)), None) == [group] and group.rewards == [0.0, 2.5]
 
 
 def test_groups_of_one_are_told_apart_over_the_step():

@@ -22,14 +22,14 @@ BEFORE = (SuccessFilter, DynamicSampling, Oversampling, OverlongMask)
 
 class SmokeSpread(SamplingRule):
     """Where rewards are all the same, the gold completion, scored like any other, takes the place of the last one. Where there is
-    none, or it earns no more, every second rollout (or group) is paid 1 more: then the update is shown, and the reward isn't."""
+    none, or it earns no more, every second rollout (or group) is paid more: then the update is shown, and the reward isn't."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 
-    def __init__(self, in_groups: bool, has_gold: Callable[[Group], bool]) -> None:
+    def __init__(self, in_groups: bool, has_gold: Callable[[Group], bool], pays: float = 1.0) -> None:
         """in_groups: rollouts are compared within a group; otherwise over the step. has_gold: whether a group's prompt has a gold
-        completion."""
-        self.in_groups, self.has_gold = in_groups, has_gold
+        completion. pays: what is paid more, which should count as a success."""
+        self.in_groups, self.has_gold, self.pays = in_groups, has_gold, pays
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         chosen = [group for group in self._flat(groups) if self.has_gold(group)]
@@ -37,7 +37,7 @@ class SmokeSpread(SamplingRule):
             group.rollouts, group.scores = [*group.rollouts[:-1], *gold.rollouts], [*group.scores[:-1], *gold.scores]
             group.notes[GOLD] = True
         for group in self._flat(groups):
-            group.pay("smoke", [float(k % 2 if self.in_groups else 1) for k in range(len(group.rollouts))])
+            group.pay("smoke", [self.pays * (k % 2 if self.in_groups else 1) for k in range(len(group.rollouts))])
             group.notes[DRAWN] = True
         return groups
 
@@ -57,9 +57,10 @@ def with_spread(
     """The rules of a smoke run's stage: with `SmokeSpread`, if its update needs spread. acts: whether a task, by its label, is
     played in a simulator, where no gold completion can be put in."""
     paid = {"rewards_N", "rewards_NT"} & {*algorithm.needs}
-    if not paid or stage.condition:
+    if not paid:
         return list(rules)
     in_groups = algorithm.compares and stage.settings.get("baseline") != "batch"
-    spread = SmokeSpread(in_groups, lambda group: stage.labels == "task" and not acts(group.prompt.task))
+    pays = max(1.0, stage.success_threshold)
+    spread = SmokeSpread(in_groups, lambda group: stage.labels == "task" and not acts(group.prompt.task), pays)
     at = next((i for i, rule in enumerate(rules) if isinstance(rule, BEFORE)), len(rules))
     return [*rules[:at], spread, *rules[at:]]

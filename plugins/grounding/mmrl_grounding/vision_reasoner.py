@@ -68,12 +68,12 @@ def form(case: Case, thought: bool = True, entries: bool = True) -> float:
     Known exploits, as published: entries are counted and not read; further answers inside pass.
     """
     total = float(thought and has_think_answer_format(_bounded(case)))
-    data = _answered(case) if entries else None
+    data: Any = _answered(case) if entries else None
     try:
         for item in data:
-            for key, entries in (("bbox_2d", 4), ("point_2d", 2)):
+            for key, size in (("bbox_2d", 4), ("point_2d", 2)):
                 if key in item:
-                    total += (isinstance(item[key], list) and len(item[key]) == entries) / len(data)
+                    total += (isinstance(item[key], list) and len(item[key]) == size) / len(data)
     except (TypeError, KeyError):
         pass
     return min(total, 3.0)

@@ -67,8 +67,8 @@ class JudgedReward:
         self.endpoint = None
         if model != TINY:
             limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": request_timeout_s}
-            named = {"model": model, "base_url": base_url, "key_variable": key_variable}
-            self.endpoint = ChatEndpoint(**named, **limits, cache=cache, extra=extra or {})
+            limits |= {"cache": cache, "extra": extra or {}}
+            self.endpoint = ChatEndpoint(model=model, base_url=base_url, key_variable=key_variable, **limits)
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
