@@ -37,6 +37,11 @@ def test_the_rows_that_must_run_do():
     assert {id: len(ROWS[id]) for id in KNOWN if id in MUST_RUN} == MUST_RUN
 
 
+def test_the_page_of_recipes_has_these_numbers():
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert f"{len(KNOWN)} of\nthem are compared with {sum(len(ROWS[id]) for id in KNOWN):,} values" in page
+
+
 @pytest.mark.parametrize("id", KNOWN)
 def test_rewards_equal_the_published_ones(id):
     verify = plugins.registry().make_verifier(id)
