@@ -271,7 +271,9 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
     if not isinstance(stage, DistillStage) or stage.teacher == EXPERT:
         return None
     other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
-    seed = derive(config.seed, "teacher" if config.smoke else "weights")  # a tiny teacher like the tiny student would teach nothing
+    seed = derive(
+        config.seed, "teacher" if config.smoke else "weights"
+    )  # a tiny teacher like the tiny student would teach nothing
     try:
         teacher = make_policy(other, device=setup.device, seed=seed)
         policy.refuse_teacher(teacher, stage.teacher)
