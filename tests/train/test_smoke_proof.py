@@ -9,11 +9,12 @@ from click.testing import CliRunner
 
 import runs
 from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.errors import NoGold
 from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import RlStage
 from mmrl.train.sampling.rules import rules_of
-from mmrl.train.sampling.smoke_spread import SmokeSpread, with_spread
+from mmrl.train.sampling.smoke_spread import SmokeSpread, has_gold, with_spread
 from mmrl.train.sampling.success_filter import SuccessFilter
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import SmokeProof, told, unproved
@@ -96,7 +97,9 @@ class Gold:
 
 def made(values):
     scores, rollouts = [Score(value) for value in values], [Rollout() for _ in values]
-    return Group(place=("t", 0), number=0, prompt=Prompt(id="a", messages=[]), inputs=None, rollouts=rollouts, scores=scores)
+    return Group(
+        place=("t", 0), number=0, prompt=Prompt(id="a", task="t", messages=[]), inputs=None, rollouts=rollouts, scores=scores
+    )
 
 
 def test_the_gold_completion_takes_the_place_of_the_last_one_where_a_group_has_no_spread():
@@ -108,9 +111,9 @@ def test_the_gold_completion_takes_the_place_of_the_last_one_where_a_group_has_n
 
 
 def test_without_a_better_gold_completion_every_second_rollout_is_paid_and_it_is_counted():
-    for has_gold in (True, False):
+    for known in (True, False):
         group = made([0.5, 0.5, 0.5])
-        rule = SmokeSpread(True, lambda group, has_gold=has_gold: has_gold)
+        rule = SmokeSpread(True, lambda group, known=known: known)
         rule([group], Gold(0.5))
         assert group.rewards == [0.5, 1.5, 0.5]
         assert rule.counts([group])["sampling/smoke_drawn"] == 1.0
@@ -119,10 +122,31 @@ def test_without_a_better_gold_completion_every_second_rollout_is_paid_and_it_is
 def test_what_is_paid_counts_as_a_success_where_a_rule_asks_for_one():
     config = RlStage(kind="rl", steps=1, success_threshold=2.5, min_success_rate=0.1, max_success_rate=0.9)
     algorithm = load_algorithm("grpo", {})
-    spread, *others = with_spread(rules_of(config)[1:], config, algorithm, lambda task: True)
+    spread, *others = with_spread(rules_of(config)[1:], config, algorithm, {"t": Knows(None)})
     group = made([0.0, 0.0])
     assert isinstance(spread, SmokeSpread) and isinstance(others[0], SuccessFilter), "before what leaves groups out"
     assert others[0](spread([group], Gold(0.0)), None) == [group] and group.rewards == [0.0, 2.5]
+
+
+class Knows:
+    """A task that knows this gold completion, or none."""
+
+    simulation = None
+
+    def __init__(self, gold):
+        self.known = gold
+
+    def gold(self, prompt):
+        if self.known is None:
+            raise NoGold("nobody knows")
+        return self.known
+
+
+def test_a_task_without_gold_completions_has_none_put_in():
+    prompt = Prompt(id="a", task="t", messages=[])
+    acting = Knows("a")
+    acting.simulation = object()
+    assert [has_gold({"t": task}, prompt) for task in (Knows("a"), Knows(None), acting)] == [True, False, False]
 
 
 def test_groups_of_one_are_told_apart_over_the_step():

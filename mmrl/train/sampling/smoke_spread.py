@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from mmrl.algorithms.presets import Algorithm
+from mmrl.api.errors import NoGold
+from mmrl.api.interfaces import Task
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.types import Prompt
 from mmrl.config.sections import RlStage
+from mmrl.data.prompts import gold_completion
 from mmrl.train.sampling.dynamic_sampling import DynamicSampling
 from mmrl.train.sampling.overlong import OverlongMask
 from mmrl.train.sampling.oversampling import Oversampling
@@ -52,15 +56,24 @@ class SmokeSpread(SamplingRule):
 
 
 def with_spread(
-    rules: Sequence[SamplingRule], stage: RlStage, algorithm: Algorithm, acts: Callable[[str], bool]
+    rules: Sequence[SamplingRule], stage: RlStage, algorithm: Algorithm, tasks: Mapping[str, Task]
 ) -> list[SamplingRule]:
-    """The rules of a smoke run's stage: with `SmokeSpread`, if its update needs spread. acts: whether a task, by its label, is
-    played in a simulator, where no gold completion can be put in."""
-    paid = {"rewards_N", "rewards_NT"} & {*algorithm.needs}
-    if not paid:
+    """The rules of a smoke run's stage: with `SmokeSpread`, if its update needs spread. tasks: by label."""
+    if not {"rewards_N", "rewards_NT"} & {*algorithm.needs}:
         return list(rules)
     in_groups = algorithm.compares and stage.settings.get("baseline") != "batch"
     pays = max(1.0, stage.success_threshold)
-    spread = SmokeSpread(in_groups, lambda group: stage.labels == "task" and not acts(group.prompt.task), pays)
+    spread = SmokeSpread(in_groups, lambda group: stage.labels == "task" and has_gold(tasks, group.prompt), pays)
     at = next((i for i, rule in enumerate(rules) if isinstance(rule, BEFORE)), len(rules))
     return [*rules[:at], spread, *rules[at:]]
+
+
+def has_gold(tasks: Mapping[str, Task], prompt: Prompt) -> bool:
+    """Whether a prompt has a gold completion: in a simulator none can be put in, and some tasks know none."""
+    if tasks[prompt.task].simulation is not None:
+        return False
+    try:
+        gold_completion(tasks[prompt.task], prompt)
+    except NoGold:
+        return False
+    return True

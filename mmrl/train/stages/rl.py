@@ -54,7 +54,7 @@ class RlSteps(Steps):
         assert algorithm is not None
         self.stage, self.algorithm, self.rules = stage, algorithm, rules_of(stage)
         if config.smoke:
-            self.rules = with_spread(self.rules, stage, algorithm, lambda task: run.tasks[task].simulation is not None)
+            self.rules = with_spread(self.rules, stage, algorithm, run.tasks)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
         """Samples at once, even if `sampler` is asynchronous."""
