@@ -60,7 +60,7 @@ class ReasoningGym(Task):
         self.configs = {name: json.dumps(given.get(name, {}), sort_keys=True, default=repr) for name in names}
         for name in names:
             _dataset(name, self.configs[name], 0)
-        self._held_out: frozenset[str] | None = None
+        self._test_questions: frozenset[str] | None = None
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """The same for every seed."""
@@ -86,17 +86,17 @@ class ReasoningGym(Task):
             return _generated(name, self.configs[name], index)
         for number in range(TRIES):
             entry = _generated(name, self.configs[name], HELD_OUT + index + number * self.sizes["train"])
-            if entry["question"] not in self.held_out:
+            if entry["question"] not in self.test_questions:
                 return entry
         raise UserError(f"{name} has too few different questions: all of {TRIES} were those of the split test; lower test")
 
     @property
-    def held_out(self) -> frozenset[str]:
+    def test_questions(self) -> frozenset[str]:
         """The questions of the split `test`."""
-        if self._held_out is None:
+        if self._test_questions is None:
             entries = (self._entry("test", self.names[i % len(self.names)], i) for i in range(self.sizes["test"]))
-            self._held_out = frozenset(entry["question"] for entry in entries)
-        return self._held_out
+            self._test_questions = frozenset(entry["question"] for entry in entries)
+        return self._test_questions
 
 
 def score(case: Case) -> float:
