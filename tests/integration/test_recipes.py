@@ -66,8 +66,8 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
 
 
 def test_systems_with_public_settings_have_them():
-    """SFTvsRL @5a6ea55: rl/configs/llama_gp_vl.yaml, 2 x 1,024 answers an update. MAYE @af35b9a and r1_reward @3693413: their scripts
-    train_ppo_vllm_distributed.sh, config/full_ppo_vllm_distributed.yaml and train.sh."""
+    """SFTvsRL @5a6ea55: rl/configs/llama_gp_vl.yaml, 2 x 1,024 answers an update. MAYE @af35b9a and r1_reward @3693413: their
+    scripts train_ppo_vllm_distributed.sh, configs/full_ppo_vllm_distributed.yaml and train.sh."""
     points, maye, judged = (
         load_config(ROOT / "configs" / "recipes" / f"{n}.toml") for n in ("generalpoints", "maye", "r1-reward")
     )
