@@ -135,7 +135,7 @@ class GenerateConfig(Section):
     """Number of completions sampled at once, and of environments used at once; a group is never split, even if it is larger."""
 
     def smaller(self) -> GenerateConfig:
-        return self.at_most(max_tokens=16)
+        return self.at_most(max_tokens=16, max_turns=4)
 
 
 class SimulateConfig(Section):

@@ -33,6 +33,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"vqa/points24@generalpoints": 1.0},
             summary="the game of 24 as in GeneralPoints-VL (Chu et al. 2025)",
         ),
+        TaskSpec(
+            id="vqa/navigation@v-irl",
+            target="mmrl_vqa.navigation:Navigation",
+            verifiers={"vqa/navigation@v-irl": 1.0},
+            summary="directions through drawn streets, as in V-IRL (Chu et al. 2025)",
+        ),
         TaskSpec(id="vqa/table", target="mmrl_vqa.table:Table", verifiers=answered, summary="your own questions about pictures"),
         TaskSpec(
             id="vqa/table@vlm-r1",
@@ -137,6 +143,13 @@ def _published() -> list[VerifierSpec]:
         VerifierSpec(id="vqa/answer@maye", timeout_s=SLOW, target="mmrl_vqa.maye_rewards:accuracy", summary="MAYE's accuracy"),
         VerifierSpec(
             id="vqa/reflection@maye", target="mmrl_vqa.maye:reflection", summary="MAYE's metrics of reflection; use the weight 0"
+        ),
+        VerifierSpec(
+            id="vqa/navigation@v-irl",
+            target="mmrl_vqa.virl:reward",
+            low=-1.5,
+            graded=True,
+            summary="V-IRL's reward of the last answer",
         ),
         VerifierSpec(
             id="vqa/points24@generalpoints",
