@@ -26,6 +26,7 @@ COUNT = 16
 def main() -> None:
     expressions()
     detections()
+    open_questions()
     classes()
     questions()
     photographs()
@@ -62,6 +63,17 @@ def detections() -> None:
     write("detect.jsonl", rows)
     categories = [{"id": number, "name": name} for name, number in labels.items()]
     (SAMPLES / "coco.json").write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+
+
+def open_questions() -> None:
+    """A question about each picture with objects, whose answer is a sentence."""
+    rows = []
+    for line in (SAMPLES / "detect.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        labels = row["conversations"][0]["value"].partition("objects: ")[2].rstrip(".").split(", ")
+        said = f"There is {' and '.join(f'a {label}' for label in labels)}."
+        rows.append({"id": row["id"], "image": row["image"], "question": "What is in the picture?", "answer": said})
+    write("open.jsonl", rows)
 
 
 def classes() -> None:

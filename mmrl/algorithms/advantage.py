@@ -101,17 +101,23 @@ def weighted(rewards_N: torch.Tensor, *, positive: float = 0.1, negative: float 
     return torch.where(rewards_N >= threshold, positive * rewards_N, negative * (rewards_N - 1)).float()
 
 
-def filtered(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, limit: float = 3.0) -> torch.Tensor:
-    """Reward minus the mean of its group, standardised over the batch, 0 beyond `limit`: StableReinforce (R1-Reward).
+def filtered(
+    rewards_N: torch.Tensor, groups_N: torch.Tensor, *, limit: float = 3.0, baseline: Literal["group", "batch"] = "group"
+) -> torch.Tensor:
+    """Reward minus a mean, standardised over the batch, 0 beyond `limit`: StableReinforce (Zhang et al., R1-Reward).
 
     rewards_N: float, NaN if the score failed. groups_N: int64. limit: in standard deviations, the paper's rule of three sigma.
-    (The paper's code keeps values within 3 of the mean *before* standardising, which is the same if that mean is 0, as it is
-    here.)
+    baseline: group, the mean of the rewards for the same prompt; or batch, that of all rewards, for one completion a prompt. With
+    batch the limits are those of the released code: the mean of the raw rewards less and plus `limit`, for standardised values.
 
-    Returns float32 [N]: 0 also for groups without spread or with a single valid rollout.
+    Returns float32 [N]: 0 also for groups without spread or with a single valid rollout (group), or a batch without spread.
     """
-    scaled_N = in_batch_units(centred(rewards_N, groups_N))
-    return scaled_N.masked_fill(scaled_N.abs() > limit, 0.0).float()
+    if baseline == "group":
+        scaled_N = in_batch_units(centred(rewards_N, groups_N))
+        return scaled_N.masked_fill(scaled_N.abs() > limit, 0.0).float()
+    mean = rewards_N.double().nanmean()
+    scaled_N = in_batch_units(rewards_N.double() - mean)
+    return scaled_N.masked_fill((scaled_N - mean).abs() > limit, 0.0).float()
 
 
 def smooth(rewards_N: torch.Tensor, groups_N: torch.Tensor, past_N4: torch.Tensor) -> torch.Tensor:

@@ -60,6 +60,8 @@ __all__ = [
 
 SMOKE = "-smoke"
 """The end of a smoke run's name."""
+SMOKE_STEPS = 16
+"""Largest number of steps of an episode in a smoke run, for tasks whose option `max_steps` is set."""
 LONGEST_NAME = 200
 """Characters of a run's name."""
 
@@ -100,8 +102,12 @@ class TaskConfig(Section):
         return prompt
 
     def smaller(self) -> TaskConfig:
-        """A copy with few and short completions, if the entry sets their number or length."""
-        return self.at_most(**{key: most for key, most in (("group_size", 4), ("max_tokens", 16)) if getattr(self, key)})
+        """A copy with few and short completions and episodes, if the entry sets their number or length."""
+        small = self.at_most(**{key: most for key, most in (("group_size", 4), ("max_tokens", 16)) if getattr(self, key)})
+        steps = self.options.get("max_steps")
+        if not isinstance(steps, int) or steps <= SMOKE_STEPS:
+            return small
+        return small.model_copy(update={"options": {**self.options, "max_steps": SMOKE_STEPS}})
 
     @property
     def label(self) -> str:
@@ -129,7 +135,7 @@ class GenerateConfig(Section):
     """Number of completions sampled at once, and of environments used at once; a group is never split, even if it is larger."""
 
     def smaller(self) -> GenerateConfig:
-        return self.at_most(max_tokens=16)
+        return self.at_most(max_tokens=16, max_turns=4)
 
 
 class SimulateConfig(Section):

@@ -156,7 +156,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
         AlgorithmSpec(
             id="stable-reinforce",
             target=ADVANTAGE + "filtered",
-            options={"limit": 3.0, "bound": 1e3},
+            options={"limit": 3.0, "bound": 1e3, "baseline": "group"},
             loss=LOSS + "bounded_surrogate",
             normalise="sequence",
             bounds={**CLIP, "limit": POSITIVE, "bound": Bounds(low=1)},

@@ -30,6 +30,7 @@ from mmrl.train.metrics import StepTimer, memory, peak_memory
 from mmrl.train.position import Position
 from mmrl.train.sampling.condition import stage_condition
 from mmrl.train.setup import Setup
+from mmrl.train.smoke_proof import SmokeProof
 from mmrl.train.stages import Steps, run_step, steps_of
 from mmrl.train.trackers import Trackers
 from mmrl.train.update.packer import Packer, packer_of
@@ -80,6 +81,7 @@ class Run:
         """Whether the weights are those after `at.step` steps. False in the middle of an update."""
         self.clock = StepTimer()
         """Times the parts of a step: `with clock(PART):` counts as `time/PART`."""
+        self.proof = SmokeProof() if config.smoke else None
         self._failing: set[tuple[str, str]] = set()
         """(plugin, hook) of observers that have failed, which are noted once."""
         self._lost_steps = 0
@@ -195,7 +197,11 @@ class Run:
         started = time.perf_counter()
         ranks.reset_wait_time()
         self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
+        if self.proof:
+            self.proof.begin(self.policy)
         metrics = run_step(self.steps, stage)
+        if self.proof:
+            self.proof.end(self.at.stage + 1, stage, self.at.step + 1, self.policy, metrics)
         self.at.step += 1
         self.at.stage_step += 1
         self.at.source = self.steps.state()
@@ -312,6 +318,7 @@ class Run:
             figures
             | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
             | peak_memory(self.policy.device)
+            | ({"smoke": list(self.proof.seen.values())} if self.proof else {})
         )
 
 

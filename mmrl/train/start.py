@@ -271,8 +271,11 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
     if not isinstance(stage, DistillStage) or stage.teacher == EXPERT:
         return None
     other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
+    seed = derive(
+        config.seed, "teacher" if config.smoke else "weights"
+    )  # a tiny teacher like the tiny student would teach nothing
     try:
-        teacher = make_policy(other, device=setup.device, seed=derive(config.seed, "weights"))
+        teacher = make_policy(other, device=setup.device, seed=seed)
         policy.refuse_teacher(teacher, stage.teacher)
     except UserError as error:
         raise of_teacher(error, number) from error

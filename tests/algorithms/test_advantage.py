@@ -1,5 +1,7 @@
 """Every estimator of one credit per rollout, or per token without a critic, against a slow reference on ragged batches."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,24 @@ def test_the_three_sigma_rule_drops_the_outlier_and_rescales_nothing():
     mean, size = rewards.mean().item(), rewards.std(correction=0).item()
     assert found[0] == 0 and (20 - mean) / size > 3
     assert found[1].item() == pytest.approx((0 - mean) / size, rel=1e-6)
+
+
+def test_filtered_by_the_mean_of_the_batch_has_the_limits_of_the_released_code():
+    """The figures are those of `replay_buffer.py` in yfzhang114/r1_reward, commit 3693413, on these rewards."""
+    rewards = torch.tensor([1.5, 1.5, 0.5, 0.0, math.nan, 1.5], dtype=torch.float64)
+    found = filtered(rewards, torch.arange(6), baseline="batch")
+    size = math.sqrt((3 * 0.5**2 + 0.5**2 + 1.0**2) / 5)
+    expected = [0.5 / size, 0.5 / size, -0.5 / size, -1.0 / size, math.nan, 0.5 / size]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+    assert not filtered(rewards, torch.arange(6)).nansum(), "a group of one has no baseline of its own"
+    outlier = torch.tensor([-10.0, *[0.0, 1.0] * 12], dtype=torch.float64)
+    mean, size = outlier.mean().item(), outlier.std(correction=0).item()
+    assert mean == pytest.approx(0.08) and (-10 - mean) / size < mean - 3
+    found = filtered(outlier, torch.arange(25), baseline="batch")
+    assert found[0] == 0 and found[2].item() == pytest.approx((1 - mean) / size, rel=1e-6)
+    few = torch.tensor([5.0, 5.0, 1.0], dtype=torch.float64)
+    kept = filtered(few, torch.arange(3), limit=3.0, baseline="batch")
+    assert kept[:2].ne(0).all() and kept[2] == 0, "limits around the raw mean of 11/3: -1.41 is below 0.67"
 
 
 def test_greedy_baseline():

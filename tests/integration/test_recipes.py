@@ -12,6 +12,7 @@ from mmrl.config.load import load_config
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
+from mmrl.train.smoke_proof import told, unproved
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
@@ -64,6 +65,27 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     resolve(config)
 
 
+def test_systems_with_public_settings_have_them():
+    """SFTvsRL @5a6ea55: rl/configs/llama_gp_vl.yaml, 2 x 1,024 answers an update. MAYE @af35b9a and r1_reward @3693413: their
+    scripts train_ppo_vllm_distributed.sh, configs/full_ppo_vllm_distributed.yaml and train.sh."""
+    points, maye, judged = (
+        load_config(ROOT / "configs" / "recipes" / f"{n}.toml") for n in ("generalpoints", "maye", "r1-reward")
+    )
+    ppo = points.stages[1]
+    assert ppo.settings == {"gamma": 0.9, "lam": 0.95, "clip_low": 0.1, "clip_high": 0.1} and ppo.credit == "turn"
+    assert (ppo.epochs, ppo.minibatches, ppo.steps, ppo.learning_rate, ppo.max_grad_norm) == (4, 2, 20, 1e-6, 0.01)
+    assert (ppo.critic.clip_range, ppo.critic.value_coef, ppo.critic.hidden_sizes) == (0.1, 0.5, [1024, 512])
+    assert (ppo.entropy_coef, points.generate.temperature, points.generate.max_tokens) == (0.0, 0.2, 512)
+    only = maye.stages[0]
+    assert (only.learning_rate, only.kl_coef, only.kl_in, only.beta2, only.weight_decay) == (5e-6, 1e-3, "loss", 0.95, 0.01)
+    assert (only.prompts_per_step, only.minibatches, only.group_size) == (128 * 7, 128 // 4, 1)
+    assert {part.match for part in only.parts if part.freeze} == {"vision", "projector"}
+    assert maye.tasks[0].verifiers["vqa/reward@maye"] == 1.0 and maye.tasks[0].verifiers["vqa/reflection@maye"] == 0.0
+    stage = judged.stages[0]
+    assert (stage.group_size, stage.prompts_per_step, stage.minibatches, stage.learning_rate) == (1, 256, 2, 3e-7)
+    assert (stage.settings["baseline"], stage.kl_coef, stage.kl_in, stage.kl_estimator) == ("batch", 1e-3, "reward", "k1")
+
+
 def test_systems_for_video_have_the_rules_that_they_publish():
     """The figures are those of Video-R1's trainer and Temporal-R1's code."""
     video, temporal = (load_config(ROOT / "configs" / "recipes" / f"{name}.toml") for name in ("video-r1", "temporal-r1"))
@@ -99,3 +121,5 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     rows = [row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill") and "metrics" in row]
     assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
+    assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))
+    assert not unproved(summary["smoke"]), told(summary["smoke"])

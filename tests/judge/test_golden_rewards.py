@@ -1,4 +1,5 @@
-"""Every row of the golden table whose verifier exists: published rewards, reproduced."""
+"""Every row of the golden tables whose verifier exists: published rewards, reproduced. `tests/support/golden_*.py` wrote the
+tables that are named after a system."""
 
 import json
 from collections import defaultdict
@@ -12,17 +13,19 @@ from mmrl.registry import plugins
 TOLERANCE = 2e-6
 MUST_RUN = {
     **{"classification/answer@cls-rl": 22, "classification/exact@cls-rl": 18, "classification/open-answer@cls-rl": 22},
-    **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 22},
+    **{"vqa/points24@generalpoints": 492, "vqa/reward@maye": 149, "vqa/navigation@v-irl": 244},
+    **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 46},
+    **{"video/jigsaw@videossr": 100},
 }
 """Rows that must be there, so that a lost plugin or table can't pass for agreement."""
 
 
 def rows() -> dict[str, list[dict]]:
     table = defaultdict(list)
-    path = Path(__file__).parents[1] / "golden" / "rewards.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        table[row["verifier"]].append(row)
+    for path in sorted((Path(__file__).parents[1] / "golden").glob("rewards*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            table[row["verifier"]].append(row)
     return table
 
 
@@ -32,6 +35,11 @@ KNOWN = sorted(ROWS.keys() & plugins.registry().specs("verifiers").keys())
 
 def test_the_rows_that_must_run_do():
     assert {id: len(ROWS[id]) for id in KNOWN if id in MUST_RUN} == MUST_RUN
+
+
+def test_the_page_of_recipes_has_these_numbers():
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert f"{len(KNOWN)} of\nthem are compared with {sum(len(ROWS[id]) for id in KNOWN):,} values" in page
 
 
 @pytest.mark.parametrize("id", KNOWN)

@@ -276,7 +276,7 @@ def test_vllm_has_an_environment_of_its_own_without_what_does_not_load_there(clo
     assert "-m mmrl.compute.torchvision --install-pth" in (clone.parent / "log").read_text()
     assert environments(clone, "vllm")[1] == []
     done, _ = environments(clone, "vllm", "mario")
-    assert done.returncode == 2 and "maniskill, metaworld, libero, vllm, lerobot" in done.stderr
+    assert done.returncode == 2 and "maniskill, metaworld, gym, libero, vllm, lerobot" in done.stderr
 
 
 def test_lerobot_has_an_environment_of_its_own_whatever_python_it_asks_for(clone):
@@ -284,7 +284,7 @@ def test_lerobot_has_an_environment_of_its_own_whatever_python_it_asks_for(clone
     assert done.returncode == 0, done.stderr
     pins = "-c tests/support/constraints-lerobot.txt"
     assert f"{pins} -e . torch torchvision transformers" in calls[0] and ".peers/lerobot" in calls[0]
-    assert calls[1].endswith(f"--no-deps --ignore-requires-python {pins} lerobot") and len(calls) == 3
+    assert calls[1].endswith(f"--no-deps --ignore-requires-python {pins} lerobot gym-pusht") and len(calls) == 3
     assert calls[2].endswith("--no-deps -e plugins/interop -e plugins/robotics -e sims/tabletop")
     assert [line for line in (clone.parent / "log").read_text().splitlines() if "-m pip" not in line][1:] == [
         "tests/support/type_parameters.py lerobot",

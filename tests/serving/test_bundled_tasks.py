@@ -95,7 +95,8 @@ OPTIONS: Mapping[str, Any] = {
     **dict.fromkeys(
         ("classification/dataset", "classification/dataset@cls-rl", "classification/dataset@no-thinking-rl"), pictures
     ),
-    **dict.fromkeys(("grounding/refer-data", "grounding/refer@vlm-r1", "grounding/point-data"), sample("refer.jsonl", **HALVES)),
+    **{f"grounding/{of}": sample("refer.jsonl", **HALVES) for of in ("refer-data", "point-data")},
+    **{f"grounding/refer@{of}": sample("refer.jsonl", **HALVES) for of in ("vlm-r1", "vision-reasoner")},
     **dict.fromkeys(("grounding/detect-data", "grounding/detect@vlm-r1"), sample("detect.jsonl", **HALVES)),
     **dict.fromkeys(
         ("grounding/count-data", "grounding/detect@vision-r1"), sample("coco.json", images=str(SAMPLES), labels="all", **HALVES)
@@ -121,6 +122,7 @@ OPTIONS: Mapping[str, Any] = {
     "video/qa-data@video-r1": video("video_r1.json"),
     "vqa/table": sample("questions.jsonl"),
     "vqa/table@vlm-r1": sample("questions.jsonl"),
+    "vqa/table@maye": sample("questions.jsonl"),
 }
 """Task -> the options without which it has no data, or a function that makes the data in a folder. Others need none."""
 BROWSER = ("gui/episodes", "rendering/page")

@@ -190,7 +190,7 @@ def check_stage(
     """Refuse an rl stage whose algorithm doesn't support its keys. tasks, weights: by label."""
     where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
     check_bounds(f"{where}.settings", stage.settings, algorithm.bounds)
-    if algorithm.compares:
+    if algorithm.compares and stage.settings.get("baseline") != "batch":
         for entry in config.tasks:
             size = entry.group_size or stage.group_size
             if size + extra < 2 and entry.label in config.weights(stage):

@@ -25,6 +25,7 @@ from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
 from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
+from mmrl.train.sampling.smoke_spread import with_spread
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Demonstrations, Learner
 from mmrl.train.update.packer import Dealt, PackOptions
@@ -49,10 +50,11 @@ class RlSteps(Steps):
 
     def __init__(self, run: StageContext, stage: RlStage) -> None:
         config = run.config
-        self.stage, self.rules = stage, rules_of(stage)
         algorithm = run.setup.algorithms[run.at.stage]
         assert algorithm is not None
-        self.algorithm = algorithm
+        self.stage, self.algorithm, self.rules = stage, algorithm, rules_of(stage)
+        if config.smoke:
+            self.rules = with_spread(self.rules, stage, algorithm, run.tasks)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
         """Samples at once, even if `sampler` is asynchronous."""

@@ -32,7 +32,11 @@ from mmrl.api.errors import UserError
     metavar="ADDRESS",
     help="Train on a Ray cluster: ray://HOST:PORT, auto for this machine's cluster, local for a new one.",
 )
-@click.option("--smoke", is_flag=True, help="Train for seconds only: tiny model, two steps per stage, few prompts.")
+@click.option(
+    "--smoke",
+    is_flag=True,
+    help="Train for seconds only: tiny model, two steps per stage, few prompts. The exit code is 1 if a stage shows no update.",
+)
 @click.option("--quiet", is_flag=True, help="Print only notes, the final figures and the path of the run.")
 def command(
     run_file: Path,
@@ -86,7 +90,7 @@ def command(
     path = Path(config.runs_dir) / config.name
     with Show(config.name, config.stages, path, quiet=quiet) as show:
         if smoke:
-            show.note("smoke run: a tiny model and a few steps test that the run works, not that it learns")
+            show.note("smoke run: a tiny model and a few steps test that the run works and its update runs, not that it learns")
         try:
             folder = _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
@@ -96,6 +100,8 @@ def command(
     path = folder.path if folder else path
     if path.is_dir():
         _close(path, write_report(path), show)
+        if smoke and _shows_no_update(path, show):
+            raise SystemExit(1)
     else:  # this machine does not see the files of the cluster
         show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
 
@@ -111,6 +117,19 @@ def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite:
     from mmrl.train.start import train
 
     return train(config, show, resume=resume, overwrite=overwrite)
+
+
+def _shows_no_update(path: Path, show: Any) -> bool:
+    """Say what a smoke run showed of each stage's update; whether a stage showed none, in one line on stderr."""
+    from mmrl.run_folder.reader import read_run
+    from mmrl.train.smoke_proof import told, unproved
+
+    stages = (read_run(path).summary or {}).get("smoke", [])
+    for line in told([found for found in stages if found["step"] is not None]):
+        show.console.print(f"smoke     {line}", highlight=False, markup=False, soft_wrap=True)
+    for line in told([found for found in stages if found["step"] is None])[:1]:
+        click.echo(f"mmrl: the smoke run of {path} failed: {line}: see {path}/metrics.jsonl", err=True)
+    return unproved(stages)
 
 
 def _is_smoke(path: Path) -> bool:

@@ -10,6 +10,7 @@ OURS = "mmrl_grounding.verifiers:"
 VLM_R1 = "mmrl_grounding.vlm_r1:"
 VISION_R1 = "mmrl_grounding.vision_r1:"
 VISION_REASONER = "mmrl_grounding.vision_reasoner:"
+REASON = "mmrl_grounding.reason_task:ReasonData"
 
 
 @hookimpl
@@ -51,6 +52,12 @@ def _data() -> list[TaskSpec]:
             {"od-length@vlm-r1": 1.0, "format-od@vlm-r1": 1.0},
             f"{detect}, as VLM-R1",
             style="vlm-r1",
+        ),
+        TaskSpec(
+            id="grounding/refer@vision-reasoner",
+            target=REASON,
+            verifiers={f"grounding/{name}@vision-reasoner": 1.0 for name in ("accuracy", "format", "non-repeat")},
+            summary=f"{refer}, one or several boxes with points, as VisionReasoner",
         ),
         data("detect@vision-r1", "DetectData", vision_r1, f"{detect}, as Vision-R1", style="vision-r1", most=30),
     ]
@@ -112,5 +119,13 @@ def _published() -> list[VerifierSpec]:
         strict("format@vision-r1", VISION_R1 + "form", "Vision-R1's dual format: the completion is JSON of boxes"),
         graded("accuracy@vision-reasoner", VISION_REASONER + "accuracy", "VisionReasoner's boxes and points, 0 to 3", high=3.0),
         graded("format@vision-reasoner", VISION_REASONER + "form", "VisionReasoner's format, 0 to 3", high=3.0),
+        strict("thought@vision-reasoner", VISION_REASONER + "form", "the tags' part of VisionReasoner's format", entries=False),
+        graded(
+            "entries@vision-reasoner",
+            VISION_REASONER + "form",
+            "the boxes' and points' part of VisionReasoner's format, 0 to 2",
+            high=2.0,
+            thought=False,
+        ),
         strict("non-repeat@vision-reasoner", VISION_REASONER + "non_repeat", "VisionReasoner's penalty of repeated sentences"),
     ]

@@ -60,20 +60,20 @@ def _arrays(boxes: list[Any], points: list[Any]) -> tuple[np.ndarray, np.ndarray
     return made[0].astype(float), made[1].astype(float)
 
 
-def form(case: Case) -> float:
+def form(case: Case, thought: bool = True, entries: bool = True) -> float:
     """0 to 3: `<think>.*?</think>\\s*<answer>.*?</answer>` matches the whole completion (1), and the mean over the items of
     the first answer tag's JSON of having a `bbox_2d` of four entries (1) and a `point_2d` of two (1), up to the first item
-    that breaks the code.
+    that breaks the code. thought, entries: count the first of these, and the other two.
 
     Known exploits, as published: entries are counted and not read; further answers inside pass.
     """
-    total = float(has_think_answer_format(_bounded(case)))
-    data = _answered(case)
+    total = float(thought and has_think_answer_format(_bounded(case)))
+    data: Any = _answered(case) if entries else None
     try:
         for item in data:
-            for key, entries in (("bbox_2d", 4), ("point_2d", 2)):
+            for key, size in (("bbox_2d", 4), ("point_2d", 2)):
                 if key in item:
-                    total += (isinstance(item[key], list) and len(item[key]) == entries) / len(data)
+                    total += (isinstance(item[key], list) and len(item[key]) == size) / len(data)
     except (TypeError, KeyError):
         pass
     return min(total, 3.0)

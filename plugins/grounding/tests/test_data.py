@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from mmrl_grounding import verifiers
+from mmrl_grounding import verifiers, vision_reasoner
 from mmrl_grounding.data_task import CountData, DetectData, PointData, ReferData
+from PIL import Image
 
 from broken_rows import faults_of
 from mmrl import Case, UserError
+from mmrl.registry import plugins
 from mmrl.testing import check_plugin
 
 
@@ -352,6 +354,7 @@ def test_the_data_tasks_pass_the_conformance_kit(files, pictures):
     options = {
         "grounding/refer-data": {"path": files["refcoco"], **where},
         "grounding/refer@vlm-r1": {"path": files["rec"], **where},
+        "grounding/refer@vision-reasoner": {"path": files["rec"], **where},
         "grounding/detect-data": {"path": files["coco"], **where},
         "grounding/count-data": {"path": files["coco"], "labels": "all", **where},
         "grounding/point-data": {"path": _apart(pictures), **where},
@@ -369,3 +372,26 @@ def _apart(pictures):
     rows = [{"image": f"{n}.png", "sent": f"number {n}", "bbox": [n % 6 * 10, n // 6 * 11, 8, 9]} for n in range(24)]
     path.write_text("\n".join(map(json.dumps, rows)))
     return str(path)
+
+
+def test_vision_reasoners_task_asks_for_boxes_with_a_point_in_each_and_its_gold_earns_all(tmp_path):
+    Image.new("RGB", (80, 60), "white").save(tmp_path / "a.png")
+    row = {"image": "a.png", "expression": "The left cup.", "bbox_2d": [10, 10, 30, 41]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    options = {"path": str(tmp_path / "rows.jsonl"), "shares": {"train": 1.0}}
+    prompts = plugins.registry().make_task("grounding/refer@vision-reasoner", options)
+    prompt = prompts.prompts("train", 0)[0]
+    assert prompt.text.startswith('Please find "the left cup" with bboxs and points.Compare')
+    assert prompt.answer == [{"bbox_2d": [10, 10, 30, 41], "label": "", "point_2d": [20, 25]}]
+    gold = prompts.gold(prompt)
+    assert gold.endswith('<answer>[{"bbox_2d": [10, 10, 30, 41], "point_2d": [20, 25]}]</answer>')
+    verifiers = {"accuracy": 3, "format": 3, "thought": 1, "entries": 2, "non-repeat": 1}
+    case = Case(completion=gold, answer=prompt.answer, meta=prompt.meta, image_sizes=((80, 60),))
+    for name, most in verifiers.items():
+        assert plugins.registry().make_verifier(f"grounding/{name}@vision-reasoner")(case) == most, name
+    untagged = Case(completion=gold.replace("<think>", ""), answer=prompt.answer, meta=prompt.meta, image_sizes=((80, 60),))
+    assert vision_reasoner.form(untagged) == 2 == vision_reasoner.form(untagged, thought=False)
+    assert vision_reasoner.form(untagged, entries=False) == 0
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "expression": ""}))
+    with pytest.raises(UserError, match=r"rows\.jsonl line 1: it has no expression under any of expression"):
+        plugins.registry().make_task("grounding/refer@vision-reasoner", options).prompts("train", 0)[0]

@@ -37,11 +37,11 @@ def export_to(to: str) -> click.Command:
     @click.option("--first-turn", is_flag=True, help="Score the first answer of a task with environments.")
     @click.option("--overwrite", is_flag=True, help="Replace the file.")
     def command(task: str, file: Path, settings: tuple[str, ...], **given: Any) -> None:
-        from mmrl_interop.export import FORMS, export
+        from mmrl_interop.export import export
 
-        count = export(task, file, to, key_values(settings), **given)
+        count, needed = export(task, file, to, key_values(settings), **given)
         click.echo(f"{file}: {count} rows of {task}, split {given['split']}, for {to}")
-        click.echo(f"score them with: {FORMS[to]}")
+        click.echo(f"its run needs: {needed}")
 
     return command
 

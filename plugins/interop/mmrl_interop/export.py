@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mmrl import OpenTask, UserError, open_task
 from mmrl_interop.peers import peer
 from mmrl_interop.rows import Row, refuse_held_out, rows
+from mmrl_interop.stored_episodes import place
 
 FORMS = {
     "verl": "reward.custom_reward_function.path=pkg://mmrl_interop.verl reward.custom_reward_function.name=compute_score",
@@ -19,6 +20,11 @@ FORMS = {
     "swift": "--external_plugins $(python -m mmrl_interop.swift) --reward_funcs mmrl",
 }
 """Peer, whose module has `columns` and `types` -> what its run needs to score the rows."""
+EPISODES = {
+    "verl": "actor_rollout_ref.rollout.agent.agent_loop_config_path=$(python -m mmrl_interop.verl)",
+    "swift": "--external_plugins $(python -m mmrl_interop.swift) --multi_turn_scheduler gym_scheduler --use_gym_env true",
+}
+"""Peer, whose module has `with_episode` -> what its run needs to play the episodes of rows."""
 MEDIA = ("images", "videos")
 GROUP = 256
 """Rows in memory at once."""
@@ -36,11 +42,12 @@ def export(
     first_turn: bool = False,
     overwrite: bool = False,
     **settings: Any,
-) -> int:
-    """Write the first n prompts of a split, or all, as a Parquet file for a trainer; returns their number.
+) -> tuple[int, str]:
+    """Write the first n prompts of a split, or all, as a Parquet file for a trainer; returns their number and
+    what its run needs, from `FORMS` or `EPISODES`.
 
     id, options, settings: of `mmrl.open_task`; give `model`, the model that is trained, if the task has coordinates.
-    to: one of `FORMS`. first_turn: of a task with environments, let the first answer be the whole episode.
+    to: one of `FORMS`. A task with environments needs one of `EPISODES`. first_turn: let the first answer be the whole episode.
 
     Raises UserError if the file is there and not to be overwritten, and for a task that the form can't hold. A file is complete
     or not there.
@@ -54,28 +61,44 @@ def export(
     parquet = peer("pyarrow.parquet", "", "mmrl export")
     form = importlib.import_module(f"mmrl_interop.{to}")
     with open_task(id, options, **settings) as task:
-        if task.multi_turn and not first_turn:
-            raise UserError(f"task {id!r} has environments, which a file can't play: give --first-turn to score first answers")
+        plays = task.multi_turn and not first_turn
+        if plays and to not in EPISODES:
+            raise UserError(f"task {id!r} has environments, which {to} can't play: give --first-turn to score first answers")
+
+        def columns(row: Row) -> dict[str, Any]:
+            made: dict[str, Any] = form.columns(row, split, settings.get("max_pixels"))
+            return form.with_episode(made, place(id, options, settings, split, seed, row.index)) if plays else made
+
         refuse_held_out(task, split)
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         try:
-            count = _write(parquet, partial, form, task, rows(task, split, seed, n), split, settings.get("max_pixels"))
+            types = form.types(episodes=True) if plays else form.types()
+            count = _write(parquet, partial, task, rows(task, split, seed, n), columns, types, split)
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
-    return count
+    return count, (EPISODES if plays else FORMS)[to]
 
 
-def _write(parquet: Any, file: Path, form: Any, task: OpenTask, found: Iterator[Row], split: str, max_pixels: int | None) -> int:
+def _write(
+    parquet: Any,
+    file: Path,
+    task: OpenTask,
+    found: Iterator[Row],
+    columns: Callable[[Row], dict[str, Any]],
+    types: dict[str, Any],
+    split: str,
+) -> int:
+    """Write rows with these columns; returns their number."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = {}
     count, writer = 0, None
     try:
         while group := list(itertools.islice(found, GROUP)):
-            table = [form.columns(row, split, max_pixels) for row in group]
-            kinds = kinds or _kinds(form, table[0])
+            table = list(map(columns, group))
+            kinds = kinds or _kinds(types, table[0])
             if odd := next((row for row, made in zip(group, table, strict=True) if not _fits(made, kinds, table[0])), None):
                 raise UserError(f"prompt {odd.prompt.id!r} of task {task.id!r} has other media than the first prompt")
             schema = pa.schema(kinds)
@@ -90,12 +113,12 @@ def _write(parquet: Any, file: Path, form: Any, task: OpenTask, found: Iterator[
     return count
 
 
-def _kinds(form: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+def _kinds(types: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Column -> type, without a column of media that the first row has none of: EasyR1 reads no videos beside images. An image or
     video has the keys that it has in the first row, since readers take null for a value."""
     import pyarrow as pa
 
-    kinds: dict[str, Any] = form.types()
+    kinds = dict(types)
     if not row["videos"]:
         del kinds["videos"]
     elif not row["images"]:

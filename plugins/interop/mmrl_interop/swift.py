@@ -13,6 +13,7 @@ from mmrl import UserError
 from mmrl_interop.peers import peer
 from mmrl_interop.rows import Row, image_bytes, video_file, with_places
 from mmrl_interop.scoring import STAND_INS, score_rows
+from mmrl_interop.swift_env import EpisodeEnv, prompt_texts
 
 VERSIONS = ">=4.6,<4.7"
 
@@ -49,12 +50,19 @@ def columns(row: Row, split: str, max_pixels: int | None) -> dict[str, Any]:
     }
 
 
-def types() -> dict[str, Any]:
+def with_episode(row: dict[str, Any], place: str) -> dict[str, Any]:
+    """A row whose episode is played by `mmrl_interop.swift_env`. place: see `mmrl_interop.stored_episodes`."""
+    prompt_texts(row["messages"])
+    return row | {"env_config": {"name": "mmrl", "mmrl": row["mmrl"], "episode": place}}
+
+
+def types(episodes: bool = False) -> dict[str, Any]:
     """Column -> its pyarrow type."""
     import pyarrow as pa
 
     text = pa.string()
     return {
+        **({"env_config": pa.struct({"name": text, "mmrl": text, "episode": text})} if episodes else {}),
         "messages": pa.list_(pa.struct({"role": text, "content": text})),
         "images": pa.list_(pa.struct({"bytes": pa.binary(), "path": text})),
         "videos": pa.list_(text),
@@ -64,7 +72,7 @@ def types() -> dict[str, Any]:
 
 
 def register() -> None:
-    """Add the reward to ms-swift's, under the name `mmrl`."""
+    """Add the reward and the gym environment to ms-swift's, each under the name `mmrl`."""
     rewards = peer("swift.rewards.orm", VERSIONS, "mmrl_interop.swift", "ms-swift")
 
     class Mmrl(rewards.ORM):  # type: ignore[misc, name-defined]
@@ -72,6 +80,7 @@ def register() -> None:
             return reward(completions, **columns)
 
     rewards.orms["mmrl"] = Mmrl
+    peer("swift.rollout.gym_env", VERSIONS, "mmrl_interop.swift", "ms-swift").envs["mmrl"] = EpisodeEnv
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """verl: a task as its Parquet rows, and `compute_score` for their completions.
 
-In a run: `reward.custom_reward_function.path=pkg://mmrl_interop.verl reward.custom_reward_function.name=compute_score`.
+In a run: `reward.custom_reward_function.path=pkg://mmrl_interop.verl reward.custom_reward_function.name=compute_score`. Rows with
+episodes are played and scored by `mmrl_interop.agent_loop`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
@@ -54,17 +56,28 @@ def columns(row: Row, split: str, max_pixels: int | None) -> dict[str, Any]:
     }
 
 
-def types() -> dict[str, Any]:
+def with_episode(row: dict[str, Any], place: str) -> dict[str, Any]:
+    """A row whose episode is played by the agent loop. place: see `mmrl_interop.stored_episodes`."""
+    return row | {"agent_name": "mmrl", "extra_info": row["extra_info"] | {"episode": place}}
+
+
+def types(episodes: bool = False) -> dict[str, Any]:
     """Column -> its pyarrow type."""
     import pyarrow as pa
 
     text = pa.string()
+    more = [("episode", text)] if episodes else []
     return {
+        **({"agent_name": text} if episodes else {}),
         "data_source": text,
         "prompt": pa.list_(pa.struct({"role": text, "content": text})),
         "images": pa.list_(pa.struct({"bytes": pa.binary(), "max_pixels": pa.int64()})),
         "videos": pa.list_(pa.struct({"video": text, **dict.fromkeys(NAMES.values(), pa.float64())})),
         "ability": text,
         "reward_model": pa.struct({"style": text, "ground_truth": text}),
-        "extra_info": pa.struct({"index": pa.int64(), "split": text, "id": text, "mmrl": text}),
+        "extra_info": pa.struct([("index", pa.int64()), ("split", text), ("id", text), ("mmrl", text), *more]),
     }
+
+
+if __name__ == "__main__":
+    print(Path(__file__).parent / "agent_loop.yaml")

@@ -1,5 +1,10 @@
 """A plugin file with tasks of one and of several turns, of which some verifiers and environments misbehave."""
 
+import json
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 PLUGIN = '''
@@ -12,6 +17,7 @@ def mmrl_tasks():
     return [TaskSpec(id="peers/shade", target="peers:Shade", verifiers={"peers/exact": 1.0, "peers/long": 0.25}),
             TaskSpec(id="peers/seen", target="peers:Shade", verifiers={"peers/pictures": 1.0}),
             TaskSpec(id="peers/guess", target="peers:Guess", verifiers={"peers/guessed": 2.0}),
+            TaskSpec(id="peers/quiz", target="peers:Quiz", verifiers={"peers/guessed": 2.0}),
             *(TaskSpec(id=f"peers/{name.lower()}", target=f"peers:{name}", verifiers={"peers/exact": 1.0})
               for name in ("Clip", "Wide", "Places", "Talk", "Secret", "Media", "Exam"))]
 
@@ -73,9 +79,16 @@ class Guess(Task):
             raise EnvironmentFailed("no more pages")
         return Number(prompt.answer)
 
+class Quiz(Guess):
+    """The same in words alone."""
+    def environment(self, prompt):
+        super().environment(prompt)
+        return Number(prompt.answer, "No. Guess again.")
+
 class Number:
-    def __init__(self, number):
+    def __init__(self, number, *no):
         self.number = number
+        self.no = no or ("No. Guess again.", Image.new("RGB", (56, 28), "red"))
     def step(self, completion):
         if "die" in completion:
             raise EnvironmentFailed("the page is gone")
@@ -83,7 +96,7 @@ class Number:
             raise ValueError("a bug")
         if completion.strip() == str(self.number):
             return Reply(terminated=True, reward=0.25, outcome={"success": 1.0})
-        return Reply(messages=[user_message("No. Guess again.", Image.new("RGB", (56, 28), "red"))], outcome={"success": 0.0})
+        return Reply(messages=[user_message(*self.no)], outcome={"success": 0.0})
     def close(self):
         pass
 
@@ -120,3 +133,40 @@ def plugin(plugin_file):
         patch.setenv("MMRL_PLUGINS", "interop,vqa,robotics,tabletop")
         patch.setenv("MMRL_PLUGIN_FILES", str(path))
         yield path
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A tiny model."""
+    pytest.importorskip("torch")
+    from mmrl.policies.vlm import tiny
+
+    path = tmp_path_factory.mktemp("tiny")
+    tiny.save(str(path), "qwen2_5_vl")
+    return path
+
+
+@pytest.fixture
+def by_peer(plugin):
+    """Runs a program of tests/programs in a peer's own environment, which tests/environments.sh makes: (peer, program, its
+    arguments, what it reads as JSON) -> what it prints last, read as JSON. Skips the test if the peer isn't installed."""
+
+    def run(peer, program, *args, told, **environment):
+        python = HERE.parents[2] / ".peers" / peer / "bin" / "python"
+        if not python.exists():
+            pytest.skip(f"{peer} is not installed in {python.parents[1]}: make peers")
+        done = subprocess.run(
+            [python, HERE / "programs" / program, *map(str, args)],
+            input=json.dumps(told),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            env={**os.environ, "MMRL_PLUGINS": "interop", "MMRL_PLUGIN_FILES": str(plugin), **environment},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+HERE = Path(__file__).parent

@@ -1,6 +1,5 @@
 """A task's prompts in the files of verl, EasyR1 and ms-swift, read and scored by the code of each."""
 
-import json
 import os
 import subprocess
 import sys
@@ -17,11 +16,6 @@ from mmrl import Score, UserError
 from mmrl.ui.cli import main
 
 parquet = pytest.importorskip("pyarrow.parquet")
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-PEERS = {name: ROOT / ".peers" / name / "bin" / "python" for name in ("verl", "swift")}
-"""Peer -> the interpreter of its own environment, which tests/environments.sh makes."""
 
 
 @pytest.fixture(autouse=True)
@@ -157,8 +151,8 @@ def test_workers_are_shared_by_all_calls(tmp_path):
         (["peers/shade", "a.csv", "--to", "verl"], "a.csv: the file is written as Parquet: name it .parquet"),
         (["peers/shade", "there.parquet", "--to", "verl"], "there.parquet exists: name another file, or give --overwrite"),
         (
-            ["peers/guess", "a.parquet", "--to", "verl"],
-            "task 'peers/guess' has environments, which a file can't play: give --first-turn",
+            ["peers/guess", "a.parquet", "--to", "easyr1"],
+            "task 'peers/guess' has environments, which easyr1 can't play: give --first-turn",
         ),
         (
             ["robotics/pick", "a.parquet", "--to", "verl"],
@@ -199,7 +193,7 @@ def test_the_command_says_what_it_wrote_and_how_to_score_it(tmp_path):
     file = tmp_path / "new" / "a.parquet"
     done = CliRunner().invoke(main, ["export", "peers/guess", str(file), "--to", "verl", "--first-turn", "-n", "4"])
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == f"{file}: 4 rows of peers/guess, split train, for verl\nscore them with: {FORMS['verl']}\n"
+    assert done.stdout == f"{file}: 4 rows of peers/guess, split train, for verl\nits run needs: {FORMS['verl']}\n"
     assert CliRunner().invoke(main, ["export", "peers/shade", str(file), "--to", "swift", "--overwrite"]).exit_code == 0
     assert len(parquet.read_table(file)) == 10
 
@@ -228,44 +222,14 @@ def test_damaged_rows_are_one_line(text, message):
 # -- by the peers' own code ------------------------------------------------------------------------------------------------
 
 
-def in_its_own_environment(python, program, *args, completions, plugin, **environment):
-    done = subprocess.run(
-        [python, HERE / "programs" / program, *map(str, args)],
-        input=json.dumps(completions),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={**os.environ, "MMRL_PLUGINS": "interop", "MMRL_PLUGIN_FILES": str(plugin), **environment},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def interpreter(peer):
-    if not PEERS[peer].exists():
-        pytest.skip(f"{peer} is not installed in {PEERS[peer].parents[1]}: make peers")
-    return PEERS[peer]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    pytest.importorskip("torch")
-    from mmrl.policies.vlm import tiny
-
-    path = tmp_path_factory.mktemp("tiny")
-    tiny.save(str(path), "qwen2_5_vl")
-    return path
-
-
 COMPLETIONS = [[0, "0"], [1, "1"], [1, "7"], [1, "raise"], [2, "2"]]
 
 
 @pytest.mark.slow
-def test_verl_reads_the_rows_and_its_manager_scores_them(tmp_path, folder, plugin):
-    python = interpreter("verl")
+def test_verl_reads_the_rows_and_its_manager_scores_them(tmp_path, folder, by_peer):
     file = tmp_path / "a.parquet"
     export("peers/wide", file, "verl", n=3, model=str(folder), max_pixels=6272)
-    found = in_its_own_environment(python, "verl_rewards.py", file, folder, completions=COMPLETIONS, plugin=plugin)
+    found = by_peer("verl", "verl_rewards.py", file, folder, told=COMPLETIONS)
     with mmrl.open_task("peers/wide", model=str(folder), max_pixels=6272) as task:
         seen = [list(map(list, task.case(prompt, "").model_sizes)) for prompt in task.prompts()][:3]
     assert [row["sizes"] for row in found["rows"]] == seen == [[[112, 56]]] * 3, "what cases say that the model sees"
@@ -277,21 +241,20 @@ def test_verl_reads_the_rows_and_its_manager_scores_them(tmp_path, folder, plugi
 
 
 @pytest.mark.slow
-def test_swift_reads_the_rows_and_scores_them(tmp_path, plugin):
-    python = interpreter("swift")
+def test_swift_reads_the_rows_and_scores_them(tmp_path, by_peer):
     file = tmp_path / "a.parquet"
     export("peers/shade", file, "swift", n=3)
     external = subprocess.run(
         [sys.executable, "-m", "mmrl_interop.swift"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    found = in_its_own_environment(python, "swift_rewards.py", file, external, completions=COMPLETIONS, plugin=plugin)
+    found = by_peer("swift", "swift_rewards.py", file, external, told=COMPLETIONS)
     assert found["rows"][2]["messages"][1] == {"role": "user", "content": "<image>How dark so so?"}
     assert found["rows"][2]["sizes"] == [[56, 56]]
     assert found["rewards"] == [1.25, 1.25, 0.25, 0.75, 1.25], "the stand-in is the mean of its group"
 
 
 @pytest.mark.slow
-def test_easyr1_reads_the_rows_and_its_manager_scores_them(tmp_path, folder, plugin):
+def test_easyr1_reads_the_rows_and_its_manager_scores_them(tmp_path, folder, by_peer):
     checkout = os.environ.get("EASYR1", "")
     if not Path(checkout, "verl", "workers", "reward", "function.py").exists():
         pytest.skip("EasyR1 is on no package index: set EASYR1 to a checkout of it")
@@ -300,16 +263,7 @@ def test_easyr1_reads_the_rows_and_its_manager_scores_them(tmp_path, folder, plu
     reward = subprocess.run(
         [sys.executable, "-m", "mmrl_interop.easyr1"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    found = in_its_own_environment(
-        interpreter("verl"),
-        "easyr1_rewards.py",
-        file,
-        folder,
-        reward,
-        completions=COMPLETIONS,
-        plugin=plugin,
-        PYTHONPATH=checkout,
-    )
+    found = by_peer("verl", "easyr1_rewards.py", file, folder, reward, told=COMPLETIONS, PYTHONPATH=checkout)
     assert found["rows"][2]["messages"][0]["content"] == [
         {"type": "text", "text": "Be brief.\n\n"},
         {"type": "image"},

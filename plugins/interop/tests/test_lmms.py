@@ -123,20 +123,45 @@ class TestOneBenchmark:
 class TestItsOwnCommand:
     pytestmark = needs_lmms
 
-    def test_the_figures_are_the_same(self, shades, folder):
-        command = [str(PYTHON), "-m", "lmms_eval", "--model", "dummy", "--model_args", "response=3", "--tasks", "shades"]
-        more = ["--include_path", str(folder), "--output_path", str(folder / "out"), "--batch_size", "1"]
+    def evaluated(self, folder, model, arguments):
+        """The figures of lmms-eval's own command."""
+        command = [str(PYTHON), "-m", "lmms_eval", "--model", model, "--model_args", arguments, "--tasks", "shades"]
+        more = ["--include_path", str(folder), "--output_path", str(folder / model), "--batch_size", "1"]
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), **OFFLINE, "HF_HOME": str(folder / "cache")}
         done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=280, env=environment, cwd=folder)
         assert done.returncode == 0, done.stderr[-3000:]
-        [file] = (folder / "out").glob("*_results.json")
-        theirs = json.loads(file.read_text())["results"]["shades"]
+        [file] = (folder / model).rglob("*_results.json")
+        return json.loads(file.read_text())["results"]["shades"]
+
+    def test_the_figures_are_the_same(self, shades, folder):
+        theirs = self.evaluated(folder, "dummy", "response=3")
         prompts = list(shades.prompts("test", 0))
         for prompt in prompts:
             answered(shades, prompt, "3")
         ours = shades.summarise([(prompt, 0.0) for prompt in prompts])
         assert {f"lmms-eval/{name}": theirs[f"{name},none"] for name in ("exact", "macro", "error")} == ours
         assert ours["lmms-eval/macro"] == 12.5, "a quarter of the light ones"
+
+    def test_a_run_s_exported_folder_has_the_figures_of_the_run(self, folder, tmp_path, monkeypatch):
+        pytest.importorskip("torch")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("MMRL_PLUGINS", "interop")
+        monkeypatch.delenv("MMRL_PLUGIN_FILES")
+        options = there(folder, metric="exact", timeout_s=60.0)
+        environment = ", ".join(f'{name} = "{value}"' for name, value in options.pop("environment").items())
+        given = ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
+        (tmp_path / "run.toml").write_text(
+            f'name = "zero"\npolicy = {{model = "tiny:qwen2_5_vl:hidden=32,layers=1"}}\n'
+            f'tasks = [{{id = "interop/lmms-eval", options = {{{given}, environment = {{{environment}}}}}}}]\n'
+            'stages = [{kind = "sft", steps = 40, batch_size = 1, learning_rate = 0.02}]\n'
+            "generate = {max_tokens = 4}\nevaluate = {num_prompts = 6}\n"
+        )
+        for command in (["train", "run.toml"], ["export", "runs/zero", "made"]):
+            done = CliRunner().invoke(main, command)
+            assert done.exit_code == 0, done.output
+        [figure] = json.loads(Path("runs/zero/summary.json").read_text())["last"].values()
+        theirs = self.evaluated(folder, "qwen2_5_vl", f"pretrained={tmp_path / 'made'},device=cpu,device_map=cpu")
+        assert theirs["exact,none"] == figure["extra"]["lmms-eval/exact"] == pytest.approx(1 / 6), "it learned to say 0"
 
 
 class TestABundledBenchmark:

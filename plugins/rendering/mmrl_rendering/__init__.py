@@ -65,6 +65,28 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             images=True,
             summary="RLRF's pixel, edge and length rewards, without those that need models",
         ),
+        VerifierSpec(
+            id="rendering/clip@rlrf",
+            target="mmrl_rendering.likeness:Likeness",
+            low=-1.0,
+            timeout_s=60.0,
+            graded=True,
+            images=True,
+            model=True,
+            batch_size=32,
+            summary="RLRF's semantic reward: likeness of the pictures by CLIP",
+        ),
+        VerifierSpec(
+            id="rendering/judge@rrvf",
+            target="mmrl_rendering.likeness:VisualJudge",
+            timeout_s=120.0,
+            graded=True,
+            images=True,
+            model=True,
+            batch_size=64,
+            environment=("OPENAI_API_KEY", "MMRL_JUDGE_KEY"),
+            summary="RRVF's visual judge: a model behind an endpoint rates how alike the pictures are",
+        ),
     ]
 
 

@@ -33,6 +33,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"vqa/points24@generalpoints": 1.0},
             summary="the game of 24 as in GeneralPoints-VL (Chu et al. 2025)",
         ),
+        TaskSpec(
+            id="vqa/navigation@v-irl",
+            target="mmrl_vqa.navigation:Navigation",
+            verifiers={"vqa/navigation@v-irl": 1.0},
+            summary="directions through drawn streets, as in V-IRL (Chu et al. 2025)",
+        ),
         TaskSpec(id="vqa/table", target="mmrl_vqa.table:Table", verifiers=answered, summary="your own questions about pictures"),
         TaskSpec(
             id="vqa/table@vlm-r1",
@@ -40,6 +46,14 @@ def mmrl_tasks() -> list[TaskSpec]:
             options={"style": "vlm-r1"},
             verifiers={"vqa/answer@vlm-r1": 1.0, "vqa/format@vlm-r1": 1.0},
             summary="your own questions, with prompt and rewards of VLM-R1 (Shen et al. 2025)",
+        ),
+        TaskSpec(
+            id="vqa/table@maye",
+            target="mmrl_vqa.table:Table",
+            options={"style": "maye"},
+            verifiers={"vqa/reward@maye": 1.0},
+            metric="vqa/answer@maye",
+            summary="your own questions, with prompt and reward of MAYE (Ma et al. 2025)",
         ),
     ]
 
@@ -103,17 +117,46 @@ def _published() -> list[VerifierSpec]:
             summary="R1-Reward's combination, without its judge model",
         ),
         VerifierSpec(
+            id="vqa/judged-reward@r1-reward",
+            timeout_s=120.0,
+            target="mmrl_vqa.r1_reward_judge:JudgedReward",
+            high=2.0,
+            graded=True,
+            model=True,
+            batch_size=64,
+            environment=("OPENAI_API_KEY", "MMRL_JUDGE_KEY"),
+            summary="R1-Reward's combination, with the consistency that a model behind an endpoint judges",
+        ),
+        VerifierSpec(
             id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
         ),
+        VerifierSpec(
+            id="vqa/reward@maye",
+            timeout_s=SLOW,
+            target="mmrl_vqa.maye_rewards:reward",
+            low=-0.1,
+            high=2.0,
+            graded=True,
+            rollout=True,
+            summary="MAYE's reward: accuracy, format, language, and a penalty without an end",
+        ),
+        VerifierSpec(id="vqa/answer@maye", timeout_s=SLOW, target="mmrl_vqa.maye_rewards:accuracy", summary="MAYE's accuracy"),
         VerifierSpec(
             id="vqa/reflection@maye", target="mmrl_vqa.maye:reflection", summary="MAYE's metrics of reflection; use the weight 0"
         ),
         VerifierSpec(
+            id="vqa/navigation@v-irl",
+            target="mmrl_vqa.virl:reward",
+            low=-1.5,
+            graded=True,
+            summary="V-IRL's reward of the last answer",
+        ),
+        VerifierSpec(
             id="vqa/points24@generalpoints",
             target="mmrl_vqa.generalpoints:reward",
-            low=-4.5,
+            low=-100.0,
             high=5.0,
             graded=True,
-            summary="GeneralPoints' rewards",
+            summary="GeneralPoints' rewards, as in its released code",
         ),
     ]

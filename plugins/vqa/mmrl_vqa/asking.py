@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl import UserError
+from mmrl_vqa import maye_rewards
 
 STYLES = ("short", "think", "plain", "vlm-r1")
+MAYE = "maye"
+"""A style of tables alone: the answer stands in a box, which only MAYE's verifiers read."""
 HOW = {
     "choice": "answer with the letter of the right option",
     "number": "answer with a number",
@@ -28,6 +31,8 @@ def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> st
     how = HOW[kind]
     if style == "vlm-r1":
         return "\n".join(lines) + VLM_R1
+    if style == MAYE:
+        return "\n".join(lines) + maye_rewards.PROMPT
     if style == "think":
         lines.append(f"Think in <think> </think> tags, then {how} in <answer> </answer> tags.")
     elif style == "plain":
@@ -41,6 +46,8 @@ def written(answer: str, style: str, thought: str = "I look at the picture.") ->
     """A completion with the answer in the form of a style."""
     if style == "plain":
         return answer
+    if style == MAYE:
+        return maye_rewards.written(answer, thought)
     return f"<answer>{answer}</answer>" if style == "short" else f"<think>{thought}</think>\n<answer>{answer}</answer>"
 
 

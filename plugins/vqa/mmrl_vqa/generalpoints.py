@@ -1,7 +1,7 @@
-"""Prompt and rewards of GeneralPoints for the game of 24.
+"""Prompt and rewards of GeneralPoints for the game of 24, as in the released code, faults included
+(github.com/LeslieTrue/SFTvsRL, commit 5a6ea55: `prompt_lib/prompts.py`, `utils_rl.py`, `utils_general.py`).
 
-Chu et al., "SFT Memorizes, RL Generalizes: A Comparative Study of Foundation Model Post-training", appendix A. The rewards are
-the paper's; answers are parsed as in the authors' released code.
+Chu et al. 2025, "SFT Memorizes, RL Generalizes: A Comparative Study of Foundation Model Post-training".
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 
 from mmrl import Case, Score
 from mmrl.api.verifiers.parse import MAX_LENGTH
-from mmrl_vqa.arithmetic import DividesByZero, Illegal, evaluate, tokens_of
+from mmrl_vqa import generalpoints_formulas as formulas
 from mmrl_vqa.points24 import TARGET, points
 
-RIGHT, WRONG_TOTAL, NOT_THE_CARDS, ILLEGAL = 5.0, -1.0, -2.0, -3.0
-USED_UP = -1.0
-"""Added if the last of several tries fails."""
+RIGHT = formulas.CORRECT
 MISREAD = -1.5
-"""Added if the cards in the answer are not those in the picture."""
+"""All that an answer earns whose cards are not those in the picture."""
+USED_UP = -1.0
+"""Paid when the tries are used up."""
+LOWEST = -100.0
+"""Faults add up, but no answer earns less than this."""
 FACES = {"10": "'J', 'Q', and 'K' count as '10'", "11-13": "'J', 'Q', and 'K' count as '11', '12', and '13' respectively"}
 PROMPT = """
 [Task Description]
@@ -58,43 +60,30 @@ def gold(cards: Sequence[str], faces: str, formula: str) -> str:
 
 
 def reward(case: Case, vision: bool = True) -> Score:
-    """GeneralPoints' rewards: 5 for a formula of the cards that makes 24, -1 for one that makes something else, -2 for numbers
-    that are not those of the cards, -3 for no legal formula; and 1.5 less where "cards" in the answer are not the ranks of
-    `meta["cards"]`.
+    """GeneralPoints' rewards: -1.5 where "cards" are not the ranks of `meta["cards"]`, and otherwise what
+    `generalpoints_formulas.judge` pays for the formula: 5 if it makes 24, -1 if not, and -2 or -3 for each fault instead.
 
-    The formula is that of the completion as JSON or behind `"formula": "`, up to its "="; blanks in it are illegal, as published.
-    vision: require the cards, as in the variant with pictures. Known exploits: none, but a policy that never searches earns -1
-    with any legal formula of the cards. The released code differs from the paper: it adds up -2 and -3 for every fault, gives
-    only -1.5 if cards are misread, and computes in floats, so that 8/(3-8/3) is not 24. The environment adds the penalty of the
-    last try (`mmrl_vqa.revision`).
+    "cards" and "formula" are those of the completion as JSON, or stand behind their names in it; the formula ends at its "=". As
+    published: cards that are a list in valid JSON are misread, so are four that are bare numbers with a comma and a blank between
+    them, or stand in double quotes; blanks in the formula are illegal. Where the published code raises (a formula in JSON that is
+    no text), the formula is illegal here, and nothing is below -100.
+    vision: require the cards, as in the variant with pictures. Known exploits, as published: misreading the cards costs less than
+    most faults of a formula. The environment adds the penalty of the last try (`mmrl_vqa.revision`).
     """
     cards, faces = tuple(map(str, case.meta["cards"])), case.meta.get("faces", "10")
-    formula, named = _field(case.completion, "formula"), _field(case.completion, "cards")
-    value, detail = _judge(formula, [points(card, faces) for card in cards], case.meta.get("target", TARGET))
-    misread = vision and sorted(_ranks(named)) != sorted(cards)
-    less = MISREAD if misread else 0.0
-    return Score(value + less, parts={"formula": value, "cards": less}, detail=detail)
-
-
-def _judge(formula: Any, wanted: list[int], target: int) -> tuple[float, str]:
-    text = formula.split("=")[0] if isinstance(formula, str) else ""
-    if re.search(r"[^0-9+\-*/()]", text):
-        return ILLEGAL, "illegal characters"
-    try:
-        total, used = evaluate(text)
-    except DividesByZero:
-        total, used = None, [int(t) for t in tokens_of(text) if t.isdigit()]
-    except Illegal as error:
-        return ILLEGAL, str(error)
-    if sorted(used) != sorted(wanted):
-        return NOT_THE_CARDS, "not the numbers on the cards"
-    return (RIGHT, "correct") if total == target else (WRONG_TOTAL, f"makes {total}")
+    if vision and sorted(_ranks(_field(case.completion, "cards"))) != sorted(cards):
+        return Score(MISREAD, parts={"formula": 0.0, "cards": MISREAD}, detail="you recognized wrong cards")
+    formula = _field(case.completion, "formula")
+    text = formula.split("=")[0] if isinstance(formula, str) else " "
+    verdict = formulas.judge(text, [points(card, faces) for card in cards], case.meta.get("target", TARGET))
+    value = max(verdict.reward, LOWEST)
+    return Score(value, parts={"formula": value, "cards": 0.0}, detail=verdict.message)
 
 
 def _field(text: str, name: str) -> Any:
-    """A field of the completion as JSON, or behind its name in it; None without one."""
+    """A field of the completion as JSON, or behind its name in it; "None" without one, None for cards that are bare numbers."""
     if len(text) > MAX_LENGTH:
-        return None
+        return "None"
     try:
         found = json.loads(text)
         if isinstance(found, dict) and name in found:
@@ -103,11 +92,12 @@ def _field(text: str, name: str) -> Any:
         pass
     if name == "formula":
         match = _FORMULA.search(text)
-        return match[1] if match else None
-    return _bracketed(text, f'"{name}": [')
+        return match[1] if match else "None"
+    named = _bracketed(text, f'"{name}": [')
+    return None if _whole_numbers(named) else named
 
 
-def _bracketed(text: str, opening: str) -> str | None:
+def _bracketed(text: str, opening: str) -> str:
     """The content of the first nonempty brackets after the opening."""
     at = text.find(opening)
     while at >= 0:
@@ -116,12 +106,19 @@ def _bracketed(text: str, opening: str) -> str | None:
         if end > start:
             return text[start:end]
         at = text.find(opening, end) if end >= 0 else -1
-    return None
+    return "None"
 
 
 def _ranks(named: Any) -> list[str]:
-    if isinstance(named, str):
-        named = named.split(",") if len(named) < 200 else ()
-    if not isinstance(named, list | tuple):
+    """The ranks of four cards in a text; none otherwise."""
+    if not isinstance(named, str):
         return []
-    return [str(one).strip().strip("'\"").strip() for one in named[:64]]
+    ranks = re.sub(r"[\[\]' ]", "", named).split(",")
+    return ranks if len(ranks) == 4 else []
+
+
+def _whole_numbers(text: str) -> bool:
+    try:
+        return bool([int(each) for each in text.split(", ")])
+    except ValueError:
+        return False

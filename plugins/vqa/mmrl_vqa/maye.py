@@ -7,13 +7,15 @@ import re
 
 from mmrl import Case, Score
 from mmrl.api.verifiers.parse import MAX_LENGTH
+from mmrl_vqa import maye_rewards
+from mmrl_vqa.asking import MAYE
 from mmrl_vqa.verifiers import answer
 
 WORDS = (
     *("re-check", "re-evaluate", "re-examine", "re-think", "recheck", "reevaluate", "reexamine", "reevaluation", "rethink"),
     *("check again", "think again", "try again", "verify", "wait", "yet"),
 )
-"""Words of reflection. The paper's list, without access to its code."""
+"""Words of reflection: the paper's list."""
 _WORD = re.compile(rf"\b(?:{'|'.join(map(re.escape, WORDS))})\b")
 
 
@@ -25,5 +27,6 @@ def reflection(case: Case) -> Score:
     Known exploits: as a reward, it would be earned by the word "wait".
     """
     found = len(_WORD.findall(case.completion[:MAX_LENGTH].lower()))
-    right = bool(found) and answer(case).value == 1.0
+    verdict = maye_rewards.accuracy(case) if case.meta.get("style") == MAYE else answer(case).value
+    right = bool(found) and verdict == 1.0
     return Score(float(bool(found)), parts={"right": float(right), "words": float(found)}, detail=f"{found} words of reflection")

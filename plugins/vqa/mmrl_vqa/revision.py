@@ -13,7 +13,8 @@ class Revisions:
     (Chu et al. 2025, section 4)."""
 
     def __init__(self, prompt: Prompt, turns: int, published: bool) -> None:
-        """turns: maximum of answers. published: each wrong answer earns GeneralPoints' reward, the last one 1 less; otherwise
+        """turns: maximum of answers. published: each wrong answer earns GeneralPoints' reward, the last one 1 less (the released
+        code asks for one more answer, which it doesn't judge, and pays -1 for that); the verdict is told in its words. Otherwise
         only the judge's score of the last answer counts."""
         self.prompt, self.left, self.published = prompt, turns, published
         self.judge: Callable[[Case], Score] = generalpoints.reward if published else points24.points24
@@ -26,8 +27,10 @@ class Revisions:
             return Reply(terminated=True)
         if not self.left:
             return Reply(terminated=True, reward=generalpoints.USED_UP if self.published else 0.0)
+        if self.published:
+            return Reply(messages=[user_message(f"You failed this trial because {score.detail}")], reward=worth)
         said = score.detail.strip(". ") or "no formula was found"
-        return Reply(messages=[user_message(f"Not yet: {said}. Try again.")], reward=worth if self.published else 0.0)
+        return Reply(messages=[user_message(f"Not yet: {said}. Try again.")])
 
     def close(self) -> None:
         pass

@@ -17,7 +17,7 @@ from mmrl.api.media.images import load_image
 from mmrl.api.tasks.image_sources import chance, hash_rank, split_of
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
-from mmrl_vqa.asking import STYLES, ask, letter_of, written
+from mmrl_vqa.asking import MAYE, STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
 MANY = 26
@@ -77,10 +77,10 @@ class Table(Task):
     """Column with a number; the lowest is the easiest."""
     style: str = "short"
     """The requested form of the answer: short (an answer tag), think (a think tag, then an answer tag), plain (without tags),
-    vlm-r1 (as think, with VLM-R1's prompt)."""
+    vlm-r1 (as think, with VLM-R1's prompt), maye (in a box, with MAYE's prompt, for its verifiers)."""
 
     def __post_init__(self) -> None:
-        check_choice("style", self.style, STYLES)
+        check_choice("style", self.style, (*STYLES, MAYE))
         check_choice("kind", self.kind, ("auto", *KINDS))
         check_choice("answer_form", self.answer_form, FORMS)
         check_choice("cut_by", self.cut_by, ("row", "image"))

@@ -2,8 +2,10 @@
 
 import ast
 import itertools
+import json
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -227,31 +229,35 @@ def response(formula, cards="['A', '3', 'K', '6']"):
 
 PUBLISHED = [  # completion, reward with and without the look at the cards
     (response("1*10*3-6=24"), 5, 5),
-    (response("1*10*3-6"), 5, 5),
     (response("10*3-6/1=24"), 5, 5),
     (response("1+10+3+6=24"), -1, -1),
-    (response("1*13*3-6=24"), -2, -2),
+    (response("1*13*3-6=24"), -4, -4),  # 13 is not on the cards, and 10 is left out
     (response("10*3-6=24"), -2, -2),
     (response("1 * 10 * 3 - 6 = 24"), -3, -3),  # blanks are illegal
-    (response("1*10*3-(6=24"), -3, -3),
-    (response(""), -3, -3),
+    (response("1*10*3-(6=24"), -1, -1),  # a missing bracket is no fault, but the formula begins no solution
+    (response("1*10*3-)6=24"), -6, -6),  # a bracket behind an operator, a number behind the bracket
+    (response(""), -2, -2),
     (response("1×10*3-6"), -3, -3),
-    (response("1*10*3-6=24", "['A', '3', 'Q', '6']"), 3.5, 5),
+    (response("1*10*3-6=24", "['A', '3', 'Q', '6']"), -1.5, 5),
     (response("1*10*3-6=24", "[A, 3, K, 6]"), 5, 5),
-    (response("1*10*3-6=24", '["6", "A", "3", "K"]'), 5, 5),
-    (response("1*10*3-6=24", "[1, 3, 10, 6]"), 3.5, 5),
-    (response("1*10*3-6=24", "[]"), 3.5, 5),
-    ('{"cards": ["A", "3", "K", "6"], "number": [1, 3, 10, 6], "formula": "1*10*3-6=24"}', 5, 5),
-    ('{"cards": "x", "formula": 24}', -4.5, -3),
-    ("1*10*3-6=24", -4.5, -3),
-    ("", -4.5, -3),
-    ('"formula": "1*10*3-6"\n"formula": "24"', 3.5, 5),
-    ('"formula": "\n"formula": "1*10*3-6"', 3.5, 5),
-    ('"formula": "' * 80_000, -4.5, -3),
-    ('"cards": [' * 80_000, -4.5, -3),
+    (response("1*10*3-6=24", '["6", "A", "3", "K"]'), -1.5, 5),  # double quotes stay
+    (response("1*10*3-6=24", "[1, 3, 10, 6]"), -1.5, 5),
+    (response("1*10*3-6=24", "[]"), -1.5, 5),
+    ('{"cards": ["A", "3", "K", "6"], "number": [1, 3, 10, 6], "formula": "1*10*3-6=24"}', -1.5, 5),  # valid JSON is misread
+    ('{"cards": "A, 3, K, 6", "formula": "1*10*3-6=24"}', 5, 5),
+    ('{"cards": "A, 3, K, 6", "formula": 24}', -3, -3),  # where the published code raises
+    ("1*10*3-6=24", -1.5, -3),
+    ("", -1.5, -3),
+    ('"formula": "1*10*3-6"\n"formula": "24"', -1.5, 5),
+    ('"formula": "\n"formula": "1*10*3-6"', -1.5, 5),
+    ('"formula": "' * 80_000, -1.5, -3),
+    ('"cards": [' * 80_000, -1.5, -3),
     ('"cards": []' * 10_000 + response("1*10*3-6=24"), 5, 5),
-    ("[" * 100_000, -4.5, -3),
-    ("9" * 1_000_000, -4.5, -3),
+    ("[" * 100_000, -1.5, -3),
+    ("9" * 1_000_000, -1.5, -3),
+    (response("+" * 100_000), -100, -100),  # no lower than this
+    (response("(" * 90_000 + "1*10*3-6" + ")" * 90_000), -1, -1),
+    (response("1*10*3-" + "9" * 100_000), -4, -4),
 ]
 
 
@@ -268,6 +274,23 @@ def test_generalpoints_takes_a_division_by_zero_for_a_legal_formula():
     assert generalpoints.reward(case).value == -1
 
 
-def test_generalpoints_is_exact_where_the_code_was_not():
-    case = Case(completion='"cards": [3, 3, 8, 8], "formula": "8/(3-8/3)=24"', meta={"cards": ("3", "3", "8", "8")})
-    assert 8 / (3 - 8 / 3) != 24 and generalpoints.reward(case).value == 5
+def test_generalpoints_computes_in_floats_as_published():
+    case = Case(completion='"cards": [\'3\', 3, 8, 8], "formula": "8/(3-8/3)=24"', meta={"cards": ("3", "3", "8", "8")})
+    assert 8 / (3 - 8 / 3) != 24 and generalpoints.reward(case).value == 0
+
+
+def test_generalpoints_pays_one_for_a_solution_that_lacks_its_last_bracket():
+    hand = {"cards": ("4", "7", "8", "8")}
+    whole, cut = '"cards": [\'4\', 7, 8, 8], "formula": "(7-8/8)*4"', '"cards": [\'4\', 7, 8, 8], "formula": "4*(7-8/8"'
+    assert [generalpoints.reward(Case(completion=c, meta=hand)).value for c in (whole, cut)] == [5, 1]
+
+
+def test_generalpoints_equals_the_released_code_in_reward_and_words():
+    path = Path(__file__).parents[3] / "tests" / "golden" / "rewards-generalpoints.jsonl"
+    if not path.exists():
+        pytest.skip("the golden table is not part of this package")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 492 and len({row["reward"] for row in rows}) == 16
+    for row in rows:
+        score = generalpoints.reward(Case(completion=row["completion"], meta=row["meta"]))
+        assert (score.value, score.detail) == (row["reward"], row["detail"]), row

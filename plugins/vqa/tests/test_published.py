@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mmrl_vqa import r1_reward, seed_bench, vlm_r1
+from mmrl_vqa import maye_rewards, r1_reward, seed_bench, vlm_r1
 
 from mmrl import Case, Score
 from mmrl.api.episodes import Conversation
@@ -233,3 +233,28 @@ def test_no_input_takes_long(name):
             start = time.process_time()
             got = value(VERIFIERS[name], form.replace("{}", unit * (size // len(unit))), "A 7")
             assert -1 <= got <= 1.5 and time.process_time() - start < 4, (unit, size, form)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "reward"),
+    [
+        (Status.FINISHED, "<think>a</think> \\boxed{12}", 2.0),
+        (Status.TRUNCATED_LENGTH, "<think>a</think> \\boxed{12}", -0.1),
+        (Status.FINISHED, "<think>a</think> \\boxed{13}", 1.0),
+        (Status.FINISHED, "\\boxed{12}", 1.0),
+        (Status.FINISHED, "", -0.1),
+        (Status.FINISHED, "\u60f3\u60f3ab", -0.05),
+    ],
+)
+def test_mayes_reward_with_its_penalty_for_answers_without_an_end(status, text, reward):
+    prompt = Prompt(id="a", messages=[])
+    turn = Turn(text=text, observed_ids=(1,), token_ids=(1,), logprobs=(0.0,))
+    rollout = Conversation(prompt=prompt, group="a", turns=(turn,), status=status)
+    assert maye_rewards.reward(Case(completion=text, answer="12", rollout=rollout)).value == pytest.approx(reward)
+
+
+def test_mayes_reward_takes_no_longer_for_hostile_text():
+    for text in ("<think>" * 30_000, "boxed," * 30_000, "\\pm," * 50_000, "boxed.\u60f3" * 20_000, "\\boxed{" + "9," * 90_000):
+        start = time.monotonic()
+        maye_rewards.reward(Case(completion=text, answer="12"))
+        assert time.monotonic() - start < 3

@@ -41,12 +41,15 @@ def test_the_verdict_on_a_wrong_answer_is_said_back_until_the_tries_are_used_up(
     assert "Use each card exactly once" in why
 
 
-def test_in_the_published_game_each_wrong_answer_costs_what_the_paper_says():
+def test_in_the_published_game_each_wrong_answer_costs_what_the_released_code_says():
     task, prompt, environment = game(style="generalpoints")
-    legal = '{"cards": [], "number": [], "formula": "1+1=24"}'
-    assert environment.step("nothing at all").reward == -3.0 - 1.5, "no formula, and no cards"
-    assert environment.step(legal).reward == -2.0 - 1.5
-    last = environment.step(legal)
+    first = environment.step("nothing at all")
+    assert first.reward == -1.5, "no cards"
+    said = [part["text"] for message in first.messages for part in message["content"]]
+    assert said == ["You failed this trial because you recognized wrong cards"]
+    cards = list(prompt.meta["cards"])
+    assert environment.step(f'"cards": {cards}, "formula": "1+"').reward in (-2.0, -4.0), "numbers are left out"
+    last = environment.step(f'"cards": {cards}, "formula": ""')
     assert last.terminated and last.reward == -1.0, "the judge's score of this answer comes on top"
     _, _, again = game(style="generalpoints")
     assert again.step(task.gold(prompt)).terminated

@@ -46,7 +46,11 @@ def rows(tmp_path):
 @pytest.mark.slow
 def test_conformance(rows):
     few = {f"vqa/{name}": {"items": 50} for name in ("shapes", "compare", "points24")}
-    published = ("vqa/table@vlm-r1", "vqa/points24@generalpoints")  # the same classes; their prompts and gold are tested below
+    published = (
+        "vqa/table@vlm-r1",
+        "vqa/table@maye",
+        "vqa/points24@generalpoints",
+    )  # the same classes; their prompts and gold are tested below
     check_plugin("vqa", n=8, options={**few, "vqa/table": {"path": rows}}, skip=published)
 
 

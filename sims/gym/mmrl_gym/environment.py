@@ -10,11 +10,26 @@ import importlib
 import importlib.util
 import os
 import random
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+
+def _beside(name: str) -> Any:
+    """Imports a module of this folder by its path, as another interpreter may not have the package."""
+    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec and spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+spaces = _beside("spaces")
 SEEDS = 2**31
 """Seeds of Gymnasium's and numpy's generators are below this."""
+RENDERED = "camera"
+"""The camera that is what `render` draws."""
 
 
 class Refused(Exception):
@@ -32,41 +47,54 @@ class Environment:
         make: dict[str, Any],
         modules: tuple[str, ...],
         size: int | None,
-        pictures: bool,
+        cameras: tuple[str, ...],
         state: bool,
         flip: bool,
+        remake: bool,
         success_key: str | None,
         success_return: float | None,
     ) -> None:
+        """cameras: names of pictures in the observation, and `camera`, which is what `render` draws."""
         import numpy
 
-        self.numpy = numpy
+        self.numpy, self.env_id, self.remake = numpy, env_id, remake
+        self.making = env_id, make, modules
         with drawing(env_id):
-            self.env, limit = made(env_id, make, modules)
-            if pictures:  # the renderer is only loaded when it is needed
+            self.env, limit = made(*self.making)
+            if RENDERED in cameras:  # the renderer is only loaded when it is needed
                 self.env.reset(seed=0)
                 self.env.render()
-        self.size, self.pictures, self.state, self.flip = size, pictures, state, flip
+        try:
+            self.observed = spaces.Observed(self.env.observation_space)
+        except spaces.Unknown as error:
+            raise Refused(f"{env_id}: its observations hold {error}; mmrl shows numbers, choices, texts and pictures") from None
+        try:
+            self.acted = spaces.Acted(self.env.action_space, numpy)
+        except spaces.Unknown as error:
+            raise Refused(f"{env_id}: its actions are {error}; mmrl supports Box, Discrete, MultiDiscrete, MultiBinary") from None
+        known = [RENDERED, *self.observed.pictures]
+        if unknown := [camera for camera in cameras if camera not in known]:
+            raise Refused(f"{env_id} has no camera {unknown[0]!r}: choose among {', '.join(known)}")
+        if state and not self.observed.numbers and not cameras:
+            raise Refused(f"{env_id}: its observations have no numbers, so nothing would be shown: set pictures to true")
+        self.size, self.cameras, self.flip = size, cameras, flip
+        self.state = state and bool(self.observed.numbers)
         self.success_key, self.success_return = success_key, success_return
-        self.env_id = env_id
-        space = self.env.action_space
-        self.facts: dict[str, Any] = {"max_steps": limit or 0, "env_id": env_id}
-        kind = type(space).__name__
-        if kind == "Box" and len(space.shape) == 1 and numpy.isfinite(space.low).all() and numpy.isfinite(space.high).all():
-            self.low, self.high = space.low.astype("float64"), space.high.astype("float64")
-            self.start = 0
-            self.facts |= {"dims": int(space.shape[0]), "choices": 0}
-        elif kind == "Discrete":
-            self.low, self.start = None, int(space.start)
-            self.facts |= {"dims": int(space.n), "choices": int(space.n)}
-        else:
-            raise Refused(
-                f"{env_id}: its action space is {space}; mmrl supports a Box of one dimension with finite bounds, or a Discrete"
-            )
-        self.seed, self.actions, self.total = 0, list[Any](), 0.0
+        self.facts: dict[str, Any] = {
+            "max_steps": limit or 0,
+            "env_id": env_id,
+            "dims": self.acted.dims,
+            "choices": self.acted.choices,
+            "tells": bool(self.observed.texts),
+        }
+        self.seed, self.actions, self.total, self.used = 0, list[Any](), 0.0, False
 
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions, self.total = seed, [], 0.0
+        if self.remake and self.used:
+            self.env.close()
+            self.env, _ = made(*self.making)
+        self.used = True
         random.seed(seed % SEEDS)  # an environment may use the global generators of its process
         self.numpy.random.seed(seed % SEEDS)
         from gymnasium.utils import seeding
@@ -87,27 +115,29 @@ class Environment:
     def restore(self, state: dict[str, Any]) -> dict[str, Any]:
         if state["env"] != self.env_id:
             raise Refused(f"the snapshot is of {state['env']}, but this environment is {self.env_id}")
-        rows = self.reset(state["seed"], None)
-        for action in state["actions"]:
-            self._step(self.numpy.frombuffer(action, self.numpy.float32))
-        if state["actions"]:
-            rows = self._rows(0.0, False, False)
-        if self._digest() != state["digest"]:
-            raise Refused(f"{self.env_id} is not deterministic: the snapshot's seed and actions led to another state")
-        return rows
+        for drawn in (False, True):  # in some, such as Fetch, drawing a picture changes what follows
+            rows = self.reset(state["seed"], None)
+            for action in state["actions"]:
+                self._step(self.numpy.frombuffer(action, self.numpy.float32))
+                if drawn:
+                    rows = self._rows(0.0, False, False)
+            if self._digest() == state["digest"]:
+                return self._rows(0.0, False, False) if state["actions"] and not drawn else rows
+        cure = "" if self.remake else "; perhaps with remake = true"
+        raise Refused(f"{self.env_id} is not deterministic: the snapshot's seed and actions led to another state{cure}")
+
+    def text(self) -> str:
+        """What the observation says in words, such as MiniGrid's mission."""
+        return str(self.observed.text(self.shown[0]))
 
     def render(self) -> tuple[int, int, bytes]:
         """Height, width and bytes of a picture for human viewers."""
-        picture = self._picture(None)
+        picture = self._rendered(None)
         return picture.shape[0], picture.shape[1], picture.tobytes()
 
     def _step(self, action: Any) -> tuple[float, bool, bool]:
         self.actions.append(action.tobytes())
-        if self.low is None:
-            given = self.start + int(action.argmax())
-        else:
-            given = (self.low + (action.astype("float64") + 1) / 2 * (self.high - self.low)).astype(self.env.action_space.dtype)
-        obs, reward, terminated, truncated, info = self.env.step(given)
+        obs, reward, terminated, truncated, info = self.env.step(self.acted.of(action))
         self.shown = obs, info
         self.total += float(reward)
         return float(reward), bool(terminated), bool(truncated)
@@ -121,10 +151,11 @@ class Environment:
             "truncated": numpy.array(truncated),
             "success": numpy.array(self._success(info)),
         }
-        if self.pictures:
-            rows["camera/camera"] = self._picture(self.size)
+        for camera in self.cameras:
+            shown = None if camera == RENDERED else self.observed.picture(obs, camera, numpy)
+            rows[f"camera/{camera}"] = self._rendered(self.size) if shown is None else self._sized(shown, self.size)
         if self.state:
-            rows["state"] = flat(obs, numpy)
+            rows["state"] = self.observed.state(obs, numpy)
         return rows
 
     def _success(self, info: dict[str, Any]) -> bool:
@@ -137,16 +168,19 @@ class Environment:
             raise Refused(f"{self.env_id}: info has no {self.success_key!r} after a step (it has {known}): set success_key")
         return bool(info[self.success_key])
 
-    def _picture(self, size: int | None) -> Any:
+    def _rendered(self, size: int | None) -> Any:
         picture = self.env.render()
         if not hasattr(picture, "ndim") or picture.ndim != 3 or picture.shape[2] != 3:
             raise Refused(f'{self.env_id} returned no picture: it must support render_mode "rgb_array"')
+        return self._sized(picture, size)
+
+    def _sized(self, picture: Any, size: int | None) -> Any:
         if self.flip:
             picture = picture[::-1, ::-1]
         return self.numpy.ascontiguousarray(picture if size is None else resized(picture, size, self.numpy), dtype="uint8")
 
     def _digest(self) -> str:
-        return hashlib.sha256(flat(self.shown[0], self.numpy).tobytes()).hexdigest()
+        return hashlib.sha256(self.observed.everything(self.shown[0], self.numpy)).hexdigest()
 
 
 @contextlib.contextmanager
@@ -194,15 +228,6 @@ def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[A
             outer._max_episode_steps = 2**31
         outer = outer.env
     return env, limit
-
-
-def flat(obs: Any, numpy: Any) -> Any:
-    """All numbers of an observation, float32 [S], dictionaries in the order of their keys."""
-    if isinstance(obs, dict):
-        return numpy.concatenate([flat(obs[key], numpy) for key in sorted(obs)])
-    if isinstance(obs, (tuple, list)):
-        return numpy.concatenate([flat(part, numpy) for part in obs])
-    return numpy.asarray(obs, numpy.float32).reshape(-1)
 
 
 def resized(picture: Any, size: int, numpy: Any) -> Any:

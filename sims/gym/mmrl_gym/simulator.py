@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -12,12 +14,12 @@ from mmrl import UserError
 from mmrl.api.simulators.checks import check_count
 from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.processes.simulator import ProcessSimulator
-from mmrl.api.simulators.types import ActionSpec
+from mmrl.api.simulators.types import ActionSpec, Observation
 
 
 class Gym(ProcessSimulator):
     """A Gymnasium environment. For a Box, -1 to 1 of an action is scaled to its bounds; for a Discrete, the largest number is
-    chosen.
+    chosen; others see `mmrl_gym.spaces`.
 
     Example::
 
@@ -31,13 +33,15 @@ class Gym(ProcessSimulator):
         num_envs: int,
         device: str | torch.device,
         env_id: str,
-        instruction: str,
+        instruction: str = "",
         make: Mapping[str, Any] | None = None,
         modules: Sequence[str] = (),
         size: int | None = 128,
         pictures: bool = True,
+        cameras: Sequence[str] = ("camera",),
         state: bool = True,
         flip: bool = False,
+        remake: bool = False,
         success_key: str | None = None,
         success_return: float | None = None,
         frame: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other",
@@ -48,14 +52,17 @@ class Gym(ProcessSimulator):
         environment: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        """env_id: of Gymnasium's registry. instruction: the task, in words. make: further arguments of `gymnasium.make`, such as
-        a camera. modules: modules to import first, which register environments. size: side of the pictures in pixels, to which
-        they are resized; None keeps the rendered size. pictures: show pictures. state: show the state. flip: rotate pictures by
-        180 degrees. success_key: key of `info` that says whether the task is solved. success_return: alternatively, the sum of
-        rewards from which it is solved. frame: control mode of the actions, see `ActionSpec.control_mode`. gripper: index of the
-        gripper in an action. units: see `ActionSpec.units`. max_steps: maximum steps of an episode, by default the environment's.
-        python: another interpreter for the processes, with numpy and gymnasium. environment: environment variables of the
-        processes. timeout_s: seconds after which a process that doesn't answer is killed.
+        """env_id: of Gymnasium's registry. instruction: the task, in words; by default those of the observation, such as
+        MiniGrid's mission. make: further arguments of `gymnasium.make`, such as a camera. modules: modules to import first,
+        which register environments. size: side of the pictures in pixels, to which they are resized; None keeps the rendered
+        size. pictures: show pictures. cameras: which: `camera` is what the environment renders, others are pictures in its
+        observations, by the last key. state: show the numbers of observations. flip: rotate pictures by 180 degrees. remake:
+        make a new environment for each episode, where `reset` leaves something of the last. success_key: key of `info` that
+        says whether the task is solved. success_return: alternatively, the sum of rewards from which it is solved. frame:
+        control mode of the actions, see `ActionSpec.control_mode`. gripper: index of the gripper in an action. units: see
+        `ActionSpec.units`. max_steps: maximum steps of an episode, by default the environment's. python: another interpreter
+        for the processes, with numpy and gymnasium. environment: environment variables of the processes. timeout_s: seconds
+        after which a process that doesn't answer is killed.
         """
         what = f"gym ({env_id})"
         check_count(what, num_envs)
@@ -76,9 +83,10 @@ class Gym(ProcessSimulator):
                 "make": dict(make or {}),
                 "modules": tuple(modules),
                 "size": size,
-                "pictures": pictures,
+                "cameras": tuple(cameras) if pictures else (),
                 "state": state,
                 "flip": flip,
+                "remake": remake,
                 "success_key": success_key,
                 "success_return": success_return,
             },
@@ -89,6 +97,12 @@ class Gym(ProcessSimulator):
             timeout_s=timeout_s,
         )
         dims = workers.facts["dims"]
+        self.tells = not instruction
+        """The observation says the instruction."""
+        self.warned = False
+        if self.tells and not workers.facts["tells"]:
+            workers.close()
+            raise UserError(f"{what}: its observations have no text that says what to do: set instruction")
         try:
             action = ActionSpec(dims=dims, control_mode=frame, gripper=gripper, units=tuple(units))
         except ValueError as error:
@@ -97,3 +111,30 @@ class Gym(ProcessSimulator):
         super().__init__(
             workers, instruction=instruction, action=action, max_steps=max_steps or workers.facts["max_steps"], device=device
         )
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        observation = super().reset(seeds_n, env_ids_n, variant)
+        if not self.warned and len(set(seeds_n.tolist())) > 1 and _alike(observation):
+            self.warned = True
+            warnings.warn(
+                f"{self.workers.what}: episodes of different seeds begin alike, so all groups have one start", stacklevel=2
+            )
+        return self._told(observation, env_ids_n)
+
+    def restore(self, env_ids_n: torch.Tensor, state: Sequence[Any]) -> Observation:
+        return self._told(super().restore(env_ids_n, state), env_ids_n)
+
+    def _told(self, observation: Observation, env_ids_n: torch.Tensor | None) -> Observation:
+        """With what the environments say is to be done, if that is their instruction."""
+        if not self.tells:
+            return observation
+        envs = self._ids(env_ids_n)
+        for env, text in zip(envs, self.workers.call(envs, "text"), strict=True):
+            self.instructions[env] = text
+        return replace(observation, instructions=[self.instructions[env] for env in envs])
+
+
+def _alike(observation: Observation) -> bool:
+    """Whether several environments show the same."""
+    rows = [*observation.images.values(), *([] if observation.state is None else [observation.state])]
+    return all(bool((each == each[:1]).all()) for each in rows)

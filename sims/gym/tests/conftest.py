@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-OWN = Path(__file__).parents[3] / ".simulators" / "metaworld"
+SIMULATORS = Path(__file__).parents[3] / ".simulators"
+OWN = SIMULATORS / "metaworld"
 """Where `make simulators` puts it: it wants numpy below 2."""
 
 
@@ -21,3 +22,13 @@ def metaworld() -> str | None:
     if ctypes.util.find_library("OSMesa") is None:
         pytest.skip("libOSMesa is not installed, with which MuJoCo draws without a screen: make system")
     return None if here else str(OWN / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def families() -> str:
+    """The interpreter that has families of environments. Skips where there is none, or MuJoCo can't draw."""
+    if not (SIMULATORS / "gym" / "installed").is_file():
+        pytest.skip("the families of Gymnasium's environments are not installed: make simulators")
+    if ctypes.util.find_library("OSMesa") is None:
+        pytest.skip("libOSMesa is not installed, with which MuJoCo draws without a screen: make system")
+    return str(SIMULATORS / "gym" / "bin" / "python")

@@ -1,0 +1,74 @@
+"""What a smoke run proves: that each stage had a step in which there was something to learn from, the loss was finite, and
+weights moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mmrl.config.sections import RlStage, Training
+from mmrl.policies.policy import Policy
+
+
+@dataclass
+class SmokeProof:
+    """Watches the steps of a smoke run."""
+
+    seen: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Number of a stage, from 1 -> its `kind`, the `step` that proved its update or None, what was seen there, and `why` there is
+    none."""
+    _before: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def begin(self, policy: Policy) -> None:
+        """Keep the weights before a step."""
+        self._before = {name: tensor.detach().clone() for name, tensor in policy.parameters()}
+
+    def end(self, number: int, stage: Training, step: int, policy: Policy, metrics: Mapping[str, float]) -> None:
+        """Judge a step. number: of the stage, from 1. step: of the run, from 1."""
+        moved = max((float((t.detach() - self._before[n]).abs().max()) for n, t in policy.parameters() if t.numel()), default=0.0)
+        self._before = {}
+        found = self.seen.setdefault(number, {"stage": number, "kind": stage.kind, "step": None, "why": ""})
+        if found["step"] is not None:
+            return
+        found["why"] = _missing(stage, metrics, moved)
+        if not found["why"]:
+            found |= {"step": step, "moved": moved, "loss": metrics["loss"]}
+            found |= {name: int(metrics.get(f"sampling/smoke_{name}", 0)) for name in ("gold", "drawn")}
+
+
+def _missing(stage: Training, metrics: Mapping[str, float], moved: float) -> str:
+    """What a step lacks; empty if it proves the update."""
+    compared = isinstance(stage, RlStage) and stage.group_size > 1 and not stage.critic and not stage.condition
+    if compared and metrics.get("zero_std_share", 0.0) >= 1:
+        return "no group had spread"
+    if not math.isfinite(metrics.get("loss", math.nan)):
+        return f"the loss was {metrics.get('loss', 'missing')}"
+    if not metrics.get("grad_norm", 0.0) > 0:  # weight decay moves weights too
+        return "the gradient was 0"
+    return "" if moved > 0 and math.isfinite(moved) else f"no weight moved (the largest change was {moved:g})"
+
+
+def told(stages: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each stage, for people."""
+    return [f"stage {found['stage']} ({found['kind']}): {_told(found)}" for found in stages]
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    if found["step"] is None:
+        return f"no step showed an update: {found['why'] or 'none was run'}"
+    moved, loss = found["moved"], found["loss"]
+    said = f"the update works: step {found['step']} moved weights by up to {moved:.1e}, with a loss of {loss:.3g}"
+    if found["gold"]:
+        said += f"; gold completions were put into {found['gold']} group(s), so that rewards differed"
+    if found["drawn"]:
+        said += f"; {found['drawn']} group(s) were paid by turns, as all earned the same: the reward itself is not shown"
+    return said
+
+
+def unproved(stages: list[dict[str, Any]]) -> bool:
+    """Whether a stage showed no update."""
+    return any(found["step"] is None for found in stages)

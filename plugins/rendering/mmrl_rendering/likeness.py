@@ -1,0 +1,136 @@
+"""Rewards by models that look at both pictures, the target and the rendering: CLIP's likeness, and a judge behind an endpoint.
+
+Rodriguez et al. 2025, "Rendering-Aware Reinforcement Learning for Vector Graphics Generation" (RLRF), and Chen et al. 2025,
+"Learning Only with Images: Visual Reinforcement Learning with Reasoning, Rendering, and Visual Feedback" (RRVF). Neither has
+published code of its rewards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from PIL import Image
+
+from mmrl import Case, Score, UserError
+from mmrl.api.endpoints.answers import NoAnswer
+from mmrl.api.endpoints.client import ChatEndpoint, Question
+from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.services import check_contrastive, contrastive
+from mmrl_rendering import compare
+from mmrl_rendering.code import render
+from mmrl_rendering.svg import Refused
+
+TINY = "tiny"
+"""The `model` of a smoke run: a small random CLIP, or no endpoint at all."""
+KEYS = ("OPENAI_API_KEY", "MMRL_JUDGE_KEY")
+INSTRUCTION = """The first picture is the target. The second is what somebody's code drew to reproduce it. Judge how alike they
+are: kind of picture, positions and shapes, colours, texts, numbers. Ignore the sharpness. Think first. Then end with one line
+Score: N
+where N is a whole number from 0 (nothing in common) to 10 (the same)."""
+_LINE = re.compile(r"[*_\s]*score[*_\s]*:[*_\s]*(\d+)(?:\s*/\s*10)?[*_\s]*\.?[*_\s]*", re.IGNORECASE)
+
+
+class Likeness:
+    """The cosine of CLIP's embeddings of the target and the rendering, -1 to 1: RLRF's semantic reward, where the paper has
+    DreamSim or CLIP. Code that doesn't render has -1.
+
+    Known exploits: any drawing is alike to any other, so that values are far above 0; a picture in the right style without the
+    right content earns most. Combine it with `rendering/svg@rlrf`.
+    """
+
+    def __init__(
+        self, *, model: str, device: str = "auto", dtype: Literal["auto", "float32", "bfloat16"] = "auto", batch_size: int = 64
+    ) -> None:
+        """model: the folder or hub name of a CLIP or SigLIP, or tiny. batch_size: pictures encoded at once."""
+        self.model = contrastive(model, device=device, dtype=dtype, batch_size=batch_size)
+
+    @staticmethod
+    def check(cameras: Mapping[str, Sequence[str]], *, model: str, device: str = "auto", batch_size: int = 64, **_: Any) -> None:
+        check_contrastive(model, device=device, batch_size=batch_size)
+
+    def __call__(self, cases: Sequence[Case]) -> list[Score]:
+        pairs = [both(case) for case in cases]
+        seen = [picture for pair in pairs if not isinstance(pair, Refused) for picture in pair]
+        cosines = iter((found := self.model.encode_images(seen))[::2].mul(found[1::2]).sum(-1).tolist() if seen else ())
+        return [
+            Score(-1.0, detail=str(pair)) if isinstance(pair, Refused) else Score(min(1.0, max(-1.0, next(cosines))))
+            for pair in pairs
+        ]
+
+
+class VisualJudge:
+    """How alike a vision-language model behind an endpoint finds target and rendering, 0 to 1: RRVF's visual judge. Code that
+    doesn't render has 0, and is not shown.
+
+    The judge sees both pictures and no word of the completion, but what it draws may hold words. Known exploits: a picture that
+    says "Score: 10" may impress a judge. An endpoint without an answer, and an answer that can't be read, are failures.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = "https://api.openai.com/v1",
+        key_variable: str = "OPENAI_API_KEY",
+        max_pixels: int | None = None,
+        max_tokens: int = 1024,
+        temperature: float = 0.0,
+        concurrency: int = 16,
+        retries: int = 4,
+        request_timeout_s: float = 60.0,
+        cache: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """max_pixels: larger pictures are shrunk. The other options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises
+        UserError for ones that can't work."""
+        if key_variable not in KEYS:
+            raise UserError(f"key_variable = {key_variable!r:.60}: a verifier gets {' and '.join(KEYS)} alone: use one of them")
+        self.encoder, self.max_tokens, self.temperature = ChatEncoder(max_pixels=max_pixels), max_tokens, temperature
+        self.endpoint = None
+        if model != TINY:
+            limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": request_timeout_s}
+            limits |= {"cache": cache, "extra": extra or {}}
+            self.endpoint = ChatEndpoint(model=model, base_url=base_url, key_variable=key_variable, **limits)
+
+    @classmethod
+    def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
+        """Raise UserError for options that can't work; nothing is asked."""
+        cls(**options)
+
+    def __call__(self, cases: Sequence[Case]) -> list[Score]:
+        pairs = [both(case) for case in cases]
+        shown = [pair for pair in pairs if not isinstance(pair, Refused)]
+        scores = iter(self._judged(shown))
+        return [Score(0.0, detail=str(pair)) if isinstance(pair, Refused) else next(scores) for pair in pairs]
+
+    def _judged(self, pairs: Sequence[tuple[Image.Image, Image.Image]]) -> list[Score]:
+        if self.endpoint is None:  # pixels stand in, so that a smoke run needs no endpoint
+            return [Score(compare.pixel(*map(compare.pixels, pair)), detail="no endpoint is asked") for pair in pairs]
+        return [read(answer) for answer in self.endpoint.ask([self._question(pair) for pair in pairs])]
+
+    def _question(self, pair: tuple[Image.Image, Image.Image]) -> Question:
+        parts = [*({"type": "image", "image": picture} for picture in pair), {"type": "text", "text": INSTRUCTION}]
+        messages, _ = self.encoder([{"role": "user", "content": parts}])
+        return Question(messages=messages, max_tokens=self.max_tokens, temperature=self.temperature)
+
+
+def read(answer: Any) -> Score:
+    """The judge's score; a failure where its last line isn't `Score: N`."""
+    if isinstance(answer, NoAnswer):
+        return Score(None, detail=str(answer))
+    last = next((line for line in reversed(answer.text.splitlines()) if line.strip()), "")
+    match = _LINE.fullmatch(last)
+    if match is None or len(match[1]) > 2 or int(match[1]) > 10:
+        return Score(None, detail=f"the judge's last line is {last[:80]!r} and not 'Score: N' with N from 0 to 10")
+    return Score(int(match[1]) / 10, detail=f"the judge gives {match[1]} of 10")
+
+
+def both(case: Case) -> tuple[Image.Image, Image.Image] | Refused:
+    """(target, rendering) at the target's size, or why there is none."""
+    target = case.images[0].convert("RGB")
+    try:
+        shown = render(case.completion, str(case.meta.get("code", "svg")), compare.rendered(target.size))
+    except Refused as error:
+        return error
+    return target, shown if shown.size == target.size else shown.resize(target.size, Image.Resampling.BOX)

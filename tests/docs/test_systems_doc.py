@@ -1,0 +1,60 @@
+"""docs/systems.md: each row has a word and what goes with it, and names what is there; every recipe stands in one row."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mmrl.config.compute import ComputeConfig
+from mmrl.config.sections import GenerateConfig, TaskConfig
+from mmrl.config.stages import ImitationConfig, RlStage
+from mmrl.registry import plugins
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "systems.md").read_text("utf-8")
+WORDS = ("whole", "in part", "not yet", "not possible here")
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)]
+ROWS = [row for row in ROWS if row[1] != "here"]
+RECIPES = {path.stem for path in (ROOT / "configs" / "recipes").glob("*.toml")}
+KEYS = {key for kind in (RlStage, GenerateConfig, TaskConfig, ComputeConfig) for key in kind.model_fields}
+
+
+def named(row):
+    return re.findall("`([^`]+)`", row[2])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_each_row_has_one_word_and_what_goes_with_it(row):
+    name, word, _, missing = row
+    assert word in WORDS, f"{name}: {word!r} is none of {', '.join(WORDS)}"
+    assert bool(named(row)) == (word in ("whole", "in part")), "what runs is named, and nothing else is"
+    assert word != "whole" or not missing, "whole, and something is missing"
+    assert word not in ("in part", "not possible here") or missing, "say what is missing, or why"
+
+
+def test_what_a_row_names_is_there():
+    algorithms = plugins.registry().specs("algorithms")
+    for row in ROWS:
+        for name in named(row):
+            key, _, value = name.partition(" = ")
+            there = name in RECIPES or name in algorithms or (value and key in KEYS)
+            assert there, f"{row[0]}: {name} is no recipe, no algorithm and no key of a run file"
+            if value and key != "imitation":
+                kind = next(k for k in (RlStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
+                (kind(kind="rl", steps=1, **{key: _read(value)}) if kind is RlStage else kind(**{key: _read(value)}))
+    ImitationConfig(rule="sasr"), ImitationConfig(uncertainty_weighting=True)
+
+
+def _read(value):
+    return value.strip('"') if value.startswith('"') else float(value) if "." in value else int(value)
+
+
+def test_every_recipe_stands_in_one_row():
+    found = Counter(name for row in ROWS for name in named(row) if name in RECIPES)
+    assert found == Counter(dict.fromkeys(RECIPES, 1))
+
+
+def test_no_system_stands_there_twice():
+    names = Counter(name.strip() for row in ROWS for name in re.sub(r"\(.*?\)", "", row[0]).split(","))
+    assert len(ROWS) >= 71 and max(names.values()) == 1, names.most_common(3)

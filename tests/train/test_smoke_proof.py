@@ -1,0 +1,191 @@
+"""What a smoke run proves: each stage's update ran on something, or the run says that it didn't."""
+
+import json
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import runs
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.errors import NoGold
+from mmrl.api.sampling import Group
+from mmrl.api.types import Prompt, Score
+from mmrl.config.sections import RlStage
+from mmrl.train.sampling.rules import rules_of
+from mmrl.train.sampling.smoke_spread import SmokeSpread, has_gold, with_spread
+from mmrl.train.sampling.success_filter import SuccessFilter
+from mmrl.train.smoke import smoke
+from mmrl.train.smoke_proof import SmokeProof, told, unproved
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+
+
+class Weights:
+    """A policy of two numbers."""
+
+    def __init__(self):
+        self.tensor = torch.zeros(2)
+
+    def parameters(self):
+        return [("a", self.tensor)]
+
+
+def judged(change, stage=None, **metrics):
+    """The entry of a stage with one step that changes a weight by so much."""
+    proof, policy = SmokeProof(), Weights()
+    proof.begin(policy)
+    policy.tensor[1] += change
+    stage = stage or RlStage(kind="rl", steps=1, group_size=4)
+    proof.end(1, stage, 3, policy, {"loss": 0.5, "grad_norm": 1.0, "zero_std_share": 0.5, **metrics})
+    return proof.seen[1]
+
+
+def test_a_step_proves_the_update_if_groups_had_spread_and_weights_moved_by_a_finite_loss():
+    found = judged(0.25)
+    assert (found["step"], found["moved"], found["loss"]) == (3, 0.25, 0.5) and not unproved([found])
+    assert told([found]) == ["stage 1 (rl): the update works: step 3 moved weights by up to 2.5e-01, with a loss of 0.5"]
+
+
+@pytest.mark.parametrize(
+    ("change", "metrics", "why"),
+    [
+        (0.25, {"zero_std_share": 1.0}, "no group had spread"),
+        (0.25, {"loss": math.nan}, "the loss was nan"),
+        (0.25, {"grad_norm": 0.0}, "the gradient was 0"),
+        (0.0, {}, "no weight moved (the largest change was 0)"),
+        (math.nan, {}, "no weight moved (the largest change was nan)"),
+    ],
+)
+def test_a_step_that_lacks_one_of_them_proves_nothing(change, metrics, why):
+    found = judged(change, **metrics)
+    assert found["step"] is None and found["why"] == why and unproved([found])
+    assert told([found]) == [f"stage 1 (rl): no step showed an update: {why}"]
+
+
+def test_groups_of_one_need_no_spread():
+    assert judged(0.25, RlStage(kind="rl", steps=1, group_size=1), zero_std_share=1.0)["step"] == 3
+
+
+def test_what_one_step_proved_a_later_one_does_not_take_back():
+    proof, policy = SmokeProof(), Weights()
+    stage = RlStage(kind="rl", steps=2, group_size=1)
+    for step, change in ((1, 1.0), (2, 0.0)):
+        proof.begin(policy)
+        policy.tensor += change
+        proof.end(1, stage, step, policy, {"loss": 0.0, "grad_norm": change})
+    assert proof.seen[1]["step"] == 1
+
+
+class Rollout:
+    environment_reward = 0.0
+
+
+class Gold:
+    """Gives gold completions of this worth."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def gold(self, groups):
+        return [made([self.value]) for _ in groups]
+
+
+def made(values):
+    scores, rollouts = [Score(value) for value in values], [Rollout() for _ in values]
+    return Group(
+        place=("t", 0), number=0, prompt=Prompt(id="a", task="t", messages=[]), inputs=None, rollouts=rollouts, scores=scores
+    )
+
+
+def test_the_gold_completion_takes_the_place_of_the_last_one_where_a_group_has_no_spread():
+    flat, mixed = made([0.0, 0.0, 0.0]), made([0.0, 1.0])
+    SmokeSpread(True, lambda group: True)([flat, mixed], Gold(0.7))
+    assert flat.rewards == [0.0, 0.0, 0.7] and mixed.rewards == [0.0, 1.0]
+    counts = SmokeSpread(True, lambda group: True).counts([flat, mixed])
+    assert counts == {"sampling/smoke_gold": 1.0, "sampling/smoke_drawn": 0.0}
+
+
+def test_without_a_better_gold_completion_every_second_rollout_is_paid_and_it_is_counted():
+    for known in (True, False):
+        group = made([0.5, 0.5, 0.5])
+        rule = SmokeSpread(True, lambda group, known=known: known)
+        rule([group], Gold(0.5))
+        assert group.rewards == [0.5, 1.5, 0.5]
+        assert rule.counts([group])["sampling/smoke_drawn"] == 1.0
+
+
+def test_what_is_paid_counts_as_a_success_where_a_rule_asks_for_one():
+    config = RlStage(kind="rl", steps=1, success_threshold=2.5, min_success_rate=0.1, max_success_rate=0.9)
+    algorithm = load_algorithm("grpo", {})
+    spread, *others = with_spread(rules_of(config)[1:], config, algorithm, {"t": Knows(None)})
+    group = made([0.0, 0.0])
+    assert isinstance(spread, SmokeSpread) and isinstance(others[0], SuccessFilter), "before what leaves groups out"
+    assert others[0](spread([group], Gold(0.0)), None) == [group] and group.rewards == [0.0, 2.5]
+
+
+class Knows:
+    """A task that knows this gold completion, or none."""
+
+    simulation = None
+
+    def __init__(self, gold):
+        self.known = gold
+
+    def gold(self, prompt):
+        if self.known is None:
+            raise NoGold("nobody knows")
+        return self.known
+
+
+def test_a_task_without_gold_completions_has_none_put_in():
+    prompt = Prompt(id="a", task="t", messages=[])
+    acting = Knows("a")
+    acting.simulation = object()
+    assert [has_gold({"t": task}, prompt) for task in (Knows("a"), Knows(None), acting)] == [True, False, False]
+
+
+def test_groups_of_one_are_told_apart_over_the_step():
+    groups = [made([0.0]) for _ in range(3)]
+    SmokeSpread(False, lambda group: False)(groups, Gold(0.0))
+    assert [group.rewards for group in groups] == [[1.0], [0.0], [1.0]]
+    differ = [made([0.0]), made([0.3])]
+    SmokeSpread(False, lambda group: False)(differ, Gold(0.0))
+    assert [group.rewards for group in differ] == [[0.0], [0.3]]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo", "reinforce++", "ppo"])
+def test_a_smoke_run_shows_the_update_and_says_how(algorithm, tmp_path, toy):
+    config = runs.toy_config(tmp_path, overrides=("generate.temperature=0.001",))  # all completions of a prompt are the same
+    stage = config.stages[1].model_copy(update={"algorithm": algorithm})
+    config = config.model_copy(update={"stages": [config.stages[0], stage]})
+    folder = runs.run(smoke(config))
+    stages = json.loads((folder.path / "summary.json").read_text())["smoke"]
+    assert [(found["kind"], found["step"] is not None) for found in stages] == [("sft", True), ("rl", True)]
+    assert stages[1]["moved"] > 0 and (stages[1]["gold"] + stages[1]["drawn"] > 0 or algorithm not in ("grpo", "dapo"))
+
+
+def test_a_run_that_is_no_smoke_run_mixes_in_nothing(tmp_path, toy):
+    folder = runs.run(runs.toy_config(tmp_path))
+    assert "smoke" not in json.loads((folder.path / "summary.json").read_text())
+    assert "smoke" not in (folder.path / "metrics.jsonl").read_text()
+
+
+def test_a_smoke_run_without_an_update_exits_with_1_and_one_line(tmp_path, monkeypatch):
+    from mmrl.ui.cli import train as command
+
+    monkeypatch.setattr("mmrl.train.smoke_proof._missing", lambda *_: "no group had spread")
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'name = "x"\nruns_dir = "{tmp_path}"\npolicy = {{ model = "tiny:qwen2_5_vl:hidden=32,layers=1" }}\n'
+        'tasks = [{ id = "classification/digits" }]\n'
+        'stages = [{ kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2 }]\n'
+    )
+    done = CliRunner().invoke(command.command, [str(path), "--smoke", "--quiet"])
+    assert done.exit_code == 1, done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("mmrl:")]
+    assert "x-smoke failed: stage 1 (rl): no step showed an update: no group had spread: see" in line
