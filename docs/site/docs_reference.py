@@ -8,6 +8,10 @@ from pathlib import Path
 
 import mmrl
 from mmrl.api.errors import UserError
+from mmrl.api.specs import VerifierSpec
+from mmrl.registry import plugins
+from mmrl.registry.contract import KINDS
+from mmrl.ui.cli.options import first_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,6 +36,31 @@ def summary(module: str) -> str:
     if not said:
         raise UserError(f"{path.relative_to(ROOT)}:1: the module has no docstring, which the reference shows: write one")
     return " ".join(said.split("\n\n")[0].split()).partition(". ")[0].rstrip(".:") + "."
+
+
+def names_page() -> str:
+    """What a run file can name besides tasks and simulators, which the gallery shows, from the registry."""
+    registry = plugins.registry()
+    lines = [
+        "# Names for run files",
+        "",
+        "What a run file can name, made from the installed plugins. [The gallery](../gallery/index.md) has tasks and simulators;",
+        "`mmrl list KIND ID` shows the options of each.",
+        "",
+    ]
+    for kind in KINDS:
+        specs = registry.specs(kind)
+        if kind in ("tasks", "simulators") or not specs:
+            continue
+        lines += [f"## {kind.replace('_', ' ').capitalize()}", "", "| id | plugin | what it is |", "|---|---|---|"]
+        for spec in specs.values():
+            said = spec.summary or first_line(registry.target(spec))
+            if isinstance(spec, VerifierSpec):
+                said = f"{said.rstrip('.')} ({spec.low:g} to {spec.high:g})"
+            said = said.rstrip(".").replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[").replace("*", "\\*")
+            lines.append(f"| `{spec.id}` | {registry.plugin_of(spec).name} | {said} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def pages() -> dict[str, str]:
@@ -61,6 +90,10 @@ def pages() -> dict[str, str]:
             "Made from the code. What is here is public: [promises](../promises.md) says what that means.",
             "A plugin imports `mmrl`, `mmrl.api` and `mmrl.testing`, and nothing else of the package.",
             "",
+            "What is written into files has pages of its own: [run-file keys](../run-files.md#every-key),",
+            "[names for run files](names.md), [metrics](../run-folder.md#metrics), [alarms](../diagnostics.md),",
+            "[commands](../cli.md).",
+            "",
             "## The names of `mmrl`",
             "",
             "| name | what it is |",
@@ -75,7 +108,7 @@ def pages() -> dict[str, str]:
             "",
         ]
     )
-    made = {"reference/index.md": index}
+    made = {"reference/index.md": index, "reference/names.md": names_page()}
     for module in modules():
         made[f"reference/{module}.md"] = f"# `{module}`\n\n::: {module}\n"
     return made

@@ -180,6 +180,8 @@ def test_the_reference_has_each_public_module_and_name():
     index = pages["reference/index.md"]
     assert all(f"| [`{name}`]" in index for name in mmrl.__all__)
     assert pages["reference/mmrl.api.types.md"] == "# `mmrl.api.types`\n\n::: mmrl.api.types\n"
+    names = pages["reference/names.md"]
+    assert "| `grounding/iou` | grounding | " in names and "| `grpo` | mmrl | " in names and "| `robotics/leaves-goal` |" in names
     assert "reference/mmrl.testing.kit.md" in pages and "reference/mmrl.api.moved.md" not in pages
 
 
