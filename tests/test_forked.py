@@ -2,7 +2,11 @@
 
 import os
 import subprocess
+from pathlib import Path
 
+import pytest
+
+import fork_server
 import forked
 
 
@@ -20,3 +24,14 @@ def test_what_is_read_at_the_start_starts_an_interpreter() -> None:
     with forked.start(["--version"], stdout=subprocess.DEVNULL, env=os.environ | {"HF_HOME": "/elsewhere"}) as process:
         assert isinstance(process, subprocess.Popen)
     assert process.returncode == 0
+
+
+def test_a_fork_starts_no_server_whose_end_it_would_wait_for(monkeypatch, tmp_path) -> None:
+    """A command's judge asks for children; a server that the command had started would hold its pipes, for as long as others use
+    it."""
+    with forked.start(["--version"], stdout=subprocess.DEVNULL):
+        assert Path(os.environ[fork_server.ADDRESS], fork_server.CHILDREN).exists()
+    monkeypatch.setenv(fork_server.ADDRESS, str(tmp_path))
+    monkeypatch.setitem(fork_server.PROCESS, "arguments", [])
+    with pytest.raises(RuntimeError, match="a forked process can't start the server of children"):
+        fork_server.connection.__wrapped__(fork_server.CHILDREN)

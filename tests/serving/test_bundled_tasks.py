@@ -127,7 +127,7 @@ OPTIONS: Mapping[str, Any] = {
 """Task -> the options without which it has no data, or a function that makes the data in a folder. Others need none."""
 BROWSER = ("gui/episodes", "rendering/page")
 EVERYDAY = ("grounding/refer", "gui/recorded", "rendering/svg")
-ELSEWHERE = {f"interop/{name}" for name in ("browsergym", "game", "openenv", "verifiers")}
+ELSEWHERE = {f"interop/{name}" for name in ("browsergym", "game", "lmms-eval", "openenv", "verifiers")}
 """Tasks that other programs play, whose tests are the plugin's own."""
 IDS = sorted(plugins.registry().specs("tasks").keys() - ELSEWHERE, key=lambda id: (id not in EVERYDAY, id))
 

@@ -58,6 +58,8 @@ def connection(kind: str) -> socket.socket:
     address = os.path.join(os.environ[ADDRESS], kind)
     here = _connected(address)
     if here is None:
+        if PROCESS:  # the server would have its pipes, and go on for other processes after its end
+            raise RuntimeError(f"a forked process can't start the server of {kind}: `forked.start` does")
         process = subprocess.Popen(
             [sys.executable, __file__, kind, address], env=ENVIRONMENT, stdin=subprocess.DEVNULL, start_new_session=True
         )

@@ -24,8 +24,11 @@ import fork_server
 
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
-SET_BY_LIBRARIES = {"TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED"}
-"""Variables that torch, vLLM and Ray set when they are imported, to what they would be in a new interpreter."""
+SET_BY_LIBRARIES = {
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "PYTHONBREAKPOINT"),
+    *("RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"),
+}
+"""Variables that torch, vLLM and Ray set when they are imported or started; a new interpreter would set its own."""
 
 
 def start(
@@ -49,6 +52,7 @@ def start(
             [sys.executable, "-m", "mmrl", *arguments], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
             start_new_session=True, preexec_fn=functools.partial(own_terminal, terminal),
         )  # fmt: skip
+    fork_server.connection(fork_server.CHILDREN)  # for the command, whose judge asks for children
     request = {"arguments": list(arguments), "cwd": str(Path(cwd).resolve()), "env": env, "terminal": terminal}
     return Forked(fork_server.COMMANDS, ["mmrl", *arguments], request, (stdin, stdout, stderr))
 
