@@ -567,6 +567,8 @@ def test_the_switches_of_mmrl_train(tmp_path, monkeypatch, arguments, steps, nam
     def train(config, progress, **options):
         asked.append((config.stages[0].steps, config.name, options))
         folder = RunFolder(tmp_path)
+        (tmp_path / "config.toml").write_text(RUN_FILE)
+        (tmp_path / "manifest.json").write_text("{}")
         seconds = dict.fromkeys(("total", "generate", "update", "judge", "process", "evaluate", "other"), 1.0)
         later = {"a/b": {**FIGURE, "value": 0.75}}
         values = {"before": {"a/b": FIGURE}, "best": later, "last": {"a/b": {**FIGURE, "value": 0.5}}}

@@ -44,7 +44,7 @@ class Cost:
 
 
 def report(run: Path) -> Cost:
-    """`mmrl report` of a run, to its end or until it took three times what it may. Its seconds are the processor's, as other tests
+    """`mmrl report` of a run, to its end or until it took three times what it may. Its seconds are the processor's: other tests
     run beside it."""
     began, spent, cost = time.monotonic(), 0.0, Cost()
     with open(run.parent.parent / "report.log", "w+") as log:

@@ -387,7 +387,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
 
 def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:
     shown = mmrl("list", "algorithms", MMRL_PLUGINS="").stdout
-    assert re.search(r"^ dapo +GRPO averaged over tokens, .* +Yu et al\., DAPO, section 3 *$", shown, re.MULTILINE)
+    assert re.search(r"^ dapo +GRPO averaged over tokens, .* +Yu et al\., DAPO, section 3, arXiv .* *$", shown, re.MULTILINE)
     assert shown.endswith("\n`mmrl list algorithms ID` describes one in full, with its settings.\n")
     (ppo,) = json.loads(mmrl("list", "algorithms", "ppo", "--json", MMRL_PLUGINS="").stdout)
     assert list(ppo["needs"]) == ["rewards_NT", "values_NT", "bootstrap_N", "units_NT"]
