@@ -91,7 +91,8 @@ def test_the_table_is_what_is_tested():
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.env_id}-{'-'.join(family.cameras)}")
 @pytest.mark.filterwarnings("ignore:.*begin alike")
-def test_a_family(family, families):
+def test_a_family(family, families, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # VizDoom writes its settings where it is
     told = {} if family.says else {"instruction": "do it"}
     options = {"modules": family.modules, "size": 48, "cameras": family.cameras, **family.options, **told}
     simulator = Gym(
