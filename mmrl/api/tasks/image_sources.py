@@ -13,7 +13,7 @@ import os
 import random
 import unicodedata
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -116,15 +116,28 @@ def list_files(folder: str, suffixes: Sequence[str] = SUFFIXES, of: str = "image
             raise UserError(f"folder {display_path(root.absolute())} {wrong}: give a folder of {of}s")
     except OSError as error:
         raise UserError(f"folder {display_path(root)} can't be read: {error.strerror or error}: correct the path") from None
-    found = {
-        unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path  # macOS lists NFD
-        for parent, _, names in os.walk(root, onerror=_raise)
-        for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in suffixes
-    }
+    found = {path_id(path, root): path for path in files_below(root, suffixes)}
     if not found:
         raise UserError(f"folder {display_path(root)} has no {of}s ({', '.join(suffixes)}): add some, or give another folder")
     return dict(sorted(found.items()))
+
+
+def files_below(root: Path, suffixes: Sequence[str] = SUFFIXES) -> Iterator[Path]:
+    """The files in a folder and its subfolders, in no order, without hidden files and what is in hidden folders, such as the
+    copies in `.ipynb_checkpoints`. Raises OSError for a folder that can't be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for parent, folders, names in os.walk(root, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(parent) / name for name in names if not name.startswith(".") and Path(name).suffix.lower() in suffixes)
+
+
+def path_id(path: Path, root: Path) -> str:
+    """A file's path below a folder in one form of Unicode, as macOS lists another."""
+    return unicodedata.normalize("NFC", path.relative_to(root).as_posix())
 
 
 def split_of(id: str, seed: int, shares: Mapping[str, float] = SPLIT_SHARES) -> str:

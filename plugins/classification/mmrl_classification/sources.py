@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import SUFFIXES, hash_rank
+from mmrl.api.tasks.image_sources import SUFFIXES, files_below, hash_rank, path_id
 from mmrl.api.tasks.tables import SLICE
 from mmrl_classification.sampling import Item
 
@@ -71,21 +70,12 @@ def _folders(root: Path) -> list[Path]:
 
 def _images(folder: Path, root: Path) -> list[Item]:
     """The images of a class, by their path below the root, which is their id."""
-    found = [
-        Path(parent) / name
-        for parent, _, names in os.walk(folder, onerror=_raise)
-        for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
-    ]
+    found = list(files_below(folder))
     if not found:
         raise UserError(f"class folder {folder} has no images ({', '.join(SUFFIXES)}): add some, or remove the folder")
     label = unicodedata.normalize("NFC", folder.name)  # macOS lists names in another form
-    ids = {unicodedata.normalize("NFC", file.relative_to(root).as_posix()): str(file) for file in found}
+    ids = {path_id(file, root): str(file) for file in found}
     return [Item(id, label, ids[id]) for id in sorted(ids)]
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def digits(size: int) -> Pictures:

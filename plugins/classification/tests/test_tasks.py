@@ -1,6 +1,7 @@
 """The tasks: what is asked, which items, and one clear line for bad input."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -376,6 +377,7 @@ def test_hidden_files_and_other_files_are_no_pictures(folder):
     (root / "cat" / ".DS_Store").write_text("x")
     (root / "cat" / "._0.png").write_text("x")
     (root / "cat" / "labels.csv").write_text("x")
+    shutil.copytree(root / "cat", root / "cat" / ".ipynb_checkpoints")
     assert ids(Folder(path=root, fractions={"train": 1}), "train") in (["cat/0.png", "dog/0.png"], ["dog/0.png", "cat/0.png"])
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import SPLIT_SHARES, chance, hash_rank, split_of
+from mmrl.api.tasks.image_sources import SPLIT_SHARES, chance, hash_rank, list_files, split_of
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type
 from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
 from mmrl_rendering import chart, random_pictures, shapes, svg
@@ -291,10 +291,8 @@ def opened(path: str, split: str) -> tuple[DataTable, Callable[[int], str]]:
     if not is_folder or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
         rows = read_table(path, split=split)
         return rows, "row-{}".format
-    files = sorted(p for p in folder.rglob("*.svg") if not p.name.startswith("."))
-    if not files:
-        raise UserError(f"folder {display_path(path)} has no .svg files: add some, or give a table")
-    names = [p.relative_to(folder).as_posix() for p in files]
+    listed = list_files(path, (".svg",), "picture")
+    names, files = list(listed), list(listed.values())
 
     def read(index: int) -> dict[str, str]:
         return {"code": files[index].read_text(encoding="utf-8", errors="replace")}

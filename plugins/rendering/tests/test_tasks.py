@@ -141,7 +141,7 @@ def test_a_folder_of_svg_files(folder):
     (folder / "icons" / "a" / "99.svg").write_text("<svg><text>x</text></svg>")
     with pytest.raises(UserError, match=r"icons/a/99.svg: its code can't be used: the element 'text' is not drawn here"):
         [p for s in task.splits for p in Own(path=str(folder / "icons")).prompts(s, 0)]
-    with pytest.raises(UserError, match=r"has no .svg files"):
+    with pytest.raises(UserError, match=r"has no pictures"):
         Own(path=str(folder / "icons" / "c" if (folder / "icons" / "c").mkdir() is None else ""))
 
 
