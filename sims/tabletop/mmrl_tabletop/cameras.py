@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mmrl_tabletop.reproducible import sin_cos
 from mmrl_tabletop.scene import Scene
-from mmrl_tabletop.trigonometry import sin_cos
 
 
 @dataclass(frozen=True, slots=True)

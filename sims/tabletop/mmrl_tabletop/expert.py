@@ -11,10 +11,10 @@ import torch
 
 from mmrl.api.simulators.noise import uniform
 from mmrl_tabletop.physics import FINGER, TURN, Contact
+from mmrl_tabletop.reproducible import length, root, wrapped
 from mmrl_tabletop.scene import TIP, Scene
 from mmrl_tabletop.settings import Settings
 from mmrl_tabletop.tasks import Judgement
-from mmrl_tabletop.trigonometry import wrapped
 
 SLOP = 71
 """Stream of random numbers of a seed."""
@@ -75,7 +75,7 @@ def _over(scene: Scene, settings: Settings, contact: Contact) -> Wish:
     x, y, z = scene.gripper[:, :3].unbind(1)
     tx, ty, tz, _ = scene.objects[:, 0].unbind(1)
     half = contact.body(scene).half[:, 0]
-    beside = _length(tx - x, ty - y)
+    beside = length(tx - x, ty - y)
     if settings.task == "reach":
         down, clear = tz + half + CLEAR, tz + half + TIP + 0.012 + CLEAR
     else:
@@ -96,7 +96,7 @@ def _fetch(scene: Scene, settings: Settings, contact: Contact) -> Wish:
     ends = zip(scene.gripper[:, :3].unbind(1), (wish.x, wish.y, wish.z), strict=True)
     x, y, z = (_after(now, to, step) for now, to in ends)
     off = (tx - x) * (tx - x) + (ty - y) * (ty - y) + (tz - z) * (tz - z)
-    near = (off.sqrt() < CLOSE_ON + 0.05 * slop) & (z < tz + 0.5 * contact.body(scene).half[:, 0] + 0.03 * slop)
+    near = (root(off) < CLOSE_ON + 0.05 * slop) & (z < tz + 0.5 * contact.body(scene).half[:, 0] + 0.03 * slop)
     return Wish(wish.x, wish.y, wish.z, near & ~scene.closed)
 
 
@@ -112,11 +112,11 @@ def _deliver(scene: Scene, settings: Settings, contact: Contact) -> Wish:
         (gx, gy), top = scene.plates[:, 0].unbind(1), contact.plate_tops(scene)[:, 0]
     rest, carry = top + half + 0.004, _tallest(scene, contact, but=0) + CLEAR + half
     dx, dy = gx - tx, gy - ty
-    over = _length(dx, dy) < near
+    over = length(dx, dy) < near
     free = over | (tz > carry - 0.02)
     to_x, to_y = torch.where(free, x + dx, x), torch.where(free, y + dy, y)
     to_z = z - tz + torch.where(over, rest, carry)
-    off = _length(x + dx - _after(x, to_x, step), y + dy - _after(y, to_y, step))
+    off = length(x + dx - _after(x, to_x, step), y + dy - _after(y, to_y, step))
     low = _after(z, to_z, step) - z + tz < rest + CLEAR
     return Wish(to_x, to_y, to_z, ~(over & low & (off < near)))
 
@@ -127,7 +127,7 @@ def _push(scene: Scene, settings: Settings, contact: Contact) -> Wish:
     x, y, z = scene.gripper[:, :3].unbind(1)
     tx, ty, tz, _ = scene.objects[:, 0].unbind(1)
     gx, gy = scene.plates[:, 0].unbind(1)
-    distance = _length(gx - tx, gy - ty)
+    distance = length(gx - tx, gy - ty)
     ux, uy = (gx - tx) / distance.clamp(min=1e-6), (gy - ty) / distance.clamp(min=1e-6)
     touch = size.contact[:, 0] + FINGER + 0.016
     low, safe = (tz - 0.3 * size.half[:, 0]).clamp(min=TIP), _tallest(scene, contact) + TIP + 0.02
@@ -136,7 +136,7 @@ def _push(scene: Scene, settings: Settings, contact: Contact) -> Wish:
     pushing = (along < 0.03 - touch) & (across.abs() < 0.02) & (z < tz + 0.5 * size.half[:, 0])
     way_x, way_y = gx - ux * touch - x, gy - uy * touch - y
     share = step / torch.maximum(way_x.abs(), way_y.abs()).clamp(min=step)  # in a straight line, with a limit per axis
-    there, high = _length(back_x - x, back_y - y) < 0.015, z > safe - 0.02
+    there, high = length(back_x - x, back_y - y) < 0.015, z > safe - 0.02
     closed = scene.held < 0
     go = Wish(torch.where(high, back_x, x), torch.where(high, back_y, y), safe, closed)
     go = Wish(back_x, back_y, low, closed).where(there, go)
@@ -148,10 +148,6 @@ def _tallest(scene: Scene, contact: Contact, but: int = -1) -> torch.Tensor:
     """The height of the highest object, except the one at place `but`."""
     other = torch.arange(scene.shape.shape[1], device=scene.shape.device) != but
     return torch.where(scene.present & other, scene.objects[..., 2] + contact.body(scene).half, 0.0).amax(1)
-
-
-def _length(dx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
-    return (dx * dx + dy * dy).sqrt()
 
 
 def _after(now: torch.Tensor, to: torch.Tensor, step: float) -> torch.Tensor:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from mmrl_tabletop.physics import FINGER, Contact
+from mmrl_tabletop.reproducible import root, sin_cos
 from mmrl_tabletop.scene import TIP, Scene
 from mmrl_tabletop.things import BALL, BOX, CYLINDER, NAMES, PLATE_HALF, PLATE_KINDS, PLATE_RADIUS, SHAPES
-from mmrl_tabletop.trigonometry import sin_cos
 
 SHOULDER = (0.0, 0.80, 0.34)
 """Position of the arm's base."""
@@ -131,4 +131,4 @@ def _cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _norm(v: torch.Tensor) -> torch.Tensor:
     square = v * v
-    return (square[0] + square[1] + square[2]).sqrt()
+    return root(square[0] + square[1] + square[2])

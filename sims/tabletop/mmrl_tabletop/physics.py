@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from mmrl_tabletop.reproducible import length, sin_cos, wrapped
 from mmrl_tabletop.scene import CEILING, REACH, TABLE, TIP, Scene, pick
 from mmrl_tabletop.things import PLATE_HALF, PLATE_RADIUS, SHAPES
-from mmrl_tabletop.trigonometry import sin_cos, wrapped
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Places = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -145,13 +145,13 @@ class Contact:
             height = (height + move_N3[:, 2]).clamp(TIP, CEILING)
             bodies = at[:, :, None] + offset
             away = xy[:, :, None] - bodies[..., None]
-            distance = _length(away)
+            distance = length(*away)
             overlap = meeting - distance
             top, bottom = (z + size.half)[:, None], (z - size.half)[:, None]
             over = (before[:, None] + low)[:, :, None] >= top - SLACK
             stop = over & free & (overlap > MARGIN)
             floor = torch.where(stop, top - low[:, :, None], -9.0).amax((1, 2))
-            on_plate = scene.plate_present & (_length(bodies[:, :, 3:] - plates) < near_plate)
+            on_plate = scene.plate_present & (length(*(bodies[:, :, 3:] - plates)) < near_plate)
             ground = torch.where(on_plate, tops_NP, 0.0).amax(1) - (above - half)
             height = torch.maximum(torch.maximum(height, floor), torch.where(is_held, ground, none))
 
@@ -159,7 +159,7 @@ class Contact:
             meets = (lowest < top - SLACK) & (highest > bottom + SLACK) & free
             shift = _sum(away * (overlap.clamp(min=0) * meets / distance.clamp(min=1e-6)), 2)
             carried = shift.gather(2, below) * rests  # an object moves with its support, unless pushed further
-            shift = torch.where(_length(carried) > _length(shift), carried, shift)
+            shift = torch.where(length(*carried) > length(*shift), carried, shift)
             xy = torch.where(held_NK, bodies[:, :, 3:], xy + shift)
             z = torch.where(held_NK, (height + above)[:, None], z)
             xy = _apart(xy, z, pairs)
@@ -223,10 +223,10 @@ def _fallen(
     """(height, supporting object) of every object. [N, K, K]: the first object on the second."""
     top = z + size.half
     can = (size.flat & scene.present & ~held_NK)[:, None]
-    near = _length(xy[..., None] - xy[:, :, None]) < STEADY * size.contact[:, None]
+    near = length(*(xy[..., None] - xy[:, :, None])) < STEADY * size.contact[:, None]
     below = top[:, None] <= (z - size.half)[:, :, None] + SLACK
     height, which = torch.where(can & near & below & ~_itself(z), top[:, None], -9.0).max(2)
-    on_plate = _length(xy[..., None] - scene.plates.permute(2, 0, 1)[:, :, None]) < PLATE_RADIUS
+    on_plate = length(*(xy[..., None] - scene.plates.permute(2, 0, 1)[:, :, None])) < PLATE_RADIUS
     ground = torch.where(on_plate & scene.plate_present[:, None], tops_NP[:, None], 0.0).amax(2)
     stands = (height > ground) & ~held_NK
     rest = torch.where(held_NK, z, torch.maximum(height, ground) + size.half)
@@ -247,7 +247,7 @@ def _apart(xy: torch.Tensor, z: torch.Tensor, pairs: tuple[torch.Tensor, ...]) -
     least, heights, share = pairs
     number = torch.arange(z.shape[1], device=z.device)
     away = xy[..., None] - xy[:, :, None] + 1e-5 * (number[:, None] - number)  # a direction for objects at the same place, too
-    distance = _length(away)
+    distance = length(*away)
     level = (z[:, :, None] - z[:, None]).abs() < heights
     unit = (least - distance).clamp(min=0) * level * share / distance.clamp(min=1e-6)
     return xy + _sum(away * unit, 3)
@@ -265,12 +265,6 @@ def _is_held(scene: Scene) -> torch.Tensor:
 
 def _itself(values_NK: torch.Tensor) -> torch.Tensor:
     return torch.eye(values_NK.shape[1], dtype=torch.bool, device=values_NK.device)
-
-
-def _length(v: torch.Tensor) -> torch.Tensor:
-    """Lengths of vectors with x and y in the first dim."""
-    square = v * v
-    return (square[0] + square[1]).sqrt()
 
 
 def _sum(values: torch.Tensor, dim: int) -> torch.Tensor:

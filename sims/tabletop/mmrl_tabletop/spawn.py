@@ -11,6 +11,7 @@ import torch
 
 from mmrl.api.simulators.noise import uniform
 from mmrl_tabletop import language
+from mmrl_tabletop.reproducible import length
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import FLAT_SHAPES, Settings
 from mmrl_tabletop.things import (
@@ -159,7 +160,7 @@ def _order(settings: Settings) -> tuple[list[tuple[bool, int]], list[float]]:
 def _way(goal_n2: torch.Tensor, target_n2: torch.Tensor) -> list[torch.Tensor]:
     """Places that stay free for a push: behind the target, where the gripper goes down, and between target and goal."""
     dx, dy = (goal_n2 - target_n2).unbind(1)
-    away = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+    away = length(dx, dy).clamp(min=1e-6)
     ahead_n2 = torch.stack([dx / away, dy / away], 1)
     return [target_n2 - 0.13 * ahead_n2, target_n2 + 0.35 * (goal_n2 - target_n2), target_n2 + 0.65 * (goal_n2 - target_n2)]
 
@@ -173,7 +174,7 @@ def _free(seed_n: torch.Tensor, turn: int, found: list[torch.Tensor], sizes: lis
     room = torch.full(candidates.shape[:2], GAP, device=seed_n.device)
     for other_n2, size in zip(found, sizes, strict=False):
         dx, dy = (candidates - other_n2[:, None]).unbind(-1)
-        room = torch.minimum(room, (dx * dx + dy * dy).sqrt() - size - sizes[len(found)])
+        room = torch.minimum(room, length(dx, dy) - size - sizes[len(found)])
     best_n = room.argmax(1)  # the first of equals
     return candidates.gather(1, best_n[:, None, None].expand(-1, 1, 2))[:, 0]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mmrl_tabletop.physics import Contact
+from mmrl_tabletop.reproducible import length
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import Settings
 from mmrl_tabletop.things import ON_PLATE, PLATE_RADIUS
@@ -39,7 +40,7 @@ def judge(scene: Scene, settings: Settings, contact: Contact) -> Judgement:
     target = scene.objects[:, 0]
     dx, dy = scene.gripper[:, 0] - target[:, 0], scene.gripper[:, 1] - target[:, 1]
     there = scene.present[:, 0]
-    near = (dx * dx + dy * dy).sqrt() < REACHED
+    near = length(dx, dy) < REACHED
     reached = near & (scene.gripper[:, 2] < target[:, 2] + size.half[:, 0] + REACHED) & there
     grasped = scene.held == 0
     height = target[:, 2] - size.half[:, 0]
@@ -48,7 +49,7 @@ def judge(scene: Scene, settings: Settings, contact: Contact) -> Judgement:
     placed = torch.zeros_like(grasped)
     if settings.has_goal:
         gx, gy = target[:, 0] - scene.plates[:, 0, 0], target[:, 1] - scene.plates[:, 0, 1]
-        over = (gx * gx + gy * gy).sqrt() < ON_PLATE * PLATE_RADIUS
+        over = length(gx, gy) < ON_PLATE * PLATE_RADIUS
         placed = at_rest & over & (scene.support[:, 0] < 0)
     elif settings.task == "stack":
         placed = at_rest & (scene.support[:, 0] == 1)

@@ -3,9 +3,11 @@
 import hashlib
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from mmrl_tabletop import VARIANTS
+from mmrl_tabletop.reproducible import root
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import TASKS
 from mmrl_tabletop.table import Table
@@ -38,7 +40,13 @@ def test_the_same_on_every_machine(table: Callable[..., Table]) -> None:
     one = table(32, task="stack", distractors=2)
     play(one, torch.arange(32), 12)
     numbers = one._scene.objects.numpy().tobytes() + one._scene.gripper.numpy().tobytes() + one._scene.held.numpy().tobytes()
-    assert hashlib.sha256(numbers).hexdigest()[:16] == "214f25b47f53878c"
+    assert hashlib.sha256(numbers).hexdigest()[:16] == "f6070f1162c250a3"
+
+
+def test_roots_are_rounded_to_the_nearest() -> None:
+    """torch's own aren't: MKL's of float32 are off by one bit in 6 of 1,000, on this processor other ones than on that."""
+    numbers = torch.cat([torch.rand(100_000), torch.tensor([0.0, 1.0, 2.0, 1e-38, 1e-40, 3e38])])
+    assert (root(numbers).numpy() == np.sqrt(numbers.numpy())).all()
 
 
 @pytest.mark.parametrize("variant", [None, "execution.moved", "vision.whole-05", "semantic.receptacle"])

@@ -1,6 +1,7 @@
-"""Sine and cosine computed with products and sums only.
+"""Sine, cosine, roots and lengths whose bits are the same on every machine, as those of states must be.
 
-torch's sine and cosine differ in the last bit between the middle and the end of a vector, and between devices; states must not.
+torch's sine and cosine differ in the last bit between the middle and the end of a vector, and between devices. Its square roots
+of float32 on a CPU come from MKL, which rounds some to the other neighbour, on each kind of processor other ones.
 """
 
 from __future__ import annotations
@@ -30,3 +31,14 @@ def _sine(x: torch.Tensor) -> torch.Tensor:
     for coefficient in (1 / 120, -1 / 6, 1.0):
         series = series * square + coefficient
     return x * series
+
+
+def root(x: torch.Tensor) -> torch.Tensor:
+    """The square root of float32 numbers, rounded to the nearest: that of float64 lies nearer to the exact one than any middle
+    between two float32 numbers does."""
+    return x.double().sqrt().to(x.dtype)
+
+
+def length(dx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """Of vectors."""
+    return root(dx * dx + dy * dy)
