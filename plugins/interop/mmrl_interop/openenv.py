@@ -31,7 +31,8 @@ def app(task: OpenTask, *, max_sessions: int = 64, max_turns: int = 8) -> Any:
     if task.acts:
         raise UserError(f"task {task.id!r} acts in a simulator: serve it with to_gymnasium instead")
     server = peer("openenv.core.env_server", VERSIONS, "mmrl serve", "openenv")
-    action, observation, environment = _classes(server, task, max_turns)
+    action, observation = _messages(server)
+    environment = _environment(server, task, max_turns, observation)
     name = task.id.replace("/", "-")
     return server.create_fastapi_app(environment, action, observation, max_concurrent_envs=max_sessions, env_name=name)
 
@@ -49,9 +50,8 @@ def run(served: Any, host: str, port: int, ready: Callable[[str], None]) -> None
         uvicorn.Server(uvicorn.Config(served, log_level="warning")).run(sockets=[listening])
 
 
-def _classes(server: Any, task: OpenTask, max_turns: int) -> tuple[Any, Any, Any]:
-    """(action, observation, environment) of OpenEnv for a task."""
-    encode, splits = ChatEncoder(), {split: task.prompts(split, answers=False) for split in task.splits}
+def _messages(server: Any) -> tuple[Any, Any]:
+    """(action, observation): OpenEnv's classes of what goes over the wire."""
 
     class Completion(server.Action):  # type: ignore[name-defined, misc]
         """What the policy wrote."""
@@ -67,6 +67,13 @@ def _classes(server: Any, task: OpenTask, max_turns: int) -> tuple[Any, Any, Any
         parts: dict[str, float] = {}
         status: str = ""
         detail: str = ""
+
+    return Completion, Turn
+
+
+def _environment(server: Any, task: OpenTask, max_turns: int, observation: Any) -> Any:
+    """OpenEnv's class of a task's sessions."""
+    encode, splits = ChatEncoder(), {split: task.prompts(split, answers=False) for split in task.splits}
 
     class TaskEnvironment(server.Environment):  # type: ignore[name-defined, misc]
         """One session: an episode of the task at a time."""
@@ -103,7 +110,7 @@ def _classes(server: Any, task: OpenTask, max_turns: int) -> tuple[Any, Any, Any
             self.close()
             self.episode = task.episode(prompt, max_turns=max_turns)
             self._state = server.State(episode_id=episode_id or prompt.id, step_count=0)
-            return Turn(messages=encode(self.episode.messages)[0], prompt_id=prompt.id)
+            return observation(messages=encode(self.episode.messages)[0], prompt_id=prompt.id)
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             episode = self.episode
@@ -113,10 +120,10 @@ def _classes(server: Any, task: OpenTask, max_turns: int) -> tuple[Any, Any, Any
             self._state.step_count += 1
             if not episode.done:
                 shown = encode(reply.messages)[0]
-                return Turn(messages=shown, reward=reply.reward or None, prompt_id=episode.prompt.id)
+                return observation(messages=shown, reward=reply.reward or None, prompt_id=episode.prompt.id)
             score: Score = episode.score()
             missing = {"missing": score.detail or episode.failure} if score.value is None else {}
-            return Turn(
+            return observation(
                 done=True,
                 reward=score.value,
                 messages=encode(reply.messages)[0],
@@ -141,7 +148,7 @@ def _classes(server: Any, task: OpenTask, max_turns: int) -> tuple[Any, Any, Any
             summary = (type(task.task).__doc__ or "").partition("\n")[0]
             return meta(name=task.id, description=f"{summary} Verified by {', '.join(task.verifiers)}.", version="1.0.0")
 
-    return Completion, Turn, TaskEnvironment
+    return TaskEnvironment
 
 
 def _split(splits: Mapping[str, Prompts], split: str) -> Prompts:

@@ -70,10 +70,7 @@ class Gym(ProcessSimulator):
             raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 2048, or None")
         if not pictures and not state:
             raise UserError(f"{what}: pictures and state are both off, so there is no observation: set one to true")
-        if success_key is not None and success_return is not None:
-            raise UserError(f"{what}: success_key and success_return both define success: set one of them")
-        if success_return is not None and not success_return > 0:
-            raise UserError(f"{what}: success_return = {success_return!r} must be above 0, the return at the start of an episode")
+        _check_success(what, success_key, success_return)
         if python is None and importlib.util.find_spec("gymnasium") is None:
             raise UserError(f"{what}: no module named 'gymnasium': pip install \"multimodal-rl[gym]\"")
         workers = EnvironmentProcesses(
@@ -96,7 +93,6 @@ class Gym(ProcessSimulator):
             environment={"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", **(environment or {})},
             timeout_s=timeout_s,
         )
-        dims = workers.facts["dims"]
         self.tells = not instruction
         """The observation says the instruction."""
         self.warned = False
@@ -104,7 +100,7 @@ class Gym(ProcessSimulator):
             workers.close()
             raise UserError(f"{what}: its observations have no text that says what to do: set instruction")
         try:
-            action = ActionSpec(dims=dims, control_mode=frame, gripper=gripper, units=tuple(units))
+            action = ActionSpec(dims=workers.facts["dims"], control_mode=frame, gripper=gripper, units=tuple(units))
         except ValueError as error:
             workers.close()
             raise UserError(f"{what}: {error}") from error
@@ -132,6 +128,13 @@ class Gym(ProcessSimulator):
         for env, text in zip(envs, self.workers.call(envs, "text"), strict=True):
             self.instructions[env] = text
         return replace(observation, instructions=[self.instructions[env] for env in envs])
+
+
+def _check_success(what: str, key: str | None, least: float | None) -> None:
+    if key is not None and least is not None:
+        raise UserError(f"{what}: success_key and success_return both define success: set one of them")
+    if least is not None and not least > 0:
+        raise UserError(f"{what}: success_return = {least!r} must be above 0, the return at the start of an episode")
 
 
 def _alike(observation: Observation) -> bool:
