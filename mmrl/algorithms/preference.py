@@ -1,7 +1,7 @@
 """Losses on pairs of completions of one prompt, of which one is preferred. Pure functions of tensors.
 
-Each gives a completion a reward, and compares the rewards of the two sides. The loss is a function of the sums of the completions'
-log-probabilities, so its gradient is that of a weighted likelihood, whose weights are `credit`.
+Each gives a completion a reward, and compares the rewards of the two sides. The loss is a function of the completions' summed
+log-probabilities, so its gradient is that of a weighted likelihood, whose weights `credit` computes.
 
 P pairs; axis 2 is (preferred, rejected).
 """
