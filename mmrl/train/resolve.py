@@ -19,7 +19,7 @@ from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
-from mmrl.train.checks.preferences import check_preference
+from mmrl.train.checks.preferences import check_preference, check_rating
 from mmrl.train.checks.run_file import (
     check_acting,
     check_evaluated,
@@ -49,6 +49,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     check_compute(config, policy.acts, algorithms)
     if config.judge.isolation == "strict" and not config.compute.judges:  # judges on other machines check for themselves
         sandbox.wrapper()
+    check_rating(config, tasks, policy.rates)
     weights = {entry.label: weights_of(entry, found[entry.label]) for entry in config.tasks}
     metrics = {entry.label: task_metric(entry, found[entry.label]) for entry in config.tasks}
     verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)
