@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -39,7 +40,7 @@ class PairEvaluator(Answering):
         entry, settings = self.setup.entries[label], self.config.evaluate
         known, items, margins = len(self.heldout.left_out.get(label, ())), list[PromptResult](), list[float]()
         for batch in self.heldout.batches(entry, self.collector.batch_size, lambda prompt: prompt, strict=False):
-            rated: list[tuple[float, float]] = ranks.gather_sharded(lambda batch=batch: self._rate(batch))
+            rated: list[tuple[float, float]] = ranks.gather_sharded(partial(self._rate, batch))
             for one, (high, low) in zip(batch, rated, strict=True):
                 value = 1.0 if high > low else 0.5 if high == low else 0.0
                 said = f"{high:.4g} for the preferred side, {low:.4g} for the other"

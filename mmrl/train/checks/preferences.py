@@ -16,8 +16,8 @@ def check_rating(config: RunConfig, tasks: Mapping[str, Task], rates: bool) -> N
         trains = isinstance(stage, PreferenceStage) and stage.loss == "bradley-terry"
         if trains and not rates:
             raise UserError(
-                f'stages.{number}.loss = "bradley-terry" trains a reward model, and policy.kind = {config.policy.kind!r} is none: '
-                'set policy.kind = "reward", or another loss'
+                f'stages.{number}.loss = "bradley-terry" trains a reward model, and policy.kind = {config.policy.kind!r} is '
+                'none: set policy.kind = "reward", or another loss'
             )
         if rates and not trains:
             raise UserError(

@@ -136,8 +136,11 @@ class PreferenceSteps(Steps):
         found = credit(self.stage.loss, sums, self.settings)
         weights_N = found.weights_P2.T.reshape(-1) * len(rollouts)  # the average over rollouts divides by their number
         update = self.update(self.pack(rollouts, Credit(advantages=weights_N.float())))
-        figures = pair_figures(found, sums) | ({"preference/kl": kl} if strangers else {})
-        kept = {k: update[k] for k in ("grad_norm", "learning_rate", "entropy") if k in update}
+        figures = pair_figures(found, sums, rated=self.stage.loss == "bradley-terry") | (
+            {"preference/kl": kl} if strangers else {}
+        )
+        own = ("grad_norm", "learning_rate", *(() if self.stage.loss == "bradley-terry" else ("entropy",)))
+        kept = {k: update[k] for k in own if k in update}
         return kept | {"loss": found.loss} | figures
 
     def sums(self, rollouts: Sequence[Rollout], name: str) -> torch.Tensor:
@@ -228,15 +231,16 @@ def pair_stub(pair: Pair) -> Pair:
     return replace(pair, preferred=pair.preferred.to_stub(prompt), rejected=pair.rejected.to_stub(prompt))
 
 
-def pair_figures(found: PairCredit, sums: PairSums) -> dict[str, float]:
-    """Metrics of pairs: rewards, how far they are apart, how often they are the right way round, and log-probabilities."""
+def pair_figures(found: PairCredit, sums: PairSums, rated: bool) -> dict[str, float]:
+    """Metrics of pairs: rewards, how far they are apart, how often they are the right way round, and log-probabilities. rated: by
+    a reward model, which has none."""
     gap_P = found.rewards_P2[:, 0] - found.rewards_P2[:, 1]
     return {
         "preference/pairs": float(len(gap_P)),
         "preference/accuracy": (gap_P > 0).double().mean().item(),
         "preference/margin": gap_P.mean().item(),
         **{f"preference/reward_{side}": mean for side, mean in _means(found.rewards_P2).items()},
-        **{f"preference/logprob_{side}": mean for side, mean in _means(sums.logprobs_P2).items()},
+        **({} if rated else {f"preference/logprob_{side}": mean for side, mean in _means(sums.logprobs_P2).items()}),
     }
 
 
