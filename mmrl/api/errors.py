@@ -56,6 +56,10 @@ class NoGold(UserError):
     needs a gold completion (`sft`, hints, `ground_truth`) stops with this message; everything else works without one."""
 
 
+class NoPair(UserError):
+    """Raised by `Task.pair` if the task doesn't know two completions of which one is preferred."""
+
+
 class EnvironmentFailed(Exception):
     """An environment crashed, hung or could not be made, and the policy is not to blame. An `Environment` or a `Screen` raises
     it. The episode is left out of the statistics and counted, and the run continues. The message gives the reason in one line."""

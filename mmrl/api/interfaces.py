@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from mmrl.api.coordinates import ImageProcessing
+from mmrl.api.errors import NoPair
 from mmrl.api.tasks.overlays import Overlay, ground_truth_overlays
 from mmrl.api.types import Case, Prompt, Reply, Rollout, Score
 
@@ -53,6 +54,11 @@ class Task:
         """A completion that deserves the highest score; SFT imitates it and `mmrl check` scores it. By default the answer. A task
         that knows no correct completion raises `mmrl.NoGold`; it can still be trained with its rewards."""
         return str(prompt.answer)
+
+    def pair(self, prompt: Prompt) -> tuple[str, str]:
+        """(preferred completion, rejected completion), two different texts, for `preference` stages. By default a task has no
+        pairs. Raise UserError for a prompt without a pair: it is left out and counted."""
+        raise NoPair(f"{type(self).__name__} has no pair()")
 
     def extract_answer(self, completion: str) -> str:
         """The answer in a completion, for votes over several completions: majority@k and training without labels. By default the

@@ -15,8 +15,9 @@ from mmrl.api.simulators.gui import Screens
 if TYPE_CHECKING:
     import torch
 
+    from mmrl.api.interfaces import Task
     from mmrl.api.simulators.types import ActionSpec, Demonstration, TrajectoryData
-    from mmrl.api.types import Message
+    from mmrl.api.types import Message, Prompt
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 """`auto`: bfloat16 on a GPU, float32 elsewhere."""
@@ -26,6 +27,19 @@ def screens_of(id: str, options: Mapping[str, Any] | None = None) -> Screens:
     """The screens of a simulator. Raises UserError if there is no such simulator, or it has no screens."""
     screens: Screens = _engine("mmrl.registry.plugins:registry")().make_screens(id, options)
     return screens
+
+
+def task_of(id: str, options: Mapping[str, Any] | None = None) -> Task:
+    """A task of any plugin, for a task that is made of it. Raises UserError for an unknown id and for options that can't work."""
+    task: Task = _engine("mmrl.registry.plugins:registry")().make_task(id, options)
+    return task
+
+
+def pairs_of(task: Task, split: str, seed: int) -> Sequence[tuple[Prompt, str, str]]:
+    """(prompt, preferred completion, rejected completion) of each prompt of a split, made on access. Raises UserError on access
+    for a prompt without a pair."""
+    found: Sequence[tuple[Prompt, str, str]] = _engine("mmrl.data.pairs:LazyPairs")(task, split, seed)
+    return found
 
 
 class ExpertEpisodes(Protocol):
@@ -86,6 +100,26 @@ def vision_language(
 def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
     """Raise UserError for options that `vision_language` can't use, without loading the model or looking up a hub name."""
     _engine("mmrl.judge.models:check_vision_language")(model, device=device, batch_size=batch_size)
+
+
+class RewardModel(Protocol):
+    """A reward model with a scalar head, for verifiers."""
+
+    def rate(self, answered: Sequence[tuple[Sequence[Message], str]]) -> list[float]:
+        """The rating of each (conversation that ends with the user, completion); any number."""
+        ...
+
+
+def reward_model(model: str, *, device: str = "auto", max_pixels: int | None = None) -> RewardModel:
+    """Load a frozen reward model. model: the `policy` folder of a checkpoint of `policy.kind = "reward"`, or `tiny`. max_pixels:
+    larger images are shrunk to this number of pixels. Raises UserError with the key `model`."""
+    found: RewardModel = _engine("mmrl.judge.reward_models:reward_model")(model, device=device, max_pixels=max_pixels)
+    return found
+
+
+def check_reward_model(model: str, *, device: str = "auto") -> None:
+    """Raise UserError for options that `reward_model` can't use, without loading the model."""
+    _engine("mmrl.judge.reward_models:check_reward_model")(model, device=device)
 
 
 class Contrastive(Protocol):

@@ -112,6 +112,8 @@ class PolicySpec(Spec):
 
     acts: bool = False
     """It acts in simulators (`mmrl.api.policies.ActingPolicy`); otherwise it generates text."""
+    rates: bool = False
+    """It is a reward model (`mmrl.policies.reward_model.RewardModel`): it rates completions and writes none."""
     trainable: bool = True
     """False: it is only evaluated, and `mmrl train` refuses it."""
     tiny: str | None = None

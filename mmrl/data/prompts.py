@@ -142,9 +142,27 @@ def gold_completion(task: Task, prompt: Prompt) -> str:
             gold = task.gold(prompt)
     except NoGold as error:
         raise NoGold(f"{where}: {error}") from error
-    if not isinstance(gold, str) or (gold.encode(errors="replace").decode() != gold):
+    if not _can_be_written(gold):
         raise PluginError(f"{where} must be text that can be written as UTF-8, not {gold!r:.60}")
     return gold
+
+
+def pair_of(task: Task, prompt: Prompt) -> tuple[str, str]:
+    """The task's (preferred, rejected) completions of a prompt. Raises UserError if the task has none or both are the same text,
+    PluginError if they are no two texts."""
+    where = f"task {prompt.task!r}: pair() of prompt {prompt.id!r}"
+    with plugin_errors(where):
+        found = task.pair(prompt)
+    if not isinstance(found, tuple | list) or len(found) != 2 or not all(map(_can_be_written, found)):
+        raise PluginError(f"{where} must be two texts that can be written as UTF-8, (preferred, rejected), not {found!r:.60}")
+    preferred, rejected = found
+    if preferred == rejected:
+        raise UserError(f"both sides of its pair are {preferred!r:.60}, so neither is preferred: correct or remove it")
+    return preferred, rejected
+
+
+def _can_be_written(text: Any) -> bool:
+    return isinstance(text, str) and text.encode(errors="replace").decode() == text
 
 
 @dataclass(frozen=True, slots=True)

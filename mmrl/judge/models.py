@@ -139,7 +139,7 @@ def vision_language(
     check_vision_language(model, device=device, batch_size=batch_size)
     device = resolve_device(device)
     try:
-        return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, _dtype(dtype, device), max_pixels), batch_size)
+        return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, dtype_of(dtype, device), max_pixels), batch_size)
     except UserError as error:
         raise _of_model(error) from error
 
@@ -165,7 +165,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
     from transformers import AutoModel, AutoProcessor
 
     try:
-        loaded = AutoModel.from_pretrained(model, dtype=getattr(torch, _dtype(dtype, device)), use_safetensors=True)
+        loaded = AutoModel.from_pretrained(model, dtype=getattr(torch, dtype_of(dtype, device)), use_safetensors=True)
         processor = AutoProcessor.from_pretrained(model)
     except Exception as error:
         raise UserError(
@@ -233,7 +233,8 @@ def _named(model: str, family: str) -> str:
     return f"{TINY}:{family}" if model == TINY else model
 
 
-def _dtype(dtype: Dtype, device: str) -> Literal["float32", "bfloat16"]:
+def dtype_of(dtype: Dtype, device: str) -> Literal["float32", "bfloat16"]:
+    """The dtype of a model for verifiers on a device."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if device.startswith("cuda") else "float32"

@@ -26,6 +26,13 @@ def mmrl_policies() -> list[PolicySpec]:
             summary="Any image-text-to-text model of transformers",
         ),
         PolicySpec(
+            id="reward",
+            target="mmrl.policies.reward_model:RewardModel",
+            rates=True,
+            tiny="tiny:qwen2_5_vl",
+            summary="A vision-language model with a scalar head that rates completions, trained on pairs",
+        ),
+        PolicySpec(
             id="openai",
             target="mmrl.policies.endpoint:EndpointPolicy",
             trainable=False,

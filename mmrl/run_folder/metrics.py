@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from mmrl.run_folder.chart import Chart
 
 if TYPE_CHECKING:  # torch would make a report slow to start
     from mmrl.compute.ranks import Reduction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """One chart of a report: its metrics and how to read them."""
-
-    title: str
-    keys: tuple[str, ...]
-    """Patterns of metric keys; a metric is drawn in the first chart with a matching pattern."""
-    hint: str
-    unit: str = ""
-    zero: bool = False
-    spiky: bool = False
-    """Rare extreme values may lie outside the chart, with a note."""
-    stacked: bool = False
-    per_stage: bool = False
-    """One chart per stage, as values of different stages can't be compared."""
-    several: bool = False
-    """Leave the chart out if it has only one line, which another chart shows already."""
 
 
 SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
@@ -257,6 +239,37 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 spiky=True,
                 hint="Of the critic's own weights, before clipping.",
+            ),
+        ),
+    ),
+    (
+        "Preferences",
+        (
+            Chart(
+                title="Pairs the right way round",
+                keys=("preference/accuracy",),
+                unit="%",
+                zero=True,
+                hint="Share of the step's pairs whose preferred side has the larger reward. It should rise above 50%.",
+            ),
+            Chart(
+                title="Margin of pairs",
+                keys=("preference/margin",),
+                hint="Mean reward of the preferred sides minus that of the rejected ones, in the units of the loss.",
+            ),
+            Chart(
+                title="Rewards of both sides",
+                keys=("preference/reward_*",),
+                hint="By the loss: of a policy from its log-probabilities, of a reward model its rating. They should part.",
+            ),
+            Chart(
+                title="Log-probability of both sides",
+                keys=("preference/logprob_*",),
+                hint="Of a whole completion, in nats. If that of the preferred side falls, set nll_weight.",
+            ),
+            Chart(title="KL of KTO", keys=("preference/kl",), zero=True, hint="KTO's reference point, in nats a completion."),
+            Chart(
+                title="Pairs", keys=("preference/pairs",), zero=True, hint="Pairs in the step: groups with spread, if sampled."
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.specs import AlgorithmSpec
 from mmrl.compute.devices import resolve_device
 from mmrl.config.load import describe_validation_error
-from mmrl.config.sections import DistillStage, PluginStage, RlStage, RunConfig, Training
+from mmrl.config.sections import DistillStage, PluginStage, PreferenceStage, RlStage, RunConfig, Training
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
 from mmrl.judge import sandbox
@@ -19,6 +19,7 @@ from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
+from mmrl.train.checks.preferences import check_preference, check_rating
 from mmrl.train.checks.run_file import (
     check_acting,
     check_evaluated,
@@ -48,6 +49,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     check_compute(config, policy.acts, algorithms)
     if config.judge.isolation == "strict" and not config.compute.judges:  # judges on other machines check for themselves
         sandbox.wrapper()
+    check_rating(config, tasks, policy.rates)
     weights = {entry.label: weights_of(entry, found[entry.label]) for entry in config.tasks}
     metrics = {entry.label: task_metric(entry, found[entry.label]) for entry in config.tasks}
     verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)
@@ -55,6 +57,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
         if isinstance(stage, RlStage) and algorithm is not None:
             check_stage(config, number, stage, algorithm, tasks, weights)
+        if isinstance(stage, PreferenceStage):
+            check_preference(config, number, stage, tasks)
         if isinstance(stage, PluginStage):
             check_plugin_stage(f"stages.{number}", stage)
         for label in config.weights(stage) if train else ():

@@ -15,7 +15,7 @@ from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
 from mmrl.config.sections import RlStage, SftStage, Training
-from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
@@ -61,7 +61,7 @@ class Run:
         self.collector = collector or make_collector(config, setup.tasks, policy)
         self.packer = packer or packer_of(config, policy)
         setup.set_image_processing(policy.image_processing)
-        self.evaluator = Evaluator(setup, self.collector, judge)
+        self.evaluator = evaluator_of(setup, self.collector, judge, policy)
         self.at = Position()
         self.steps: Steps
         self.watch = AlarmMonitor(

@@ -22,7 +22,7 @@ from mmrl.compute.devices import held_by_others, prepare_device
 from mmrl.compute.progress import Progress
 from mmrl.config.load import to_dict
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
-from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge, local_judge
 from mmrl.judge.actors import ray_judge
@@ -301,7 +301,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
         collector = make_collector(config, setup.tasks, policy)
         shown = stage_condition(config.stages[stage_of(found, len(config.stages)) if found else setup.opening])
         with _judge(setup) as judge, contextlib.closing(collector):
-            evaluator = Evaluator(setup, collector, judge, shown)
+            evaluator = evaluator_of(setup, collector, judge, policy, shown)
             return [evaluator(name)[0] for name in setup.tasks]
 
 

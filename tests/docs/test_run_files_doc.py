@@ -30,6 +30,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ('[[stages]] kind = "sft"', sections.SftStage),
     ('[[stages]] kind = "rl"', sections.RlStage),
     ('[[stages]] kind = "distill"', sections.DistillStage),
+    ('[[stages]] kind = "preference"', sections.PreferenceStage),
     ('[[stages]] kind = "PLUGIN/NAME"', sections.PluginStage),
     ("[stages.select]", sections.SelectConfig),
     ("[[stages.parts]]", sections.PartConfig),

@@ -43,6 +43,10 @@ class Colour(Task):
                     answer=name,
                 )
 
+    def pair(self, prompt: Prompt) -> tuple[str, str]:
+        names = list(COLOURS)
+        return prompt.answer, names[(names.index(prompt.answer) + 1) % len(names)]
+
 
 class Unknown(Colour):
     """The same, of which nobody says what is right."""

@@ -11,7 +11,7 @@ from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
 from mmrl.compute.devices import check_device
-from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, RlStage, RunConfig, Training
+from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, PreferenceStage, RlStage, RunConfig, Training
 from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
 from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
@@ -51,9 +51,12 @@ def check_verifiers(
 
 
 def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) -> None:
-    """Refuse an rl stage in which a task has no reward. An environment may pay, which its replies show."""
+    """Refuse a stage that compares rewards and in which a task has none. An environment may pay, which its replies show."""
+    rewarded = (
+        stage.labels == "task" if isinstance(stage, RlStage) else isinstance(stage, PreferenceStage) and stage.pairs == "sampled"
+    )
     paid = has_environment(task) if task.simulation is None else task.simulation.reward != "none"
-    if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights.values())):
+    if rewarded and not paid and not any(map(any, weights.values())):
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, TrainConfig
+from mmrl.config.sections import DistillStage, PreferenceStage, RlStage, RunConfig, SftStage, Stage, TrainConfig
 from mmrl.train.plan.shapes import Shapes
 
 MOST = 2**18
@@ -108,7 +108,8 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
     groups = [-(-prompts // minibatches)] * min(minibatches, prompts)
     micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config.train)]
     rl = stage if isinstance(stage, RlStage) else None
-    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage))
+    compares = isinstance(stage, PreferenceStage) and "reference" in stage.reads
+    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage | PreferenceStage))
     return Workload(
         kind=stage.kind,
         prompts=prompts,
@@ -123,7 +124,7 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
         micro=tuple(micro),
         epochs=rl.epochs if rl else 1,
         updates=(rl.epochs if rl else 1) * len(groups),
-        reference=bool(rl and rl.kl_coef),
+        reference=bool(rl and rl.kl_coef) or compares,
         looked_at=looked_at,
     )
 
@@ -132,6 +133,8 @@ def _counts(stage: Stage) -> tuple[int, int, bool]:
     """(prompts, completions per prompt, whether they are sampled)."""
     if isinstance(stage, SftStage):
         return stage.batch_size, 1, False
+    if isinstance(stage, PreferenceStage) and stage.pairs == "task":
+        return stage.prompts_per_step, 2, False
     return stage.prompts_per_step, stage.group_size, True
 
 

@@ -14,7 +14,7 @@ from mmrl.api.sampling import Group, SamplingRule
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
-from mmrl.config.sections import PluginStage, RlStage
+from mmrl.config.sections import PluginStage, PreferenceStage, RlStage
 from mmrl.data.prompts import gold_completion
 from mmrl.judge import build_cases
 from mmrl.judge.rewards import weights_at
@@ -38,7 +38,11 @@ class Sampler:
     ahead."""
 
     def __init__(
-        self, run: StageContext, stage: RlStage | PluginStage, source: PromptSource, rules: Sequence[SamplingRule]
+        self,
+        run: StageContext,
+        stage: RlStage | PluginStage | PreferenceStage,
+        source: PromptSource,
+        rules: Sequence[SamplingRule],
     ) -> None:
         """source: gives prompts to rules that need more of them. rules: in the order in which they are applied."""
         self.run, self.stage, self.source, self.rules = run, stage, source, rules

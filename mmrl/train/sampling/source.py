@@ -29,8 +29,12 @@ Clock = Callable[[str], Any]
 class PromptSource(PromptStream):
     """The prompts of a stage, encoded for the policy."""
 
-    def __init__(self, run: StageContext, stage: Training, *, history: bool = False) -> None:
-        """history: keep the rewards that `reward_history` returns."""
+    def __init__(
+        self, run: StageContext, stage: Training, *, history: bool = False, check: Callable[[Prompt], object] | None = None
+    ) -> None:
+        """history: keep the rewards that `reward_history` returns. check: raises UserError for a prompt that the stage can't use,
+        which is then broken."""
+        self.check = check
         self.run, self.shown = run, stage_condition(stage)
         self.quarantine: set[PromptIndex] = set()
         """The prompts with broken media."""
@@ -97,6 +101,8 @@ class PromptSource(PromptStream):
             try:
                 prompt = self.shown(self[place])
                 name = prompt.id or name
+                if self.check:
+                    self.check(prompt)
                 found[number] = place, prompt, self.run.collector.encode([prompt])[0]
             except PluginError:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.layout import Ratio
-from mmrl.api.types import Rollout, Score
+from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
 from mmrl.data.prompts import gold_completion
@@ -33,10 +33,12 @@ class Steps:
     learner: Learner
     stage: Training
 
-    def __init__(self, run: StageContext, stage: Training, history: bool = False) -> None:
-        """history: the source of prompts keeps the rewards that its `reward_history` returns."""
+    def __init__(
+        self, run: StageContext, stage: Training, history: bool = False, check: Callable[[Prompt], object] | None = None
+    ) -> None:
+        """history: the source of prompts keeps the rewards that its `reward_history` returns. check: see `PromptSource`."""
         self.run, self.config = run, run.config
-        self.source = PromptSource(run, stage, history=history)
+        self.source = PromptSource(run, stage, history=history, check=check)
 
     def begin(self) -> None:
         """Make the learner. Not done in `__init__`, which may raise while the previous stage's learner can still be saved."""

@@ -32,6 +32,13 @@ SHOWN = {
         ("logprob_gap", "logprob gap"),
         ("time/step", "s/step"),
     ),
+    "preference": (
+        ("preference/accuracy", "pairs right"),
+        ("preference/margin", "margin"),
+        ("loss", "loss"),
+        ("grad_norm", "gradient norm"),
+        ("time/step", "s/step"),
+    ),
     "distill": (
         ("loss", "loss"),
         ("length/mean", "length"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mmrl import Prompt, Task, UserError, user_message
+from mmrl.api.errors import NoPair
 from mmrl.api.media.images import load_image
 from mmrl.api.statistics import wilson
 from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split, check_type, did_you_mean
@@ -54,6 +55,10 @@ class Digits(Task):
 
     def gold(self, prompt: Prompt) -> str:
         return self.style.gold.format(prompt.answer)
+
+    def pair(self, prompt: Prompt) -> tuple[str, str]:
+        """The right digit, and another one that depends on the picture alone."""
+        return pair_of_labels(prompt, self.style)
 
     def _pose(self, item: Item) -> Prompt:
         return Prompt(
@@ -131,6 +136,10 @@ class Classification(Task):
 
     def gold(self, prompt: Prompt) -> str:
         return self._style.gold.format(prompt.answer)
+
+    def pair(self, prompt: Prompt) -> tuple[str, str]:
+        """The right label, and another one that depends on the picture alone."""
+        return pair_of_labels(prompt, self._style)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Metrics of base and new classes, if both were evaluated: means, their 95% intervals if all scores are 0 or 1, and the
@@ -288,6 +297,14 @@ class Dataset(Classification):
     def read(self) -> sources.Pictures:
         check_type("split_names", self.split_names, Mapping, "{train = 'training'}")
         return sources.dataset(self.path, self.name, self.revision, self.image_column, self.label_column, self.split_names)
+
+
+def pair_of_labels(prompt: Prompt, style: Style) -> tuple[str, str]:
+    """(gold completion, that of a wrong label of those that the prompt offers). Raises NoPair if it offers no other."""
+    wrong = [label for label in prompt.meta["labels"] if label != prompt.answer]
+    if not wrong:
+        raise NoPair("its picture has no second label: offer more than one")
+    return style.gold.format(prompt.answer), style.gold.format(wrong[hash_rank(0, "pair", prompt.id) % len(wrong)])
 
 
 def style_named(name: str) -> Style:

@@ -1,8 +1,8 @@
-"""Verifiers that ask a model behind an OpenAI-compatible endpoint: a rating, a rubric, a comparison with a reference."""
+"""Models and people as judges: verifiers that ask an endpoint or a reward model, and tasks on pairs of answers."""
 
 from typing import Any
 
-from mmrl import VerifierSpec, hookimpl
+from mmrl import TaskSpec, VerifierSpec, hookimpl
 
 MMRL_CONTRACT = 2
 
@@ -11,13 +11,46 @@ KEYS = ("OPENAI_API_KEY", "MMRL_JUDGE_KEY")
 
 
 @hookimpl
+def mmrl_tasks() -> list[TaskSpec]:
+    return [
+        TaskSpec(
+            id="judge/pairs",
+            target="mmrl_judge.pairs:Pairs",
+            verifiers={"judge/same": 1.0},
+            summary="your own pairs of answers, of which one is preferred, in TRL's or LLaVA-RLHF's form",
+        ),
+        TaskSpec(
+            id="judge/right",
+            target="mmrl_judge.reward_tasks:Right",
+            verifiers={"judge/verdict": 1.0},
+            summary="is an answer right, yes or no: a generative reward model from the pairs of another task",
+        ),
+        TaskSpec(
+            id="judge/better",
+            target="mmrl_judge.reward_tasks:Better",
+            verifiers={"judge/verdict": 1.0},
+            summary="which of two answers is better: a pairwise reward model from the pairs of another task",
+        ),
+    ]
+
+
+@hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     def spec(id: str, target: str, summary: str) -> VerifierSpec:
         given: dict[str, Any] = dict(model=True, batch_size=64, rollout=True, images=True, graded=True, environment=KEYS)
         return VerifierSpec(id=f"judge/{id}", target=f"mmrl_judge.{target}", summary=summary, timeout_s=120.0, **given)
 
+    def local(id: str, target: str, summary: str) -> VerifierSpec:
+        given: dict[str, Any] = dict(model=True, batch_size=32, rollout=True, images=True, graded=True, timeout_s=120.0)
+        return VerifierSpec(id=f"judge/{id}", target=f"mmrl_judge.reward_models:{target}", summary=summary, **given)
+
     return [
         spec("openai", "rating:Rating", "a model's rating of the answer"),
         spec("rubric", "rubric:Rubric", "share of a rubric's criteria that a model finds met"),
         spec("pairwise", "pairwise:Pairwise", "whether a model prefers the answer to a reference, asked in both orders"),
+        local("right", "Right", "probability that a reward model calls the answer right"),
+        local("better", "Better", "probability that a reward model prefers the answer to a reference, in both orders"),
+        local("reward", "Rating", "rating of a reward model with a scalar head, brought to 0..1"),
+        VerifierSpec(id="judge/same", target="mmrl_judge.pairs:same", summary="the completion is the preferred answer"),
+        VerifierSpec(id="judge/verdict", target="mmrl_judge.reward_tasks:verdict", summary="the verdict on an answer is right"),
     ]

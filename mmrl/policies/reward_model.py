@@ -1,0 +1,114 @@
+"""A reward model: a vision-language model with a scalar head, which rates a completion of a prompt.
+
+Its rating takes the place of a completion's log-probability, so a preference stage trains it as it trains a policy: with `loss =
+"bradley-terry"`, -log sigmoid(rating of the preferred - rating of the rejected) (Ouyang et al., InstructGPT, equation 1).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from mmrl.api.errors import UserError, shorten
+from mmrl.api.seeds import derive
+from mmrl.api.transfer import upload
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.batches import ForwardOutputs, MicroBatch
+from mmrl.policies.vlm.processing import PromptInputs, concatenate
+from mmrl.policies.vlm.vlm import VLM
+
+HEAD = "reward_head.safetensors"
+"""The file with the head's weights, beside those of the model."""
+
+
+class RewardModel(VLM):
+    """A linear head on the last hidden state after a completion. It rates and never writes."""
+
+    def __init__(
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
+    ) -> None:
+        """A folder that holds no head gets a random one. Raises UserError for a head of another model."""
+        super().__init__(config, device=device, seed=seed, source=source)
+        self.value = _head(self.width, Path(source or config.model), seed).to(self.device)
+
+    def outputs(
+        self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
+    ) -> ForwardOutputs:
+        """The rating of each rollout as the log-probability of its last token, and 0 at all others. temperature: not used."""
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            states_QH = self._forward(micro, True)[2]
+            assert states_QH is not None
+            return (self.value(states_QH[len(micro.source_L) :].float())[:, 0],)
+
+        (ratings_R,) = self._through(passed)
+        own_RL = micro.final_rollout_R[:, None] == micro.rollout_L
+        last_R = torch.where(own_RL, torch.arange(len(micro.rollout_L), device=self.device), -1).amax(1)
+        found_L = torch.zeros(len(micro.rollout_L), device=self.device).index_add(0, last_R, ratings_R)
+        return ForwardOutputs(logprobs_L=found_L, entropy_L=torch.zeros_like(found_L).detach())
+
+    @torch.no_grad()
+    def rate(self, inputs: PromptInputs, completion: str) -> float:
+        """The rating of a completion of an encoded prompt; any number."""
+        micro = self._alone(inputs, self.encode_completion(completion))
+        return float(self.outputs(micro, 1.0).logprobs_L.sum())
+
+    def _alone(self, inputs: PromptInputs, ids: Sequence[int]) -> MicroBatch:
+        """A row with one completion."""
+        start, length = len(inputs.ids), len(ids)
+        own = {"ids_BS": torch.cat([inputs.ids, torch.tensor(ids)])[None], "target_L": torch.tensor(ids)}
+        own |= {"segment_BS": (torch.arange(start + length) >= start).long()[None], "place_L": torch.arange(length)}
+        own |= {"source_L": torch.arange(start - 1, start + length - 1), "final_R": torch.tensor([start + length - 1])}
+        own |= {"rollout_L": torch.zeros(length, dtype=torch.long), "final_rollout_R": torch.zeros(1, dtype=torch.long)}
+        if inputs.positions is not None:
+            following = (torch.arange(length) + inputs.next_position).expand(len(inputs.positions), -1)
+            own["positions"] = torch.cat([inputs.positions, following], 1)[:, None]
+        media = concatenate([inputs.media])
+        for key, values in inputs.token_types.items():
+            media[key] = torch.cat([values, torch.full((length,), self.family.completion_type, dtype=values.dtype)])[None]
+        there: dict[str, Any] = upload(own, self.device)
+        nothing_L = torch.full((length,), torch.nan, device=self.device)
+        return MicroBatch(
+            **({"positions": None} | there),
+            media=upload(media, self.device, self.family.on_host),
+            sampler_logprobs_L=nothing_L,
+            advantages_L=torch.ones_like(nothing_L),
+            off_policy_L=torch.zeros_like(nothing_L, dtype=torch.bool),
+        )
+
+    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """Those of the model, then the head's, which `stages.parts` matches as `value`."""
+        yield from super().parameters()
+        yield from self.value.named_parameters(prefix="value")
+
+    def clone(self, frozen: bool = False, spread: bool = True) -> RewardModel:
+        other = super().clone(frozen, spread)
+        assert isinstance(other, RewardModel)
+        other.value = copy.deepcopy(self.value).requires_grad_(not frozen)
+        return other
+
+    def save(self, folder: Path) -> None:
+        """The folder of the model, with the head in a file of its own."""
+        super().save(folder)
+        save_file({name: tensor.detach().cpu() for name, tensor in self.value.named_parameters()}, folder / HEAD)
+
+
+def _head(width: int, folder: Path, seed: int) -> nn.Linear:
+    """The head that a folder holds, or a new one, whose weights have the variance 1 / (width + 1) (Stiennon et al., Learning to
+    summarize from human feedback, appendix B.1)."""
+    head = nn.utils.skip_init(nn.Linear, width, 1)
+    with torch.no_grad():
+        head.weight.normal_(0.0, (width + 1) ** -0.5, generator=torch.Generator().manual_seed(derive(seed, "reward head")))
+        head.bias.zero_()
+    if (folder / HEAD).is_file():
+        try:
+            head.load_state_dict(load_file(folder / HEAD))
+        except Exception as error:
+            raise UserError(f"{folder / HEAD} is no head of this model: {shorten(error)[:200]}", key="policy.model") from error
+    return head

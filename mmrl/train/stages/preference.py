@@ -1,0 +1,256 @@
+"""The step of a `preference` stage.
+
+The loss of a pair depends on a completion only by the sum of its log-probabilities, so its gradient is that of the likelihood,
+weighted by the derivative of the loss. A step measures the sums in one pass without gradients, computes these weights, and
+updates by the weighted likelihood, as other stages do. So the gradient is exact, and the sides of a pair needn't be in the same
+micro-batch, nor need the model share prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mmrl.algorithms.loss import negative_log_likelihood
+from mmrl.algorithms.preference import PairCredit, PairSums, Settings, credit
+from mmrl.algorithms.presets import Algorithm
+from mmrl.api.errors import UserError
+from mmrl.api.sampling import Group
+from mmrl.api.types import Rollout
+from mmrl.compute import ranks
+from mmrl.config.sections import PreferenceStage
+from mmrl.data.prompts import PromptIndex, pair_of
+from mmrl.policies.batches import Credit
+from mmrl.policies.kept_reference import KeptReference
+from mmrl.train.metrics import rl_metrics
+from mmrl.train.sampling.groups import Sampled, outcomes
+from mmrl.train.sampling.sampler import Sampler, own_shard
+from mmrl.train.sampling.smoke_spread import SmokeSpread, has_gold
+from mmrl.train.sampling.source import EncodedPrompt
+from mmrl.train.sampling.verified import Verified
+from mmrl.train.stages.base import Steps
+from mmrl.train.update.learner import Learner
+
+if TYPE_CHECKING:
+    from mmrl.train.context import StageContext
+
+BETA, SIMPO_BETA, SIMPO_MARGIN = 0.1, 2.0, 1.0
+"""Defaults of `beta` (Rafailov et al., DPO, appendix B), and of SimPO's `beta` and `margin`, which Meng et al. tune from 2 to 2.5
+and from 0.3 to 1.6."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two completions of a prompt."""
+
+    preferred: Rollout
+    rejected: Rollout
+    place: PromptIndex | None = None
+    """The prompt, for a pair that is the same whenever it is drawn."""
+
+
+class PreferenceSteps(Steps):
+    """Learn from pairs of the tasks, or from pairs of sampled completions."""
+
+    stage: PreferenceStage
+
+    def __init__(self, run: StageContext, stage: PreferenceStage) -> None:
+        given = stage.pairs == "task"
+        super().__init__(run, stage, check=(lambda p: pair_of(run.tasks[p.task], p)) if given else None)
+        self.stage, self.settings, self.sampler = stage, settings_of(stage), None
+        if not given:
+            spread = SmokeSpread(True, lambda group: has_gold(run.tasks, group.prompt))
+            self.sampler = Sampler(run, stage, self.source, [Verified(), *([spread] if run.config.smoke else [])])
+
+    def begin(self) -> None:
+        config, run = self.config, self.run
+        adapters = config.policy.lora is not None and self.stage.reference != "frozen"
+        compares = "reference" in self.stage.reads
+        self.reference = KeptReference(run.policy, adapters) if compares else None
+        self.learner = Learner(
+            run.policy,
+            self.stage,
+            weighted_likelihood(),
+            temperature=config.generate.temperature if self.sampler else 1.0,
+            reference=self.reference,
+            checkpointed=config.train.gradient_checkpointing,
+        )
+
+    def __call__(self) -> dict[str, float]:
+        if self.sampler is None:
+            pairs = self.given()
+            return self.learn(pairs)
+        sampled = self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
+        self.run.report_failures(sampled.everything)
+        pairs = [pair for group in sampled.groups if (pair := best_and_worst(group))]
+        chosen = {id(r): sign for pair in pairs for r, sign in ((pair.preferred, 1.0), (pair.rejected, -1.0))}
+        sides = torch.tensor([chosen.get(id(r), 0.0) for r in sampled.rollouts])
+        self.record(sampled, Credit(advantages=sides))
+        metrics = rl_metrics(sampled.rollouts, sampled.scores, sides) | sampled.counts | self.learn(pairs, sampled)
+        self.run.clock.add(sampled.seconds)
+        self.source.tell(outcomes(sampled.sampled, 0.5))
+        return metrics
+
+    # -- pairs ------------------------------------------------------------------------------------------------------------
+
+    def given(self) -> list[Pair]:
+        """The pairs of the next prompts, by their tasks."""
+        taken = self.take(self.stage.prompts_per_step)
+        found = ranks.gather_sharded(partial(self._given, own_shard(taken)), pair_stub)
+        return [
+            replace(pair, preferred=replace(pair.preferred, group=n), rejected=replace(pair.rejected, group=n))
+            for n, pair in enumerate(found)
+        ]
+
+    def _given(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Pair]:
+        twice = [one for one in taken.values() for _ in range(2)]
+        sides = [side for _, prompt, _ in taken.values() for side in pair_of(self.run.tasks[prompt.task], prompt)]
+        rollouts = self.run.collector.demonstrate([prompt for _, prompt, _ in twice], [i for _, _, i in twice], sides)
+        each = zip(taken.items(), rollouts[::2], rollouts[1::2], strict=True)
+        return {n: Pair(preferred=best, rejected=worst, place=place) for (n, (place, _, _)), best, worst in each}
+
+    # -- the update -------------------------------------------------------------------------------------------------------
+
+    def learn(self, pairs: Sequence[Pair], sampled: Sampled | None = None) -> dict[str, float]:
+        """Update on pairs; return the metrics. sampled: the groups that they are of, which all are left out if there is no
+        pair."""
+        if not pairs:
+            idle = sampled.rollouts if sampled else []
+            return self.update(self.pack(idle, Credit(advantages=torch.full((len(idle),), torch.nan)))) | {
+                "preference/pairs": 0.0
+            }
+        rollouts = [p.preferred for p in pairs] + [p.rejected for p in pairs]
+        places = [(p.place, side) if p.place else None for side in (0, 1) for p in pairs]
+        strangers = mismatched(pairs) if self.stage.loss == "kto" else []
+        kl = self.kl(strangers) if strangers else 0.0
+        sums = PairSums(
+            logprobs_P2=_by_pair(self.sums(rollouts, "logprobs")),
+            reference_P2=_by_pair(self.reference_sums(rollouts, places)),
+            lengths_P2=_by_pair(torch.tensor([max(r.num_targets(self.ratio), 1) for r in rollouts], dtype=torch.float64)),
+            kl=kl,
+        )
+        found = credit(self.stage.loss, sums, self.settings)
+        weights_N = found.weights_P2.T.reshape(-1) * len(rollouts)  # the average over rollouts divides by their number
+        update = self.update(self.pack(rollouts, Credit(advantages=weights_N.float())))
+        figures = pair_figures(found, sums, rated=self.stage.loss == "bradley-terry") | (
+            {"preference/kl": kl} if strangers else {}
+        )
+        own = ("grad_norm", "learning_rate", *(() if self.stage.loss == "bradley-terry" else ("entropy",)))
+        kept = {k: update[k] for k in own if k in update}
+        return kept | {"loss": found.loss} | figures
+
+    def sums(self, rollouts: Sequence[Rollout], name: str) -> torch.Tensor:
+        """float64 [N] on the CPU: the sum over each rollout's tokens of their log-probabilities under the policy (`logprobs`) or
+        the reference model (`reference`)."""
+        return self.measure(rollouts, frozenset({name}))[name].double().sum(1).cpu()
+
+    def reference_sums(self, rollouts: Sequence[Rollout], places: Sequence[tuple[PromptIndex, int] | None]) -> torch.Tensor:
+        """float64 [N]: sums under the reference model. Those of a task's pair are computed when it is first drawn, and kept.
+        places: (prompt, side) of each rollout of a task's pair."""
+        sums_N = torch.zeros(len(rollouts), dtype=torch.float64)
+        if self.reference is None:
+            return sums_N
+        kept = self.reference.kept
+        new = [n for n, place in enumerate(places) if place is None or place not in kept]
+        if new:
+            sums_N[new] = self.sums([rollouts[n] for n in new], "reference")
+        for n, place in enumerate(places):
+            if place is not None:
+                sums_N[n] = kept.setdefault(place, float(sums_N[n]))
+        return sums_N
+
+    def kl(self, strangers: Sequence[Rollout]) -> float:
+        """An estimate of KL(policy || reference) in nats per completion, at least 0, from completions of other prompts: the mean
+        of their log-ratios (Ethayarajh et al., KTO, section 4.1)."""
+        gap_N = self.sums(strangers, "logprobs") - self.reference_sums(strangers, [None] * len(strangers))
+        return max(gap_N.mean().item(), 0.0)
+
+    def state(self) -> dict[str, Any]:
+        return self.sampler.state() if self.sampler else super().state()
+
+    def sleep(self) -> None:
+        self.run.collector.sleep()
+
+
+def settings_of(stage: PreferenceStage) -> Settings:
+    """The stage's settings, with the defaults of its loss."""
+    simpo = stage.loss == "simpo"
+    return Settings(
+        beta=(SIMPO_BETA if simpo else BETA) if stage.beta is None else stage.beta,
+        margin=(SIMPO_MARGIN if simpo else 0.0) if stage.margin is None else stage.margin,
+        label_smoothing=stage.label_smoothing,
+        desirable_weight=stage.desirable_weight,
+        undesirable_weight=stage.undesirable_weight,
+        nll_weight=stage.nll_weight,
+    )
+
+
+def weighted_likelihood() -> Algorithm:
+    """The likelihood of rollouts, weighted by credit, and summed over tokens."""
+    loss = negative_log_likelihood
+    return Algorithm(id="preference", advantage=credit, needs=(), loss=loss, normalise="constant", constant=1.0)
+
+
+def best_and_worst(group: Group) -> Pair | None:
+    """The completions of a group with the highest and the lowest reward, the first of each; None if no two rewards differ."""
+    scored = [
+        (s.value + r.environment_reward, r) for r, s in zip(group.rollouts, group.scores, strict=True) if s.value is not None
+    ]
+    if not scored:
+        return None
+    (high, best), (low, worst) = max(scored, key=lambda one: one[0]), min(scored, key=lambda one: one[0])
+    return Pair(preferred=best, rejected=worst) if high > low else None
+
+
+def mismatched(pairs: Sequence[Pair]) -> list[Rollout]:
+    """The preferred completion of each pair as an answer to the next pair's prompt, on each rank among its own pairs; stubs stand
+    for those of other ranks. Raises UserError if a rank has one pair only."""
+    own = [n for n, pair in enumerate(pairs) if not pair.preferred.is_stub]
+    following = dict(zip(own, [*own[1:], *own[:1]], strict=True))
+    if len(own) < 2:
+        raise UserError(f'loss = "kto" compares with other prompts, and a step has {len(own)} pair(s): raise prompts_per_step')
+    return [
+        replace(_answering(pair.preferred, pairs[following[n]].preferred), group=following[n])
+        if n in following
+        else pair.preferred
+        for n, pair in enumerate(pairs)
+    ]
+
+
+def _answering(rollout: Rollout, other: Rollout) -> Rollout:
+    return rollout.answering(other.prompt, getattr(other, "inputs", None))
+
+
+def pair_stub(pair: Pair) -> Pair:
+    """The pair for other ranks."""
+    prompt = pair.preferred.prompt.without_media()
+    return replace(pair, preferred=pair.preferred.to_stub(prompt), rejected=pair.rejected.to_stub(prompt))
+
+
+def pair_figures(found: PairCredit, sums: PairSums, rated: bool) -> dict[str, float]:
+    """Metrics of pairs: rewards, how far they are apart, how often they are the right way round, and log-probabilities. rated: by
+    a reward model, which has none."""
+    gap_P = found.rewards_P2[:, 0] - found.rewards_P2[:, 1]
+    return {
+        "preference/pairs": float(len(gap_P)),
+        "preference/accuracy": (gap_P > 0).double().mean().item(),
+        "preference/margin": gap_P.mean().item(),
+        **{f"preference/reward_{side}": mean for side, mean in _means(found.rewards_P2).items()},
+        **({} if rated else {f"preference/logprob_{side}": mean for side, mean in _means(sums.logprobs_P2).items()}),
+    }
+
+
+def _means(values_P2: torch.Tensor) -> dict[str, float]:
+    return dict(zip(("preferred", "rejected"), values_P2.mean(0).tolist(), strict=True))
+
+
+def _by_pair(values_N: torch.Tensor) -> torch.Tensor:
+    """[N] with the preferred sides before the rejected ones -> [P, 2]."""
+    return values_N.reshape(2, -1).T.contiguous()
+
+
+STEPS = PreferenceSteps
