@@ -1,5 +1,5 @@
 """docs/algorithms.md and docs/training.md: every run file on them is accepted, and the table of algorithms is that of the code.
-docs/plugins.md: the fields of what tasks, verifiers and simulators handle are those of the code.
+The guide to plugins: the fields of what tasks, verifiers and simulators handle are those of the code.
 
 MMRL_UPDATE_DOCS=1 writes the tables anew.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import guide
 import runs
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
@@ -208,7 +209,7 @@ def default(given: Any) -> str:
     "noun", [Prompt, Overlay, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__
 )
 def test_the_guide_has_every_field_of_a_noun(noun: type) -> None:
-    path = DOCS / "plugins.md"
+    path = guide.page_with(f"<!-- {noun.__name__}: begin")
     page = path.read_text("utf-8")
     begin, end = (re.search(rf"<!-- {noun.__name__}: {mark}.*-->\n?", page) for mark in ("begin", "end"))
     assert begin and end
