@@ -77,8 +77,8 @@ def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> 
     assert (folder.path / "summary.json").is_file()
 
 
-def test_the_run_files_of_the_guide_to_robots_are_accepted_without_a_remark() -> None:
-    text = (DOCS / "robots.md").read_text("utf-8")
+def test_the_run_files_of_the_pages_on_robots_are_accepted_without_a_remark() -> None:
+    text = "".join((DOCS / f"{name}.md").read_text("utf-8") for name in ("robots", "robot-demonstrations"))
     blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     files = {block["name"]: configs.parse_config(block) for block in blocks if "name" in block}
     assert set(files) == {"pick", "dagger", "distilled"}
