@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import docs_check
+import docs_code
 import docs_gallery
 import docs_links
 import docs_papers
@@ -78,7 +79,9 @@ def build() -> None:
 def main() -> None:
     start = time.monotonic()
     try:
-        docs_check.raise_for("the pages", [*docs_check.dead_links(), *docs_pictures.outdated()])
+        docs_check.raise_for(
+            "the pages", [*docs_check.dead_links(), *docs_code.faults(docs_code.blocks()), *docs_pictures.outdated()]
+        )
         collect()
         build()
         docs_check.raise_for("the built site", docs_check.of_site(SITE))
