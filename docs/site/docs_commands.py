@@ -77,7 +77,7 @@ def _of_pip(words: Sequence[str], of_pages: Collection[str]) -> str:
 
 
 def _of_mmrl(words: list[str], of_pages: Collection[str]) -> str:
-    context = click.Context(main, info_name="mmrl")
+    context = click.Context(main, info_name="mmrl", **main.context_settings)
     command: click.Command = main
     while isinstance(command, click.Group):
         try:
