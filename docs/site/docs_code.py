@@ -17,6 +17,7 @@ from typing import Any
 
 import docs_check
 import docs_commands
+import docs_translations
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.config.sections import RlStage, RunConfig, TaskConfig
@@ -70,6 +71,8 @@ def blocks(pages: Iterable[Path] | None = None) -> list[Block]:
     """The code blocks of all pages; what a program prints is none."""
     found = []
     for path in docs_check.markdown_files() if pages is None else pages:
+        if path.is_relative_to(docs_translations.FOLDER):
+            continue  # the code of its original
         text = path.read_text("utf-8")
         page = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
         for match in _BLOCK.finditer(text):
