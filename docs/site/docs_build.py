@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 
 import docs_check
+import docs_code
 import docs_gallery
 import docs_links
 import docs_papers
 import docs_pictures
 import docs_reference
+import docs_translations
 from mmrl.api.errors import UserError
 
 ROOT = docs_links.ROOT
@@ -35,7 +37,7 @@ def collect() -> None:
         if inside.parts[0] == "site" or path.is_dir():
             continue
         if path.suffix == ".md":
-            waiting[inside.as_posix()] = docs_links.with_site_parts(path.read_text("utf-8"))
+            waiting[inside.as_posix()] = docs_links.with_site_parts(docs_translations.with_note(path, path.read_text("utf-8")))
         elif path.suffix in (*docs_links.PICTURES, ".ipynb"):
             _copy(path, PAGES / inside)
     waiting |= docs_reference.pages() | docs_papers.pages() | docs_gallery.pages(PAGES)
@@ -78,7 +80,15 @@ def build() -> None:
 def main() -> None:
     start = time.monotonic()
     try:
-        docs_check.raise_for("the pages", [*docs_check.dead_links(), *docs_pictures.outdated()])
+        docs_check.raise_for(
+            "the pages",
+            [
+                *docs_check.dead_links(),
+                *docs_code.faults(docs_code.blocks()),
+                *docs_pictures.outdated(),
+                *docs_translations.faults(),
+            ],
+        )
         collect()
         build()
         docs_check.raise_for("the built site", docs_check.of_site(SITE))

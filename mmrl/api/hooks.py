@@ -1,4 +1,4 @@
-"""All hooks. The docstrings are the reference; `docs/plugins.md` has an example of each.
+"""All hooks. The docstrings are the reference; `docs/plugins.md` leads to an example of each.
 
 Hooks are called with keyword arguments, at load time or around a step, never per token.
 """

@@ -2,11 +2,11 @@
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
+import guide
 from mmrl import CoordinateFormat, ImageProcessing, Overlay, Prompt, Status, Task, Turn, UserError, user_message
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
@@ -184,8 +184,9 @@ def test_a_row_has_the_overlays_that_its_task_draws_for_what_was_said():
 
 
 def test_the_guides_task_draws_what_it_reads():
-    guide = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(from mmrl import Task\nfrom mmrl.api.tasks import overlays\n.*?)```", guide, re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(from mmrl import Task\nfrom mmrl.api.tasks import overlays\n.*?)```", guide.TEXT, re.DOTALL
+    )
     exec(code, names := {})
     prompt = Prompt(messages=[user_message("?", Image.new("RGB", (40, 20)))], answer=(10, 5, 20, 10))
     true = overlays.box_overlay((10, 5, 20, 10), (40, 20), "true")

@@ -1,5 +1,5 @@
 """docs/algorithms.md and docs/training.md: every run file on them is accepted, and the table of algorithms is that of the code.
-docs/plugins.md: the fields of what tasks, verifiers and simulators handle are those of the code.
+The guide to plugins: the fields of what tasks, verifiers and simulators handle are those of the code.
 
 MMRL_UPDATE_DOCS=1 writes the tables anew.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import guide
 import runs
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
@@ -76,8 +77,8 @@ def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> 
     assert (folder.path / "summary.json").is_file()
 
 
-def test_the_run_files_of_the_guide_to_robots_are_accepted_without_a_remark() -> None:
-    text = (DOCS / "robots.md").read_text("utf-8")
+def test_the_run_files_of_the_pages_on_robots_are_accepted_without_a_remark() -> None:
+    text = "".join((DOCS / f"{name}.md").read_text("utf-8") for name in ("robots", "robot-demonstrations"))
     blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     files = {block["name"]: configs.parse_config(block) for block in blocks if "name" in block}
     assert set(files) == {"pick", "dagger", "distilled"}
@@ -208,7 +209,7 @@ def default(given: Any) -> str:
     "noun", [Prompt, Overlay, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__
 )
 def test_the_guide_has_every_field_of_a_noun(noun: type) -> None:
-    path = DOCS / "plugins.md"
+    path = guide.page_with(f"<!-- {noun.__name__}: begin")
     page = path.read_text("utf-8")
     begin, end = (re.search(rf"<!-- {noun.__name__}: {mark}.*-->\n?", page) for mark in ("begin", "end"))
     assert begin and end

@@ -54,7 +54,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
 INTRODUCTIONS = {
     sections.Training: "Keys of every kind of stage. The kinds below list what they have besides, and where their default "
     "differs.",
-    sections.PluginStage: "[A kind of stage that a plugin brings](plugins.md#mmrl_stages---sequencestagespec).",
+    sections.PluginStage: "[A kind of stage that a plugin brings](plugins/algorithms.md#mmrl_stages---sequencestagespec).",
     sections.Alarm: "What each of `[limits]` may say, such as `blind = {warn = 0.8, stop = 1.0}`.",
 }
 GROUPS = {

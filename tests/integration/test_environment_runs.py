@@ -3,17 +3,16 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import tomli_w
 from click.testing import CliRunner
 
+import guide
 import runs
 from mmrl import UserError
 from mmrl.ui.cli import main
 
-GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 SPECS = """
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
@@ -35,9 +34,7 @@ STAGES = [
 @pytest.fixture
 def guess(tmp_path, monkeypatch):
     """The guide's environment, as a plugin; makes a configuration."""
-    (code,) = re.findall(
-        r"```python\n(.*?)```", GUIDE.read_text().partition("## An environment")[2].partition("## A verifier")[0], re.S
-    )
+    (code,) = re.findall(r"```python\n(.*?)```", guide.section("An environment"), re.S)
     (tmp_path / "guess.py").write_text(code + SPECS)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "guess.py"))
     yield lambda name="a", **sections: runs.toy_config(

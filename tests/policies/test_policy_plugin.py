@@ -3,24 +3,22 @@
 import ast
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+import guide
 import runs
 from mmrl.api.errors import PluginError, UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.load import make_policy, policy_class
 from mmrl.registry import plugins
 
-GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
-
 
 @pytest.fixture
 def chooser(tmp_path, monkeypatch):
     """Its code, as module `mmrl_flags.policy` of the local plugin `flags`."""
-    section = GUIDE.read_text().partition("### `mmrl_policies()")[2].partition("\n### ")[0]
+    section = guide.section("`mmrl_policies()")
     hook, code = re.findall(r"```python\n(.*?)```", section, re.S)
     (tmp_path / "mmrl_flags").mkdir()
     (tmp_path / "mmrl_flags" / "policy.py").write_text(code)

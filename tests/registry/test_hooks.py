@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import guide
 import runs
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm
@@ -33,7 +34,6 @@ from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.trackers import Trackers
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
 HOOKS = {name: spec for name, spec in vars(hooks).items() if name.startswith("mmrl_")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -41,11 +41,11 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_has_a_heading_with_its_signature(name: str) -> None:
     signature = str(inspect.signature(HOOKS[name])).replace("'", "")
-    assert f"\n### `{name}{signature}`\n" in GUIDE
+    assert f"\n## `{name}{signature}`\n" in guide.TEXT
 
 
 def test_the_guide_has_no_other_hooks() -> None:
-    assert set(re.findall(r"^### `(mmrl_\w+)\(", GUIDE, re.MULTILINE)) == set(HOOKS)
+    assert set(re.findall(r"^#+ `(mmrl_\w+)\(", guide.TEXT, re.MULTILINE)) == set(HOOKS)
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -157,7 +157,7 @@ def test_the_first_plugin_keeps_all_rules(site, page: str) -> None:
 
 
 def test_the_example_of_each_hook_loads(site) -> None:
-    blocks = [code for language, code in BLOCK.findall(GUIDE) if language == "python" and "@hookimpl" in code]
+    blocks = [code for language, code in BLOCK.findall(guide.TEXT) if language == "python" and "@hookimpl" in code]
     shown: set[str] = set()
     for i, code in enumerate(blocks):
         site(f"example-{i}", {f"mmrl_example_{i}.py": code}, {f"flags{i}": f"mmrl_example_{i}"})
@@ -170,7 +170,7 @@ def test_the_example_of_each_hook_loads(site) -> None:
 
 
 def test_the_examples_of_observers_run(site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = next(c for language, c in BLOCK.findall(GUIDE) if "mmrl_run_started" in c)
+    code = next(c for language, c in BLOCK.findall(guide.TEXT) if "mmrl_run_started" in c)
     site("mmrl-watch", {"mmrl_watch.py": code}, {"watch": "mmrl_watch"})
     hook = Registry(entry_points=entry_points(group=GROUP, name="watch")).hook
 
@@ -188,7 +188,8 @@ def test_the_guide_has_the_table_of_signals() -> None:
     """MMRL_UPDATE_DOCS=1 writes it anew."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in SIGNALS.items()]
     table = "\n".join(["", "| signal | what it is |", "|---|---|", *rows, ""])
-    page, path = GUIDE, ROOT / "docs" / "plugins.md"
+    path = guide.page_with("<!-- signals: begin")
+    page = path.read_text("utf-8")
     begin, end = (re.search(rf"<!-- signals: {mark}.*-->\n?", page) for mark in ("begin", "end"))
     assert begin and end
     if os.environ.get("MMRL_UPDATE_DOCS"):
@@ -199,7 +200,7 @@ def test_the_guide_has_the_table_of_signals() -> None:
 
 
 def test_the_guide_has_every_field_of_an_algorithm() -> None:
-    section = GUIDE.partition("### `mmrl_algorithms()")[2].partition("\n### ")[0]
+    section = guide.section("`mmrl_algorithms()")
     for field in dataclasses.fields(AlgorithmSpec):
         assert f"`{field.name}`" in section or f"`{field.name}=`" in section or f"{field.name}=" in section
     assert str(AlgorithmSpec(id="a/b", target="c:d").loss) in section, "the guide names the loss that is the default"
@@ -207,17 +208,17 @@ def test_the_guide_has_every_field_of_an_algorithm() -> None:
 
 def test_the_guide_shows_what_a_loss_sees_and_what_a_simulator_does() -> None:
     for field in dataclasses.fields(LossInputs):
-        assert f"\n| `{field.name}` | " in GUIDE
+        assert f"\n| `{field.name}` | " in guide.TEXT
     for name, method in inspect.getmembers(Simulator, inspect.isfunction):
         if not name.startswith("_"):
             parameters = list(inspect.signature(method).parameters.values())[1:]
             call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
-            assert f"`{name}({call})`" in GUIDE
+            assert f"`{name}({call})`" in guide.TEXT
 
 
 def test_the_simulator_of_the_guide_keeps_all_rules(site) -> None:
     """Whole: no check of it is skipped, and its task and its verifier pass too."""
-    (code,) = re.findall(r"whole in one file,\n`hoist\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"whole in one file,\n`hoist\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
     site("mmrl-hoist", {"hoist.py": code}, {"hoist": "hoist"})
     reports = check_plugin("hoist", n=8)
     assert [(r.kind, r.id) for r in reports] == [
@@ -225,14 +226,14 @@ def test_the_simulator_of_the_guide_keeps_all_rules(site) -> None:
         ("simulator", "hoist/pole"),
         ("verifier", "hoist/success"),
     ]
-    (run_file,) = (text for language, text in BLOCK.findall(GUIDE) if language == "toml" and "hoist/flag" in text)
+    (run_file,) = (text for language, text in BLOCK.findall(guide.TEXT) if language == "toml" and "hoist/flag" in text)
     resolve(parse_config(tomllib.loads(run_file)))
     simulator = reports[1]
     assert {r.name for r in simulator.results} == checks(simulator_checks) and not any(r.note for r in simulator.results)
 
 
 def test_the_guide_has_what_a_simulator_is_written_with() -> None:
-    table = GUIDE.partition("| capability |")[2].partition("\n\n")[0]
+    table = guide.TEXT.partition("| capability |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`([\w-]+)`(?=[^|]* \| )", table)) == CAPABILITIES
     for function in (noise.uniform, noise.normal):
         parameters = inspect.signature(function).parameters.values()
@@ -240,13 +241,13 @@ def test_the_guide_has_what_a_simulator_is_written_with() -> None:
             f"{'*' * (p.kind is p.VAR_POSITIONAL)}{p.name}" + ("" if p.default is p.empty else f"={p.default}")
             for p in parameters
         )
-        assert f"\n| `{function.__name__}({call})` | " in GUIDE
+        assert f"\n| `{function.__name__}({call})` | " in guide.TEXT
 
 
 @pytest.fixture
 def rloo(tmp_path: Path) -> Path:
     """The guide's algorithm, in the file that the guide names."""
-    (code,) = re.findall(r"whole in one file, `rloo\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"whole in one file, `rloo\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
     path = tmp_path / "rloo.py"
     path.write_text(code, "utf-8")
     return path
@@ -287,7 +288,7 @@ def test_the_example_of_an_algorithm_computes_what_it_says(rloo: Path, site) -> 
 def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the stage that the guide shows, but for its length."""
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(rloo)]))
-    run_file = next(code for language, code in BLOCK.findall(GUIDE) if language == "toml" and "rloo/cispo" in code)
+    run_file = next(code for language, code in BLOCK.findall(guide.TEXT) if language == "toml" and "rloo/cispo" in code)
     (stage,) = tomllib.loads(run_file)["stages"]
     algorithm = load_algorithm("rloo/cispo", stage["settings"])
     assert algorithm.needs == ("rewards_N", "groups_N", "lengths_N") and algorithm.normalise == "token"
@@ -301,7 +302,7 @@ def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, mo
 
 
 def test_the_example_of_a_tracker_writes_what_it_says(site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"in the file `lines\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"in the file `lines\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "lines.py").write_text(code, "utf-8")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "lines.py"))
     values = {
@@ -310,7 +311,7 @@ def test_the_example_of_a_tracker_writes_what_it_says(site, tmp_path: Path, monk
         "tasks": [{"id": "a/b"}],
         "stages": [{"kind": "rl", "steps": 2}],
     }
-    (command,) = (code for language, code in BLOCK.findall(GUIDE) if language == "sh" and "lines.py" in code)
+    (command,) = (code for language, code in BLOCK.findall(guide.TEXT) if language == "sh" and "lines.py" in code)
     config = parse_config(values, [re.search(r"--set '(.+)'", command)[1]])
     (tmp_path / "run").mkdir()
     notes: list[str] = []
@@ -335,7 +336,7 @@ def test_the_guide_shows_the_methods_of_a_tracker() -> None:
         if not name.startswith("_"):
             parameters = list(inspect.signature(method).parameters.values())[1:]
             keywords = ["*"] if parameters[0].kind is parameters[0].KEYWORD_ONLY else []
-            assert f"\n| `{name}({', '.join(keywords + [p.name for p in parameters])})` | " in GUIDE
+            assert f"\n| `{name}({', '.join(keywords + [p.name for p in parameters])})` | " in guide.TEXT
 
 
 def checks(module: ModuleType) -> set[str]:
@@ -351,5 +352,5 @@ def checks(module: ModuleType) -> set[str]:
     ],
 )
 def test_the_guide_lists_every_check(heading: str, expected: set[str]) -> None:
-    table = GUIDE.partition(f"| {heading} |")[2].partition("\n\n")[0]
+    table = guide.TEXT.partition(f"| {heading} |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == expected

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import guide
 from mmrl import Case, NoGold, Overlay, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user_message
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.tasks.option_checks import LazyPrompts
@@ -728,15 +728,10 @@ def test_a_format_reward_need_not_know_the_answer() -> None:
     assert report.ok and "fine for a format reward" in {r.name: r.note for r in report.results}["wrong_answer_scores_low"]
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
-
-
 def boxes() -> tuple[type[Task], Callable[[Case], float]]:
     """The guide's task with boxes, with rows, and its verifier."""
     found: dict[str, Any] = {}
-    (code,) = [
-        block for block in re.findall("```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL) if "def box_iou" in block
-    ]
+    (code,) = [block for block in re.findall("```python\n(.*?)```", guide.TEXT, re.DOTALL) if "def box_iou" in block]
     exec(code, found)
 
     class Where(found["Where"]):

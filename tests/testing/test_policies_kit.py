@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
+import guide
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.api.media.clips import VideoFrames
@@ -22,7 +22,6 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.testing import check_plugin, check_policy, policies
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 TINY = "tiny:qwen3_5:hidden=32,layers=2"
 
 
@@ -120,7 +119,7 @@ def test_a_model_whose_forward_keeps_all_logits_is_read_at_the_right_places():
 @pytest.fixture
 def squint(site):
     """The family of the guide, from its two files."""
-    section = GUIDE.partition("### `mmrl_families()")[2].partition("\n### ")[0]
+    section = guide.section("`mmrl_families()")
     hook, model = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     site("mmrl-flags", {"mmrl_flags/__init__.py": hook, "mmrl_flags/squint.py": model}, {"flags": "mmrl_flags"})
 

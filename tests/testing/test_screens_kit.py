@@ -7,11 +7,11 @@ import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import guide
 from mmrl import SimulatorSpec, UserError
 from mmrl.api.simulators.gui import Action, Element
 from mmrl.config.load import parse_config
@@ -21,8 +21,7 @@ from mmrl.testing import screens as rules
 from mmrl.testing.simulators import check_simulator
 from mmrl.train.resolve import resolve
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
-(CODE,) = re.findall(r"whole in one file, `doors\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+(CODE,) = re.findall(r"whole in one file, `doors\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
 SPEC = SimulatorSpec(id="doors/hall", target="-:-", screens=True)
 GUIDED: dict[str, Any] = {}
 exec(CODE, GUIDED)
@@ -153,7 +152,7 @@ def test_a_planted_fault_is_found_by_its_rule_alone(fault: str) -> None:
 def test_every_rule_has_a_planted_fault_and_a_row_in_the_guide() -> None:
     every = {c.__name__ for c in (*rules.GATES, *rules.CHECKS)}
     assert {name for name, _, _ in FAULTS.values()} | {"seeds_make_a_difference"} == every  # below: it is a note
-    table = GUIDE.partition("| check of a simulator with screens |")[2].partition("\n\n")[0]
+    table = guide.TEXT.partition("| check of a simulator with screens |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == every
 
 
@@ -178,7 +177,7 @@ def test_the_doors_of_the_guide_keep_all_rules_and_are_played(site: Callable[...
     assert again.ok
     with pytest.raises(UserError, match=r"has no option 'dor'\. Did you mean 'door'"):
         check_id("doors/hall", options={"dor": 20})
-    (text,) = re.findall(r"^```toml\n(name = \"doors\".*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^```toml\n(name = \"doors\".*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
     resolve(parse_config(tomllib.loads(text)))
     task = plugins.registry().make_task("gui/episodes", {"simulator": "doors/hall", "style": "brief"})
     prompts = task.prompts("train", 0)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import guide
 import runs
 from mmrl.api.errors import PluginError, UserError
 from mmrl.testing.cases import mostly_slow
 
-GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 ODD = """
 from mmrl import StageSpec, hookimpl
 from mmrl.api.stages import SampledSteps
@@ -59,7 +59,7 @@ class Gold(SampledSteps):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    example = re.search(r"in the file `rejection.py`.*?```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    example = re.search(r"in the file `rejection.py`.*?```python\n(.*?)^```", guide.TEXT, re.DOTALL | re.MULTILINE)
     assert example
     folder = tmp_path_factory.mktemp("stages")
     (folder / "rejection.py").write_text(example[1])

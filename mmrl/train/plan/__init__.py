@@ -77,7 +77,7 @@ class Plan:
         return self.engine_fits and all(stage.peak <= self.usable for stage in self.stages)
 
     def as_json(self) -> dict[str, Any]:
-        """The output of `mmrl plan --json`; docs/scale.md explains the keys. In bytes and seconds, of one device."""
+        """The output of `mmrl plan --json`; docs/plan.md explains the keys. In bytes and seconds, of one device."""
         return {
             "fits": self.fits,
             "model": {
