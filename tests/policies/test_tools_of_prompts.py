@@ -29,7 +29,7 @@ def test_the_template_shows_them_before_the_question(policy):
 
 
 def test_a_template_that_leaves_them_out_is_refused(policy):
-    with pytest.raises(UserError, match="chat template shows no tools: .*schemas = \"text\""):
+    with pytest.raises(UserError, match=r'chat template shows no tools: .*schemas = "text"'):
         policy.encode(dataclasses.replace(cases.prompt(1), tools=(SCHEMA,)))
 
 

@@ -23,6 +23,8 @@ LONGEST = 50_000
 MOST = 16
 """Maximum of calls in a turn that are read."""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+TAGS = (OPEN, CLOSE, "<function=", "</function>", "</parameter>")
+"""What a value can't contain in the form `qwen-xml`."""
 NAMES = ("name", "function", "tool")
 """Keys of an object under which the name of a tool may stand, in the form `json`."""
 _FUNCTION = re.compile(r"\s*<function=([\w.-]{1,64})>(.*)</function>\s*", re.DOTALL)
@@ -65,11 +67,13 @@ def write(call: Call, form: str) -> str:
         parts = []
         for name, value in call.arguments.items():
             text = value if isinstance(value, str) else json.dumps(value)
-            if "</parameter>" in text or isinstance(_plain(text), str) != isinstance(value, str):
+            if any(tag in text for tag in TAGS) or isinstance(_plain(text), str) != isinstance(value, str):
                 raise ValueError(f"{name} = {text!r:.60} can't be written in the form qwen-xml")
             parts.append(f"<parameter={name}>\n{text}\n</parameter>\n")
         return f"{OPEN}\n<function={call.name}>\n{''.join(parts)}</function>\n{CLOSE}"
     text = json.dumps({"name": call.name, "arguments": dict(call.arguments)})
+    if any(sign in text for sign in (OPEN, CLOSE, "```")):  # within a text of JSON other signs mean the same
+        text = text.replace("<", "\\u003c").replace("`", "\\u0060")
     return f"```json\n{text}\n```" if form == "json" else f"{OPEN}\n{text}\n{CLOSE}"
 
 
@@ -105,8 +109,9 @@ def _xml(inside: str) -> Call:
     if rest.strip():
         raise Refused("parameters must be written <parameter=NAME>value</parameter>")
     for piece in pieces:
-        head, sign, value = piece.strip().removeprefix("<parameter=").partition(">")
-        if not sign or not piece.strip().startswith("<parameter=") or not _NAME.fullmatch(head):
+        piece = piece.lstrip()
+        head, sign, value = piece.removeprefix("<parameter=").partition(">")
+        if not sign or not piece.startswith("<parameter=") or not _NAME.fullmatch(head):
             raise Refused("parameters must be written <parameter=NAME>value</parameter>")
         if head in arguments:
             raise Refused(f"the parameter {head} is given twice")

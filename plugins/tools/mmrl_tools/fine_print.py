@@ -61,7 +61,7 @@ class FinePrint(WithTools):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("size", self.size, 32, 1024)
+        check_integer("size", self.size, 16, 1024)
         check_integer("factor", self.factor, UNITS, 40)
         check_integer("cells", self.cells, 1, 8)
         check_integer("cards", self.cards, 1, min(len(COLOURS), self.cells**2))

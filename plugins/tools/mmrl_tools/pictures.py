@@ -15,7 +15,7 @@ LEAST = 4
 """Least width and height of what a zoom shows, in pixels of the full resolution."""
 SHORT, LONG = 56, 2048
 """A picture that is given back is enlarged to a shorter side of at least SHORT and shrunk to a longer side of at most LONG."""
-RATIO = 100
+RATIO = 30
 """Largest ratio of the sides of what a zoom shows."""
 COLOURS = ("red", "green", "blue", "yellow", "black", "white")
 NUMBER = {"type": "integer", "description": "Number of the picture, from 1; 1 by default."}
@@ -79,9 +79,9 @@ def zoom(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     return crop(workspace, picture, _corners(arguments["box"], picture, workspace.processing))
 
 
-def crop(workspace: Workspace, picture: Picture, box: Sequence[float]) -> Result:
-    """The part of a picture in a box, clipped to the picture. box: (x1, y1, x2, y2) in pixels of the full resolution. Raises
-    Refused for a box outside of the picture, without an area, or too narrow."""
+def crop(workspace: Workspace, picture: Picture, box: Sequence[float], ratio: float = RATIO) -> Result:
+    """The part of a picture in a box, clipped to the picture. box: (x1, y1, x2, y2) in pixels of the full resolution. ratio: the
+    largest of its sides. Raises Refused for a box outside of the picture, without an area, or too narrow."""
     wide, high = picture.image.size
     x1, y1, x2, y2 = max(0.0, box[0]), max(0.0, box[1]), min(float(wide), box[2]), min(float(high), box[3])
     if box[0] >= box[2] or box[1] >= box[3]:
@@ -92,8 +92,8 @@ def crop(workspace: Workspace, picture: Picture, box: Sequence[float]) -> Result
     sides = (edges[2] - edges[0], edges[3] - edges[1])
     if min(sides) < LEAST:
         raise Refused("the box is too small to show more than what is seen: give a larger one")
-    if max(sides) > RATIO * min(sides):
-        raise Refused(f"one side of the box is more than {RATIO} times the other")
+    if max(sides) > ratio * min(sides):
+        raise Refused(f"one side of the box is more than {ratio:g} times the other")
     shares = (edges[0] / wide, edges[1] / high, edges[2] / wide, edges[3] / high)
     place = picture.place.part(shares) if picture.place else None
     return shown(workspace, picture.image.crop(edges), place, (place,) if place else ())

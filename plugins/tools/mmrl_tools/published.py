@@ -74,7 +74,7 @@ def deepeyes_zoom(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     box = deepeyes_box(arguments["bbox_2d"], wide, high)
     if box is None:
         raise Refused("the box can't be shown")
-    return crop(workspace, picture, box)
+    return crop(workspace, picture, box, RATIO)
 
 
 def deepeyes_box(box: Sequence[float], wide: float, high: float) -> tuple[float, float, float, float] | None:
@@ -95,7 +95,7 @@ def deepeyes_rotate(arguments: Mapping[str, Any], workspace: Workspace) -> Resul
 def pixel_reasoner_crop(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """The part of a picture in a box with its margin."""
     picture = workspace.picture(arguments["target_image"])
-    return crop(workspace, picture, pixel_reasoner_box(arguments["bbox_2d"], *picture.image.size))
+    return crop(workspace, picture, pixel_reasoner_box(arguments["bbox_2d"], *picture.image.size), RATIO)
 
 
 def pixel_reasoner_box(box: Sequence[float], wide: int, high: int) -> tuple[float, float, float, float]:
