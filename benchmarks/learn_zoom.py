@@ -25,7 +25,7 @@ from machine import machine
 
 SHARP, BLANK = "zoom", "grey"
 """Labels of the task, and of the same with grey pictures in place of what the tool shows."""
-SIZE, FACTOR, CELLS, CARDS, HELD_OUT = 24, 12, 3, 2, 400
+SIZE, FACTOR, CELLS, CARDS, HELD_OUT = 12, 24, 3, 2, 400
 RUN_FILE = """\
 name = "{name}"
 runs_dir = "{runs}"
@@ -57,9 +57,10 @@ learning_rate = {rate}, schedule = "linear" }}"""
 
 def write_start(folder: Path) -> int:
     """Writes the random checkpoint from which the warm start begins. Returns its number of weights."""
+    from mmrl_tools.fine_print import COLOURS, SIDES, FinePrint
+
     from mmrl import ImageProcessing
     from mmrl.api.coordinates import CoordinateFormat
-    from mmrl_tools.fine_print import COLOURS, SIDES, FinePrint
 
     task = FinePrint(size=SIZE, cells=CELLS, cards=CARDS, factor=FACTOR, schemas="none", items=2000)
     task.image_processing = ImageProcessing(CoordinateFormat.THOUSANDTHS)  # Qwen3-VL's

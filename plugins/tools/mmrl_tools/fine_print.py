@@ -61,13 +61,13 @@ class FinePrint(WithTools):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("size", self.size, 16, 1024)
+        check_integer("size", self.size, 8, 1024)
         check_integer("factor", self.factor, UNITS, 40)
         check_integer("cells", self.cells, 1, 8)
         check_integer("cards", self.cards, 1, min(len(COLOURS), self.cells**2))
         check_integer("items", self.items, 1, 10**7)
-        if self.size // self.cells < 8:
-            raise UserError(f"size = {self.size} leaves cells of {self.size // self.cells} pixels: at least 8 are needed")
+        if self.size // self.cells < 4:
+            raise UserError(f"size = {self.size} leaves cells of {self.size // self.cells} pixels: at least 4 are needed")
         if self.size * self.factor > 8192:
             raise UserError(f"size x factor = {self.size * self.factor} must be at most 8192 pixels")
         check_choice("system", self.system, ("", "pixel-reasoner"))  # DeepEyes' boxes are in pixels of the full picture
