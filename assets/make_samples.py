@@ -29,6 +29,7 @@ def main() -> None:
     open_questions()
     classes()
     questions()
+    fine_print()
     photographs()
     print(f"{sum(p.stat().st_size for p in SAMPLES.rglob('*') if p.is_file()) / 1024:.0f} KB in {SAMPLES}")
 
@@ -97,6 +98,21 @@ def questions() -> None:
         options = meta.get("options")
         rows.append(row | {"answer": prompt.answer} | ({"options": list(options)} if options else {}))
     write("questions.jsonl", rows)
+
+
+def fine_print() -> None:
+    """Questions that take a zoom, with the box where the answer is."""
+    task = plugins.registry().make_task("tools/fine-print", {"size": 48, "factor": 12, "schemas": "none", "style": "plain"})
+    rows = []
+    for n in range(COUNT):
+        prompt = task.prompts("train", 0)[n]  # type: ignore[index]  # a sequence
+        full = task.workspace(prompt).pictures[0].image  # type: ignore[attr-defined]  # of this task alone
+        name = f"tools/{n:02d}.png"
+        (SAMPLES / "tools").mkdir(exist_ok=True)
+        full.save(SAMPLES / name)
+        box = [12 * v for v in prompt.meta["boxes"][0]]
+        rows.append({"id": f"t{n:02d}", "image": name, "question": prompt.text, "answer": prompt.answer, "boxes": [box]})
+    write("tools.jsonl", rows)
 
 
 def photographs() -> None:

@@ -99,6 +99,11 @@ class Task:
         `meta`."""
         return ground_truth_overlays(prompt, self.image_processing)
 
+    def episode_overlays(self, rollout: Rollout) -> Sequence[Overlay]:
+        """Overlays on the prompt's images of a whole episode, such as where the policy looked in each of its turns; by default
+        those of its last completion."""
+        return self.overlays(rollout.prompt, rollout.completion)
+
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Metrics of one evaluation besides its mean, such as a harmonic mean over kinds of items; none by default.
 

@@ -85,6 +85,8 @@ MOVED = {
     "mmrl.interfaces": "mmrl.api.interfaces",
     "mmrl.interfaces:World": "mmrl.api.interfaces:Environment",
     "mmrl.intervals": "mmrl.api.statistics",
+    "mmrl.judge.sandbox": "mmrl.api.processes.sandbox",
+    "mmrl.judge.system_calls": "mmrl.api.processes.system_calls",
     "mmrl.judge:lost": "mmrl.api.types:Score.lost",
     "mmrl.kept": "mmrl.run_folder.rollouts",
     "mmrl.launch": "mmrl.compute.processes",

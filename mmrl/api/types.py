@@ -69,6 +69,9 @@ class Prompt:
     """Seed of the prompt's environment or simulator episode."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Further data for verifiers or people; plain data that pickles."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Schemas of functions that the policy may call, `{"type": "function", "function": {"name", "description", "parameters"}}`
+    each: the model's chat template shows them."""
 
     @property
     def images(self) -> tuple[Any, ...]:

@@ -128,6 +128,8 @@ class GenerateConfig(Section):
     """Sample from the likeliest tokens with this total probability; log-probabilities are still those over all tokens."""
     top_k: Count = 0
     """Sample from this many of the likeliest tokens; 0: from all."""
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(default=(), max_length=16)
+    """Texts such as `</tool_call>`: a completion ends with the token that completes one of them, also in evaluations."""
     max_turns: Positive = 8
     """Episodes in an environment are truncated after this many turns; a task without environments has a single turn."""
     max_context: Positive | None = None

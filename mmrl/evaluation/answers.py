@@ -112,6 +112,7 @@ class Answering:
                 max_tokens=self.max_tokens(label),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(answered)),
+                stop=self.config.generate.stop,
                 logits_processor=steering if any(p.videos for p in prompts) else None,
             )
             rollouts = ranks.run_on_all(functools.partial(self._collect, mine, sampling))

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from mmrl.api.errors import UserError
+from mmrl.api.processes import sandbox
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Rollout, Score, Status
-from mmrl.judge import sandbox
 from mmrl.judge.environment import of_plugin, scrubbed
 from mmrl.judge.messages import Request
 from mmrl.judge.pool import Pool, WorkerGroup

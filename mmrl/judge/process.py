@@ -36,7 +36,8 @@ class Worker(ChildProcess):
         model: bool = False,
         wrapper: Sequence[str] = (),
     ) -> None:
-        """options: of each verifier. model: they are models, which may use all threads. wrapper: see `mmrl.judge.sandbox`."""
+        """options: of each verifier. model: they are models, which may use all threads. wrapper: see
+        `mmrl.api.processes.sandbox`."""
         self.crew: Any = None
         """Its `mmrl.judge.pool.WorkerGroup`."""
         self.memory_mb = memory_mb

@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any
 
 from mmrl.api.errors import UserError, plugin_errors
+from mmrl.api.processes import system_calls
 from mmrl.api.processes.child import describe_error, take_pipes
 from mmrl.compute.crossing import Fault, trace_of
-from mmrl.judge import system_calls
 from mmrl.judge.environment import MODULES
 from mmrl.judge.messages import Row
 from mmrl.judge.surroundings import Surroundings

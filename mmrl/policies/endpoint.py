@@ -18,6 +18,7 @@ from mmrl.api.types import Message, Prompt
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
+from mmrl.policies.vlm.processing import TOOLS_AS_TEXT
 
 UNUSED = ("dtype", "attn_implementation", "trust_remote_code", "min_pixels", "lora")
 """Keys of `[policy]` that mean nothing for an endpoint."""
@@ -118,7 +119,9 @@ class EndpointPolicy(Policy):
         return known if self.frame else UnknownFormat(known, f"{self.name!r}")
 
     def encode(self, prompt: Prompt) -> ChatInputs:
-        """Raises UserError for media that can't be decoded."""
+        """Raises UserError for media that can't be decoded, and for tools: an endpoint answers in a form of its own to them."""
+        if prompt.tools:
+            raise UserError(f"task {prompt.task!r}: an endpoint is told of tools in messages alone: {TOOLS_AS_TEXT}")
         return self._extended(ChatInputs(messages=(), coordinate_format=self.frame or CoordinateFormat.PIXELS), prompt.messages)
 
     def extend(

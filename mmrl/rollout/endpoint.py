@@ -49,8 +49,11 @@ class EndpointGenerator:
     ) -> list[list[Completion]]:
         """group_size answers to each prompt. Raises UserError if the endpoint has not answered a single question so far, and for
         settings that it doesn't have."""
-        if sampling.logits_processor is not None or sampling.top_k:
-            raise UserError("an endpoint has neither top_k nor logits processors: leave top_k and evaluate.steer out")
+        if sampling.logits_processor is not None or sampling.top_k or sampling.stop:
+            raise UserError(
+                "an endpoint has neither top_k nor logits processors, and leaves stop texts out of its answers: leave out top_k, "
+                "stop and evaluate.steer"
+            )
         numbers = numbers or range(len(inputs))
         asked = [
             self._question(one, sampling, derive(prompt_seed(sampling, number), "answer", k))

@@ -49,8 +49,10 @@ def overlays_of(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, A
     """The overlays of the images of a rollout's prompt, from its task, as plain data. tasks: label -> task."""
     if not rollout.prompt.messages:  # a simulator's images are not in the prompt
         return []
-    with plugin_errors(f"task {rollout.prompt.task!r}: overlays()"):
-        return overlays.to_json(tasks[rollout.prompt.task].overlays(rollout.prompt, rollout.completion))
+    task = tasks[rollout.prompt.task]
+    own = "overlays" if type(task).episode_overlays is Task.episode_overlays else "episode_overlays"
+    with plugin_errors(f"task {rollout.prompt.task!r}: {own}()"):
+        return overlays.to_json(task.episode_overlays(rollout))
 
 
 def rollout_row(

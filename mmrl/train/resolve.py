@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from mmrl.algorithms.presets import Algorithm, compose, load_algorithm, with_defaults
 from mmrl.api.errors import UserError
+from mmrl.api.processes import sandbox
 from mmrl.api.specs import AlgorithmSpec
 from mmrl.compute.devices import resolve_device
 from mmrl.config.load import describe_validation_error
 from mmrl.config.sections import DistillStage, PluginStage, PreferenceStage, RlStage, RunConfig, Training
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
-from mmrl.judge import sandbox
 from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute

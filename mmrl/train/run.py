@@ -98,6 +98,7 @@ class Run:
             temperature=generate.temperature if temperature is None else temperature,
             top_p=generate.top_p,
             top_k=generate.top_k,
+            stop=generate.stop,
             seed=seed,
         )
 

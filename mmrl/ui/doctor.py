@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from mmrl.api.errors import UserError
+from mmrl.api.processes import sandbox
 from mmrl.api.processes.attempt import try_python
-from mmrl.judge import sandbox
 from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
 from mmrl.registry.plugin_info import PluginInfo
 from mmrl.registry.plugins import registry

@@ -39,6 +39,7 @@ class PolicyAnswers:
             max_tokens=self.config.generate.max_tokens,
             temperature=self.config.evaluate.temperature,
             seed=derive(self.config.seed, "preview", label),
+            stop=self.config.generate.stop,
         )
         with contextlib.closing(make_collector(self.config, {label: task}, self.policy)) as collector:
             collector.ready()

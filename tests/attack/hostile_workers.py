@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 
 from mmrl import Case, VerifierSpec
+from mmrl.api.processes import sandbox
 from mmrl.compute.crossing import Fault
-from mmrl.judge import Isolation, Judge, local_judge, sandbox
+from mmrl.judge import Isolation, Judge, local_judge
 from mmrl.judge.messages import BadReply, Ready, Scores, parse, scored
 from mmrl.testing.attack import Attempt
 from processes import gone

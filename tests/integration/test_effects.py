@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
+import mmrl.api.processes.sandbox
 import mmrl.compute.ranks
 import mmrl.evaluation.evaluator
 import mmrl.judge
@@ -453,7 +454,7 @@ def watch(m, found):
     m.setattr(LocalGenerator, "_decode", decoded)
     m.setattr(Learner, "_accumulate", accumulated)
     m.setattr(mmrl.judge, "Worker", hired)
-    m.setattr(mmrl.judge.sandbox, "wrapper", lambda gpu=False: ["env"])  # the real one has tests of its own
+    m.setattr(mmrl.api.processes.sandbox, "wrapper", lambda gpu=False: ["env"])  # the real one has tests of its own
     m.setattr(torch.nn.functional, "scaled_dot_product_attention", attended)
 
 
@@ -1267,6 +1268,11 @@ ENTRIES = {
     ),
     "generate.top_p": Effect(to=1e-6, seen=lambda a, b: distinct(b) == 1 < distinct(a), why="only the likeliest token is left"),
     "generate.top_k": Effect(to=1, seen=lambda a, b: distinct(b) == 1 < distinct(a), why="only the likeliest token is left"),
+    "generate.stop": Effect(
+        to=[chr(n) for n in range(97, 113)],
+        seen=lambda a, b: sum(b.metric("length/mean")) < sum(a.metric("length/mean")),
+        why="half of the letters end a completion",
+    ),
     "generate.max_turns": Effect(
         to=2,
         also={"tasks": [{"id": "extras/talk"}]},

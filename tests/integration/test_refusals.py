@@ -629,7 +629,7 @@ def test_the_command_line_says_it_in_one_line(fault, switch, tmp_path, nothing_l
 
 @pytest.mark.parametrize("switch", [[], ["--dry-run"]])
 def test_a_sandbox_is_missed_before_anything_is_loaded(switch, tmp_path, nothing_loads, monkeypatch):
-    monkeypatch.setattr("mmrl.judge.sandbox.problem", lambda: "there is none in this test")
+    monkeypatch.setattr("mmrl.api.processes.sandbox.problem", lambda: "there is none in this test")
     done = CliRunner().invoke(main, ["train", written(tmp_path, {"judge": {"isolation": "strict"}}), *switch])
     assert done.exit_code == 2 and not (tmp_path / "runs").exists()
     assert 'judge.isolation = "strict" needs a sandbox, and there is none in this test: install bubblewrap' in done.stderr

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from mmrl import Case, Score, UserError
-from mmrl.judge import local_judge, sandbox
+from mmrl.api.processes import sandbox
+from mmrl.judge import local_judge
 from mmrl.testing.cases import mostly_slow
 from processes import gone
 

@@ -148,7 +148,7 @@ def test_a_deadline_is_a_failure(score):
 
 
 def test_isolation_reaches_the_judge(score, monkeypatch):
-    monkeypatch.setattr("mmrl.judge.sandbox.problem", lambda: "this is a test")
+    monkeypatch.setattr("mmrl.api.processes.sandbox.problem", lambda: "this is a test")
     code, rows, said = score([{"completion": "a"}], "scoring/same", "--isolation", "strict")
     assert code == 2 and not rows and 'judge.isolation = "strict" needs a sandbox, and this is a test: install bubblewrap' in said
 

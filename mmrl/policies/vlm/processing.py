@@ -21,6 +21,7 @@ from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import video_factor
 
+TOOLS_AS_TEXT = 'let the task write their schemas into its messages (bundled ones: schemas = "text"), or choose another model'
 SECONDS = "second_per_grid_ts"
 """An output of processors that is used for positions alone."""
 
@@ -86,7 +87,9 @@ class PromptProcessor:
         where = f"prompt {prompt.id!r} of task {prompt.task!r}"
         messages, images, videos = self._loaded(where, prompt.messages)
         self._check_text(where, messages)
-        encoded = self._encode_prompt(where, messages, images, videos)
+        if prompt.tools and not self.shows_tools:
+            raise UserError(f"{where}: the model's chat template shows no tools: {TOOLS_AS_TEXT}")
+        encoded = self._encode_prompt(where, messages, images, videos, prompt.tools)
         ids = encoded.pop("input_ids")[0]
         positions = self.family.positions(ids, encoded)
         encoded = encoded if positions is None else self.family.arranged(encoded, ids)
@@ -204,14 +207,34 @@ class PromptProcessor:
         alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, texts), strict=False))
         return "".join(a for a, _ in alike)[::-1]
 
+    @functools.cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template shows the schemas of tools."""
+        asked = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
+        schema = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+        try:
+            without, shown = (
+                self.processor.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **tools)
+                for tools in ({}, {"tools": [schema]})
+            )
+        except Exception as error:
+            raise _unfit("tools", error) from error
+        return bool(without != shown)
+
     def _encode_prompt(
-        self, where: str, messages: Sequence[Mapping[str, Any]], images: Sequence[Any], videos: Sequence[VideoFrames]
+        self,
+        where: str,
+        messages: Sequence[Mapping[str, Any]],
+        images: Sequence[Any],
+        videos: Sequence[VideoFrames],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a conversation, with the head of the next answer."""
+        shown: dict[str, Any] = {"tools": list(tools)} if tools else {}
         limits = {"images_kwargs": dict(self.limits)} if self.limits and images else {}
         try:
             if videos:  # their times are passed separately, which the template can't do
-                text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
+                text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True, **shown)[0]
                 return self._encode_text(where, text, images, videos)
             encoded = self.processor.apply_chat_template(
                 [messages],
@@ -220,6 +243,7 @@ class PromptProcessor:
                 return_tensors="pt",
                 add_generation_prompt=True,
                 processor_kwargs=limits,
+                **shown,
             )
         except UserError:
             raise

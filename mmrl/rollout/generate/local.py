@@ -17,7 +17,7 @@ from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.cache import expand, select
 from mmrl.rollout.generate.processor import LogitsProcessor
-from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
+from mmrl.rollout.generate.sampling import Completion, SamplingParams, StopTexts, prompt_seed
 
 LOOK_EVERY = 8
 """Tokens between checks which completions ended: a check waits for the device. Tokens after an end are dropped."""
@@ -105,6 +105,7 @@ class LocalGenerator:
         logprobs_TN: list[torch.Tensor] = []
         length_N = torch.full((total,), sampling.max_tokens, device=device)
         finished_N = torch.zeros(total, dtype=torch.bool, device=device)
+        stop, seen = StopTexts(sampling.stop, policy.decode), 0
         row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
         for t in range(sampling.max_tokens):
             if processor:
@@ -115,6 +116,9 @@ class LocalGenerator:
             ended = torch.isin(token, eos) & ~finished_N[row_N]  # tokens of a row after its end don't count
             length_N[row_N] = torch.where(ended, t + 1, length_N[row_N])
             finished_N[row_N] |= ended
+            if sampling.stop and ((t + 1) % self.look_every == 0 or t + 1 == sampling.max_tokens):
+                _stop(stop, seen, tokens_TN, length_N, finished_N)
+                seen = t + 1
             if t + 1 == sampling.max_tokens:
                 break
             if (t + 1) % self.look_every == 0:
@@ -175,6 +179,22 @@ class LocalGenerator:
         there = upload({k: v for k, v in text.items() if v is not None}, device)
         padded, seen = there.get("mask"), upload(media, device, family.on_host)
         return family.step(there["ids"], padded, there.get("positions"), seen, cache), padded
+
+
+def _stop(
+    stop: StopTexts, seen: int, tokens_TN: Sequence[torch.Tensor], length_N: torch.Tensor, finished_N: torch.Tensor
+) -> None:
+    """Finish, in place, completions that reached a stop text after their first `seen` tokens, before an end token."""
+    rows = torch.stack(list(tokens_TN), 1).tolist()
+    found = [
+        (n, end)
+        for n, (ids, length, finished) in enumerate(zip(rows, length_N.tolist(), finished_N.tolist(), strict=True))
+        if (not finished or length > seen) and (end := stop.end(ids[:length], seen)) is not None
+    ]
+    if found:
+        index = torch.tensor([n for n, _ in found], device=length_N.device)
+        length_N[index] = torch.tensor([end for _, end in found], device=length_N.device)
+        finished_N[index] = True
 
 
 def _padded_left(types_S: torch.Tensor | None, length: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ class Completion:
     """The end token included, if it was sampled."""
     logprobs: tuple[float, ...]
     finished: bool
-    """An end token was sampled; otherwise the limit cut the completion off."""
+    """An end token was sampled, or the end of a stop text; otherwise the limit cut the completion off."""
     lost: str = ""
     """Why the sampler has no completion, such as an endpoint that doesn't answer. The episode is lost."""
 
@@ -36,8 +36,31 @@ class SamplingParams:
     """Only this many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
     """Each completion has its own random generator, seeded with this and the prompt's number; see `prompt_seed`."""
+    stop: tuple[str, ...] = ()
+    """A completion ends with the token that completes one of these texts."""
     logits_processor: LogitsProcessor | None = None
     """Changes the logits before tokens are chosen; only the embedded sampler supports it."""
+
+
+class StopTexts:
+    """Finds where completions reach one of some texts."""
+
+    def __init__(self, texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> None:
+        self.texts, self.decode = tuple(texts), decode
+        self.longest = max((len(text.encode()) for text in self.texts), default=0)
+        """Maximum of tokens in one of the texts: a token has at least one byte."""
+
+    def end(self, ids: Sequence[int], seen: int) -> int | None:
+        """The number of tokens with which one of the texts is first complete; None if it isn't. seen: number of tokens in which
+        it isn't."""
+        first = max(0, seen - self.longest)
+        if not self._within(ids[first:]):
+            return None
+        return next(n for n in range(seen + 1, len(ids) + 1) if self._within(ids[first:n]))
+
+    def _within(self, ids: Sequence[int]) -> bool:
+        text = self.decode(ids)
+        return any(stop in text for stop in self.texts)
 
 
 def prompt_seed(sampling: SamplingParams, number: int) -> int:

@@ -184,7 +184,9 @@ class VllmGenerator:
             seed=prompt_seed(sampling, number),
             logprobs=0,
             stop_token_ids=sorted(self.policy.eos),
-            detokenize=False,
+            stop=list(sampling.stop),
+            include_stop_str_in_output=bool(sampling.stop),
+            detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 

@@ -9,7 +9,8 @@ from mmrl_rendering.html import Refused
 from mmrl_rendering.task import Pages
 
 from mmrl import Case, UserError
-from mmrl.judge import local_judge, sandbox
+from mmrl.api.processes import sandbox
+from mmrl.judge import local_judge
 from mmrl.registry import plugins
 from mmrl.testing import check_task
 

@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Mapping, Sequence
 
 FORBIDDEN = {
     "connect": (42, 203),
@@ -41,6 +42,22 @@ FORBIDDEN = {
     "delete_module": (176, 106),
 }
 """Name -> numbers on x86-64 and on 64-bit ARM, as in the kernel's tables of system calls."""
+FILES_AND_PROCESSES = {
+    "open": (2, None),
+    "creat": (85, None),
+    "openat": (257, 56),
+    "openat2": (437, 437),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "memfd_create": (319, 279),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+}
+"""What opens a file or a socket, or starts a process or a thread; None where a machine has no such call."""
 MAKE_SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 """Forbidden for datagrams in the file system, which need no `connect`; browsers use other sockets within themselves."""
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -62,9 +79,11 @@ def supported() -> bool:
     return platform.system() == "Linux" and platform.machine() in ARCHITECTURES
 
 
-def forbid() -> None:
-    """Let the forbidden calls raise PermissionError from now on. Raises OSError if the kernel takes no filter."""
-    program = _program(*ARCHITECTURES[platform.machine()])
+def forbid(also: Mapping[str, tuple[int, int | None]] = {}) -> None:
+    """Let the forbidden calls raise PermissionError from now on. also: further calls, such as `FILES_AND_PROCESSES`. Raises
+    OSError if the kernel takes no filter."""
+    architecture, column = ARCHITECTURES[platform.machine()]
+    program = _program(architecture, column, [number for both in also.values() if (number := both[column]) is not None])
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     whole = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -72,9 +91,9 @@ def forbid() -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:
-    """The filter's instructions: (what, steps to skip if it is so, if it isn't, operand)."""
-    numbers = [both[column] for both in FORBIDDEN.values()]
+def _program(architecture: int, column: int, also: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """The filter's instructions: (what, steps to skip if it is so, if it isn't, operand). also: further forbidden numbers."""
+    numbers = [both[column] for both in FORBIDDEN.values()] + [*also]
     sockets = [both[column] for both in MAKE_SOCKETS.values()]
     found = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER)]
     found += [(AT_LEAST, 0, 1, OTHER_ABI), (RETURN, 0, 0, FAIL)]

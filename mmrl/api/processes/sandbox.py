@@ -1,6 +1,7 @@
-"""A sandbox for workers, made by bubblewrap: name spaces of their own, no network, a file system that can only be read.
+"""Sandboxes for processes, made by bubblewrap: name spaces of their own, no network, a file system that can only be read, or in
+which there is nothing but an interpreter.
 
-docs/isolation.md says what holds in it.
+docs/isolation.md says what holds in the first, docs/tools.md what holds in the second.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ import glob
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.judge import system_calls
+from mmrl.api.processes import system_calls
 
 CURE = "install bubblewrap 0.8 or newer (`apt install bubblewrap`) where unprivileged user name spaces are allowed"
 SCRATCH = "/dev/shm"
 """The only folder that can be written in, with a file system of its own in memory."""
 SCRATCH_MB = 256
 GPUS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+"""Where shared libraries are; those that a machine lacks are left out."""
 PROBE_S = 20.0
 """Seconds that an empty program may take in a sandbox."""
 
@@ -26,9 +32,32 @@ PROBE_S = 20.0
 def wrapper(gpu: bool = False) -> list[str]:
     """The command that runs a program in a sandbox, without the program. gpu: GPUs can be used in it. Raises UserError if this
     machine can't make a sandbox."""
-    if reason := problem():
-        raise UserError(f'judge.isolation = "strict" needs a sandbox, and {reason}: {CURE}')
+    check('judge.isolation = "strict"')
     return _command(gpu)
+
+
+def check(what: str) -> None:
+    """Raise UserError if this machine can't make a sandbox. what: what needs one, for the message."""
+    if reason := problem():
+        raise UserError(f"{what} needs a sandbox, and {reason}: {CURE}")
+
+
+def bare_wrapper(shown: Sequence[Path]) -> list[str]:
+    """The command that runs `interpreter()` in a sandbox in which nothing can be written and nothing is there but the interpreter
+    with its standard library, the system's shared libraries, and these folders. For code that nobody has read."""
+    standard = Path(os.__file__).parent
+    folders = dict.fromkeys(map(str, (interpreter(), standard, *shown)))
+    return [
+        *_separate(),
+        *(part for folder in LIBRARIES for part in ("--ro-bind-try", folder, folder)),
+        *(part for folder in folders for part in ("--ro-bind", folder, folder)),
+        *("--remount-ro", "/", "--chdir", "/"),
+    ]
+
+
+def interpreter() -> str:
+    """The interpreter of this process, without a virtual environment."""
+    return os.path.realpath(sys.executable)
 
 
 @functools.cache
@@ -45,11 +74,16 @@ def problem() -> str:
     return "" if ended.returncode == 0 else f"bubblewrap failed: {' '.join(ended.stderr.decode(errors='replace').split())[:200]}"
 
 
-def _command(gpu: bool) -> list[str]:
+def _separate() -> list[str]:
+    """Name spaces of its own, and no rights in them."""
     spaces = [f"--unshare-{space}" for space in ("user", "ipc", "pid", "net", "uts")]
+    return [shutil.which("bwrap") or "bwrap", *spaces, "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"]
+
+
+def _command(gpu: bool) -> list[str]:
     devices = [f"--dev-bind {path} {path}".split() for pattern in GPUS for path in glob.glob(pattern)] if gpu else []
     return [
-        *(shutil.which("bwrap") or "bwrap", *spaces, "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"),
+        *_separate(),
         *("--ro-bind", "/", "/", "--dev", "/dev", *(part for device in devices for part in device)),
         *("--size", str(SCRATCH_MB * 2**20), "--tmpfs", SCRATCH, "--proc", "/proc", "--chdir", os.getcwd()),
         *("--setenv", "TMPDIR", SCRATCH, "--setenv", "PYTHONDONTWRITEBYTECODE", "1"),

@@ -1,0 +1,65 @@
+"""The side of the sandbox: read a program from stdin, give up all rights, run it.
+
+Run by its path (`mmrl.api.processes.child`), so it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import sys
+from types import ModuleType
+
+MODULES: tuple[str, ...] = (
+    *("math", "cmath", "statistics", "fractions", "decimal", "random", "itertools", "functools", "collections", "re", "json"),
+    *("string", "operator", "heapq", "bisect", "datetime", "textwrap", "numbers", "dataclasses", "typing", "io", "traceback"),
+)
+"""What a program can import: no module can be opened later."""
+MEMORY = 512 * 2**20
+"""Address space in bytes."""
+SECONDS = 10
+"""Processor time; the other side stops the program earlier by the clock."""
+DEPTH = 5_000
+"""Python's recursion limit."""
+
+
+def main() -> None:
+    """Run the program on stdin; its errors are printed behind what it printed."""
+    length = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    code = sys.stdin.buffer.read(length).decode("utf-8", "replace")
+    for name in MODULES:
+        importlib.import_module(name)
+    system_calls = _beside("system_calls")
+    os.dup2(1, 2)
+    for limit, most in (
+        (resource.RLIMIT_AS, MEMORY),
+        (resource.RLIMIT_CPU, SECONDS),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+    sys.setrecursionlimit(DEPTH)
+    sys.path.clear()
+    system_calls.forbid(system_calls.FILES_AND_PROCESSES)
+    try:
+        exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})
+    except SystemExit:
+        pass
+    except BaseException as error:  # noqa: BLE001  whatever the program raises is its answer
+        print(f"{type(error).__name__}: {str(error)[:300]}")
+    try:
+        sys.stdout.flush()
+    finally:
+        os._exit(0)
+
+
+def _beside(name: str) -> ModuleType:
+    """A module of the standard library's style that stands beside the process's entry point."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), f"{name}.py"))
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

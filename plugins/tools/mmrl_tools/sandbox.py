@@ -1,0 +1,72 @@
+"""Programs of the policy, each in a process of its own without files, sockets and further processes.
+
+The process runs in a sandbox in which there is nothing but the interpreter (`mmrl.api.processes.sandbox.bare_wrapper`), and the
+kernel refuses it whatever opens a file or a socket or starts a process (`mmrl.api.processes.system_calls`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+
+from mmrl.api.processes import CHILD, ENVIRONMENT, ChildProcess
+from mmrl.api.processes.sandbox import bare_wrapper, check, interpreter
+from mmrl_tools import program
+from mmrl_tools.tool import Refused
+
+SECONDS = 5.0
+"""Time that a program may take, its start included."""
+PRINTED = 2_000
+"""Characters of what is printed that are given back."""
+
+
+def check_sandbox() -> None:
+    """Raise UserError if this machine can't run programs."""
+    check("the tool python")
+
+
+def run_program(code: str, seconds: float = SECONDS) -> str:
+    """What a program prints, cut to `PRINTED` characters, or its error. Raises Refused for one that takes too long or crashes
+    the interpreter, and UserError where there is no sandbox."""
+    check_sandbox()
+    own = Path(program.__file__).resolve()
+    child = ChildProcess(
+        "mmrl_tools_program:main",
+        file=str(own),
+        python=interpreter(),
+        environment={**ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8:replace"},
+        pipes=True,
+        wrapper=bare_wrapper([CHILD.parent.resolve(), own.parent]),
+    )
+    try:
+        return _printed(child, code.encode("utf-8", "replace"), time.monotonic() + seconds)
+    finally:
+        child.close()
+
+
+def _printed(child: ChildProcess, code: bytes, end: float) -> str:
+    assert child.popen.stdin and child.popen.stdout
+    try:
+        child.popen.stdin.write(len(code).to_bytes(8, "big") + code)
+        child.popen.stdin.close()
+    except BrokenPipeError:
+        pass  # it died at its start, which is told below
+    output, pipe = b"", child.popen.stdout
+    while len(output) <= 4 * PRINTED:
+        if (left := end - time.monotonic()) <= 0 or not select.select([pipe], [], [], left)[0]:
+            raise Refused("the program took too long and was stopped")
+        if not (part := os.read(pipe.fileno(), 1 << 14)):
+            break
+        output += part
+    else:
+        return _cut(output)
+    if child.exit_code(max(0.0, end - time.monotonic())) != 0:
+        raise Refused(f"the program ended early: it {child.how_it_ended().partition(';')[0]}")
+    return _cut(output)
+
+
+def _cut(output: bytes) -> str:
+    text = output.decode("utf-8", "replace").replace("\0", "\ufffd").strip()
+    return (text if len(text) <= PRINTED else text[:PRINTED] + " ... (cut off)") or "(nothing was printed)"

@@ -1,0 +1,239 @@
+"""Episodes with tools: what ends them, what is told, budgets, and every kind of bad call."""
+
+import pytest
+from mmrl_tools.calls import CLOSE, OPEN, Call, write
+from mmrl_tools.other_tools import compute, text_tools
+from mmrl_tools.pictures import LONG, SHORT, original, picture_tools
+from mmrl_tools.tool import Refused, Tool, Workspace
+from mmrl_tools.world import Budget, ToolUse, places
+from PIL import Image
+
+from mmrl import CoordinateFormat, ImageProcessing
+
+THOUSANDTHS = ImageProcessing(CoordinateFormat.THOUSANDTHS)
+PIXELS = ImageProcessing(CoordinateFormat.PIXELS)
+
+
+def picture(wide=400, high=200):
+    """Red on the left, blue on the right."""
+    image = Image.new("RGB", (wide, high), "red")
+    image.paste("blue", (wide // 2, 0, wide, high))
+    return image
+
+
+def work(processing=PIXELS, **more):
+    return Workspace(pictures=[original(picture(), 0)], processing=processing, **more)
+
+
+def kit(processing=PIXELS):
+    drawn = picture_tools(processing)
+    return {tool.name: tool for tool in [*drawn, *text_tools(drawn[0].properties["box"])]}
+
+
+def world(*names, budget=Budget(), processing=PIXELS, turns=(), **more):
+    tools = kit(processing)
+    return ToolUse([tools[name] for name in names or ("zoom",)], work(processing, **more), "hermes", budget, turns)
+
+
+def call(name, **arguments):
+    return write(Call(name, arguments), "hermes")
+
+
+def told(reply):
+    """The text of a reply."""
+    return "".join(part["text"] for part in reply.messages[0]["content"] if part["type"] == "text")
+
+
+def images(reply):
+    return [part["image"] for part in reply.messages[0]["content"] if part["type"] == "image"]
+
+
+def test_a_zoom_shows_the_part_at_full_resolution():
+    reply = world().step(call("zoom", box=[250, 20, 350, 120]))
+    (image,) = images(reply)
+    assert not reply.terminated and told(reply) == "<tool_response>\nPicture 2.\n</tool_response>"
+    assert image.size == (100, 100) and image.getcolors() == [(10_000, (0, 0, 255))]
+    assert reply.outcome == {"calls": 1, "failed": 0, "pictures": 1, "last_failed": 0, "zoom_calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("processing", "box"),
+    [
+        (THOUSANDTHS, [625, 100, 875, 600]),
+        (ImageProcessing(CoordinateFormat.UNIT), [0.625, 0.1, 0.875, 0.6]),
+        (ImageProcessing(CoordinateFormat.THOUSANDTHS_YX), [100, 625, 600, 875]),
+        (ImageProcessing(CoordinateFormat.MODEL_PIXELS, lambda size: (size[0] // 2, size[1] // 2)), [125, 10, 175, 60]),
+    ],
+)
+def test_a_box_is_read_in_the_models_own_coordinates(processing, box):
+    one = world(processing=processing)
+    one.step(call("zoom", box=box))
+    assert one.looked[0].box == pytest.approx((0.625, 0.1, 0.875, 0.6)) and one.workspace.pictures[1].image.size == (100, 100)
+
+
+def test_a_box_on_a_shrunk_picture_shows_the_full_one():
+    tools = picture_tools(PIXELS)
+    workspace = Workspace(pictures=[original(picture(), 0, (100, 50))], processing=PIXELS)
+    one = ToolUse([tools[0]], workspace, "hermes", Budget())
+    one.step(call("zoom", box=[0, 0, 50, 50]))
+    assert one.workspace.pictures[1].image.size == (200, 200)
+
+
+def test_a_zoom_into_a_zoom_is_marked_on_the_first_picture():
+    one = world(budget=Budget(episode=4))
+    one.step(call("zoom", box=[200, 0, 400, 200]))
+    one.step(call("zoom", box=[0, 100, 100, 200], picture=2))
+    assert [place.box for place in one.looked] == [pytest.approx((0.5, 0, 1, 1)), pytest.approx((0.5, 0.5, 0.75, 1))]
+
+
+def test_marks_come_from_playing_the_turns_again():
+    turns = [
+        call("zoom", box=[0, 0, 100, 100]),
+        "nonsense </tool_call>",
+        call("zoom", box=[200, 0, 400, 200]),
+        "<answer>x</answer>",
+    ]
+    assert [(n, place.picture) for n, place in places(world(), turns)] == [(1, 0), (3, 0)]
+    assert places(world(), ["<answer>x</answer>", turns[0]]) == []
+
+
+def test_an_answer_or_a_turn_without_a_call_ends_the_episode():
+    for text in ("<answer>red</answer>", "red", "", call("zoom", box=[0, 0, 50, 50]) + "<answer>red</answer>"):
+        reply = world().step(text)
+        assert reply.terminated and reply.outcome["calls"] == 0
+    assert not world().step("<answer></answer>" + call("zoom", box=[0, 0, 50, 50])).terminated, "an empty answer is none"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{OPEN}{{", "is not closed"),
+        (f"{OPEN}{{{CLOSE}", "must be one JSON object"),
+        (f"{OPEN}{OPEN}{{}}{CLOSE}{CLOSE}", "is not closed"),
+        (call("fly"), "no tool 'fly'; the tools are zoom"),
+        (call("zoom"), "needs box"),
+        (call("zoom", box=[1, 2, 3]), "must have 4 items"),
+        (call("zoom", box="all"), "must be an array"),
+        (call("zoom", box=[0, 0, "9", 9]), "must be a number"),
+        (call("zoom", box=[0, 0, 10**30, 9]), "no number that can be used"),
+        (call("zoom", box=[True, 0, 9, 9]), "must be a number"),
+        (call("zoom", box=[500, 0, 600, 100]), "outside of the picture"),
+        (call("zoom", box=[100, 100, 100, 200]), "no area"),
+        (call("zoom", box=[200, 100, 100, 200]), "no area"),
+        (call("zoom", box=[100, 100, 100.0002, 100.0002]), "too small"),
+        (call("zoom", box=[0, 0, 400, 3.6]), "more than 30 times"),
+        (call("zoom", box=[0, 0, 90, 90], picture=2), "no picture 2"),
+        (call("zoom", box=[0, 0, 90, 90], scale=10**6), "no argument 'scale'"),
+        ("x" * 60_000 + call("zoom", box=[0, 0, 9, 9]), "at most 50,000"),
+    ],
+)
+def test_a_bad_call_is_told_and_counted_and_the_episode_goes_on(text, reason):
+    one = world()
+    reply = one.step(text)
+    assert not reply.terminated and reason in told(reply) and told(reply).startswith("<tool_response>\nError: ")
+    assert (
+        reply.outcome["failed"] == reply.outcome["calls"] == reply.outcome["last_failed"] == 1 and reply.outcome["pictures"] == 0
+    )
+    assert one.step(call("zoom", box=[0, 0, 90, 90])).outcome["last_failed"] == 0
+
+
+def test_budgets_of_turns_episodes_and_tools():
+    look = call("zoom", box=[0, 0, 90, 90])
+    reply = world(budget=Budget(turn=2)).step(look * 3)
+    assert len(images(reply)) == 2 and "only 2 calls of a turn" in told(reply)
+    one = world("zoom", "rotate", budget=Budget(episode=3, tools={"zoom": 1}))
+    assert len(images(one.step(look))) == 1
+    assert "no calls of zoom are left" in told(one.step(look))
+    assert len(images(one.step(call("rotate", angle=90)))) == 1
+    assert "no calls are left: give the answer" in told(one.step(call("rotate", angle=90)))
+
+
+def test_results_are_bounded_whatever_is_asked_for():
+    one = world("zoom", "rotate", "draw_box", "draw_line", budget=Budget(episode=50))
+    for text in (
+        call("zoom", box=[0, 0, 8, 200]),
+        call("zoom", box=[-1e9, -1e9, 1e9, 1e9]),
+        call("rotate", angle=45),
+        call("draw_box", box=[-1e9, -1e9, 1e9, 1e9]),
+        call("draw_line", line=[-1e9, 1e9, 1e9, -1e9], colour="green"),
+    ):
+        (image,) = images(one.step(text))
+        assert min(image.size) >= SHORT and max(image.size) <= LONG
+
+
+def test_what_the_other_picture_tools_draw():
+    one = world("rotate", "draw_box", "draw_line", budget=Budget(episode=9))
+    (turned,) = images(one.step(call("rotate", angle=90)))
+    assert turned.size == (200, 400) and turned.getpixel((100, 20)) == (255, 0, 0), (
+        "the left side is above after a turn clockwise"
+    )
+    (boxed,) = images(one.step(call("draw_box", box=[50, 50, 150, 150], colour="green")))
+    assert boxed.getpixel((50, 100)) == boxed.getpixel((100, 50)) == (0, 128, 0) and boxed.getpixel((100, 100)) == (255, 0, 0)
+    (lined,) = images(one.step(call("draw_line", line=[0, 100, 399, 100], colour="white")))
+    assert lined.getpixel((300, 100)) == (255, 255, 255) and lined.getpixel((300, 50)) == (0, 0, 255)
+    assert picture().tobytes() == one.workspace.pictures[0].image.tobytes(), "the prompt's picture stays as it is"
+
+
+def test_grey_pictures_as_a_probe():
+    (image,) = images(world(blank=True).step(call("zoom", box=[0, 0, 90, 90])))
+    assert image.getcolors() == [(8100, (128, 128, 128))]
+
+
+def test_text_is_read_where_the_data_have_it():
+    words = (("EXIT", (10, 10, 60, 30)), ("ROOM", (300, 10, 350, 30)), ("12", (360, 10, 390, 30)))
+    one = world("read_text", words=words, budget=Budget(episode=9))
+    assert "EXIT ROOM 12" in told(one.step(call("read_text")))
+    assert "\nROOM 12\n" in told(one.step(call("read_text", box=[200, 0, 400, 100]))) and len(one.looked) == 2
+    assert "no text in the box" in told(one.step(call("read_text", box=[0, 100, 400, 200])))
+    assert "no text to read" in told(world("read_text").step(call("read_text")))
+
+
+def test_formulas_by_hand():
+    found = {"(3 + 4) * 2": "14", "2 ** 10": "1024", "7 / 2": "3.5", "sqrt(16) + max(1, 2)": "6", "2^3": "8", "-3 // 2": "-2"}
+    assert {formula: compute(formula) for formula in found} == found
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        *(
+            "",
+            "1 +",
+            "1 / 0",
+            "9 ** 9 ** 9 ** 9",
+            "10 ** 400",
+            "1e999",
+            "(-8) ** 0.5",
+            "abs",
+            "x",
+            "'a' * 9",
+            "[1]",
+            "1 if 1 else 2",
+        ),
+        *(
+            "__import__('os')",
+            "().__class__",
+            "sqrt(-1)",
+            "max()",
+            "round(1, 2, 3)",
+            "(" * 150,
+            "lambda: 1",
+            "min(1, key=2)",
+            "True",
+        ),
+    ],
+)
+def test_what_is_no_formula_is_refused(formula):
+    with pytest.raises(Refused):
+        compute(formula)
+
+
+def test_gold_turns_come_in_order():
+    one = world(turns=["a", "b"])
+    assert [one.gold_turn(), one.gold_turn(), one.gold_turn()] == ["a", "b", None]
+
+
+def test_a_schema_is_what_a_chat_template_takes():
+    tool = Tool(name="f", description="d", properties={"x": {"type": "number"}}, required=("x",), run=lambda *_: None)
+    parameters = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    assert tool.schema == {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
