@@ -2,12 +2,12 @@
 
     python benchmarks/preferences.py [--parts dpo generative scalar] [--folder FOLDER]
 
-A tiny model with random weights is fine-tuned on the hundred labelled digits of the split `warm`, as `make demo` does. The pair of
-a digit is its right answer, and a wrong one that depends on the picture alone. Everything is trained on the 1,300 pairs of `train`
-and measured on the 397 digits of `test`: the accuracy of the policy's greedy answers before and after DPO; how often a generative
-reward model (`judge/right`) says yes and no rightly, and how often yes is likelier for the right answer of a pair than for the
-wrong one; how often a scalar reward model rates the right answer higher. Intervals are Wilson's, of 95%. Each run is `mmrl train`
-in a process with one thread, one after the other. Prints one JSON object.
+A tiny model with random weights is fine-tuned on the hundred labelled digits of the split `warm`, as `make demo` does. The
+pair of a digit is its right answer, and a wrong one that depends on the picture alone. Everything is trained on the 1,300
+pairs of `train` and measured on the 397 digits of `test`: the accuracy of the policy's greedy answers before and after DPO;
+how often a generative reward model (`judge/right`) says yes and no rightly, and how often yes is likelier for the right
+answer of a pair than for the wrong one; how often a scalar reward model rates the right answer higher. Intervals are
+Wilson's, of 95%. Each run is `mmrl train` in a process with one thread, one after the other. Prints one JSON object.
 """
 
 from __future__ import annotations

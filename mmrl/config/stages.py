@@ -332,7 +332,8 @@ class PreferenceStage(Training):
     @model_validator(mode="after")
     def _the_loss_reads_what_is_set(self) -> PreferenceStage:
         for key in dict.fromkeys(k for known in PAIR_SETTINGS.values() for k in known):
-            if key in self.model_fields_set and key not in self.reads:
+            default = type(self).model_fields[key].default
+            if key not in self.reads and getattr(self, key) != default:  # a run folder's file has all keys
                 raise ValueError(f'{key} has no effect with loss = "{self.loss}": drop it')
         if self.loss == "bradley-terry" and self.nll_weight:
             raise ValueError('nll_weight is for policies, and loss = "bradley-terry" trains a reward model: drop it')

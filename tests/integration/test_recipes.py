@@ -1,6 +1,7 @@
 """The run files of published systems: each is what its page says, and runs as it stands on a tiny model and the samples."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def test_systems_with_public_settings_have_them():
     assert (stage.settings["baseline"], stage.kl_coef, stage.kl_in, stage.kl_estimator) == ("batch", 1e-3, "reward", "k1")
 
 
+def test_pivot_has_the_settings_of_its_script():
+    """PIVOT @5bd57fb, scripts/train/stage2-dpo.sh: 8 devices of 1 pair, 32 steps accumulated, 3 epochs of 20,000 pairs, 3% of
+    warm-up, alpha 1 and gamma 0."""
+    (stage,) = load_config(ROOT / "configs" / "recipes" / "pivot.toml").stages
+    assert (stage.loss, stage.beta, stage.nll_weight, stage.learning_rate, stage.schedule) == ("dpo", 0.1, 0.0, 1e-6, "cosine")
+    assert stage.prompts_per_step == 8 * 1 * 32 and stage.steps == 3 * 20_000 // 256 and not stage.parts
+    assert stage.warmup_steps == math.ceil(0.03 * stage.steps) and (stage.weight_decay, stage.max_grad_norm) == (0.0, 1.0)
+
+
 def test_systems_for_video_have_the_rules_that_they_publish():
     """The figures are those of Video-R1's trainer and Temporal-R1's code."""
     video, temporal = (load_config(ROOT / "configs" / "recipes" / f"{name}.toml") for name in ("video-r1", "temporal-r1"))
@@ -118,7 +128,7 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}
-    rows = [row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill") and "metrics" in row]
+    rows = [row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill", "preference") and "metrics" in row]
     assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
     assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))

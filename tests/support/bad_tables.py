@@ -19,6 +19,7 @@ SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
 HALF, TEST = {"shares": {"train": 0.5, "test": 0.5}}, {"shares": {"test": 1.0}}
 READERS: dict[str, tuple[str, dict[str, Any]]] = {
     "questions.jsonl": ("vqa/table", {"test_share": 0.5}),
+    "pairs.jsonl": ("judge/pairs", {"test_share": 0.5}),
     "refer.jsonl": ("grounding/refer-data", HALF),
     "detect.jsonl": ("grounding/detect-data", HALF),
     "coco.json": ("grounding/count-data", HALF),

@@ -130,7 +130,11 @@ def test_a_broken_one_is_named(tmp_path: Path, kind: str, keys: dict, message: s
             ("odd/refuses", {"options": {"share": True}}, "stage 'odd/refuses': share = True must be a number"),
             ("odd/refuses", {"options": {"share": 3.0}}, "stage 'odd/refuses': share = 3.0 is above 1: lower it"),
             ("rejection/best", {"batch_size": 3}, "unknown key 'stages.0.batch_size': known keys are kind, steps"),
-            ("rejection", {}, '\'stages.0\' needs kind = "sft", kind = "rl", kind = "distill", kind = "preference", or the id of a plugin\'s stage'),
+            (
+                "rejection",
+                {},
+                'needs kind = "sft", kind = "rl", kind = "distill", kind = "preference", or the id of a plugin\'s stage',
+            ),
             ("toy/colour", {}, "stages.0: no stage 'toy/colour': that is one of the tasks"),
             ("rejection/best", {"options": {"above": "high"}}, "stage 'rejection/best': .*above.*'high'"),
         ],

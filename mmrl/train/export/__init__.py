@@ -63,9 +63,9 @@ def export_run(
     Raises UserError for a run without that checkpoint, adapters that nobody else could load, a folder that isn't empty, a full
     disk, and a repository that may not be written to. The folder is complete or not there.
     """
-    _refuse_used(out)
-    config = load_config(_run_file(run))
-    found = _checkpoint(RunFolder.open(run), which, config)
+    refuse_used(out)
+    config = load_config(run_file(run))
+    found = checkpoint_of(RunFolder.open(run), which, config)
     source, step = found / checkpoint.POLICY, step_of(found)
     apart = (source / CONFIG).is_file() and not merged
     if apart:
@@ -73,7 +73,7 @@ def export_run(
     elif not (source / CONFIG).is_file() and not read_settings(source) and config.policy.kind == "vlm":
         weight_files(source)
     uploader = Hub(hub, private=not public) if hub else None  # may the user write there? asked before the work
-    with _complete_or_gone(out):
+    with complete_or_gone(out):
         if read_settings(source) or ((source / CONFIG).is_file() and merged):
             say(f"loading {source}")
             _save(config, source, out, merged)
@@ -108,7 +108,7 @@ def layout_of(folder: Path) -> Layout:
 def _save(config: RunConfig, source: Path, out: Path, merged: bool) -> None:
     """Load a checkpoint's policy and save it, in LeRobot's layout if its kind has that."""
     settings = config.policy.model_copy(update={"device": "cpu"})
-    policy = _load(settings, config.seed, source)
+    policy = load_saved(settings, config.seed, source)
     if getattr(policy, "layout", None) and LEROBOT in getattr(policy, "layouts", ()):
         policy.layout = LEROBOT  # type: ignore[attr-defined]
     if merged and policy.lora:
@@ -117,25 +117,29 @@ def _save(config: RunConfig, source: Path, out: Path, merged: bool) -> None:
     policy.save(out)
 
 
-def _load(settings: Any, seed: int, source: Path) -> Policy:
+def load_saved(settings: Any, seed: int, source: Path) -> Policy:
+    """A checkpoint's policy, on the CPU. settings: of `[policy]`."""
     return make_policy(settings, device="cpu", seed=derive(seed, "weights"), source=source)
 
 
-def _run_file(run: Path) -> Path:
+def run_file(run: Path) -> Path:
+    """The run file of a run. Raises UserError for a folder that is none."""
     if not (run / "config.toml").is_file():
         what = "it has no config.toml" if run.is_dir() else "there is no such folder"
         raise UserError(f"{run} is no run: {what}: give a run folder, such as runs/demo; a task is exported with --to TRAINER")
     return run / "config.toml"
 
 
-def _refuse_used(out: Path) -> None:
+def refuse_used(out: Path) -> None:
+    """Raise UserError for a folder that holds something, or is none."""
     if out.is_dir() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists: name a new folder")
 
 
-def _checkpoint(run: RunFolder, which: str, config: RunConfig) -> Path:
+def checkpoint_of(run: RunFolder, which: str, config: RunConfig) -> Path:
+    """The folder of a run's checkpoint. which: `best`, `last` or a step. Raises UserError if there is none."""
     found = find_checkpoint(run, which, newest_state(run))
     if found is None:
         raise UserError(
@@ -160,7 +164,7 @@ def _refuse_base(source: Path, on_hub: bool) -> None:
 
 
 @contextmanager
-def _complete_or_gone(out: Path) -> Iterator[None]:
+def complete_or_gone(out: Path) -> Iterator[None]:
     """Inside, a folder is written; on an error it is removed, and an error of the disk becomes one line."""
     try:
         out.mkdir(parents=True, exist_ok=True)

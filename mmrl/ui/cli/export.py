@@ -61,9 +61,10 @@ def _without_to(args: list[str]) -> tuple[list[str], str | None]:
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--checkpoint", "which", default="best", show_default=True, help="Checkpoint of the run: best, last or a step.")
 @click.option("--merge", "merged", is_flag=True, help="Work adapters into the weights, instead of writing them apart.")
+@click.option("--tower", is_flag=True, help="Write the vision tower alone, as transformers loads it.")
 @click.option("--hub", default="", metavar="USER/MODEL", help="Upload the folder to this repository, private if it is new.")
 @click.option("--public", is_flag=True, help="Make a new repository that all can see.")
-def command(run_dir: Path, out: Path, which: str, merged: bool, hub: str, public: bool) -> None:
+def command(run_dir: Path, out: Path, which: str, merged: bool, tower: bool, hub: str, public: bool) -> None:
     """Write the policy of a run to the new folder OUT, as transformers, vLLM, peft or LeRobot load it, with its processor,
     the run file and a model card.
 
@@ -75,6 +76,14 @@ def command(run_dir: Path, out: Path, which: str, merged: bool, hub: str, public
     from mmrl.ui.cli.terminal import silence_libraries, status_line
 
     silence_libraries()
+    if tower:
+        if merged or hub:
+            raise UserError(f"--{'merge' if merged else 'hub'} is for the whole policy: leave it out with --tower")
+        from mmrl.train.export.tower import export_tower
+
+        alone = export_tower(run_dir, out, which=which)
+        click.echo(f"{out}: the vision tower of step {alone.step} of {run_dir}, for transformers.{alone.kind}.from_pretrained")
+        return
     from mmrl.train.export import export_run
 
     made = export_run(run_dir, out, which=which, merged=merged, hub=hub, public=public, say=status_line)

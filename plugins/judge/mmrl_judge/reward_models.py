@@ -10,20 +10,33 @@ from mmrl.api.errors import UserError, is_finite
 from mmrl.api.services import check_reward_model, check_vision_language, reward_model, vision_language
 from mmrl.api.types import Case, Message, Score
 from mmrl_judge.asking import reference_of
-from mmrl_judge.wording import NO, YES, ask_better, ask_right
+from mmrl_judge.wording import BETTER, NO, RIGHT, YES, ask_better, ask_right, check_question
 
 
 class LocalModel:
     """A vision-language model that answers with one of two words. model: a folder, such as the `policy` of a checkpoint that was
     trained on `judge/right` or `judge/better`, or a hub name."""
 
-    def __init__(self, model: str, device: str = "auto", batch_size: int = 16, max_pixels: int | None = None) -> None:
-        """batch_size: questions at once. max_pixels: larger pictures are shrunk to this number of pixels."""
+    question: str
+    """What the model is asked, if the option doesn't say it."""
+
+    def __init__(
+        self, model: str, device: str = "auto", batch_size: int = 16, max_pixels: int | None = None, question: str | None = None
+    ) -> None:
+        """batch_size: questions at once. max_pixels: larger pictures are shrunk to this number of pixels. question: as in the
+        training of the model."""
+        self.question = self.question if question is None else question
+        check_question(self.question, *self.fields)
         self.model = vision_language(model, device=device, batch_size=batch_size, max_pixels=max_pixels)
 
-    @staticmethod
-    def check(cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
+    fields: tuple[str, ...]
+    """What the question must contain."""
+
+    @classmethod
+    def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
         """Raise UserError for options that can't work; nothing is loaded."""
+        if (question := options.get("question")) is not None:
+            check_question(question, *cls.fields)
         check_vision_language(options.get("model", ""), **{k: options[k] for k in ("device", "batch_size") if k in options})
 
     def shares(self, questions: Sequence[Sequence[Message]], words: tuple[str, str]) -> list[float]:
@@ -35,8 +48,10 @@ class LocalModel:
 class Right(LocalModel):
     """The probability that the model says yes to "Is the proposed answer right?", against no."""
 
+    question, fields = RIGHT, ()
+
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
-        questions = [ask_right(messages_of(case), case.completion) for case in cases]
+        questions = [ask_right(messages_of(case), case.completion, self.question) for case in cases]
         return [Score(value, {}, f"yes with probability {value:.3f}") for value in self.shares(questions, (YES, NO))]
 
 
@@ -44,10 +59,12 @@ class Better(LocalModel):
     """The probability that the model prefers the answer to the reference, the mean of both orders. The reference is
     `meta["reference"]`, or the prompt's answer."""
 
+    question, fields = BETTER, ("first", "second")
+
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         sides = [(messages_of(case), case.completion, reference_of(case)) for case in cases]
-        ahead = self.shares([ask_better(m, own, other) for m, own, other in sides], ("1", "2"))
-        behind = self.shares([ask_better(m, other, own) for m, own, other in sides], ("1", "2"))
+        ahead = self.shares([ask_better(m, own, other, self.question) for m, own, other in sides], ("1", "2"))
+        behind = self.shares([ask_better(m, other, own, self.question) for m, own, other in sides], ("1", "2"))
         return [
             Score((one + 1 - two) / 2, {}, f"{one:.3f} as the first, {1 - two:.3f} as the second")
             for one, two in zip(ahead, behind, strict=True)

@@ -12,7 +12,7 @@ from mmrl.api.services import pairs_of, task_of
 from mmrl.api.tasks.image_sources import chance
 from mmrl.api.tasks.option_checks import LazyPrompts, check_split, check_type
 from mmrl.api.types import Case
-from mmrl_judge.wording import NO, YES, ask_better, ask_right
+from mmrl_judge.wording import BETTER, NO, RIGHT, YES, ask_better, ask_right, check_question
 
 
 @dataclass(kw_only=True, eq=False)
@@ -56,23 +56,39 @@ class Judging(Task):
         return str(prompt.answer), str(prompt.meta["wrong"])
 
 
+@dataclass(kw_only=True, eq=False)
 class Right(Judging):
     """Whether an answer is right, yes or no: once for the preferred answer of a pair, once for the rejected one.
 
     The probability of yes is the reward of `judge/right` (RewardDance, arXiv 2509.08826, section 3.1, without its reasoning)."""
 
+    question: str = RIGHT
+    """What is asked after the answer. The verifier `judge/right` needs the same."""
+
+    def __post_init__(self) -> None:
+        check_question(self.question)
+        super().__post_init__()
+
     def posed(self, prompt: Prompt, preferred: str, rejected: str, turn: int, seed: int) -> Prompt:
         answer, wrong = (NO, YES) if turn else (YES, NO)
-        messages = ask_right(prompt.messages, rejected if turn else preferred)
+        messages = ask_right(prompt.messages, rejected if turn else preferred, self.question)
         return Prompt(id=f"{prompt.id}-{answer}", messages=messages, answer=answer, meta={"wrong": wrong, "choices": [YES, NO]})
 
 
+@dataclass(kw_only=True, eq=False)
 class Better(Judging):
     """Which of two answers is better, 1 or 2, in both orders. The pairwise form of a reward model; `judge/better` is its use."""
 
+    question: str = BETTER
+    """What follows the prompt's text, with {first} and {second}. The verifier `judge/better` needs the same."""
+
+    def __post_init__(self) -> None:
+        check_question(self.question, "first", "second")
+        super().__post_init__()
+
     def posed(self, prompt: Prompt, preferred: str, rejected: str, turn: int, seed: int) -> Prompt:
         first = bool(turn) != (chance(0, "order", prompt.id).random() < 0.5)  # neither order always comes first
-        messages = ask_better(prompt.messages, *((preferred, rejected) if first else (rejected, preferred)))
+        messages = ask_better(prompt.messages, *((preferred, rejected) if first else (rejected, preferred)), self.question)
         answer, wrong = ("1", "2") if first else ("2", "1")
         return Prompt(id=f"{prompt.id}-{answer}", messages=messages, answer=answer, meta={"wrong": wrong, "choices": ["1", "2"]})
 

@@ -178,7 +178,16 @@ def test_an_answer_s_own_braces_fill_in_nothing() -> None:
     asked = [user_message("What?", Image.new("RGB", (8, 8)))]
     (message,) = ask_better(asked, "{second}", "{first}")
     assert "Answer 1:\n{second}\n\nAnswer 2:\n{first}" in message["content"][-1]["text"] and len(asked[0]["content"]) == 2
-    assert "{answer}" in ask_right(asked, "{answer}")[0]["content"][-1]["text"]
+    assert [m["content"] for m in ask_right(asked, "{answer}", "Right?")[1:]] == ["{answer}", "Right?"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "why"),
+    [(Right, " ", "question is blank"), (Right, 3, "question = 3"), (Better, "Which? {first}", "must contain {second} once")],
+)
+def test_a_question_that_can_t_be_asked_is_refused(kind: type, question: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        kind(**DIGITS, question=question)
 
 
 @pytest.mark.parametrize(("said", "value"), [("yes", 1.0), (" Yes. ", 1.0), ("no", 0.0), ("", 0.0), ("yes, and no", 0.0)])
