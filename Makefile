@@ -62,7 +62,7 @@ lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python tests/support/contracts.py
 
 docs: .venv/docs-done  ## build the documentation site into build/docs/site, without a network, and check it
-	OMP_NUM_THREADS=1 .venv/bin/python docs/site/docs_build.py
+	VERSIONS="$(VERSIONS)" OMP_NUM_THREADS=1 .venv/bin/python docs/site/docs_build.py
 
 docs-pictures: .venv/docs-done  ## make the pictures of the first steps anew, from runs: a few minutes
 	OMP_NUM_THREADS=1 .venv/bin/python docs/site/docs_pictures.py

@@ -5,12 +5,15 @@ A broken link, a task without a docstring or a picture that is missing ends the 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import docs_check
 import docs_code
@@ -20,6 +23,7 @@ import docs_papers
 import docs_pictures
 import docs_reference
 import docs_translations
+import mmrl
 from mmrl.api.errors import UserError
 
 ROOT = docs_links.ROOT
@@ -60,7 +64,16 @@ def collect() -> None:
         names = sorted(path.relative_to(PAGES).as_posix() for path in (PAGES / folder).glob("*.md"))
         names.sort(key=lambda name: not name.endswith(("index.md", "README.md")))
         config = config.replace(f"[{mark}]", f"[{', '.join(names)}]")
+    config = config.replace("[VERSION]", mmrl.__version__)
+    if names := os.environ.get("VERSIONS", "").split():
+        config = config.replace("  # [SELECTOR]", "\n  version: {provider: mike}")
+    _write(BUILD / "versions.json", json.dumps(versions(names or [mmrl.__version__])))
     _write(BUILD / "mkdocs.yml", config)
+
+
+def versions(names: Sequence[str]) -> list[dict[str, Any]]:
+    """What the selector of versions reads, in mike's form; the first is the latest."""
+    return [{"version": name, "title": name, "aliases": ["latest"] if i == 0 else []} for i, name in enumerate(names)]
 
 
 def build() -> None:

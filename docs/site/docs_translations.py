@@ -25,7 +25,7 @@ def translated() -> dict[Path, Path]:
     """English page -> its translation, of those that are to have one: the README, the path, the recipes."""
     start = sorted((ROOT / "docs" / "start").glob("*.md"))
     return {
-        ROOT / "README.md": FOLDER / "README.md",
+        ROOT / "README.md": FOLDER / "overview.md",
         ROOT / "docs" / "index.md": FOLDER / "index.md",
         ROOT / "docs" / "recipes.md": FOLDER / "recipes.md",
         **{page: FOLDER / "start" / page.name for page in start},
