@@ -1,14 +1,14 @@
-"""A zoom that is learned, on drawn pictures whose answer can only be read at full resolution: held-out accuracy before and after GRPO,
-over seeds, and with a tool that gives grey pictures back.
+"""A zoom that is learned, on drawn pictures whose answer can only be read at full resolution: held-out accuracy before and
+after GRPO, over seeds, and with a tool that gives grey pictures back.
 
     python benchmarks/learn_zoom.py [--seeds 0 1 2] [--warm 40] [--steps 120] [--side-by-side 1] [--curve FILE.svg]
 
-The task is `tools/fine-print` with two cards in four places: the question names one, and the model answers which way its ring is open.
-In the picture that it is shown all four answers are the same, byte for byte, so that 0.25 is the best without a zoom; a zoom shows one
-of the nine places. The model is a `tiny:qwen3_vl` with random weights, made as in `learn_grounding.py`, with one token for each place,
-answer and fixed text, so that a call has three tokens and its end. Supervised fine-tuning on gold episodes stops early, before
-the model finds the card; GRPO starts from that checkpoint, once for each seed, with the right answer as the only reward. Each run is
-`mmrl train` in a separate process with one thread. Prints one JSON object.
+The task is `tools/fine-print` with two cards in four places: the question names one, and the model answers which way its ring
+is open. In the picture that it is shown all four answers are the same, byte for byte, so that 0.25 is the best without a zoom;
+a zoom shows one of the nine places. The model is a `tiny:qwen3_vl` with random weights, made as in `learn_grounding.py`, with
+one token for each place, answer and fixed text, so that a call has three tokens and its end. Supervised fine-tuning on gold
+episodes stops early, before the model finds the card; GRPO starts from that checkpoint, once for each seed, with the right
+answer as the only reward. Each run is `mmrl train` in a separate process with one thread. Prints one JSON object.
 """
 
 from __future__ import annotations
