@@ -25,7 +25,7 @@ from machine import machine
 
 SHARP, BLANK = "zoom", "grey"
 """Labels of the task, and of the same with grey pictures in place of what the tool shows."""
-SIZE, FACTOR, CELLS, CARDS, HELD_OUT = 12, 24, 3, 2, 400
+SIZE, FACTOR, CELLS, CARDS, HELD_OUT = 12, 24, 3, 2, 200
 RUN_FILE = """\
 name = "{name}"
 runs_dir = "{runs}"
@@ -51,7 +51,7 @@ options = {{ {options}, blank = true }}
 OPTIONS = 'size = {size}, cells = {cells}, cards = {cards}, factor = {factor}, items = {items}, schemas = "none"'
 WARM = """{{ kind = "sft", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, learning_rate = 3e-3, \
 warmup_steps = 20 }}"""
-RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 24, group_size = 8, optimizer = "muon", beta1 = 0.95, \
+RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 16, group_size = 8, optimizer = "muon", beta1 = 0.95, \
 learning_rate = {rate}, schedule = "linear" }}"""
 
 
@@ -76,8 +76,8 @@ def write_start(folder: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--warm", type=int, default=40, help="steps of supervised fine-tuning")
-    parser.add_argument("--steps", type=int, default=120, help="steps of GRPO")
+    parser.add_argument("--warm", type=int, default=55, help="steps of supervised fine-tuning")
+    parser.add_argument("--steps", type=int, default=80, help="steps of GRPO")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of GRPO")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=None, help="folder for the runs")
@@ -86,7 +86,7 @@ def main() -> None:
     started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())
     weights = write_start(runs / "start")
     options = OPTIONS.format(size=SIZE, cells=CELLS, cards=CARDS, factor=FACTOR, items=10 * HELD_OUT)
-    own = {"runs": runs, "sharp": SHARP, "blank": BLANK, "options": options, "test": HELD_OUT, "every": 20}
+    own = {"runs": runs, "sharp": SHARP, "blank": BLANK, "options": options, "test": HELD_OUT, "every": 40}
 
     def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
         return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stage=stage, **own))
