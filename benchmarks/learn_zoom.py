@@ -32,7 +32,7 @@ runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}", max_pixels = 65536 }}
 stages = [{stage}]
-generate = {{ max_tokens = 6, max_turns = 3 }}
+generate = {{ max_tokens = 6, max_turns = 3, temperature = 0.5 }}
 evaluate = {{ num_prompts = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
@@ -76,7 +76,7 @@ def write_start(folder: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--warm", type=int, default=55, help="steps of supervised fine-tuning")
+    parser.add_argument("--warm", type=int, default=50, help="steps of supervised fine-tuning")
     parser.add_argument("--steps", type=int, default=80, help="steps of GRPO")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of GRPO")
     parser.add_argument("--side-by-side", type=int, default=1)
