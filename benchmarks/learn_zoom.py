@@ -1,14 +1,14 @@
-"""A zoom that is learned, on drawn pictures whose answer can only be read at full resolution: held-out accuracy before and after GRPO,
-over seeds, and with a tool that gives grey pictures back.
+"""A zoom that is learned, on drawn pictures whose answer can only be read at full resolution: held-out accuracy before and
+after GRPO, over seeds, and with a tool that gives grey pictures back.
 
     python benchmarks/learn_zoom.py [--seeds 0 1 2] [--warm 40] [--steps 120] [--side-by-side 1] [--curve FILE.svg]
 
-The task is `tools/fine-print` with two cards in four places: the question names one, and the model answers which way its ring is open.
-In the picture that it is shown all four answers are the same, byte for byte, so that 0.25 is the best without a zoom; a zoom shows one
-of the nine places. The model is a `tiny:qwen3_vl` with random weights, made as in `learn_grounding.py`, with one token for each place,
-answer and fixed text, so that a call has three tokens and its end. Supervised fine-tuning on gold episodes stops early, before
-the model finds the card; GRPO starts from that checkpoint, once for each seed, with the right answer as the only reward. Each run is
-`mmrl train` in a separate process with one thread. Prints one JSON object.
+The task is `tools/fine-print` with two cards in four places: the question names one, and the model answers which way its ring
+is open. In the picture that it is shown all four answers are the same, byte for byte, so that 0.25 is the best without a zoom;
+a zoom shows one of the nine places. The model is a `tiny:qwen3_vl` with random weights, made as in `learn_grounding.py`, with
+one token for each place, answer and fixed text, so that a call has three tokens and its end. Supervised fine-tuning on gold
+episodes stops early, before the model finds the card; GRPO starts from that checkpoint, once for each seed, with the right
+answer as the only reward. Each run is `mmrl train` in a separate process with one thread. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pathlib import Path
 import learning
 from machine import machine
 
-SHARP, BLANK = "zoom", "grey"
-"""Labels of the task, and of the same with grey pictures in place of what the tool shows."""
-SIZE, FACTOR, CELLS, CARDS, HELD_OUT = 12, 24, 3, 2, 400
+SHARP, BLANK, NONE = "zoom", "grey", "none"
+"""Labels of the task, of the same with grey pictures in place of what the tool shows, and of the same without calls."""
+SIZE, FACTOR, CELLS, CARDS, HELD_OUT = 12, 24, 3, 2, 200
 RUN_FILE = """\
 name = "{name}"
 runs_dir = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}", max_pixels = 65536 }}
-stages = [{stage}]
+stages = [{stages}]
 generate = {{ max_tokens = 6, max_turns = 3 }}
-evaluate = {{ num_prompts = {test}, every = {every} }}
+evaluate = {{ num_prompts = {test}, every = 20 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 
@@ -47,11 +47,18 @@ id = "tools/fine-print"
 name = "{blank}"
 weight = 0
 options = {{ {options}, blank = true }}
+
+[[tasks]]
+id = "tools/fine-print"
+name = "{none}"
+weight = 0
+options = {{ {options}, max_calls = 0 }}
 """
 OPTIONS = 'size = {size}, cells = {cells}, cards = {cards}, factor = {factor}, items = {items}, schemas = "none"'
-WARM = """{{ kind = "sft", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, learning_rate = 3e-3, \
-warmup_steps = 20 }}"""
-RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 24, group_size = 8, optimizer = "muon", beta1 = 0.95, \
+WARM = """{{ kind = "sft", steps = {read}, batch_size = 64, optimizer = "muon", beta1 = 0.95, learning_rate = 3e-3, \
+warmup_steps = 20 }}, {{ kind = "sft", tasks = {{ {none} = 0.8, {sharp} = 0.2 }}, steps = {warm}, batch_size = 64, \
+optimizer = "muon", beta1 = 0.95, learning_rate = 1e-3 }}"""
+RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 16, group_size = 8, optimizer = "muon", beta1 = 0.95, \
 learning_rate = {rate}, schedule = "linear" }}"""
 
 
@@ -76,9 +83,10 @@ def write_start(folder: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--warm", type=int, default=40, help="steps of supervised fine-tuning")
-    parser.add_argument("--steps", type=int, default=120, help="steps of GRPO")
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of GRPO")
+    parser.add_argument("--read", type=int, default=100, help="steps of supervised fine-tuning with zooms")
+    parser.add_argument("--warm", type=int, default=15, help="further steps, most of them without")
+    parser.add_argument("--steps", type=int, default=40, help="steps of GRPO")
+    parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of GRPO")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=None, help="folder for the runs")
     parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out accuracy")
@@ -86,12 +94,13 @@ def main() -> None:
     started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())
     weights = write_start(runs / "start")
     options = OPTIONS.format(size=SIZE, cells=CELLS, cards=CARDS, factor=FACTOR, items=10 * HELD_OUT)
-    own = {"runs": runs, "sharp": SHARP, "blank": BLANK, "options": options, "test": HELD_OUT, "every": 20}
+    names = {"sharp": SHARP, "blank": BLANK, "none": NONE}
+    own = {"runs": runs, "options": options, "test": HELD_OUT, **names}
 
-    def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
-        return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stage=stage, **own))
+    def run(name: str, seed: int, model: Path, stages: str) -> learning.Run:
+        return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stages=stages, **own))
 
-    warm = run("warm", 0, runs / "start", WARM.format(steps=args.warm))
+    warm = run("warm", 0, runs / "start", WARM.format(read=args.read, warm=args.warm, **names))
     model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=args.steps, rate=args.rate)
     with ThreadPoolExecutor(args.side_by_side) as pool:
         after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
@@ -100,15 +109,21 @@ def main() -> None:
     found = {
         "benchmark": "learn_zoom",
         "weights": weights,
-        "warm": args.warm,
-        "steps": args.steps,
+        "steps": [args.read, args.warm, args.steps],
         "side_by_side": args.side_by_side,
         **(learning.figures(SHARP, warm, after) if after else {"warm_start": warm.last(SHARP)["value"], "warm_s": warm.wall_s}),
-        "grey": [run.last(BLANK)["value"] for run in after],
+        "zooms": [_zooms(one) for one in (warm, *after)],
+        "grey": [one.last(BLANK)["value"] for one in (warm, *after)],
+        "without": [one.last(NONE)["value"] for one in (warm, *after)],
         "wall_s": round(time.perf_counter() - started, 1),
         "machine": machine(),
     }
     print(json.dumps(found))
+
+
+def _zooms(run: learning.Run) -> float:
+    """Zooms of a held-out episode at the end."""
+    return float(run.last(SHARP)["extra"]["episode/zoom_calls"])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
         *("vlac-critic", "vlac", "vlm-rm", "ript-vla", "simplevla-rl-libero", "openvla-oft-libero"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
+        *("deepeyes", "pixel-reasoner", "v-irl"),
         *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
     }
     headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
@@ -94,6 +95,19 @@ def test_pivot_has_the_settings_of_its_script():
     assert (stage.loss, stage.beta, stage.nll_weight, stage.learning_rate, stage.schedule) == ("dpo", 0.1, 0.0, 1e-6, "cosine")
     assert stage.prompts_per_step == 8 * 1 * 32 and stage.steps == 3 * 20_000 // 256 and not stage.parts
     assert stage.warmup_steps == math.ceil(0.03 * stage.steps) and (stage.weight_decay, stage.max_grad_norm) == (0.0, 1.0)
+
+
+def test_systems_with_tools_have_their_published_settings():
+    """DeepEyes @6c5e796: examples/agent/final_merged_v1v8_thinklite.sh. Pixel Reasoner @a3a6c3a: the README's figures, and the
+    weights of section 4.2."""
+    deepeyes, pixel = (load_config(ROOT / "configs" / "recipes" / f"{n}.toml") for n in ("deepeyes", "pixel-reasoner"))
+    stage = deepeyes.stages[0]
+    assert (stage.prompts_per_step, stage.group_size, stage.learning_rate, stage.kl_coef) == (256, 16, 1e-6, 0.0)
+    assert (deepeyes.generate.max_tokens, deepeyes.generate.max_turns, deepeyes.generate.max_context) == (10240, 5, 8192 + 20480)
+    imitation, stage = pixel.stages
+    assert (imitation.batch_size, imitation.learning_rate, imitation.schedule) == (16, 1e-6, "cosine")
+    assert (stage.prompts_per_step * stage.group_size, stage.group_size, stage.minibatches) == (512, 8, 2)
+    assert plugin_rules(stage)[0].settings == {"threshold": 0.3, "most": 1, "alpha": 0.5, "beta": 0.05, "form": "paper"}
 
 
 def test_systems_for_video_have_the_rules_that_they_publish():

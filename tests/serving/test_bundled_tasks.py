@@ -114,6 +114,7 @@ OPTIONS: Mapping[str, Any] = {
     "rendering/page": {"size": 112, "items": {"train": 2, "test": 2}},
     "robotics/demos": demonstrations,
     "robotics/episodes": {"simulator": "tabletop/table", "task": "reach"},
+    **{f"tools/answer{of}": sample("tools.jsonl") for of in ("", "@deepeyes", "@pixel-reasoner")},
     "transit/rows": maps,
     **{
         f"video/temporal-data{of}": video("time_r1.json") for of in ("", "@temporal-r1", "@time-r1", "@timezero", "@videochat-r1")
@@ -193,7 +194,7 @@ def played(task: OpenTask, outcome: Mapping[str, float]) -> mmrl.Case:
 
 def test_every_bundled_task_is_in_the_table() -> None:
     """Those without options open without; the options that are given are of tasks that need them."""
-    assert len(IDS) >= 73 and set(OPTIONS) <= set(IDS) and set(EVERYDAY) <= set(IDS)
+    assert len(IDS) >= 77 and set(OPTIONS) <= set(IDS) and set(EVERYDAY) <= set(IDS)
     for id in OPTIONS:
         if id not in ("rendering/page", "gui/episodes"):
             with pytest.raises(UserError, match="needs the option"):

@@ -5,6 +5,7 @@ family, so that they go side by side.
 """
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -85,6 +86,21 @@ def test_a_completion_ends_with_any_end_token_or_is_cut_off(policy, generator, c
         assert not set(sample.token_ids[:-1]) & policy.eos
     assert {s.token_ids[-1] for s in found if s.finished} == policy.eos and not all(s.finished for s in found)
     assert gap.mean() < GAP
+
+
+def test_a_completion_ends_with_the_token_that_completes_a_stop_text(policy, generator, clip):
+    inputs = [policy.encode(prompt) for prompt in varied(clip, 8)]
+    plain = SamplingParams(max_tokens=20, temperature=1.0, seed=2)
+    whole = [s for group in generator.generate(inputs, 4, plain) for s in group]
+    letter = next(c for c in "etaoinsrhld 0123456789" if 0 < sum(c in policy.decode(s.token_ids) for s in whole) < len(whole))
+    stopped = [s for g in generator.generate(inputs, 4, replace(plain, stop=(letter,))) for s in g]
+    for before, after in zip(whole, stopped, strict=True):
+        assert after.token_ids == before.token_ids[: len(after.token_ids)] and len(after.token_ids) == len(after.logprobs)
+        if letter in policy.decode(before.token_ids):
+            assert after.finished and letter in policy.decode(after.token_ids)
+            assert letter not in policy.decode(after.token_ids[:-1])
+        else:
+            assert (after.token_ids, after.finished) == (before.token_ids, before.finished)
 
 
 def test_more_pictures_than_it_made_room_for_are_no_matter(policy, generator):
