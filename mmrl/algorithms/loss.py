@@ -147,6 +147,16 @@ def negative_log_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Ten
     return -inputs.logprobs_L * inputs.advantages_L, torch.zeros_like(inputs.logprobs_L, dtype=torch.float32)
 
 
+def probability_weighted_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """-p log p A with no gradient through the weight p, the token's own probability: dynamic fine-tuning (Wu et al., DFT,
+    equation 9, arXiv 2508.05629). The gradient is that of -p A, so an unlikely gold token has a small one, not a large one.
+
+    Returns (loss_L, clipped_L); clipped_L is 0.
+    """
+    loss_L, clipped_L = negative_log_likelihood(inputs)
+    return loss_L * inputs.logprobs_L.detach().exp(), clipped_L
+
+
 def average(
     values_L: torch.Tensor,
     micro: MicroBatch | ActionMicroBatch,

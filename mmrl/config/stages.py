@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mmrl.config.training import Training
+from mmrl.config.training import SampledTraining, Training
 from mmrl.config.values import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
 
 
@@ -20,6 +20,9 @@ class SftStage(Training):
     """Examples per step."""
     learning_rate: Rate = 1e-5
     """Learning rate after the warm-up."""
+    token_weights: Literal["equal", "probability"] = "equal"
+    """`probability`: weight each gold token by its own probability, without a gradient through it, so that very unlikely tokens
+    don't dominate the gradient (Wu et al., DFT, arXiv 2508.05629)."""
 
 
 class CriticConfig(Section):
@@ -126,7 +129,7 @@ class LengthConfig(Section):
         return self
 
 
-class RlStage(Training):
+class RlStage(SampledTraining):
     """`[[stages]] kind = "rl"`: reinforcement learning from sampled and scored completions."""
 
     kind: Literal["rl"]
@@ -274,7 +277,7 @@ EXPERT = "expert"
 """The `teacher` of a `distill` stage that stands for a simulator's own expert."""
 
 
-class DistillStage(Training):
+class DistillStage(SampledTraining):
     """`[[stages]] kind = "distill"`: learn from a teacher on the policy's own completions."""
 
     kind: Literal["distill"]
@@ -293,7 +296,7 @@ class DistillStage(Training):
     """Learning rate after the warm-up."""
 
 
-class PluginStage(Training):
+class PluginStage(SampledTraining):
     """`[[stages]]` of a kind that a plugin brings."""
 
     kind: Annotated[str, Field(pattern="/")]

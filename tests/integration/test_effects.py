@@ -726,6 +726,9 @@ def of_training(kind):
                 learns(a, b) and (a.metric("learning_rate")[1], b.metric("learning_rate")[1]) == pytest.approx((5e-3, 7.5e-3))
             ),
         ),
+        "optimizer_every": Effect(
+            to=1, also={S + "steps": 3}, seen=learns, why="the second step begins with means of its own gradient alone"
+        ),
         "weight_decay": Effect(to=0.5, seen=learns, why="weights are pulled to zero"),
         "max_grad_norm": Effect(
             to=1e-3,
@@ -881,6 +884,7 @@ OF_RL = {
         ),
         why="not a second stage's beginning but the model without adapters, or nothing, which a penalty can't do with",
     ),
+    "max_tokens": Effect(to=2, seen=both(lambda r: max(r.metric("length/max")), 4, 2), why="shorter completions"),
     "reference_every": Effect(
         to=1, also=KL, seen=lambda a, b: a.metric("kl")[2] > 1e-4 > 1e-9 > abs(b.metric("kl")[2]), why="the reference follows"
     ),
@@ -1075,6 +1079,7 @@ OF_SFT = {
         instead={"stages": [BASES["rl"]]}, seen=both(lambda r: r.kinds, ["sft"] * 2, ["rl"] * 2), why="another kind of stage"
     ),
     "batch_size": Effect(to=3, seen=both(lambda r: [len(p.rollouts) for p in r.packs], [4, 4], [3, 3]), why="fewer examples"),
+    "token_weights": Effect(to="probability", each=True, seen=learns, why="an unlikely token counts less"),
 }
 OF_DISTILL = {
     "kind": Effect(
@@ -1086,6 +1091,7 @@ OF_DISTILL = {
     "divergence": Effect(to=["forward", "hard", "sampled"], each=True, seen=learns, why="another measure of the distance"),
     "prompts_per_step": Effect(to=3, seen=both(lambda r: len(r.packs[0].rollouts), 4, 6), why="more prompts"),
     "group_size": Effect(to=3, seen=both(lambda r: len(r.packs[0].rollouts), 4, 6), why="more completions of each"),
+    "max_tokens": Effect(to=2, seen=learns, why="shorter completions"),
 }
 
 

@@ -21,7 +21,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import TaskSpec
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.load import parse_config
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import PolicyConfig, stage_limit
 from mmrl.data.prompts import Splits
 from mmrl.judge import weighted_score
 from mmrl.judge.rewards import weights_of
@@ -147,7 +147,7 @@ def setup_of(config):
         verifiers={},
         verifier_options={},
         algorithms=[
-            algorithm_of(*both, config.generate.max_tokens) for both in zip(config.stages, algorithm_specs(config), strict=True)
+            algorithm_of(s, spec, stage_limit(config, s)) for s, spec in zip(config.stages, algorithm_specs(config), strict=True)
         ],
         splits=Splits(tasks, config.seed),
     )
@@ -648,6 +648,28 @@ def test_the_reference_follows_every_so_many_steps():
     assert found[0] == found[2] == found[4] == 0.0 and found[1] > 1e-6 and found[3] > 1e-6
     still = begun({"kl_coef": 0.1, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
     assert [step(still)["kl"] > 1e-6 for _ in range(5)] == [False, True, True, True, True]
+
+
+def test_the_optimiser_begins_anew_every_so_many_steps():
+    """Adam's first step moves each weight by the learning rate, whatever its gradient; a later one doesn't."""
+    adam = {"optimizer": "adam", "beta1": 0.9, "learning_rate": 1e-3, "optimizer_every": 2}
+    run, sizes = begun(adam, lambda p: EVERY.split(" ")), []
+    for _ in range(4):
+        before = weights(run.policy)
+        step(run)
+        moved = (weights(run.policy) - before).abs()
+        sizes.append(((moved[moved > 0] - 1e-3).abs() < 1e-5).float().mean().item())
+    assert sizes[0] > 0.95 and sizes[2] > 0.95 and sizes[1] < 0.8 and sizes[3] < 0.8
+
+
+def test_a_stage_has_a_limit_of_its_own_and_a_task_may_have_a_smaller_one():
+    tasks = [{"id": "a", "verifiers": {"right": 1.0}}, {"id": "b", "verifiers": {"right": 1.0}, "max_tokens": 3}]
+    stage = {"max_tokens": 5, "prompts_per_step": 4, "algorithm": "dr-grpo", "order": "shuffled"}
+    run = begun(stage, lambda p: EVERY.split(" "), tasks=tasks)
+    step(run)
+    assert {s.max_tokens for _, _, s in run.collector.calls} == {3, 5} and run.steps.algorithm.constant == 5.0
+    with pytest.raises(UserError, match=r"stages\.0\.max_tokens = 9 is above generate\.max_tokens = 8: raise the latter"):
+        begun({"max_tokens": 9})
 
 
 # -- imitation ----------------------------------------------------------------------------------------------------------

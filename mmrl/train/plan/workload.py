@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, TrainConfig
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, TrainConfig, stage_limit
 from mmrl.train.plan.shapes import Shapes
 
 MOST = 2**18
@@ -93,6 +93,7 @@ class Workload:
 
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
     """The work of one of `learners` in a step of the stage. Raises UserError for more than `MOST` completions."""
+    sizes = replace(sizes, completion=min(sizes.completion, stage_limit(config, stage)))
     patches = shapes.patches_of(sizes.pixels)
     prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and one after
     asked, group, sampled = _counts(stage)

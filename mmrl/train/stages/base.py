@@ -88,6 +88,8 @@ class Steps:
             self.sleep()
             run.consistent, before = False, self.learner.optimizer.steps
             try:
+                if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
+                    self.learner.optimizer.forget()
                 return self.learner.update(batches, run.at.stage_step, **options)
             except UserError as error:
                 raise error.at(f"step {run.at.step + 1}") from error.__cause__
