@@ -34,12 +34,12 @@ def test_each_row_has_one_word_and_what_goes_with_it(row):
 
 
 def test_what_a_row_names_is_there():
-    algorithms = plugins.registry().specs("algorithms")
+    algorithms, verifiers = (plugins.registry().specs(kind) for kind in ("algorithms", "verifiers"))
     for row in ROWS:
         for name in named(row):
             key, _, value = name.partition(" = ")
-            there = name in RECIPES or name in algorithms or (value and key in KEYS)
-            assert there, f"{row[0]}: {name} is no recipe, no algorithm and no key of a run file"
+            there = name in RECIPES or name in algorithms or name in verifiers or (value and key in KEYS)
+            assert there, f"{row[0]}: {name} is no recipe, no algorithm, no verifier and no key of a run file"
             if value and key != "imitation":
                 kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
