@@ -26,6 +26,7 @@ from mmrl.config.stages import (
     RuleConfig,
     SftStage,
     Stage,
+    teacher_of,
 )
 from mmrl.config.training import PARTS, PartConfig, SampledTraining, SelectConfig, Training
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Weight
@@ -56,6 +57,7 @@ __all__ = [
     "SteeringConfig",
     "Training",
     "VideoConfig",
+    "teacher_of",
 ]
 
 

@@ -142,6 +142,9 @@ class RlStage(SampledTraining):
     """Id of the algorithm, see `mmrl list algorithms`."""
     settings: Free = {}
     """Settings of the algorithm's advantage and loss, and `normalise` and `constant`; see `mmrl list algorithms ID`."""
+    teacher: str = ""
+    """A folder or hub name of a checkpoint with the same vocabulary, for an algorithm that also learns from a teacher, such as
+    `kdrl`."""
     epochs: Positive = 1
     """Number of passes over each step's completions; from the second on, the ratio is clipped."""
     minibatches: Positive = 1
@@ -307,6 +310,12 @@ class PluginStage(SampledTraining):
     """Number of completions per prompt, in a stage that samples."""
     options: Free = {}
     """Options of the stage, see `mmrl list stages ID`."""
+
+
+def teacher_of(stage: Training) -> str:
+    """The model that teaches in a stage; empty if there is none, or if it is a simulator's expert."""
+    teacher = stage.teacher if isinstance(stage, RlStage | DistillStage) else ""
+    return "" if teacher == EXPERT else teacher
 
 
 STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage}

@@ -888,6 +888,12 @@ OF_RL = {
     "reference_every": Effect(
         to=1, also=KL, seen=lambda a, b: a.metric("kl")[2] > 1e-4 > 1e-9 > abs(b.metric("kl")[2]), why="the reference follows"
     ),
+    "teacher": Effect(
+        to=f"{MODEL},seed=8",
+        also={S + "algorithm": "kdrl", S + "teacher": f"{MODEL},seed=7", S + "settings": {"teacher_weight": 1.0}},
+        seen=learns,
+        why="another teacher says something else",
+    ),
     "success_threshold": Effect(
         to=0.1, also={S + "min_success_rate": 0.3}, seen=metric("sampling/filtered_share"), why="more groups succeed"
     ),

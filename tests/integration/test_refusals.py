@@ -322,7 +322,17 @@ REFUSED = {
     ),
     "a missing teacher": (distill(teacher="./nowhere"), r"stages\.0\.teacher: '\./nowhere' is not a folder: give a folder"),
     "a teacher that is no size": (distill(teacher="tiny:qwen2_5_vl:hidden=33"), r"stages\.0\.teacher: tiny hidden=33"),
-    "a teacher in an rl stage": (stage(algorithm="opd"), r'stages\.0: opd needs a teacher, .* write kind = "distill"'),
+    "no teacher for what needs one": (stage(algorithm="opd"), r"stages\.0\.teacher: opd needs a teacher: set teacher to a"),
+    "a teacher of nobody": (stage(teacher=DISTILL["teacher"]), r"stages\.0\.teacher: grpo doesn't use one: drop it, or use kdrl"),
+    "an expert for words": (stage(algorithm="kdrl", teacher="expert"), r'teacher = "expert" is for a distill stage: name a ch'),
+    "a teacher that can't score an answer": (
+        stage(algorithm="kdrl", teacher="tiny:qwen2_vl:hidden=32,layers=1"),
+        r"stages\.0\.teacher: .*'tiny:qwen2_vl:hidden=32,layers=1' is a qwen2_vl model and the policy a qwen2_5_vl.*same family",
+    ),
+    "a missing teacher of an rl stage": (
+        stage(algorithm="kdrl", teacher="./nowhere"),
+        r"stages\.0\.teacher: '\./nowhere' is not",
+    ),
     # algorithms and their settings
     "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
     "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given, but grpo doesn't use one: drop it, or .* ppo"),
@@ -610,7 +620,7 @@ def written(folder, sections):
     return str(folder / "run.toml")
 
 
-LOCAL = ("a teacher of another family",)  # a smoke run has a tiny teacher
+LOCAL = ("a teacher of another family", "a teacher that can't score an answer")  # a smoke run has a tiny teacher
 
 
 @pytest.mark.parametrize(

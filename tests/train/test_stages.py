@@ -664,7 +664,7 @@ def test_the_optimiser_begins_anew_every_so_many_steps():
 
 def test_a_stage_has_a_limit_of_its_own_and_a_task_may_have_a_smaller_one():
     tasks = [{"id": "a", "verifiers": {"right": 1.0}}, {"id": "b", "verifiers": {"right": 1.0}, "max_tokens": 3}]
-    stage = {"max_tokens": 5, "prompts_per_step": 4, "algorithm": "dr-grpo", "order": "shuffled"}
+    stage = {"max_tokens": 5, "prompts_per_step": 12, "algorithm": "dr-grpo", "order": "shuffled"}
     run = begun(stage, lambda p: EVERY.split(" "), tasks=tasks)
     step(run)
     assert {s.max_tokens for _, _, s in run.collector.calls} == {3, 5} and run.steps.algorithm.constant == 5.0
@@ -857,6 +857,39 @@ def test_weights_of_importance_by_hand(kind, expected):
     tokens = [r.length for r in rollouts]
     gap = sum(n * abs(o) for n, o in zip(tokens, 2 * off, strict=True)) / sum(tokens)
     assert found["logprob_gap"] == pytest.approx(gap, rel=1e-3)
+
+
+def test_a_step_of_kdrl_is_what_it_is_by_hand():
+    """GRPO's loss, and beside it k2, (log p - log q)^2 / 2 of each token with the teacher's q, of incorrect answers alone."""
+    teacher = teacher_of(0.02)
+    settings = {"teacher_weight": 0.5, "last_teacher_weight": 0.5, "masking": "response"}
+    run = begun({"algorithm": "kdrl", "teacher": "x", "settings": settings}, lambda p: EVERY.split(" "), teacher=teacher)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    step(run)
+    rollouts, each = run.steps.sampler.last.rollouts, []
+    for a, r, wrong in zip(2 * standardised([1, 0, 0.5, 0]), rollouts, 2 * (0, 1, 0, 1), strict=True):
+        mine, theirs = logprobs(policy, r), logprobs(teacher, r).detach()
+        each.append(-a * mine + 0.5 * wrong * (mine - theirs) ** 2 / 2)
+    assert same(weights(run.policy), descended(policy, torch.cat(each).mean()), before)
+
+
+def test_a_step_of_d3s_trains_on_the_tokens_that_it_chose():
+    settings = {"first_rollouts": 0.25, "first_tokens": 0.5}
+    run = begun({"algorithm": "d3s", "settings": settings}, lambda p: EVERY.split(" "))
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    step(run)
+    rollouts = run.steps.sampler.last.rollouts
+    advantages = 2 * standardised([1, 0, 0.5, 0])
+    chosen = [1, 4]  # the first of the worst and the last of the best: no two of the eight are further apart
+    tokens = []
+    for n in chosen:
+        entropy = -(p := distributions(policy, rollouts[n])).exp().mul(p).sum(-1)
+        tokens += [
+            (abs(advantages[n]) * h.item(), advantages[n], x) for h, x in zip(entropy, logprobs(policy, rollouts[n]), strict=True)
+        ]
+    kept = sorted(tokens, key=lambda token: -token[0])[: math.ceil(len(tokens) / 2)]
+    loss = sum(-a * x for _, a, x in kept) / len(kept)
+    assert same(weights(run.policy), descended(policy, loss), before)
 
 
 # -- distillation -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def stated_confidence(text: str) -> tuple[float | None, str]:
 def brier(text: str, correct: bool) -> Score:
     """1 - (q - c)^2 with the stated confidence q and c = 1 for a correct answer, else 0; 0 without a confidence.
 
-    The calibration reward of RLCR (Damani et al., Beyond Binary Rewards, equation 3, arXiv 2507.16806), shifted by 1 as in its
+    The calibration reward of RLCR (Damani et al., Beyond Binary Rewards, arXiv 2507.16806), shifted by 1 as in its
     code, which no comparison of completions notices. Its expectation is highest where q is the probability of being correct. It
     is meant beside a reward for correctness of at least the same weight: alone it pays an answer that is surely wrong, and says
     so, as much as one that is right.

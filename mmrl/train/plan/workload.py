@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, TrainConfig, stage_limit
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, TrainConfig, stage_limit, teacher_of
 from mmrl.train.plan.shapes import Shapes
 
 MOST = 2**18
@@ -109,7 +109,9 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
     groups = [-(-prompts // minibatches)] * min(minibatches, prompts)
     micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config.train)]
     rl = stage if isinstance(stage, RlStage) else None
-    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage))
+    looked_at = (
+        int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage) or bool(teacher_of(stage)))
+    )
     return Workload(
         kind=stage.kind,
         prompts=prompts,

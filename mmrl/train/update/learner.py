@@ -65,8 +65,8 @@ class Learner:
         checkpointed: bool = False,
         stale: bool = False,
     ) -> None:
-        """algorithm: None for supervised learning. reference: the reference model of the KL penalty. teacher: the teacher of a
-        distill stage. gap_limit: maximal gap between sampler and learner in nats per token, above which `update` raises
+        """algorithm: None for supervised learning. reference: the reference model of the KL penalty. teacher: the stage's
+        teacher. gap_limit: maximal gap between sampler and learner in nats per token, above which `update` raises
         LimitReached. checkpointed: use gradient checkpointing. stale: completions may be sampled with older weights."""
         self.policy, self.stage, self.temperature = policy, stage, temperature
         self.reference, self.critic, self.teacher = reference, critic, teacher
@@ -295,17 +295,20 @@ class Learner:
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
-        """`logprobs`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a rollout's end;
-        with `values` also `bootstrap` [N], the value of each rollout's final state."""
+        """`logprobs`, `entropy`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a
+        rollout's end; with `values` also `bootstrap` [N], the value of each rollout's final state."""
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
         found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
         bootstrap_N = torch.zeros(shape[0], device=self.policy.device)
         for micro in batch.micro:
             place = (micro.rollout_L, micro.place_L)
             shared = "values" in names and self.critic is not None and self.critic.backbone is None
-            out = self.policy.outputs(micro, self.temperature, states=shared) if shared or "logprobs" in names else None
+            own = shared or not names.isdisjoint(("logprobs", "entropy"))
+            out = self.policy.outputs(micro, self.temperature, states=shared) if own else None
             if "logprobs" in names and out is not None:
                 found["logprobs"][place] = out.logprobs_L
+            if "entropy" in names and out is not None:
+                found["entropy"][place] = out.entropy_L
             if "reference" in names and self.reference is not None:
                 found["reference"][place] = self.reference.logprobs(micro, self.temperature)
             if "teacher" in names and self.teacher is not None:
