@@ -55,9 +55,12 @@ class CriticConfig(Section):
 class ImitationConfig(Section):
     """`[stages.imitation]`: also train on gold completions, in the same loss or in separate steps."""
 
-    rule: Literal["mixed", "sasr"] = "mixed"
+    rule: Literal["mixed", "sasr", "hpt", "relift"] = "mixed"
     """`mixed`: (1 - w) x RL + w x SFT in every step (Zhang et al., CHORD-mu); `sasr`: each step is RL or SFT, SFT with
-    probability g / (g + gamma g0), where g and g0 are the gradient norms of SFT now and at first (Chen et al., SASR)."""
+    probability g / (g + gamma g0), where g and g0 are the gradient norms of SFT now and at first (Chen et al., SASR); `hpt`: SFT
+    in place of RL for the prompts whose share of successes is at most `up_to` (Lv et al., HPT, arXiv 2509.04419); `relift`: RL in
+    every step, and after it SFT as soon as `batch_size` prompts without a success have come together (Ma et al., ReLIFT, arXiv
+    2506.07527)."""
     start_weight: Share = 0.9
     """w at the first step, for `mixed`."""
     end_weight: Share = 0.05
@@ -66,8 +69,10 @@ class ImitationConfig(Section):
     """Steps from start to end, for `mixed`."""
     gamma: Rate = 1.0
     """Weight of the first gradient norm, for `sasr`."""
+    up_to: Share = 0.0
+    """Largest share of successes of a prompt that is imitated, for `hpt`."""
     batch_size: Positive = 16
-    """Gold completions per step."""
+    """Gold completions per step; of `hpt` as many as there are such prompts."""
     uncertainty_weighting: bool = False
     """Weight each gold token by p (1 - p), with p its probability, so that certain and very unlikely tokens count little
     (CHORD-phi)."""

@@ -44,7 +44,7 @@ def test_what_a_row_names_is_there():
                 kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
                 kind(**of_stage.get(kind, {}), **{key: _read(value)})
-    ImitationConfig(rule="sasr"), ImitationConfig(uncertainty_weighting=True)
+    [ImitationConfig(rule=rule) for rule in ("sasr", "hpt", "relift")], ImitationConfig(uncertainty_weighting=True)
 
 
 def _read(value):

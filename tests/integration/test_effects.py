@@ -1024,11 +1024,17 @@ OF_RL = {
         seen=lambda a, b: a.metric("imitation/loss") == [None] * 2 and None not in b.metric("imitation/loss") and learns(a, b),
     ),
     "imitation.rule": Effect(
-        to="sasr",
+        to=["sasr", "hpt", "relift"],
         each=True,
         also=IMITATE,
-        why="one or the other",
-        seen=lambda a, b: a.metric("imitation/weight")[0] == 0.9 and {*b.metric("imitation/weight")} <= {1.0, None},
+        why="one or the other, or where no answer is good",
+        seen=lambda a, b: a.metric("imitation/weight")[0] == 0.9 and {*b.metric("imitation/weight")} <= {0.5, 1.0, None},
+    ),
+    "imitation.up_to": Effect(
+        to=1.0,
+        also={S + "imitation": {"rule": "hpt"}, S + "success_threshold": 0.3},
+        seen=lambda a, b: learns(a, b) and b.metric("imitation/weight") == [1.0, 1.0] != a.metric("imitation/weight"),
+        why="all prompts are imitated",
     ),
     "imitation.start_weight": Effect(
         to=0.5, also=IMITATE, seen=lambda a, b: b.metric("imitation/weight")[0] == 0.5 and learns(a, b), why="begins with less"

@@ -741,6 +741,44 @@ def test_sasr_takes_a_supervised_step_by_the_chance_of_its_gradient_norms():
     assert 2 < sum(supervised) < 10
 
 
+def test_hpt_imitates_the_prompts_that_fail_and_reinforces_the_others():
+    """Each prompt counts the same: two of three are learned from their answers, the third from its gold completion."""
+    script = {"p0": EVERY, "p1": "0 0! 0 0!!", "p2": "0 1! 0 0"}
+    run = begun({"imitation": {"rule": "hpt"}, "prompts_per_step": 3}, script, temperature=0.7)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    rollouts = run.steps.sampler.last.rollouts
+    advantages = [*standardised([1, 0, 0.5, 0]), *standardised([0, 1, 0, 0])]
+    pairs = zip(advantages, rollouts[:4] + rollouts[8:], strict=True)
+    learned = sum(-a * logprobs(policy, r, 0.7).mean() for a, r in pairs) / 8
+    imitated = -torch.cat([logprobs(policy, g, 1.0) for g in gold_of(policy, ["p1"])]).mean()
+    assert same(weights(run.policy), descended(policy, 2 / 3 * learned + 1 / 3 * imitated), before)
+    assert found["imitation/weight"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("up_to", "weight"), [(0.0, None), (0.25, 0.5), (0.5, 1.0)])
+def test_hpts_gate_is_a_share_of_successes(up_to, weight):
+    run = begun({"imitation": {"rule": "hpt", "up_to": up_to}}, {"p0": "1 1! 0 0", "p1": "0 1! 0 0"})
+    before = weights(run.policy)
+    found = step(run)
+    assert found.get("imitation/weight") == weight and not torch.equal(weights(run.policy), before)
+
+
+def test_relift_imitates_what_was_too_hard_as_soon_as_there_is_enough_of_it():
+    """p1 fails in the first step, p2 and p3 in the second; the two that came first are imitated, after the step's own update."""
+    script = {"p0": EVERY, "p1": "0 0! 0 0", "p2": "0 0! 0 0", "p3": "0 0 0 0"}
+    run = begun({"imitation": {"rule": "relift", "batch_size": 2}}, {**script, "p4": EVERY, "p5": EVERY})
+    first = step(run)
+    assert "imitation/loss" not in first and run.at.memory == {"relift/1/a": 1.0}
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    second = step(run)
+    assert second["zero_std_share"] == 1.0, "this step's own answers teach nothing, so only the imitation is seen"
+    imitated = -torch.cat([logprobs(policy, g, 1.0) for g in gold_of(policy, ["p1", "p2"])]).mean()
+    assert same(weights(run.policy), descended(policy, imitated), before)
+    assert second["imitation/loss"] == pytest.approx(imitated.item(), rel=1e-4) and run.at.memory == {"relift/3/a": 3.0}
+    assert "imitation/loss" not in step(run) and run.at.memory == {"relift/3/a": 3.0}
+
+
 def test_sasrs_gamma_weighs_the_first_norm():
     rare, _, _ = sasr(gamma=1e6, steps=4)
     often, _, _ = sasr(gamma=1e-6, steps=4)

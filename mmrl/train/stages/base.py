@@ -14,7 +14,7 @@ from mmrl.api.simulators.layout import Ratio
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
-from mmrl.data.prompts import gold_completion
+from mmrl.data.prompts import PromptIndex, gold_completion
 from mmrl.policies.batches import Batch, Credit, ones
 from mmrl.run_folder.rollouts import draw_completion, overlays_of, rollout_row, select_rollouts, with_frames
 from mmrl.train.sampling.groups import Sampled
@@ -63,6 +63,18 @@ class Steps:
             functools.partial(self._demonstrate, own_shard(self.take(n))), lambda rollout: rollout.to_stub()
         )
         return [replace(r, group=number) for number, r in enumerate(rollouts)]
+
+    def demonstrations_of(self, places: Sequence[PromptIndex]) -> list[Rollout]:
+        """Gold completions of these prompts."""
+
+        def work() -> dict[int, Rollout]:
+            own = {n: place for n, place in enumerate(places) if ranks.owns(n)}
+            prompts = [self.source.shown(self.source[place]) for place in own.values()]
+            encoded = zip(own.values(), prompts, self.run.collector.encode(prompts), strict=True)
+            return self._demonstrate(dict(zip(own, encoded, strict=True)))
+
+        found = ranks.gather_sharded(work, lambda rollout: rollout.to_stub())
+        return [replace(r, group=number) for number, r in enumerate(found)]
 
     def _demonstrate(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Rollout]:
         encoded = taken.values()

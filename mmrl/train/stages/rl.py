@@ -94,10 +94,15 @@ class RlSteps(Steps):
         prompts = self.source.upcoming(self.sampler.prompts)
         groups = self.sampler(prompts, at)
         credit = self.credit(groups, at)
+        beside = beside or self.imitated(groups, credit)
         self.record(groups, credit)
         batches = self.batches(groups, credit, at)
         update = self.learn(batches, beside)
         return self.metrics(groups, credit, update)
+
+    def imitated(self, sampled: Sampled, credit: Credit) -> Demonstrations | None:
+        """Gold completions that the update also imitates because of what was sampled; may change the credit in place."""
+        return None
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
