@@ -3,10 +3,11 @@
     python benchmarks/algorithms.py [--algorithms grpo ppo ...] [--seeds 0 1 2] [--steps 100] [--side-by-side 2]
         [--write-docs] [--keep]
 
-Beside the algorithms there are the rows of `VARIANTS`, which are keys of a stage. Each run is `mmrl train` in a separate process with
-one thread. `--side-by-side` runs are concurrent, which slows the steps of all algorithms equally. Only the algorithm's id differs, so
-each has its own defaults (KL, sampling rules, a critic); the learning rate was not tuned for any of them. `--write-docs` writes the
-table into docs/algorithms.md; with `--keep` the rows of other algorithms that stand there stay. Prints one JSON object.
+Beside the algorithms there are the rows of `VARIANTS`, which are keys of a stage. Each run is `mmrl train` in a separate process
+with one thread. `--side-by-side` runs are concurrent, which slows the steps of all algorithms equally. Only the algorithm's id
+differs, so each has its own defaults (KL, sampling rules, a critic); the learning rate was not tuned for any of them.
+`--write-docs` writes the table into docs/algorithms.md; with `--keep` the rows of other algorithms that stand there stay. Prints
+one JSON object.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ VARIANTS = {
     "dft on the same images": (IMITATES, "", ', token_weights = "probability"'),
     "grpo, hpt": (RL, "grpo", ', imitation = {{ rule = "hpt" }}'),
     "grpo, relift": (RL, "grpo", ', imitation = {{ rule = "relift" }}'),
+    "ppo, hl-gauss": (RL, "ppo", ", critic = {{ bins = 51, low = -0.5, high = 1.5 }}"),
     "kdrl": (RL, "kdrl", ', teacher = "{teacher}", settings = {{ teacher_weight = 0.02 }}'),
 }
 """Row -> (stage, algorithm, further keys). A teacher is the policy of a run of GRPO."""

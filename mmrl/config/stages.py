@@ -44,6 +44,23 @@ class CriticConfig(Section):
     """PPO's value clipping: the loss stops decreasing once a value is this far from the old value; 0: no clipping."""
     huber: Limit = math.inf
     """Threshold of the Huber loss: larger errors count linearly; inf: half the squared error."""
+    bins: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Predict a distribution over this many bins of returns by cross-entropy instead of a number, such as 51, without
+    `clip_range` and `huber` (HL-Gauss; Farebrother et al., Stop Regressing, arXiv 2403.03950); 0: a number."""
+    low: Real = -1.0
+    """Lowest return of the bins."""
+    high: Real = 1.0
+    """Highest return of the bins. The first value of all states is the middle of the two."""
+    smoothing: Rate = 0.75
+    """Standard deviation of the Gaussian around a return that the bins learn, in bins."""
+
+    @model_validator(mode="after")
+    def _bins_have_a_range(self) -> CriticConfig:
+        if self.low >= self.high:
+            raise ValueError(f"critic.low = {self.low:g} is not below critic.high = {self.high:g}: give the range of returns")
+        if self.bins == 1:
+            raise ValueError("critic.bins = 1 can't tell returns apart: give at least 2, such as 51, or 0 for a number")
+        return self
 
     def smaller(self) -> CriticConfig:
         return self.at_most(warmup_steps=1)

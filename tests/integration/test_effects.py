@@ -779,6 +779,7 @@ def far(ran, part):
 
 
 PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
+BINS = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2, "bins": 11}}
 KL = {S + "kl_coef": 0.5, S + "steps": 3}
 HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
 IMITATE = {S + "imitation": {"batch_size": 4, "decay_steps": 4}}
@@ -1017,6 +1018,10 @@ OF_RL = {
     "critic.huber": Effect(
         to=0.01, also=PPO, seen=lambda a, b: b.metric("value_loss")[0] < a.metric("value_loss")[0], why="large errors cost less"
     ),
+    "critic.bins": Effect(to=11, also=PPO, seen=critic, why="a distribution of returns is learned"),
+    "critic.low": Effect(to=-3.0, also=BINS, seen=critic, why="the bins are others"),
+    "critic.high": Effect(to=3.0, also=BINS, seen=critic, why="the bins are others"),
+    "critic.smoothing": Effect(to=2.0, also=BINS, seen=critic, why="neighbouring bins learn more of it"),
     "critic.max_grad_norm": Effect(to=1e-3, also={**PPO, S + "optimizer": "sgd"}, seen=critic, why="its gradient is cut"),
     "imitation": Effect(
         to={"batch_size": 4},

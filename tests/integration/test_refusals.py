@@ -336,6 +336,11 @@ REFUSED = {
     # algorithms and their settings
     "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
     "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given, but grpo doesn't use one: drop it, or .* ppo"),
+    "bins of no range": (
+        stage(algorithm="ppo", critic={"bins": 51, "low": 1.0}),
+        r"stages\.0.*critic\.low = 1 is not below critic\.high = 1: give the range",
+    ),
+    "a single bin": (stage(algorithm="ppo", critic={"bins": 1}), r"critic\.bins = 1 can't tell returns apart: give at least 2"),
     "credit of no critic": (stage(credit="turn"), r'stages\.0\.credit = "turn" needs a critic, but grpo has none: drop it'),
     "an unknown setting": (stage(settings={"cliplow": 0.1}), r"'grpo' has no setting 'cliplow'.*Did you mean 'clip_low'"),
     "a choice that isn't": (stage(settings={"scale": "groups"}), r"scale = 'groups' is not one of 'group', 'batch', 'none'"),

@@ -114,6 +114,7 @@ RESUMED = {
     "replay": ({"replay_share": 0.5, "steps": 6, "success_threshold": 0.7}, {}),
     "variance": ({"adapt_task_weights": "variance", "steps": 6}, {"tasks": [{"id": "words/first"}, {"id": "toy/colour"}]}),
     "ppo": ({"algorithm": "ppo", "critic": {"hidden_sizes": [8], "warmup_steps": 1}}, {}),
+    "bins": ({"algorithm": "ppo", "critic": {"bins": 11, "hidden_sizes": [8]}}, {}),
     "ema": ({"ema_decay": 0.5}, {}),
     "guide": ({"hints": "guide", "success_threshold": 0.8}, {}),
     "distill": ({"kind": "distill", "steps": 4, "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1", "prompts_per_step": 3}, {}),

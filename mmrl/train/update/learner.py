@@ -214,10 +214,11 @@ class Learner:
             sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # the tokens were sampled with the old weights
         sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
-            values_L, _ = critic.values(micro, out.states_QH)
-            value_L, cut_L = value_loss(
-                values_L, micro.values_L, micro.returns_L, clip=critic.config.clip_range or math.inf, huber=critic.config.huber
-            )
+            values_L, _, value_L = critic.values(micro, out.states_QH, micro.returns_L)
+            cut_L = torch.zeros_like(values_L)
+            if value_L is None:
+                clip, huber = critic.config.clip_range or math.inf, critic.config.huber
+                value_L, cut_L = value_loss(values_L, micro.values_L, micro.returns_L, clip=clip, huber=huber)
             sums |= {"value_loss": value_L.sum(), "value_clip_share": cut_L.sum(), "value": values_L.sum()}
         return loss_L, sums
 
@@ -314,7 +315,7 @@ class Learner:
             if "teacher" in names and self.teacher is not None:
                 found["teacher"][place] = self.teacher.logprobs(micro, self.temperature)[0]
             if "values" in names and self.critic is not None:
-                found["values"][place], values_R = self.critic.values(micro, out.states_QH if out else None)
+                found["values"][place], values_R, _ = self.critic.values(micro, out.states_QH if out else None)
                 bootstrap_N[micro.final_rollout_R] = values_R
         found["bootstrap"] = bootstrap_N
         return {name: all_reduce_sum(found[name]) for name in sorted(found)}  # 0 where another rank has the rollout
