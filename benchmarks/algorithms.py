@@ -1,10 +1,13 @@
 """Every algorithm on the digits from the same warm start: held-out accuracy over seeds, and seconds per step.
 
-    python benchmarks/algorithms.py [--algorithms grpo ppo ...] [--seeds 0 1 2] [--steps 100] [--side-by-side 2] [--write-docs]
+    python benchmarks/algorithms.py [--algorithms grpo ppo ...] [--seeds 0 1 2] [--steps 100] [--side-by-side 2]
+        [--write-docs] [--keep]
 
-Each run is `mmrl train` in a separate process with one thread. `--side-by-side` runs are concurrent, which slows the steps of all
-algorithms equally. Only the algorithm's id differs, so each has its own defaults (KL, sampling rules, a critic); the learning
-rate was not tuned for any of them. `--write-docs` writes the table into docs/algorithms.md. Prints one JSON object.
+Beside the algorithms there are the rows of `VARIANTS`, which are keys of a stage. Each run is `mmrl train` in a separate process
+with one thread. `--side-by-side` runs are concurrent, which slows the steps of all algorithms equally. Only the algorithm's id
+differs, so each has its own defaults (KL, sampling rules, a critic); the learning rate was not tuned for any of them.
+`--write-docs` writes the table into docs/algorithms.md; with `--keep` the rows of other algorithms that stand there stay. Prints
+one JSON object.
 """
 
 from __future__ import annotations
@@ -40,7 +43,18 @@ record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """
 WARM = '{ kind = "sft", split = "warm", steps = 60, batch_size = 64, learning_rate = 1e-3 }'
-RL = '{{ kind = "rl", algorithm = "{id}", steps = {steps}, prompts_per_step = 24, learning_rate = 4e-4, schedule = "linear" }}'
+RATE = 'steps = {steps}, learning_rate = 4e-4, schedule = "linear"{more}'
+RL = f'{{{{ kind = "rl", algorithm = "{{id}}", prompts_per_step = 24, {RATE} }}}}'
+IMITATES = f'{{{{ kind = "sft", batch_size = 24, {RATE} }}}}'
+VARIANTS = {
+    "sft on the same images": (IMITATES, "", ""),
+    "dft on the same images": (IMITATES, "", ', token_weights = "probability"'),
+    "grpo, hpt": (RL, "grpo", ', imitation = {{ rule = "hpt" }}'),
+    "grpo, relift": (RL, "grpo", ', imitation = {{ rule = "relift" }}'),
+    "ppo, hl-gauss": (RL, "ppo", ", critic = {{ bins = 51, low = -0.5, high = 1.5 }}"),
+    "kdrl": (RL, "kdrl", ', teacher = "{teacher}", settings = {{ teacher_weight = 0.02 }}'),
+}
+"""Row -> (stage, algorithm, further keys). A teacher is the policy of a run of GRPO."""
 
 
 def train(runs: Path, name: str, seed: int, model: str, stage: str) -> dict[str, Any]:
@@ -70,6 +84,34 @@ def figures(id: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds": [round(v, 4) for v in values],
         "step_s": round(statistics.median(run["step_s"] for run in runs), 3),
     }
+
+
+def policy_of(runs: Path, name: str) -> str:
+    """The policy that a run left."""
+    (policy,) = (runs / name / "checkpoints").glob("step-*/policy")
+    return str(policy)
+
+
+def merged(rows: list[dict[str, Any]], page: str) -> list[dict[str, Any]]:
+    """These rows and those of other algorithms in the page's table, the best first."""
+    new = {row["algorithm"] for row in rows}
+    kept = []
+    for line in page.partition(BEGIN)[2].partition(END)[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and (id := cells[0].strip("`")) not in new:
+            low, high = (float(x) for x in cells[2].split(" to "))
+            seeds = [float(x) for x in cells[3].split(", ")]
+            kept.append(
+                {
+                    "algorithm": id,
+                    "accuracy": float(cells[1]),
+                    "low": low,
+                    "high": high,
+                    "seeds": seeds,
+                    "step_s": float(cells[4]),
+                }
+            )
+    return sorted([*rows, *kept], key=lambda r: -r["accuracy"])
 
 
 def table(found: dict[str, Any]) -> str:
@@ -104,7 +146,7 @@ def usable() -> list[str]:
 
     registry = plugins.registry()
     specs = registry.specs("algorithms").values()
-    return [s.id for s in specs if "teacher_logprobs_NT" not in signals_of(registry.target(s))]
+    return list(VARIANTS) + [s.id for s in specs if "teacher_logprobs_NT" not in signals_of(registry.target(s))]
 
 
 def main() -> None:
@@ -114,14 +156,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--side-by-side", type=int, default=2)
     parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="with --write-docs: keep the rows of other algorithms")
     args = parser.parse_args()
     started, ids, runs = time.perf_counter(), args.algorithms or usable(), Path(tempfile.mkdtemp())
     warm = train(runs, "warm", 0, "tiny:qwen2_5_vl", WARM)
-    (model,) = (runs / "warm" / "checkpoints").glob("step-*/policy")
+    model = policy_of(runs, "warm")
+    if any("{teacher}" in VARIANTS[id][2] for id in ids if id in VARIANTS):
+        train(runs, "teacher", 9, model, RL.format(id="grpo", steps=args.steps, more=""))
 
     def one(job: tuple[str, int]) -> dict[str, Any]:
         id, seed = job
-        return train(runs, f"{id}-{seed}", seed, str(model), RL.format(id=id, steps=args.steps))
+        stage, algorithm, more = VARIANTS.get(id, (RL, id, ""))
+        more = more.format(teacher=policy_of(runs, "teacher")) if "{" in more else more
+        name = f"{id.replace(', ', '-').replace(' ', '-')}-{seed}"
+        return train(runs, name, seed, model, stage.format(id=algorithm, steps=args.steps, more=more))
 
     jobs = [(id, seed) for id in ids for seed in args.seeds]
     with ThreadPoolExecutor(args.side_by_side) as pool:
@@ -139,6 +187,8 @@ def main() -> None:
     print(json.dumps(found))
     if args.write_docs:
         text = PAGE.read_text()
+        if args.keep:
+            found["algorithms"] = merged(found["algorithms"], text)
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
         PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{after}")
 

@@ -252,6 +252,55 @@ def policy_distillation(teacher_logprobs_NT: torch.Tensor, logprobs_NT: torch.Te
     return (teacher_logprobs_NT.double() - logprobs_NT.double()).where(mask_NT, 0.0).float()
 
 
+def taught(
+    rewards_N: torch.Tensor,
+    groups_N: torch.Tensor,
+    teacher_logprobs_NT: torch.Tensor,
+    logprobs_NT: torch.Tensor,
+    mask_NT: torch.Tensor,
+    progress_N: torch.Tensor,
+    *,
+    teacher_weight: float = 5e-3,
+    last_teacher_weight: float = 1e-3,
+    masking: Literal["none", "response", "group"] = "none",
+    threshold: float = 0.5,
+) -> torch.Tensor:
+    """The advantage of `group_relative`, plus beta times that of `policy_distillation`: KDRL (Xu et al., equation 8, arXiv
+    2506.02208).
+
+    Its joint loss, GRPO's and beta times the k2 estimate of KL(policy || teacher), has this gradient at the first update of a
+    step; in later ones the ratio's bounds hold for both terms.
+
+    The first three as there. progress_N: 0..1. teacher_weight: beta at the beginning of the stage. last_teacher_weight: beta at
+    its end, linear in between. masking: leave the teacher's term out of correct rollouts (response), or of groups with a correct
+    rollout (group). threshold: smallest reward of a correct rollout.
+
+    Returns float32 [N, T]: 0 for tokens that aren't trained, NaN in rollouts whose reward is NaN.
+    """
+    correct_N = rewards_N >= threshold
+    left_out_N = {
+        "none": torch.zeros_like(correct_N),
+        "response": correct_N,
+        "group": group_sums(correct_N.double(), groups_N) > 0,
+    }[masking]
+    beta_N = (teacher_weight + (last_teacher_weight - teacher_weight) * progress_N).masked_fill(left_out_N, 0.0)
+    distilled_NT = policy_distillation(teacher_logprobs_NT, logprobs_NT, mask_NT).double()
+    return (
+        (group_relative(rewards_N, groups_N).double()[:, None] + beta_N[:, None] * distilled_NT)
+        .where(mask_NT | rewards_N.isnan()[:, None], 0.0)
+        .float()
+    )
+
+
+def success_relative(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, threshold: float = 0.5) -> torch.Tensor:
+    """1 - p for a correct rollout and -p for an incorrect one, with p the share of correct ones in its group.
+
+    rewards_N: float, NaN if the score failed. groups_N: int64. threshold: smallest reward of a correct rollout. Returns float32
+    [N]: 0 for groups in which all are correct, or none is.
+    """
+    return centred((rewards_N >= threshold).double().masked_fill(rewards_N.isnan(), torch.nan), groups_N).float()
+
+
 def spread(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
     """bool [N]: whether the rollout's group has at least two different valid rewards, so that it teaches something."""
     _, index_N = groups_N.unique(return_inverse=True)

@@ -132,6 +132,31 @@ def clipped_weight(inputs: LossInputs, *, clip_low: float = 1.0, clip_high: floa
     return -weight_L * inputs.advantages_L * inputs.logprobs_L, (weight_L != ratio_L).float()
 
 
+def negative_aware(inputs: LossInputs, *, negative_weight: float = 1.0, least: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Supervised learning on correct rollouts, and on what incorrect ones say of an implicit policy: NFT (Chen et al., Bridging
+    Supervised Learning and Reinforcement Learning in Math Reasoning, arXiv 2505.18116).
+
+    With the token's ratio r and the prompt's share p of correct rollouts, -(1 - p) log r for a correct rollout and
+    -(1 - p) log max((1 - p r) / (1 - p), least) for an incorrect one; the gradient passes through the maximum as if it weren't
+    there. At r = 1 it is that of the advantages 1 - p and -p, which `success_relative` gives and from which p is read. As in
+    the published code p is clipped to 0.02..0.98, and log r to at most 10.
+
+    negative_weight: weight of incorrect rollouts; 0 is rejection sampling (RFT). least: lower bound of the implicit policy's
+    ratio, above 0; 1 as in the published configuration.
+
+    Returns (loss_L, clipped_L): clipped_L is 1.0 where the lower bound has an effect.
+    """
+    correct_L = inputs.advantages_L > 0
+    share_L = torch.where(correct_L, 1 - inputs.advantages_L, -inputs.advantages_L).clamp(0.02, 0.98)
+    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).clamp(max=10.0).exp()
+    implicit_L = (1 - share_L * ratio_L) / (1 - share_L)
+    low_L = ~correct_L & (implicit_L < least)
+    implicit_L = implicit_L + (implicit_L.clamp_min(least) - implicit_L).detach()
+    loss_L = -(1 - share_L) * torch.where(correct_L, ratio_L.log(), negative_weight * implicit_L.log())
+    taught_L = inputs.advantages_L != 0
+    return loss_L * taught_L, (low_L & taught_L).float()
+
+
 def policy_gradient(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """REINFORCE: the gradient is that of -A log p (Williams, Simple Statistical Gradient-Following Algorithms, section 5).
 
@@ -145,6 +170,16 @@ def policy_gradient(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
 def negative_log_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Supervised learning: minus the log-probability of each token, weighted by its advantage (1 for demonstrations)."""
     return -inputs.logprobs_L * inputs.advantages_L, torch.zeros_like(inputs.logprobs_L, dtype=torch.float32)
+
+
+def probability_weighted_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """-p log p A with no gradient through the weight p, the token's own probability: dynamic fine-tuning (Wu et al., DFT,
+    arXiv 2508.05629). The gradient is that of -p A, so an unlikely gold token has a small one, not a large one.
+
+    Returns (loss_L, clipped_L); clipped_L is 0.
+    """
+    loss_L, clipped_L = negative_log_likelihood(inputs)
+    return loss_L * inputs.logprobs_L.detach().exp(), clipped_L
 
 
 def average(

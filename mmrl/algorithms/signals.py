@@ -15,7 +15,7 @@ from mmrl.api.types import Prompt, Rollout, Score, Status
 from mmrl.config.sections import RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names among `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 after a rollout's end, and
+"""Names among `logprobs`, `entropy`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 after a rollout's end, and
 `bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
 
 
@@ -34,12 +34,14 @@ class Signals:
         measure: Measure | None = None,
         greedy: Callable[[], torch.Tensor] | None = None,
         past: Callable[[Rollout], tuple[float, float, float, float]] | None = None,
+        progress: float = 0.0,
     ) -> None:
         """weights: for each rollout, verifier -> weight. kl: current coefficient of the KL penalty. measure: runs forward passes.
-        greedy: samples greedy completions and returns their rewards. past: returns the reward history of a rollout's prompt."""
+        greedy: samples greedy completions and returns their rewards. past: returns the reward history of a rollout's prompt.
+        progress: share of the stage's steps that are done, from 0 at its first step to 1 at its last."""
         self._rollouts, self._scores, self._stage = rollouts, scores, stage
         self._weights, self._kl = weights, kl
-        self._make, self._greedy, self._past = measure, greedy, past
+        self._make, self._greedy, self._past, self._progress = measure, greedy, past, progress
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return getattr(self, name)
@@ -95,6 +97,11 @@ class Signals:
         return torch.tensor([self._past(r) for r in self._rollouts], dtype=torch.float64)
 
     @functools.cached_property
+    def progress_N(self) -> torch.Tensor:
+        """float64; how far the stage is, the same for all rollouts: from 0 at its first step to 1 at its last."""
+        return torch.full((len(self._rollouts),), self._progress, dtype=torch.float64)
+
+    @functools.cached_property
     def bootstrap_N(self) -> torch.Tensor:
         """float64; the critic's value after the last token of an episode that was truncated by turns or time, else 0: also for an
         answer that was truncated at its length, which was scored as it is."""
@@ -147,8 +154,13 @@ class Signals:
         return self._measured["logprobs"].double().cpu()
 
     @functools.cached_property
+    def entropy_NT(self) -> torch.Tensor:
+        """float64; entropy of the distribution that each token was drawn from, in nats, under the policy before the update."""
+        return self._measured["entropy"].double().cpu()
+
+    @functools.cached_property
     def teacher_logprobs_NT(self) -> torch.Tensor:
-        """float64; log-probability of each token under the teacher of a `distill` stage."""
+        """float64; log-probability of each token under the stage's teacher."""
         return self._measured["teacher"].double().cpu()
 
     # -- how they are made ------------------------------------------------------------------------------------------------
@@ -193,7 +205,10 @@ class Signals:
         return self._kl * kl_NT.where(self.mask_NT, 0.0)
 
 
-MEASURED = {"values_NT": "values", "bootstrap_N": "values", "logprobs_NT": "logprobs", "teacher_logprobs_NT": "teacher"}
+MEASURED = {
+    **{"values_NT": "values", "bootstrap_N": "values"},
+    **{"logprobs_NT": "logprobs", "entropy_NT": "entropy", "teacher_logprobs_NT": "teacher"},
+}
 """Signal -> the measurement of a forward pass that it needs."""
 SIGNALS: dict[str, str] = {
     name: " ".join((inspect.getdoc(found) or "").split())

@@ -27,8 +27,9 @@ from mmrl.config.stages import (
     RuleConfig,
     SftStage,
     Stage,
+    teacher_of,
 )
-from mmrl.config.training import PARTS, PartConfig, SelectConfig, Training
+from mmrl.config.training import PARTS, PartConfig, SampledTraining, SelectConfig, Training
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Weight
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "PreferenceStage",
     "RlStage",
     "RuleConfig",
+    "SampledTraining",
     "Section",
     "SelectConfig",
     "SftStage",
@@ -57,6 +59,7 @@ __all__ = [
     "SteeringConfig",
     "Training",
     "VideoConfig",
+    "teacher_of",
 ]
 
 
@@ -333,6 +336,12 @@ class RunConfig(Section):
                     f"task {task.label!r} has max_tokens = {task.max_tokens}, above generate.max_tokens = "
                     f"{self.generate.max_tokens}: raise the latter"
                 )
+        for i, stage in enumerate(self.stages):
+            if isinstance(stage, SampledTraining) and (stage.max_tokens or 0) > self.generate.max_tokens:
+                raise ValueError(
+                    f"stages.{i}.max_tokens = {stage.max_tokens} is above generate.max_tokens = {self.generate.max_tokens}: "
+                    "raise the latter"
+                )
         return self
 
     @model_validator(mode="after")
@@ -365,3 +374,8 @@ class RunConfig(Section):
     def weights(self, stage: Training) -> dict[str, float]:
         """Task -> its weight in a stage, for tasks with a weight above 0."""
         return {t.label: w for t in self.tasks if (w := stage.tasks.get(t.label, 0.0) if stage.tasks else t.weight)}
+
+
+def stage_limit(config: RunConfig, stage: Training) -> int:
+    """The longest completion of a stage, in tokens; a task may have a smaller limit."""
+    return (isinstance(stage, SampledTraining) and stage.max_tokens) or config.generate.max_tokens

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mmrl.config.training import Training
+from mmrl.config.training import SampledTraining, Training
 from mmrl.config.values import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
 
 
@@ -20,6 +20,9 @@ class SftStage(Training):
     """Examples per step."""
     learning_rate: Rate = 1e-5
     """Learning rate after the warm-up."""
+    token_weights: Literal["equal", "probability"] = "equal"
+    """`probability`: weight each gold token by its own probability, without a gradient through it, so that very unlikely tokens
+    don't dominate the gradient (Wu et al., DFT, arXiv 2508.05629)."""
 
 
 class CriticConfig(Section):
@@ -41,6 +44,23 @@ class CriticConfig(Section):
     """PPO's value clipping: the loss stops decreasing once a value is this far from the old value; 0: no clipping."""
     huber: Limit = math.inf
     """Threshold of the Huber loss: larger errors count linearly; inf: half the squared error."""
+    bins: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Predict a distribution over this many bins of returns by cross-entropy instead of a number, such as 51, without
+    `clip_range` and `huber` (HL-Gauss; Farebrother et al., Stop Regressing, arXiv 2403.03950); 0: a number."""
+    low: Real = -1.0
+    """Lowest return of the bins."""
+    high: Real = 1.0
+    """Highest return of the bins. The first value of all states is the middle of the two."""
+    smoothing: Rate = 0.75
+    """Standard deviation of the Gaussian around a return that the bins learn, in bins."""
+
+    @model_validator(mode="after")
+    def _bins_have_a_range(self) -> CriticConfig:
+        if self.low >= self.high:
+            raise ValueError(f"critic.low = {self.low:g} is not below critic.high = {self.high:g}: give the range of returns")
+        if self.bins == 1:
+            raise ValueError("critic.bins = 1 can't tell returns apart: give at least 2, such as 51, or 0 for a number")
+        return self
 
     def smaller(self) -> CriticConfig:
         return self.at_most(warmup_steps=1)
@@ -52,9 +72,12 @@ class CriticConfig(Section):
 class ImitationConfig(Section):
     """`[stages.imitation]`: also train on gold completions, in the same loss or in separate steps."""
 
-    rule: Literal["mixed", "sasr"] = "mixed"
+    rule: Literal["mixed", "sasr", "hpt", "relift"] = "mixed"
     """`mixed`: (1 - w) x RL + w x SFT in every step (Zhang et al., CHORD-mu); `sasr`: each step is RL or SFT, SFT with
-    probability g / (g + gamma g0), where g and g0 are the gradient norms of SFT now and at first (Chen et al., SASR)."""
+    probability g / (g + gamma g0), where g and g0 are the gradient norms of SFT now and at first (Chen et al., SASR); `hpt`: SFT
+    in place of RL for the prompts whose share of successes is at most `up_to` (Lv et al., HPT, arXiv 2509.04419); `relift`: RL in
+    every step, and after it SFT as soon as `batch_size` prompts without a success have come together (Ma et al., ReLIFT, arXiv
+    2506.07527)."""
     start_weight: Share = 0.9
     """w at the first step, for `mixed`."""
     end_weight: Share = 0.05
@@ -63,8 +86,10 @@ class ImitationConfig(Section):
     """Steps from start to end, for `mixed`."""
     gamma: Rate = 1.0
     """Weight of the first gradient norm, for `sasr`."""
+    up_to: Share = 0.0
+    """Largest share of successes of a prompt that is imitated, for `hpt`."""
     batch_size: Positive = 16
-    """Gold completions per step."""
+    """Gold completions per step; of `hpt` as many as there are such prompts."""
     uncertainty_weighting: bool = False
     """Weight each gold token by p (1 - p), with p its probability, so that certain and very unlikely tokens count little
     (CHORD-phi)."""
@@ -126,7 +151,7 @@ class LengthConfig(Section):
         return self
 
 
-class RlStage(Training):
+class RlStage(SampledTraining):
     """`[[stages]] kind = "rl"`: reinforcement learning from sampled and scored completions."""
 
     kind: Literal["rl"]
@@ -139,6 +164,9 @@ class RlStage(Training):
     """Id of the algorithm, see `mmrl list algorithms`."""
     settings: Free = {}
     """Settings of the algorithm's advantage and loss, and `normalise` and `constant`; see `mmrl list algorithms ID`."""
+    teacher: str = ""
+    """A folder or hub name of a checkpoint with the same vocabulary, for an algorithm that also learns from a teacher, such as
+    `kdrl`."""
     epochs: Positive = 1
     """Number of passes over each step's completions; from the second on, the ratio is clipped."""
     minibatches: Positive = 1
@@ -274,7 +302,7 @@ EXPERT = "expert"
 """The `teacher` of a `distill` stage that stands for a simulator's own expert."""
 
 
-class DistillStage(Training):
+class DistillStage(SampledTraining):
     """`[[stages]] kind = "distill"`: learn from a teacher on the policy's own completions."""
 
     kind: Literal["distill"]
@@ -293,7 +321,7 @@ class DistillStage(Training):
     """Learning rate after the warm-up."""
 
 
-class PreferenceStage(Training):
+class PreferenceStage(SampledTraining):
     """`[[stages]] kind = "preference"`: learn from pairs of completions of one prompt, of which one is preferred."""
 
     kind: Literal["preference"]
@@ -339,6 +367,8 @@ class PreferenceStage(Training):
             raise ValueError('nll_weight is for policies, and loss = "bradley-terry" trains a reward model: drop it')
         if self.loss == "bradley-terry" and self.pairs == "sampled":
             raise ValueError('loss = "bradley-terry" trains a reward model, which samples nothing: set pairs = "task"')
+        if self.pairs == "task" and self.max_tokens is not None:
+            raise ValueError('max_tokens is for sampled completions, and pairs = "task" samples none: drop it')
         if self.loss == "kto" and self.prompts_per_step < 2:
             raise ValueError('loss = "kto" estimates a KL from completions of other prompts: set prompts_per_step to at least 2')
         if self.loss == "kto" and not self.desirable_weight + self.undesirable_weight:
@@ -356,7 +386,7 @@ PAIR_SETTINGS: dict[str, tuple[str, ...]] = {
 """`loss` of a preference stage -> the keys that it reads and others don't."""
 
 
-class PluginStage(Training):
+class PluginStage(SampledTraining):
     """`[[stages]]` of a kind that a plugin brings."""
 
     kind: Annotated[str, Field(pattern="/")]
@@ -367,6 +397,12 @@ class PluginStage(Training):
     """Number of completions per prompt, in a stage that samples."""
     options: Free = {}
     """Options of the stage, see `mmrl list stages ID`."""
+
+
+def teacher_of(stage: Training) -> str:
+    """The model that teaches in a stage; empty if there is none, or if it is a simulator's expert."""
+    teacher = stage.teacher if isinstance(stage, RlStage | DistillStage) else ""
+    return "" if teacher == EXPERT else teacher
 
 
 STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage, "preference": PreferenceStage}

@@ -94,6 +94,9 @@ class Training(Section):
     """Learning rate after the warm-up: constant, or falling to `min_lr_ratio` times its value at the end of the stage."""
     min_lr_ratio: Share = 0.0
     """Final learning rate of a falling schedule, as a share of the highest."""
+    optimizer_every: Count = 0
+    """Number of steps after which the optimiser forgets its running means, as ProRL does together with `reference_every`;
+    0: never."""
     weight_decay: Weight = 0.0
     """Weight decay, decoupled and scaled by the learning rate (`adam`, `sgd`, `rmsprop`: added to the gradient)."""
     max_grad_norm: Limit = 1.0
@@ -112,3 +115,15 @@ class Training(Section):
     def smaller(self) -> Self:
         most = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "minibatches": 2, "group_size": 4, "epochs": 2}
         return self.at_most(warmup_steps=0, **{key: limit for key, limit in most.items() if key in type(self).model_fields})
+
+
+class SampledTraining(Training):
+    """Keys of all stages that sample completions."""
+
+    max_tokens: Positive | None = None
+    """Longest completion in this stage, in tokens; by default, and at most, `generate.max_tokens`. FastCuRL (Song et al., arXiv
+    2503.17287) raises it from stage to stage."""
+
+    def smaller(self) -> Self:
+        small = super().smaller()
+        return small.at_most(max_tokens=16) if small.max_tokens else small

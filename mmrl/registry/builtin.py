@@ -78,7 +78,7 @@ def mmrl_policies() -> list[PolicySpec]:
 
 @hookimpl
 def mmrl_algorithms() -> list[AlgorithmSpec]:
-    return [*_of_groups(), *_of_spreads(), *_of_domains(), *_of_rewards(), *_with_models(), *_of_likelihood()]
+    return [*_of_groups(), *_of_spreads(), *_of_selections(), *_of_domains(), *_of_rewards(), *_with_models(), *_of_likelihood()]
 
 
 def _of_groups() -> list[AlgorithmSpec]:
@@ -190,6 +190,30 @@ def _of_spreads() -> list[AlgorithmSpec]:
     ]
 
 
+def _of_selections() -> list[AlgorithmSpec]:
+    """Algorithms that learn from some rollouts and tokens only, or from each kind in its own way."""
+    return [
+        AlgorithmSpec(
+            id="d3s",
+            target="mmrl.algorithms.selection:down_sampled",
+            options={"first_rollouts": 0.5, "last_rollouts": 1.0, "first_tokens": 0.2, "last_tokens": 1.0},
+            bounds=dict.fromkeys(("first_rollouts", "last_rollouts", "first_tokens", "last_tokens"), SHARE),
+            summary="GRPO on the rollouts whose advantages vary most and their tokens of most advantage times entropy, ever more",
+            paper="Wang et al., Learning More with Less (D3S), arXiv 2509.22115",
+        ),
+        AlgorithmSpec(
+            id="nft",
+            target=ADVANTAGE + "success_relative",
+            options={"least": 1.0, "negative_weight": 1.0},
+            loss=LOSS + "negative_aware",
+            normalise="constant",
+            bounds={"least": POSITIVE, "negative_weight": NOT_NEGATIVE},
+            summary="Supervised learning on correct completions, and on what incorrect ones say of an implicit policy",
+            paper="Chen et al., Bridging Supervised Learning and Reinforcement Learning (NFT), arXiv 2505.18116",
+        ),
+    ]
+
+
 def _of_domains() -> list[AlgorithmSpec]:
     """Variants of GRPO for GUIs and robots."""
     return [
@@ -277,6 +301,14 @@ def _with_models() -> list[AlgorithmSpec]:
             loss=LOSS + "policy_gradient",
             summary="Each token's advantage is the teacher's log-probability minus the policy's: on-policy reverse KL",
             paper="VLA-OPD, arXiv 2603.26666",
+        ),
+        AlgorithmSpec(
+            id="kdrl",
+            target=ADVANTAGE + "taught",
+            options={"teacher_weight": 5e-3, "last_teacher_weight": 1e-3, "masking": "none"},
+            bounds={"teacher_weight": NOT_NEGATIVE, "last_teacher_weight": NOT_NEGATIVE},
+            summary="GRPO, and beside it on-policy distillation from a teacher, whose weight falls over the stage",
+            paper="Xu et al., KDRL, equation 8, arXiv 2506.02208",
         ),
     ]
 

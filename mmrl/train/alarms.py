@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard
 
 from mmrl.api.alarms import AlarmReading, MetricHistory
 from mmrl.api.errors import LimitReached, PluginError, is_finite, plugin_errors
-from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
+from mmrl.config.sections import Alarm, JudgeConfig, LimitsConfig
 
 FIRST = 5
 """Steps at the beginning of a stage; their mean is the baseline of later steps."""
@@ -134,7 +134,6 @@ class AlarmMonitor:
         self,
         limits: LimitsConfig,
         judge: JudgeConfig = JudgeConfig(),
-        generate: GenerateConfig = GenerateConfig(),
         of_plugins: Sequence[PluginAlarm] = (),
         acts: bool = False,
         entropy_dims: Sequence[int] = (),
@@ -143,7 +142,7 @@ class AlarmMonitor:
         stage, the number of normal distributions whose differential entropies are added up in one `entropy`; 0, and none by
         default, if choices are discrete."""
         self.acts, self.entropy_dims = acts, entropy_dims
-        self.limits, self.judge, self.generate, self.of_plugins = limits, judge, generate, of_plugins
+        self.limits, self.judge, self.of_plugins = limits, judge, of_plugins
         self.stage: int | None = None
         self.warned: set[tuple[str, str]] = set()
         """(alarm, task) of the warnings given in this stage."""
@@ -264,7 +263,7 @@ class AlarmMonitor:
         if _is_number(reward := metrics.get("reward/mean")):
             what += f" (reward {reward:.3g} on average)"
         if _is_number(cut := metrics.get("length/truncated_share")) and cut > 0.5:
-            what += f", and {cut:.0%} were cut off at generate.max_tokens = {self.generate.max_tokens}"
+            what += f", and {cut:.0%} were cut off at their longest length (max_tokens)"
         cure = "read the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
         return self._check("zero_std", share, what, cure)
 

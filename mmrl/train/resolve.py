@@ -12,7 +12,7 @@ from mmrl.api.processes import sandbox
 from mmrl.api.specs import AlgorithmSpec
 from mmrl.compute.devices import resolve_device
 from mmrl.config.load import describe_validation_error
-from mmrl.config.sections import DistillStage, PluginStage, PreferenceStage, RlStage, RunConfig, Training
+from mmrl.config.sections import DistillStage, PluginStage, PreferenceStage, RlStage, RunConfig, Training, stage_limit
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
 from mmrl.judge.rewards import task_metric, weights_of
@@ -44,7 +44,7 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
     tasks = {entry.label: registry.build_task(found[entry.label], entry.options) for entry in config.tasks}
     simulators = check_acting(config, tasks, policy.acts)
     algorithms = tuple(
-        algorithm_of(stage, spec, config.generate.max_tokens) for stage, spec in zip(config.stages, specs, strict=True)
+        algorithm_of(stage, spec, stage_limit(config, stage)) for stage, spec in zip(config.stages, specs, strict=True)
     )
     check_compute(config, policy.acts, algorithms)
     if config.judge.isolation == "strict" and not config.compute.judges:  # judges on other machines check for themselves

@@ -14,7 +14,7 @@ from mmrl.api.errors import LimitReached, UserError, shorten
 from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.sections import RlStage, SftStage, Training
+from mmrl.config.sections import RlStage, SftStage, Training, stage_limit
 from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge
@@ -67,7 +67,6 @@ class Run:
         self.watch = AlarmMonitor(
             config.limits,
             config.judge,
-            config.generate,
             setup.alarms,
             acts=any(task.simulation is not None for task in setup.tasks.values()),
             entropy_dims=[_entropy_dims(policy, stage) for stage in config.stages],
@@ -92,9 +91,9 @@ class Run:
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> SamplingParams:
         """The sampling parameters of a task's completions. task: its label, or `""` for no task in particular."""
         generate, entry = self.config.generate, self.setup.entries.get(task)
-        limit = entry.max_tokens if entry and entry.max_tokens else generate.max_tokens
+        limits = (entry.max_tokens if entry else None, stage_limit(self.config, self.config.stages[self.at.stage]))
         return SamplingParams(
-            max_tokens=min(limit, generate.max_tokens),
+            max_tokens=min(limit for limit in limits if limit),
             temperature=generate.temperature if temperature is None else temperature,
             top_p=generate.top_p,
             top_k=generate.top_k,

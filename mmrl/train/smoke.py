@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.config.policy import SMOKE_PIXELS
-from mmrl.config.sections import EXPERT, PARTS, DistillStage, RunConfig
+from mmrl.config.sections import PARTS, RunConfig, teacher_of
 from mmrl.policies.names import takes_small_pictures
 from mmrl.registry import plugins
 
@@ -41,7 +41,7 @@ def smoke(config: RunConfig) -> RunConfig:
     if takes_small_pictures(data["policy"]["model"]):
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
     for stage, full in zip(data["stages"], config.stages, strict=True):
-        if isinstance(full, DistillStage) and full.teacher != EXPERT and not full.teacher.startswith("tiny:"):
+        if (teacher := teacher_of(full)) and not teacher.startswith("tiny:"):
             stage["teacher"] = data["policy"]["model"]
     data["verifiers"] = {name: _small_verifier(options) for name, options in config.verifiers.items()}
     data.setdefault("record", {})["trackers"] = [t for t in config.record.trackers if plugins.registry().get("trackers", t).local]

@@ -21,7 +21,7 @@ from mmrl.compute import ranks
 from mmrl.compute.devices import held_by_others, prepare_device
 from mmrl.compute.progress import Progress
 from mmrl.config.load import to_dict
-from mmrl.config.sections import EXPERT, DistillStage, RunConfig
+from mmrl.config.sections import RunConfig, teacher_of
 from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge, local_judge
@@ -157,7 +157,7 @@ def check_shared(path: Path) -> None:
 
 def refuse_own_files(config: RunConfig, path: Path) -> None:
     """Raise UserError if a model or an evaluation that the run reads is in the folder that the run would replace."""
-    teachers = [s.teacher for s in config.stages if isinstance(s, DistillStage)]
+    teachers = [name for s in config.stages if (name := teacher_of(s))]
     for name in [config.policy.model, *teachers, *(s.select.path for s in config.stages if s.select)]:
         if is_run(path) and Path(name).exists() and Path(name).resolve().is_relative_to(path.resolve()):
             raise UserError(f"{name} is in {path}, which this run would replace: choose another name for the run")
@@ -266,17 +266,18 @@ def check_memory(setup: Setup, progress: Progress) -> None:
 
 
 def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
-    """The teacher of a distill stage; None if it is the simulator's expert. number: the stage's index. policy: the student."""
+    """The teacher of a stage; None if it has none, or if it is the simulator's expert. number: the stage's index. policy: the
+    student."""
     config, stage = setup.config, setup.config.stages[number]
-    if not isinstance(stage, DistillStage) or stage.teacher == EXPERT:
+    if not (name := teacher_of(stage)):
         return None
-    other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
+    other = config.policy.model_copy(update={"model": name, "lora": None})
     seed = derive(
         config.seed, "teacher" if config.smoke else "weights"
     )  # a tiny teacher like the tiny student would teach nothing
     try:
         teacher = make_policy(other, device=setup.device, seed=seed)
-        policy.refuse_teacher(teacher, stage.teacher)
+        policy.refuse_teacher(teacher, name)
     except UserError as error:
         raise of_teacher(error, number) from error
     teacher.model.requires_grad_(False)

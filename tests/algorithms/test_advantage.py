@@ -20,6 +20,8 @@ from mmrl.algorithms.advantage import (
     policy_distillation,
     smooth,
     spread,
+    success_relative,
+    taught,
     weighted,
     whitened,
     whitened_baseline,
@@ -305,3 +307,37 @@ def test_a_shift_changes_nothing_and_the_order_does_not_matter(values, shift, or
     torch.testing.assert_close(group_relative(rewards + round(shift, 3), groups, scale="none"), plain, atol=1e-5, rtol=0)
     chosen = torch.tensor([i for i in order if i < len(values)])
     torch.testing.assert_close(group_relative(rewards[chosen], groups, scale="none"), plain[chosen], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("masking", ["none", "response", "group"])
+def test_rewards_and_a_teacher_by_hand(masking):
+    """Group 0 has a right rollout, group 1 none; the last rollout's score failed. Half way beta is the mean of 0.4 and 0.2."""
+    rewards, groups = torch.tensor([1.0, 0.0, 0.4, 0.0, math.nan]), torch.tensor([0, 0, 1, 1, 1])
+    mask = torch.tensor([[True, True], [True, False], [True, True], [True, True], [True, True]])
+    theirs, ours = torch.tensor([[-1.0, -2.0]] * 5), torch.tensor([[-2.0, -1.5]] * 5)
+    found = taught(
+        *(rewards, groups, theirs, ours, mask, torch.full((5,), 0.5)),
+        teacher_weight=0.4,
+        last_teacher_weight=0.2,
+        masking=masking,
+    )
+    plain = group_relative(rewards, groups)
+    kept = {"none": [1, 1, 1, 1], "response": [0, 1, 1, 1], "group": [0, 0, 1, 1]}[masking]
+    for n, k in enumerate(kept):
+        expected = [plain[n].item() + 0.3 * k * gap for gap in (1.0, -0.5)]
+        assert found[n].tolist() == pytest.approx([expected[0], expected[1] if mask[n, 1] else 0.0])
+    assert found[4].isnan().all() and found.dtype == torch.float32
+
+
+def test_the_teachers_weight_goes_from_one_end_to_the_other():
+    one = torch.ones(2, 1)
+    for progress, weight in ((0.0, 5e-3), (0.25, 4e-3), (1.0, 1e-3)):
+        found = taught(torch.ones(2), torch.zeros(2, dtype=torch.long), one, 0 * one, one.bool(), torch.full((2,), progress))
+        assert found.flatten().tolist() == pytest.approx([weight] * 2), "a group without spread is taught all the same"
+
+
+def test_success_relative_knows_only_right_and_wrong():
+    rewards, groups = torch.tensor([0.9, 0.5, 0.49, 0.0, 0.2, math.nan, 1.0]), torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    found = success_relative(rewards, groups)
+    assert found[[0, 1, 2, 3, 4, 6]].tolist() == [0.5, 0.5, -0.5, -0.5, 0.0, 0.0] and found[5].isnan()
+    assert success_relative(rewards, groups, threshold=0.6)[:4].tolist() == [0.75, -0.25, -0.25, -0.25]

@@ -15,6 +15,7 @@ from mmrl.algorithms.loss import (
     bounded_surrogate,
     clipped_surrogate,
     clipped_weight,
+    negative_aware,
     negative_log_likelihood,
     policy_gradient,
     sequence_surrogate,
@@ -188,3 +189,41 @@ def test_averages_do_not_depend_on_the_split(normalise, expected):
         parts = [(values[:cut], rollout[:cut]), (values[cut:], rollout[cut:])]
         shares = [average(v, SimpleNamespace(rollout_L=r), batch, normalise, 5.0).item() for v, r in parts]
         assert sum(shares) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("weight", "least"), [(1.0, 1.0), (0.5, 1e-3)])
+def test_negative_aware_fine_tuning(weight, least):
+    """As in the published code: the gradient passes through the lower bound as if it weren't there."""
+    rng, cuts = np.random.default_rng(6), 0
+    for _ in range(200):
+        new, old = rng.normal(-2, 1, 6), rng.normal(-2, 1, 6)
+        right, share = rng.random(6) < 0.5, rng.choice([0.0, 0.125, 0.5, 0.875, 1.0], 6)
+        credit = np.where(right, 1 - share, -share)
+        logprobs = torch.tensor(new, requires_grad=True)
+        loss, cut = negative_aware(inputs(logprobs, old, credit), negative_weight=weight, least=least)
+        loss.sum().backward()
+        for i in range(6):
+            p, ratio = min(max(share[i], 0.02), 0.98), math.exp(new[i] - old[i])
+            if credit[i] == 0:
+                value = slope = 0.0
+            elif credit[i] > 0:
+                value, slope = -(1 - p) * math.log(ratio), -(1 - p)
+            else:
+                bounded = max((1 - p * ratio) / (1 - p), least)
+                value, slope = -(1 - p) * weight * math.log(bounded), weight * p * ratio / bounded
+                assert cut[i] == ((1 - p * ratio) / (1 - p) < least)
+            assert loss[i].item() == pytest.approx(value, rel=1e-6, abs=1e-9)
+            assert logprobs.grad[i].item() == pytest.approx(slope, rel=1e-6, abs=1e-9)
+        cuts += int(cut.sum())
+    assert cuts > 100
+
+
+def test_on_policy_negative_aware_fine_tuning_is_grpo_without_the_deviation():
+    """Section 4.2 of NFT: at a ratio of 1 the gradient is that of the advantages 1 - p and -p."""
+    credit = torch.tensor([0.75, -0.25, -0.25, -0.25, 0.5, -0.5])
+    both = []
+    for loss in (negative_aware, clipped_surrogate):
+        logprobs = torch.full((6,), -1.0, requires_grad=True)
+        loss(inputs(logprobs, torch.full((6,), -1.0), credit))[0].sum().backward()
+        both.append(logprobs.grad.tolist())
+    assert both[0] == pytest.approx(both[1]) and both[1] == pytest.approx((-credit).tolist())

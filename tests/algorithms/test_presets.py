@@ -27,8 +27,8 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 
 BUILT_IN = [
-    *("awr", "cispo", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "lite-ppo"),
-    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce"),
+    *("awr", "cispo", "d3s", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "kdrl"),
+    *("lite-ppo", "nft", "nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce"),
     *("trajectory-grpo", "w-reinforce"),
 ]
 
@@ -72,7 +72,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 23
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 26
 
 
 def test_settings_reach_the_function_that_has_them():
@@ -358,6 +358,8 @@ SCORES = (0.0, 1.0, 0.25, 1.0, 0.5, None, 1.0, 0.0)
 
 def gradients(algorithm, budget, shared, **keys):
     """Of one update, before the optimiser: (policy's and critic's by name, metrics, number of micro-batches)."""
+    if algorithm == "d3s":  # which would compute a few of the rollouts
+        keys = {"settings": {"first_rollouts": 1.0, "first_tokens": 1.0}} | keys
     made = with_defaults(stage(algorithm, **({"critic": {"hidden_sizes": [8]}} if algorithm in ("ppo", "digirl") else {}) | keys))
     vlm, found = policy(), load_algorithm(algorithm, made.settings, 6)
     critic = Critic(vlm, made.critic, seed=1) if made.critic else None

@@ -64,7 +64,7 @@ def model(rollouts, seed=0):
     inside = torch.arange(longest)[None] < torch.tensor([r.length for r in rollouts])[:, None]
     made = {
         name: torch.tensor(rng.normal(-1, 0.5, (len(rollouts), longest)), dtype=torch.float32).where(inside, 0.0)
-        for name in ("logprobs", "reference", "teacher", "values")
+        for name in ("logprobs", "entropy", "reference", "teacher", "values")
     }
     return made | {"bootstrap": torch.tensor(rng.normal(size=len(rollouts)), dtype=torch.float32)}
 
@@ -254,12 +254,19 @@ def test_a_bootstrap_is_for_what_the_environment_cut_off():
     assert signals.values_NT.tolist() == [[1.0, 1.0]] * 5 and signals.values_NT.dtype == torch.float64
 
 
-@pytest.mark.parametrize(("signal", "measured"), [("logprobs_NT", "logprobs"), ("teacher_logprobs_NT", "teacher")])
+@pytest.mark.parametrize(
+    ("signal", "measured"), [("logprobs_NT", "logprobs"), ("teacher_logprobs_NT", "teacher"), ("entropy_NT", "entropy")]
+)
 def test_what_is_measured_is_passed_on(signal, measured):
     rollouts = [episode(turn(2)), episode(turn(3))]
     given = model(rollouts)
     signals = Signals(rollouts, [Score(0.0)] * 2, stage(), measure=lambda names: given)
     assert torch.equal(signals[signal], given[measured].double())
+
+
+def test_how_far_the_stage_is():
+    rollouts = [episode(turn(1))] * 3
+    assert Signals(rollouts, [Score(0.0)] * 3, stage(), progress=0.25).progress_N.tolist() == [0.25] * 3
 
 
 def test_greedy_answers_are_passed_on():
@@ -318,6 +325,9 @@ MODELS = {"logprobs", "reference"}
         ("ppo", {"kl_coef": 0.1, "kl_in": "reward"}, [{"values"} | MODELS]),
         ("digirl", {}, [{"values"}]),
         ("opd", {}, [{"teacher", "logprobs"}]),
+        ("kdrl", {}, [{"teacher", "logprobs"}]),
+        ("d3s", {}, [{"entropy"}]),
+        ("nft", {}, []),
     ],
 )
 def test_only_what_is_asked_for_is_made_and_all_of_it_in_one_pass(algorithm, keys, calls):
@@ -327,7 +337,7 @@ def test_only_what_is_asked_for_is_made_and_all_of_it_in_one_pass(algorithm, key
 
 
 def test_every_signal_says_what_it_is():
-    assert set(MEASURED) < set(SIGNALS) and len(SIGNALS) == 15
+    assert set(MEASURED) < set(SIGNALS) and len(SIGNALS) == 17
     assert all(len(text) > 20 and not text.startswith("_") for text in SIGNALS.values())
     assert all(name.split("_")[-1] in ("N", "NR", "NT", "N4") for name in SIGNALS)
     shapes = {"N": (4,), "NR": (4, 1), "NT": (4, 2), "N4": (4, 4)}

@@ -88,11 +88,11 @@ def test_the_run_files_of_the_pages_on_robots_are_accepted_without_a_remark() ->
 def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
     stages = rl_stages()
     shown = {s.algorithm for s in stages}
-    assert {"dapo", "cispo", "ppo", "filtered-cloning", "awr", "digirl"} <= shown
+    assert {"dapo", "cispo", "ppo", "kdrl", "nft", "d3s", "filtered-cloning", "awr", "digirl"} <= shown
     assert {s.hints for s in stages} == {"none", "guide", "ghpo"}
     assert {s.ground_truth for s in stages} == {"never", "always", "when-failed"}
     assert {"ttrv", "co-reward"} <= {s.labels for s in stages}
-    assert {s.imitation.rule for s in stages if s.imitation} == {"mixed", "sasr"}
+    assert {s.imitation.rule for s in stages if s.imitation} == {"mixed", "sasr", "hpt", "relift"}
     assert any(s.condition for s in stages) and any(s.kl_target for s in stages)
     dapo, changed = [s for s in stages if s.algorithm == "dapo"]
     assert (dapo.settings, dapo.dynamic_sampling, dapo.overlong_buffer) == ({}, 3, 0.25), "DAPO as it comes"

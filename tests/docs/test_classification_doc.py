@@ -137,7 +137,7 @@ def test_the_prompt_is_that_of_the_task(here):
 def test_styles_go_with_the_verifiers_that_the_table_names(here):
     from mmrl_classification.task import STYLES as EXISTING
 
-    assert [style for style, _, _ in STYLES] == ["tags", "question", "direct", "cls-rl", "no-thinking"]
+    assert [style for style, _, _ in STYLES] == ["tags", "question", "confidence", "direct", "cls-rl", "no-thinking"]
     assert {style for style, _, _ in STYLES} == set(EXISTING)
     ours = {"cls-rl": "tags", "no-thinking": "direct"}  # which of our styles has the same form
     verifiers = {style: set(re.findall("`(.*?)`", names)) for style, _, names in STYLES}
@@ -148,7 +148,7 @@ def test_styles_go_with_the_verifiers_that_the_table_names(here):
         assert re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*").replace(r"\ ", r"\s"), gold)
         for name in ("classification/answer", "classification/exact", "classification/format"):
             assert value(name, gold, prompt) == (name in verifiers[ours.get(style, style)])
-        for name in verifiers[style] | {"classification/contains"}:
+        for name in (verifiers[style] - {"classification/calibration"}) | {"classification/contains"}:
             assert value(name, gold, prompt) == 1
             assert value(name, gold.replace("cat", "dog"), prompt) == ("format" in name)
 

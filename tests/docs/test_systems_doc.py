@@ -8,7 +8,7 @@ import pytest
 
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import GenerateConfig, TaskConfig
-from mmrl.config.stages import ImitationConfig, RlStage
+from mmrl.config.stages import CriticConfig, ImitationConfig, RlStage, SftStage
 from mmrl.registry import plugins
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ WORDS = ("whole", "in part", "not yet", "not possible here")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)]
 ROWS = [row for row in ROWS if row[1] != "here"]
 RECIPES = {path.stem for path in (ROOT / "configs" / "recipes").glob("*.toml")}
-KEYS = {key for kind in (RlStage, GenerateConfig, TaskConfig, ComputeConfig) for key in kind.model_fields}
+KEYS = {key for kind in (RlStage, SftStage, GenerateConfig, TaskConfig, ComputeConfig) for key in kind.model_fields}
 
 
 def named(row):
@@ -34,16 +34,21 @@ def test_each_row_has_one_word_and_what_goes_with_it(row):
 
 
 def test_what_a_row_names_is_there():
-    algorithms, tasks = plugins.registry().specs("algorithms"), plugins.registry().specs("tasks")
+    kinds = [plugins.registry().specs(kind) for kind in ("algorithms", "verifiers", "tasks")]
     for row in ROWS:
         for name in named(row):
             key, _, value = name.partition(" = ")
-            there = name in RECIPES or name in algorithms or name in tasks or (value and key in KEYS)
-            assert there, f"{row[0]}: {name} is no recipe, no algorithm, no task and no key of a run file"
-            if value and key != "imitation":
-                kind = next(k for k in (RlStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
-                (kind(kind="rl", steps=1, **{key: _read(value)}) if kind is RlStage else kind(**{key: _read(value)}))
-    ImitationConfig(rule="sasr"), ImitationConfig(uncertainty_weighting=True)
+            there = name in RECIPES or any(name in specs for specs in kinds) or (value and key in KEYS)
+            assert there, f"{row[0]}: {name} is no recipe, no algorithm, verifier or task and no key of a run file"
+            if value and key not in ("imitation", "critic"):
+                kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
+                of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
+                kind(**of_stage.get(kind, {}), **{key: _read(value)})
+    (
+        [ImitationConfig(rule=rule) for rule in ("sasr", "hpt", "relift")],
+        ImitationConfig(uncertainty_weighting=True),
+        CriticConfig(bins=51),
+    )
 
 
 def _read(value):

@@ -727,6 +727,9 @@ def of_training(kind):
                 learns(a, b) and (a.metric("learning_rate")[1], b.metric("learning_rate")[1]) == pytest.approx((5e-3, 7.5e-3))
             ),
         ),
+        "optimizer_every": Effect(
+            to=1, also={S + "steps": 3}, seen=learns, why="the second step begins with means of its own gradient alone"
+        ),
         "weight_decay": Effect(to=0.5, seen=learns, why="weights are pulled to zero"),
         "max_grad_norm": Effect(
             to=1e-3,
@@ -777,6 +780,7 @@ def far(ran, part):
 
 
 PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
+BINS = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2, "bins": 11}}
 KL = {S + "kl_coef": 0.5, S + "steps": 3}
 HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
 IMITATE = {S + "imitation": {"batch_size": 4, "decay_steps": 4}}
@@ -882,8 +886,15 @@ OF_RL = {
         ),
         why="not a second stage's beginning but the model without adapters, or nothing, which a penalty can't do with",
     ),
+    "max_tokens": Effect(to=2, seen=both(lambda r: max(r.metric("length/max")), 4, 2), why="shorter completions"),
     "reference_every": Effect(
         to=1, also=KL, seen=lambda a, b: a.metric("kl")[2] > 1e-4 > 1e-9 > abs(b.metric("kl")[2]), why="the reference follows"
+    ),
+    "teacher": Effect(
+        to=f"{MODEL},seed=8",
+        also={S + "algorithm": "kdrl", S + "teacher": f"{MODEL},seed=7", S + "settings": {"teacher_weight": 1.0}},
+        seen=learns,
+        why="another teacher says something else",
     ),
     "success_threshold": Effect(
         to=0.1, also={S + "min_success_rate": 0.3}, seen=metric("sampling/filtered_share"), why="more groups succeed"
@@ -1008,6 +1019,10 @@ OF_RL = {
     "critic.huber": Effect(
         to=0.01, also=PPO, seen=lambda a, b: b.metric("value_loss")[0] < a.metric("value_loss")[0], why="large errors cost less"
     ),
+    "critic.bins": Effect(to=11, also=PPO, seen=critic, why="a distribution of returns is learned"),
+    "critic.low": Effect(to=-3.0, also=BINS, seen=critic, why="the bins are others"),
+    "critic.high": Effect(to=3.0, also=BINS, seen=critic, why="the bins are others"),
+    "critic.smoothing": Effect(to=2.0, also=BINS, seen=critic, why="neighbouring bins learn more of it"),
     "critic.max_grad_norm": Effect(to=1e-3, also={**PPO, S + "optimizer": "sgd"}, seen=critic, why="its gradient is cut"),
     "imitation": Effect(
         to={"batch_size": 4},
@@ -1015,11 +1030,17 @@ OF_RL = {
         seen=lambda a, b: a.metric("imitation/loss") == [None] * 2 and None not in b.metric("imitation/loss") and learns(a, b),
     ),
     "imitation.rule": Effect(
-        to="sasr",
+        to=["sasr", "hpt", "relift"],
         each=True,
         also=IMITATE,
-        why="one or the other",
-        seen=lambda a, b: a.metric("imitation/weight")[0] == 0.9 and {*b.metric("imitation/weight")} <= {1.0, None},
+        why="one or the other, or where no answer is good",
+        seen=lambda a, b: a.metric("imitation/weight")[0] == 0.9 and {*b.metric("imitation/weight")} <= {0.5, 1.0, None},
+    ),
+    "imitation.up_to": Effect(
+        to=1.0,
+        also={S + "imitation": {"rule": "hpt"}, S + "success_threshold": 0.3},
+        seen=lambda a, b: learns(a, b) and b.metric("imitation/weight") == [1.0, 1.0] != a.metric("imitation/weight"),
+        why="all prompts are imitated",
     ),
     "imitation.start_weight": Effect(
         to=0.5, also=IMITATE, seen=lambda a, b: b.metric("imitation/weight")[0] == 0.5 and learns(a, b), why="begins with less"
@@ -1076,6 +1097,7 @@ OF_SFT = {
         instead={"stages": [BASES["rl"]]}, seen=both(lambda r: r.kinds, ["sft"] * 2, ["rl"] * 2), why="another kind of stage"
     ),
     "batch_size": Effect(to=3, seen=both(lambda r: [len(p.rollouts) for p in r.packs], [4, 4], [3, 3]), why="fewer examples"),
+    "token_weights": Effect(to="probability", each=True, seen=learns, why="an unlikely token counts less"),
 }
 OF_DISTILL = {
     "kind": Effect(
@@ -1087,6 +1109,7 @@ OF_DISTILL = {
     "divergence": Effect(to=["forward", "hard", "sampled"], each=True, seen=learns, why="another measure of the distance"),
     "prompts_per_step": Effect(to=3, seen=both(lambda r: len(r.packs[0].rollouts), 4, 6), why="more prompts"),
     "group_size": Effect(to=3, seen=both(lambda r: len(r.packs[0].rollouts), 4, 6), why="more completions of each"),
+    "max_tokens": Effect(to=2, seen=learns, why="shorter completions"),
 }
 
 

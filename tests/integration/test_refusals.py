@@ -322,10 +322,25 @@ REFUSED = {
     ),
     "a missing teacher": (distill(teacher="./nowhere"), r"stages\.0\.teacher: '\./nowhere' is not a folder: give a folder"),
     "a teacher that is no size": (distill(teacher="tiny:qwen2_5_vl:hidden=33"), r"stages\.0\.teacher: tiny hidden=33"),
-    "a teacher in an rl stage": (stage(algorithm="opd"), r'stages\.0: opd needs a teacher, .* write kind = "distill"'),
+    "no teacher for what needs one": (stage(algorithm="opd"), r"stages\.0\.teacher: opd needs a teacher: set teacher to a"),
+    "a teacher of nobody": (stage(teacher=DISTILL["teacher"]), r"stages\.0\.teacher: grpo doesn't use one: drop it, or use kdrl"),
+    "an expert for words": (stage(algorithm="kdrl", teacher="expert"), r'teacher = "expert" is for a distill stage: name a ch'),
+    "a teacher that can't score an answer": (
+        stage(algorithm="kdrl", teacher="tiny:qwen2_vl:hidden=32,layers=1"),
+        r"stages\.0\.teacher: .*'tiny:qwen2_vl:hidden=32,layers=1' is a qwen2_vl model and the policy a qwen2_5_vl.*same family",
+    ),
+    "a missing teacher of an rl stage": (
+        stage(algorithm="kdrl", teacher="./nowhere"),
+        r"stages\.0\.teacher: '\./nowhere' is not",
+    ),
     # algorithms and their settings
     "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
     "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given, but grpo doesn't use one: drop it, or .* ppo"),
+    "bins of no range": (
+        stage(algorithm="ppo", critic={"bins": 51, "low": 1.0}),
+        r"stages\.0.*critic\.low = 1 is not below critic\.high = 1: give the range",
+    ),
+    "a single bin": (stage(algorithm="ppo", critic={"bins": 1}), r"critic\.bins = 1 can't tell returns apart: give at least 2"),
     "credit of no critic": (stage(credit="turn"), r'stages\.0\.credit = "turn" needs a critic, but grpo has none: drop it'),
     "an unknown setting": (stage(settings={"cliplow": 0.1}), r"'grpo' has no setting 'cliplow'.*Did you mean 'clip_low'"),
     "a choice that isn't": (stage(settings={"scale": "groups"}), r"scale = 'groups' is not one of 'group', 'batch', 'none'"),
@@ -611,7 +626,7 @@ def written(folder, sections):
     return str(folder / "run.toml")
 
 
-LOCAL = ("a teacher of another family",)  # a smoke run has a tiny teacher
+LOCAL = ("a teacher of another family", "a teacher that can't score an answer")  # a smoke run has a tiny teacher
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_run_that_learns_nothing_says_so_once(tmp_path):
     assert notes[0].startswith(
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0 on average), and "
     )
-    assert "were cut off at generate.max_tokens = 3: read the rollouts" in notes[0]
+    assert "were cut off at their longest length (max_tokens): read the rollouts" in notes[0]
 
 
 def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):

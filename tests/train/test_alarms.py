@@ -11,7 +11,7 @@ import pytest
 
 from mmrl import AlarmReading
 from mmrl.api.errors import PluginError, UserError
-from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
+from mmrl.config.sections import Alarm, JudgeConfig, LimitsConfig
 from mmrl.run_folder.files import line
 from mmrl.train.alarms import AlarmEvent, AlarmMonitor, PluginAlarm
 
@@ -145,15 +145,15 @@ def test_failed_scores_are_told_from_half_the_limit_on() -> None:
 
 
 def test_ten_steps_that_taught_nothing_say_why() -> None:
-    monitor = AlarmMonitor(LimitsConfig(), generate=GenerateConfig(max_tokens=8))
+    monitor = AlarmMonitor(LimitsConfig())
     cause = {"reward/mean": 0.25, "length/truncated_share": 0.75}
     assert feed(monitor, "zero_std_share", *[1.0] * 9, **cause) == []
     ((step, text),) = feed(monitor, "zero_std_share", 1.0, 1.0, start=10, **cause)
     assert step == 10
     assert text == (
         "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0.25 on average), and 75% were "
-        "cut off at generate.max_tokens = 8: read the rollouts in the report; a warm start (an sft stage), an easier task or "
-        "other verifiers may help (limits.zero_std.warn = 0.95)"
+        "cut off at their longest length (max_tokens): read the rollouts in the report; a warm start (an sft stage), an easier "
+        "task or other verifiers may help (limits.zero_std.warn = 0.95)"
     )
     ((_, short),) = feed(AlarmMonitor(LimitsConfig()), "zero_std_share", *[1.0] * 10, **{"length/truncated_share": 0.5})
     assert ": every completion of a prompt scored the same: read" in short, "no reward and few cut off: neither is mentioned"

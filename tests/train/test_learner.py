@@ -20,7 +20,8 @@ from mmrl.policies.batches import Batch, MicroBatch
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.vlm import VLM, ForwardOutputs
-from mmrl.train.update.learner import Demonstrations, Learner, check_loss_output, importance_weights
+from mmrl.train.update.learner import Demonstrations, Learner
+from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 
 
 class Bandit:
@@ -424,6 +425,15 @@ def test_the_gap_is_that_of_the_tokens_that_were_sampled():
     found = learner.update([batch([0, 0, 1], [1.0, 1.0, 1.0], [math.nan, HALF - 0.15, math.nan])], 0)
     assert found["logprob_gap"] == pytest.approx(0.15) and found["loss"] == -1.0, "the others are trained on all the same"
     assert "logprob_gap" not in learner.update([batch([0], [1.0], [math.nan])], 1)
+
+
+def test_a_token_weighs_its_own_probability():
+    """DFT: with p of the token, the gradient of each logit is p (softmax - one-hot) instead of softmax - one-hot."""
+    policy = Bandit(0.0, math.log(3.0))
+    found = sft(policy, token_weights="probability", optimizer="sgd", beta1=0.0).update([batch([0, 1], [1.0, 1.0])], 0)
+    assert found["loss"] == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)) / 2)
+    slope = (0.25 * (0.25 - 1) + 0.75 * 0.25) / 2
+    assert policy.w.tolist() == pytest.approx([-0.5 * slope, math.log(3.0) + 0.5 * slope], abs=1e-6)
 
 
 @pytest.mark.parametrize(("uncertain", "factor"), [(False, 1.0), (True, 0.75 * 0.25)])

@@ -21,7 +21,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import TaskSpec
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.load import parse_config
-from mmrl.config.sections import PolicyConfig
+from mmrl.config.sections import PolicyConfig, stage_limit
 from mmrl.data.prompts import Splits
 from mmrl.judge import weighted_score
 from mmrl.judge.rewards import weights_of
@@ -147,7 +147,7 @@ def setup_of(config):
         verifiers={},
         verifier_options={},
         algorithms=[
-            algorithm_of(*both, config.generate.max_tokens) for both in zip(config.stages, algorithm_specs(config), strict=True)
+            algorithm_of(s, spec, stage_limit(config, s)) for s, spec in zip(config.stages, algorithm_specs(config), strict=True)
         ],
         splits=Splits(tasks, config.seed),
     )
@@ -650,6 +650,28 @@ def test_the_reference_follows_every_so_many_steps():
     assert [step(still)["kl"] > 1e-6 for _ in range(5)] == [False, True, True, True, True]
 
 
+def test_the_optimiser_begins_anew_every_so_many_steps():
+    """Adam's first step moves each weight by the learning rate, whatever its gradient; a later one doesn't."""
+    adam = {"optimizer": "adam", "beta1": 0.9, "learning_rate": 1e-3, "optimizer_every": 2}
+    run, sizes = begun(adam, lambda p: EVERY.split(" ")), []
+    for _ in range(4):
+        before = weights(run.policy)
+        step(run)
+        moved = (weights(run.policy) - before).abs()
+        sizes.append(((moved[moved > 0] - 1e-3).abs() < 1e-5).float().mean().item())
+    assert sizes[0] > 0.95 and sizes[2] > 0.95 and sizes[1] < 0.8 and sizes[3] < 0.8
+
+
+def test_a_stage_has_a_limit_of_its_own_and_a_task_may_have_a_smaller_one():
+    tasks = [{"id": "a", "verifiers": {"right": 1.0}}, {"id": "b", "verifiers": {"right": 1.0}, "max_tokens": 3}]
+    stage = {"max_tokens": 5, "prompts_per_step": 12, "algorithm": "dr-grpo", "order": "shuffled"}
+    run = begun(stage, lambda p: EVERY.split(" "), tasks=tasks)
+    step(run)
+    assert {s.max_tokens for _, _, s in run.collector.calls} == {3, 5} and run.steps.algorithm.constant == 5.0
+    with pytest.raises(UserError, match=r"stages\.0\.max_tokens = 9 is above generate\.max_tokens = 8: raise the latter"):
+        begun({"max_tokens": 9})
+
+
 # -- imitation ----------------------------------------------------------------------------------------------------------
 
 
@@ -717,6 +739,44 @@ def test_sasr_takes_a_supervised_step_by_the_chance_of_its_gradient_norms():
             first, last = first or metrics["grad_norm"], metrics["grad_norm"]
     assert run.at.memory == {"sasr_first": first, "sasr_last": last} and last < first
     assert 2 < sum(supervised) < 10
+
+
+def test_hpt_imitates_the_prompts_that_fail_and_reinforces_the_others():
+    """Each prompt counts the same: two of three are learned from their answers, the third from its gold completion."""
+    script = {"p0": EVERY, "p1": "0 0! 0 0!!", "p2": "0 1! 0 0"}
+    run = begun({"imitation": {"rule": "hpt"}, "prompts_per_step": 3}, script, temperature=0.7)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    rollouts = run.steps.sampler.last.rollouts
+    advantages = [*standardised([1, 0, 0.5, 0]), *standardised([0, 1, 0, 0])]
+    pairs = zip(advantages, rollouts[:4] + rollouts[8:], strict=True)
+    learned = sum(-a * logprobs(policy, r, 0.7).mean() for a, r in pairs) / 8
+    imitated = -torch.cat([logprobs(policy, g, 1.0) for g in gold_of(policy, ["p1"])]).mean()
+    assert same(weights(run.policy), descended(policy, 2 / 3 * learned + 1 / 3 * imitated), before)
+    assert found["imitation/weight"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("up_to", "weight"), [(0.0, None), (0.25, 0.5), (0.5, 1.0)])
+def test_hpts_gate_is_a_share_of_successes(up_to, weight):
+    run = begun({"imitation": {"rule": "hpt", "up_to": up_to}}, {"p0": "1 1! 0 0", "p1": "0 1! 0 0"})
+    before = weights(run.policy)
+    found = step(run)
+    assert found.get("imitation/weight") == weight and not torch.equal(weights(run.policy), before)
+
+
+def test_relift_imitates_what_was_too_hard_as_soon_as_there_is_enough_of_it():
+    """p1 fails in the first step, p2 and p3 in the second; the two that came first are imitated, after the step's own update."""
+    script = {"p0": EVERY, "p1": "0 0! 0 0", "p2": "0 0! 0 0", "p3": "0 0 0 0"}
+    run = begun({"imitation": {"rule": "relift", "batch_size": 2}}, {**script, "p4": EVERY, "p5": EVERY})
+    first = step(run)
+    assert "imitation/loss" not in first and run.at.memory == {"relift/1/a": 1.0}
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    second = step(run)
+    assert second["zero_std_share"] == 1.0, "this step's own answers teach nothing, so only the imitation is seen"
+    imitated = -torch.cat([logprobs(policy, g, 1.0) for g in gold_of(policy, ["p1", "p2"])]).mean()
+    assert same(weights(run.policy), descended(policy, imitated), before)
+    assert second["imitation/loss"] == pytest.approx(imitated.item(), rel=1e-4) and run.at.memory == {"relift/3/a": 3.0}
+    assert "imitation/loss" not in step(run) and run.at.memory == {"relift/3/a": 3.0}
 
 
 def test_sasrs_gamma_weighs_the_first_norm():
@@ -835,6 +895,39 @@ def test_weights_of_importance_by_hand(kind, expected):
     tokens = [r.length for r in rollouts]
     gap = sum(n * abs(o) for n, o in zip(tokens, 2 * off, strict=True)) / sum(tokens)
     assert found["logprob_gap"] == pytest.approx(gap, rel=1e-3)
+
+
+def test_a_step_of_kdrl_is_what_it_is_by_hand():
+    """GRPO's loss, and beside it k2, (log p - log q)^2 / 2 of each token with the teacher's q, of incorrect answers alone."""
+    teacher = teacher_of(0.02)
+    settings = {"teacher_weight": 0.5, "last_teacher_weight": 0.5, "masking": "response"}
+    run = begun({"algorithm": "kdrl", "teacher": "x", "settings": settings}, lambda p: EVERY.split(" "), teacher=teacher)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    step(run)
+    rollouts, each = run.steps.sampler.last.rollouts, []
+    for a, r, wrong in zip(2 * standardised([1, 0, 0.5, 0]), rollouts, 2 * (0, 1, 0, 1), strict=True):
+        mine, theirs = logprobs(policy, r), logprobs(teacher, r).detach()
+        each.append(-a * mine + 0.5 * wrong * (mine - theirs) ** 2 / 2)
+    assert same(weights(run.policy), descended(policy, torch.cat(each).mean()), before)
+
+
+def test_a_step_of_d3s_trains_on_the_tokens_that_it_chose():
+    settings = {"first_rollouts": 0.25, "first_tokens": 0.5}
+    run = begun({"algorithm": "d3s", "settings": settings}, lambda p: EVERY.split(" "))
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    step(run)
+    rollouts = run.steps.sampler.last.rollouts
+    advantages = 2 * standardised([1, 0, 0.5, 0])
+    chosen = [1, 4]  # the first of the worst and the last of the best: no two of the eight are further apart
+    tokens = []
+    for n in chosen:
+        entropy = -(p := distributions(policy, rollouts[n])).exp().mul(p).sum(-1)
+        tokens += [
+            (abs(advantages[n]) * h.item(), advantages[n], x) for h, x in zip(entropy, logprobs(policy, rollouts[n]), strict=True)
+        ]
+    kept = sorted(tokens, key=lambda token: -token[0])[: math.ceil(len(tokens) / 2)]
+    loss = sum(-a * x for _, a, x in kept) / len(kept)
+    assert same(weights(run.policy), descended(policy, loss), before)
 
 
 # -- distillation -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
 from mmrl.compute.devices import check_device
-from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, PreferenceStage, RlStage, RunConfig, Training
+from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, PreferenceStage, RlStage, RunConfig, Training, teacher_of
 from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
 from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
@@ -219,8 +219,12 @@ def check_stage(
     for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
         if getattr(stage, key) and not stage.kl_coef:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
-    if "teacher_logprobs_NT" in algorithm.needs:
-        raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage doesn\'t have: write kind = "distill"')
+    taught = "teacher_logprobs_NT" in algorithm.needs
+    if stage.teacher == EXPERT:
+        raise UserError(f'{where}.teacher = "expert" is for a distill stage: name a checkpoint, which can score completions')
+    if taught != bool(stage.teacher):
+        what = "needs a teacher: set teacher to a checkpoint" if taught else "doesn't use one: drop it, or use kdrl or opd"
+        raise UserError(f"{where}.teacher: {stage.algorithm} {what}")
     if stage.reference == "adapter" and config.policy.lora is None:
         raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
     if stage.reference_every and config.policy.lora is not None and stage.reference == "auto":
@@ -278,10 +282,10 @@ def check_model(config: RunConfig, policy: PolicySpec) -> None:
     kind.check(config.policy)
     check_types("policy.options.", plugins.registry().target(policy), options)
     for number, stage in enumerate(config.stages):
-        if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
+        if teacher := teacher_of(stage):
             try:
-                kind.check(config.policy.model_copy(update={"model": stage.teacher}))
-                kind.check_teacher(config.policy, stage.teacher)
+                kind.check(config.policy.model_copy(update={"model": teacher}))
+                kind.check_teacher(config.policy, teacher)
             except UserError as error:
                 raise of_teacher(error, number) from error
     critics = [i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic]

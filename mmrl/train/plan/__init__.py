@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
-from mmrl.config.sections import EXPERT, DistillStage, RunConfig, Stage
+from mmrl.config.sections import RunConfig, Stage, teacher_of
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import FULL, Part, Trained, activations, local, peaks, resident, trained, update, usable, vllm
@@ -215,9 +215,7 @@ def _memory(
     compute = config.compute
     work = workload(config, stage, shapes, sizes, compute.learners)
     weights = trained(shapes, config.policy.lora, stage)
-    teacher = 0
-    if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
-        teacher = find_shapes(config.policy, stage.teacher).shapes.parameters
+    teacher = find_shapes(config.policy, name).shapes.parameters if (name := teacher_of(stage)) else 0
     parts = resident(shapes, config, stage, weights, teacher, compute.learners)
     if work.sampled:
         alone = compute.placement == "separate"

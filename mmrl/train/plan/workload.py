@@ -4,10 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import DistillStage, PreferenceStage, RlStage, RunConfig, SftStage, Stage, TrainConfig
+from mmrl.config.sections import (
+    DistillStage,
+    PreferenceStage,
+    RlStage,
+    RunConfig,
+    SftStage,
+    Stage,
+    TrainConfig,
+    stage_limit,
+    teacher_of,
+)
 from mmrl.train.plan.shapes import Shapes
 
 MOST = 2**18
@@ -93,6 +103,7 @@ class Workload:
 
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
     """The work of one of `learners` in a step of the stage. Raises UserError for more than `MOST` completions."""
+    sizes = replace(sizes, completion=min(sizes.completion, stage_limit(config, stage)))
     patches = shapes.patches_of(sizes.pixels)
     prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and one after
     asked, group, sampled = _counts(stage)
@@ -109,7 +120,8 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
     micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config.train)]
     rl = stage if isinstance(stage, RlStage) else None
     compares = isinstance(stage, PreferenceStage) and "reference" in stage.reads
-    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage | PreferenceStage))
+    measured = isinstance(stage, DistillStage | PreferenceStage) or bool(teacher_of(stage))
+    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(measured)
     return Workload(
         kind=stage.kind,
         prompts=prompts,

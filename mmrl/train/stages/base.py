@@ -14,7 +14,7 @@ from mmrl.api.simulators.layout import Ratio
 from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
-from mmrl.data.prompts import gold_completion
+from mmrl.data.prompts import PromptIndex, gold_completion
 from mmrl.policies.batches import Batch, Credit, ones
 from mmrl.run_folder.rollouts import draw_completion, overlays_of, rollout_row, select_rollouts, with_frames
 from mmrl.train.sampling.groups import Sampled
@@ -66,6 +66,18 @@ class Steps:
         )
         return [replace(r, group=number) for number, r in enumerate(rollouts)]
 
+    def demonstrations_of(self, places: Sequence[PromptIndex]) -> list[Rollout]:
+        """Gold completions of these prompts."""
+
+        def work() -> dict[int, Rollout]:
+            own = {n: place for n, place in enumerate(places) if ranks.owns(n)}
+            prompts = [self.source.shown(self.source[place]) for place in own.values()]
+            encoded = zip(own.values(), prompts, self.run.collector.encode(prompts), strict=True)
+            return self._demonstrate(dict(zip(own, encoded, strict=True)))
+
+        found = ranks.gather_sharded(work, lambda rollout: rollout.to_stub())
+        return [replace(r, group=number) for number, r in enumerate(found)]
+
     def _demonstrate(self, taken: Mapping[int, EncodedPrompt]) -> dict[int, Rollout]:
         encoded = taken.values()
         gold = [gold_completion(self.run.tasks[prompt.task], prompt) for _, prompt, _ in encoded]
@@ -90,6 +102,8 @@ class Steps:
             self.sleep()
             run.consistent, before = False, self.learner.optimizer.steps
             try:
+                if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
+                    self.learner.optimizer.forget()
                 return self.learner.update(batches, run.at.stage_step, **options)
             except UserError as error:
                 raise error.at(f"step {run.at.step + 1}") from error.__cause__

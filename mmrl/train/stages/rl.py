@@ -53,6 +53,7 @@ class RlSteps(Steps):
         algorithm = run.setup.algorithms[run.at.stage]
         assert algorithm is not None
         self.stage, self.algorithm, self.rules = stage, algorithm, rules_of(stage)
+        self.teacher = run.teacher(run.at.stage) if stage.teacher else None
         if config.smoke:
             self.rules = with_spread(self.rules, stage, algorithm, run.tasks)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
@@ -75,6 +76,7 @@ class RlSteps(Steps):
             temperature=config.generate.temperature,
             reference=Reference(run.policy, adapters) if stage.kl_coef else None,
             critic=self.critic(stage.critic) if stage.critic else None,
+            teacher=self.teacher,
             gap_limit=torch.inf if limit is None else limit,
             checkpointed=config.train.gradient_checkpointing,
             stale=config.compute.staleness > 0,
@@ -92,10 +94,15 @@ class RlSteps(Steps):
         prompts = self.source.upcoming(self.sampler.prompts)
         groups = self.sampler(prompts, at)
         credit = self.credit(groups, at)
+        beside = beside or self.imitated(groups, credit)
         self.record(groups, credit)
         batches = self.batches(groups, credit, at)
         update = self.learn(batches, beside)
         return self.metrics(groups, credit, update)
+
+    def imitated(self, sampled: Sampled, credit: Credit) -> Demonstrations | None:
+        """Gold completions that the update also imitates because of what was sampled; may change the credit in place."""
+        return None
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
@@ -114,6 +121,7 @@ class RlSteps(Steps):
             measure=lambda names: self.measure(rollouts, names),
             greedy=lambda: self.greedy(sampled, at),
             past=lambda r: self.source.reward_history(groups[r.group].place),
+            progress=self.progress(at),
         )
         credit = self.algorithm.credit(signals)
         for rule in self.rules:
@@ -127,10 +135,17 @@ class RlSteps(Steps):
         rewards = [torch.nan if s.value is None else s.value for g in tried for s in g.scores]
         return torch.tensor([rewards[r.group] for r in sampled.rollouts])
 
+    def progress(self, at: StepIndex) -> float:
+        """From 0 at the stage's first step to 1 at its last."""
+        return at.stage_step / max(1, self.stage.steps - 1)
+
     def parts(self, task: str, at: StepIndex) -> dict[str, float]:
         """Reward part -> weight: the verifiers or the label-free reward, and the penalty of long completions."""
-        share = at.stage_step / max(1, self.stage.steps - 1)
-        own = weights_at(self.run.setup.weights[task], share) if self.stage.labels == "task" else {self.stage.labels: 1.0}
+        own = (
+            weights_at(self.run.setup.weights[task], self.progress(at))
+            if self.stage.labels == "task"
+            else {self.stage.labels: 1.0}
+        )
         return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
 
     # -- the update -------------------------------------------------------------------------------------------------------

@@ -6,17 +6,17 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from mmrl.algorithms.gae import value_loss
 from mmrl.algorithms.kl import ESTIMATES, k3
-from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood
+from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood, probability_weighted_likelihood
 from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.api.errors import LimitReached, PluginError, plugin_errors
 from mmrl.compute.ranks import all_reduce_sum, world_size
-from mmrl.config.sections import DistillStage, RlStage, Training
+from mmrl.config.sections import DistillStage, RlStage, SftStage, Training
 from mmrl.policies.batches import ActionMicroBatch, Batch, MicroBatch
 from mmrl.policies.critic import Critic
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
@@ -24,6 +24,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
+from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
 
@@ -64,8 +65,8 @@ class Learner:
         checkpointed: bool = False,
         stale: bool = False,
     ) -> None:
-        """algorithm: None for supervised learning. reference: the reference model of the KL penalty. teacher: the teacher of a
-        distill stage. gap_limit: maximal gap between sampler and learner in nats per token, above which `update` raises
+        """algorithm: None for supervised learning. reference: the reference model of the KL penalty. teacher: the stage's
+        teacher. gap_limit: maximal gap between sampler and learner in nats per token, above which `update` raises
         LimitReached. checkpointed: use gradient checkpointing. stale: completions may be sampled with older weights."""
         self.policy, self.stage, self.temperature = policy, stage, temperature
         self.reference, self.critic, self.teacher = reference, critic, teacher
@@ -78,7 +79,10 @@ class Learner:
         self.rl = stage if isinstance(stage, RlStage) else None
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
         self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
-        self.loss: LossFunction = algorithm.loss if algorithm else negative_log_likelihood
+        likely = isinstance(stage, SftStage) and stage.token_weights == "probability"
+        self.loss: LossFunction = probability_weighted_likelihood if likely else negative_log_likelihood
+        if algorithm:
+            self.loss = algorithm.loss
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
@@ -210,10 +214,11 @@ class Learner:
             sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # the tokens were sampled with the old weights
         sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
-            values_L, _ = critic.values(micro, out.states_QH)
-            value_L, cut_L = value_loss(
-                values_L, micro.values_L, micro.returns_L, clip=critic.config.clip_range or math.inf, huber=critic.config.huber
-            )
+            values_L, _, value_L = critic.values(micro, out.states_QH, micro.returns_L)
+            cut_L = torch.zeros_like(values_L)
+            if value_L is None:
+                clip, huber = critic.config.clip_range or math.inf, critic.config.huber
+                value_L, cut_L = value_loss(values_L, micro.values_L, micro.returns_L, clip=clip, huber=huber)
             sums |= {"value_loss": value_L.sum(), "value_clip_share": cut_L.sum(), "value": values_L.sum()}
         return loss_L, sums
 
@@ -291,23 +296,26 @@ class Learner:
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
-        """`logprobs`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a rollout's end;
-        with `values` also `bootstrap` [N], the value of each rollout's final state."""
+        """`logprobs`, `entropy`, `reference`, `teacher` and `values` of every trained token of all ranks, [N, T], 0 after a
+        rollout's end; with `values` also `bootstrap` [N], the value of each rollout's final state."""
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
         found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
         bootstrap_N = torch.zeros(shape[0], device=self.policy.device)
         for micro in batch.micro:
             place = (micro.rollout_L, micro.place_L)
             shared = "values" in names and self.critic is not None and self.critic.backbone is None
-            out = self.policy.outputs(micro, self.temperature, states=shared) if shared or "logprobs" in names else None
+            own = shared or not names.isdisjoint(("logprobs", "entropy"))
+            out = self.policy.outputs(micro, self.temperature, states=shared) if own else None
             if "logprobs" in names and out is not None:
                 found["logprobs"][place] = out.logprobs_L
+            if "entropy" in names and out is not None:
+                found["entropy"][place] = out.entropy_L
             if "reference" in names and self.reference is not None:
                 found["reference"][place] = self.reference.logprobs(micro, self.temperature)
             if "teacher" in names and self.teacher is not None:
                 found["teacher"][place] = self.teacher.logprobs(micro, self.temperature)[0]
             if "values" in names and self.critic is not None:
-                found["values"][place], values_R = self.critic.values(micro, out.states_QH if out else None)
+                found["values"][place], values_R, _ = self.critic.values(micro, out.states_QH if out else None)
                 bootstrap_N[micro.final_rollout_R] = values_R
         found["bootstrap"] = bootstrap_N
         return {name: all_reduce_sum(found[name]) for name in sorted(found)}  # 0 where another rank has the rollout
@@ -332,38 +340,6 @@ class Learner:
     def close(self) -> None:
         """End the stage: unfreeze the weights that it froze."""
         self.optimizer.release()
-
-
-def check_loss_output(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss's result (loss_L, clipped_L). Raises PluginError unless both are tensors [L] and loss_L has a gradient; a loss
-    that averages itself would depend on the division into micro-batches."""
-    length = len(logprobs_L)
-    if (
-        not isinstance(found, tuple)
-        or len(found) != 2
-        or not all(isinstance(f, torch.Tensor) and f.shape == (length,) for f in found)
-    ):
-        shapes = [list(f.shape) if isinstance(f, torch.Tensor) else f for f in (found if isinstance(found, tuple) else [found])]
-        raise PluginError(
-            f"{what} must return (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
-        )
-    loss_L, clipped_L = found
-    if loss_L.device != logprobs_L.device or clipped_L.device != logprobs_L.device:
-        raise PluginError(f"{what} must stay on the device of its inputs, {logprobs_L.device}, not go to {loss_L.device}")
-    if logprobs_L.requires_grad and not loss_L.requires_grad:
-        raise PluginError(f"{what} has no gradient: compute loss_L from inputs.logprobs_L, without detach() or integers")
-    return loss_L, clipped_L.detach().float()
-
-
-def importance_weights(
-    old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weight of each token, float32 [L]; whether it exceeded the cap, bool [L]). The weight is the token's probability under the
-    learner divided by that under the sampler, at most `cap`; with `mask`, 0 above `cap`; 1 for tokens that weren't sampled
-    (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training)."""
-    ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
-    cut_L = own_L & (ratio_L > cap)
-    return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp_max(cap)), cut_L
 
 
 def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:

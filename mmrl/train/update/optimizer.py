@@ -89,6 +89,10 @@ class Optimizer:
         for master, (_, p) in zip(self.masters, self.named, strict=True):
             master.grad = p.grad = None
 
+    def forget(self) -> None:
+        """Drop the rule's running means, as if the optimiser were new (Liu et al., ProRL, section 3, arXiv 2505.24864)."""
+        self.rule.state.clear()
+
     def forget_blank(self) -> None:
         """Drop the vision gradients of a batch without images. With sharded weights, blank images give gradients of zeros, which
         the optimiser's moments and weight decay would apply; a single process has none."""

@@ -51,6 +51,12 @@ def mmrl_verifiers() -> list[VerifierSpec]:
     return [
         VerifierSpec(id="classification/exact", target=OURS + "exact", summary="the completion is the answer"),
         VerifierSpec(id="classification/answer", target=OURS + "answer", summary="the single answer tag contains the answer"),
+        VerifierSpec(
+            id="classification/calibration",
+            target=OURS + "calibration",
+            graded=True,
+            summary="the stated confidence is that of being right (RLCR)",
+        ),
         VerifierSpec(id="classification/contains", target=OURS + "contains", summary="the answer occurs and no other label does"),
         VerifierSpec(id="classification/format", target=OURS + "form", summary="one think block, then one answer block"),
         VerifierSpec(id="classification/answer@cls-rl", target=CLS_RL + "answer", summary="CLS-RL's accuracy reward"),

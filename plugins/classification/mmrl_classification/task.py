@@ -30,6 +30,10 @@ THOUGHT = "<think>The picture shows: {0}.</think>\n<answer>{0}</answer>"
 STYLES = {
     "question": Style("", "<answer>{0}</answer>"),  # requests no form: a warm start teaches it
     "tags": Style("\nThink in <think> </think> tags, then give the answer in <answer> </answer> tags.", THOUGHT),
+    "confidence": Style(
+        "\nGive the answer in <answer> </answer> tags, then how sure you are, from 0 to 1, in <confidence> </confidence> tags.",
+        "<answer>{0}</answer><confidence>1</confidence>",
+    ),
     "direct": Style("\nGive the answer and nothing else.", "{0}"),
     # the next two are the prompts of CLS-RL and No-Thinking-RL, with their blank after the line break
     "cls-rl": Style(
@@ -78,6 +82,7 @@ class Classification(Task):
 
     - tags, a thought and the answer in tags: `classification/answer` and `classification/format`, the defaults
     - question, which requests no form (a warm start teaches an answer tag): `classification/answer`
+    - confidence, the answer and how sure the model is of it, in tags: `classification/answer` and `classification/calibration`
     - direct, the answer and nothing else: `classification/exact`
     - cls-rl and no-thinking, the published prompts: the verifiers of the tasks `@cls-rl` and `@no-thinking-rl`
     """

@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from mmrl import Case, Score
+from mmrl.api.verifiers.calibration import brier
 from mmrl.api.verifiers.parse import nfc, only_answer
 
 MAX_LENGTH = 50_000
@@ -37,6 +38,14 @@ def answer(case: Case) -> Score:
     if text is None:
         return Score(0.0, detail=why)
     return Score(float(same(text, answer_of(case))), detail=f"answered {text.strip()[:60]!r}")
+
+
+def calibration(case: Case) -> Score:
+    """RLCR's calibration reward, 1 - (confidence - correct)^2, for `<answer>` followed by `<confidence>`; see `brier`.
+
+    Known exploits: a wrong answer with confidence 0 gets 1, so it is for use beside `answer`, with no more than its weight.
+    """
+    return brier(case.completion, answer(case).value == 1.0)
 
 
 def contains(case: Case) -> Score:

@@ -490,4 +490,4 @@ def test_everything_passes_the_conformance_kit(folder, tmp_path):
     options = {f"classification/folder{s}": {"path": root} for s in ("", "@cls-rl", "@no-thinking-rl")}
     options |= {f"classification/dataset{s}": {"path": str(tmp_path / "saved")} for s in ("", "@cls-rl", "@no-thinking-rl")}
     check_plugin("classification", n=8, options=options)
-    assert set(STYLES) == {"question", "tags", "direct", "cls-rl", "no-thinking"}
+    assert set(STYLES) == {"question", "tags", "confidence", "direct", "cls-rl", "no-thinking"}

@@ -305,3 +305,30 @@ def test_marks_on_a_letter_are_no_work():
     assert time.process_time() - start < 1
     marked = "cafe\u0301"
     assert score(OURS["exact"], "caf\u00e9", answer=marked) == score(OURS["contains"], marked, answer="caf\u00e9") == 1
+
+
+SURE = "<answer>{}</answer><confidence>{}</confidence>"
+
+
+@pytest.mark.parametrize(
+    ("completion", "paid"),
+    [
+        (SURE.format("golden retriever", 1), 1.0),
+        (SURE.format("golden retriever", 0.5), 0.75),
+        (SURE.format("pug", 0.5), 0.75),
+        (SURE.format("pug", 1), 0.0),
+        ("<answer>golden retriever</answer>", 0.0),
+        (SURE.format("golden retriever", "90%"), 0.0),
+        (SURE.format("golden retriever", 1) * 2, 0.0),
+    ],
+)
+def test_calibration_by_hand(completion, paid):
+    assert score(verifiers.calibration, completion) == pytest.approx(paid)
+
+
+@given(st.text(max_size=40), st.floats(0, 1), st.floats(0, 1))
+def test_beside_correctness_no_wrong_answer_is_paid_more_than_a_right_one(text, sure, unsure):
+    both = lambda said: score(verifiers.answer, said) + score(verifiers.calibration, said)  # noqa: E731
+    right = both(SURE.format(GOLD, sure))
+    wrong = both(SURE.format(text + " pug", unsure))
+    assert right >= 1.0 >= wrong

@@ -1,0 +1,72 @@
+"""Down-sampling: an advantage for the rollouts and tokens that teach most, and 0 for all others."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mmrl.algorithms.advantage import group_relative
+
+
+def down_sampled(
+    rewards_N: torch.Tensor,
+    groups_N: torch.Tensor,
+    entropy_NT: torch.Tensor,
+    mask_NT: torch.Tensor,
+    progress_N: torch.Tensor,
+    *,
+    first_rollouts: float = 0.5,
+    last_rollouts: float = 1.0,
+    first_tokens: float = 0.2,
+    last_tokens: float = 1.0,
+) -> torch.Tensor:
+    """The advantage of `group_relative`, for a share of the rollouts and of their tokens: D3S (Wang et al., section 3, arXiv
+    2509.22115).
+
+    Of the batch's rollouts those are kept whose advantages have the largest variance, and of their tokens those with the
+    largest |advantage| times entropy. Both shares grow linearly over the stage. What is kept is scaled up by the number of all
+    tokens over that of the kept ones, so that a mean over all tokens is one over the kept ones. (The paper's numbers are those of
+    its batches; these shares are ours.)
+
+    rewards_N: float, NaN if the score failed. groups_N: int64. entropy_NT: float, nats, of each token's distribution. mask_NT:
+    bool, trained tokens. progress_N: 0..1. first_rollouts, last_rollouts: share of the rollouts at the beginning and at the end
+    of the stage, rounded up. first_tokens, last_tokens: the same of the kept rollouts' tokens.
+
+    Returns float32 [N, T]: 0 for what is left out, NaN in rollouts whose reward is NaN.
+    """
+    advantages_N = group_relative(rewards_N, groups_N).double()
+    failed_N = advantages_N.isnan()
+    progress = float(progress_N[0]) if len(progress_N) else 0.0
+    there = int((~failed_N).sum())
+    wanted = math.ceil(there * (first_rollouts + (last_rollouts - first_rollouts) * progress) - ROUNDING)
+    kept_N = most_varied(advantages_N, wanted)
+    weight_NT = advantages_N.abs()[:, None] * entropy_NT.double()
+    candidates_NT = mask_NT & kept_N[:, None] & (weight_NT > 0)
+    tokens = int((mask_NT & kept_N[:, None]).sum())
+    wanted = math.ceil(tokens * (first_tokens + (last_tokens - first_tokens) * progress) - ROUNDING)
+    kept_NT = torch.zeros_like(mask_NT)
+    order = weight_NT.masked_fill(~candidates_NT, 0.0).flatten().argsort(descending=True, stable=True)
+    kept_NT.view(-1)[order[:wanted]] = True
+    kept_NT &= candidates_NT
+    every = int((mask_NT & ~failed_N[:, None]).sum())
+    scaled_NT = advantages_N[:, None] * (every / max(int(kept_NT.sum()), 1))
+    return scaled_NT.where(kept_NT, 0.0).masked_fill(failed_N[:, None], torch.nan).float()
+
+
+ROUNDING = 1e-9
+"""Taken off a number before it is rounded up, so that 0.1 of 30 are 3."""
+
+
+def most_varied(values_N: torch.Tensor, size: int) -> torch.Tensor:
+    """bool [N]: a subset of this size with the largest variance. It consists of the k largest values and the size - k smallest
+    ones, for some k; among equals the smallest k. NaN is never chosen."""
+    order = values_N.nan_to_num(torch.inf).argsort(stable=True)[: int((~values_N.isnan()).sum())]
+    size = min(size, len(order))
+    if not size:
+        return torch.zeros(len(values_N), dtype=torch.bool)
+    choices = [torch.cat([order[: size - k], order[len(order) - k :]]) for k in range(size + 1)]
+    best = max(choices, key=lambda chosen: float(values_N[chosen].var(correction=0)))
+    kept_N = torch.zeros(len(values_N), dtype=torch.bool)
+    kept_N[best] = True
+    return kept_N
