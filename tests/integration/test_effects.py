@@ -90,6 +90,8 @@ class Ranked(Task):
         for i in range(8):
             yield Prompt(id=f"{split}-{i}", messages=[user_message(f"What is {i}?", Image.new("RGB", (56, 56), (i, 9, 9)))],
                          answer=f"one two three {i}", meta={"difficulty": -i})
+    def pair(self, prompt):
+        return prompt.answer, prompt.answer[::-1]
     def rephrase(self, prompt):
         return Prompt(id=prompt.id, messages=[user_message("In other words?", *prompt.images)], answer=prompt.answer)
 
@@ -155,6 +157,7 @@ BASES: dict[str, dict[str, Any]] = {
         "group_size": 2,
         "learning_rate": 1e-2,
     },
+    "preference": {"kind": "preference", "steps": 2, "prompts_per_step": 2, "learning_rate": 1e-2},
 }
 FILM = {"tasks": [{"id": "extras/film"}]}
 FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
@@ -1113,6 +1116,53 @@ OF_DISTILL = {
 }
 
 
+def copied(ran):
+    """Names of the reference model's weights in the checkpoint."""
+    return [k for k in ran.tensors("learner.safetensors") if k.startswith("reference/") and not k.startswith("reference/kept/")]
+
+
+KTO, SAMPLED = {S + "loss": "kto"}, {S + "pairs": "sampled"}
+OF_PREFERENCE = {
+    "kind": Effect(
+        instead={"stages": [BASES["sft"]]},
+        seen=both(lambda r: r.kinds, ["preference"] * 2, ["sft"] * 2),
+        why="another kind of stage",
+    ),
+    "pairs": Effect(
+        to="sampled",
+        each=True,
+        seen=lambda a, b: learns(a, b) and b.metric("reward/mean") != [None] * 2,
+        why="completions are sampled",
+    ),
+    "loss": Effect(
+        to=["ipo", "kto", "simpo", "bradley-terry"],
+        each=True,
+        seen=lambda a, b: "trains a reward model" in b.error if b.error else learns(a, b),
+        why="another loss of a pair, or of another kind of policy",
+    ),
+    "prompts_per_step": Effect(to=3, seen=both(lambda r: r.metric("preference/pairs"), [2] * 2, [3] * 2), why="more pairs"),
+    "group_size": Effect(
+        to=3,
+        also=SAMPLED,
+        seen=both(lambda r: len({x["completion"] for x in r.rollouts}) <= 12, False, True),
+        why="fewer of each",
+    ),
+    "beta": Effect(to=0.5, also={S + "beta": 0.1}, seen=learns, why="held to the reference model more strongly"),
+    "margin": Effect(to=3.0, also={S + "loss": "simpo"}, seen=learns, why="rewards are to be further apart"),
+    "label_smoothing": Effect(to=0.3, seen=learns, why="labels are doubted"),
+    "desirable_weight": Effect(to=3.0, also=KTO, seen=learns, why="preferred sides count more"),
+    "undesirable_weight": Effect(to=3.0, also=KTO, seen=learns, why="rejected sides count more"),
+    "nll_weight": Effect(to=1.0, seen=learns, why="preferred sides are imitated, too"),
+    "reference": Effect(
+        to=["auto", "adapter"],
+        each=True,
+        also={"policy.lora.rank": 4, S + "reference": "frozen"},
+        seen=both(lambda r: bool(copied(r)), True, False),
+        why="without a copy of the adapters",
+    ),
+}
+
+
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
     m.setattr(mmrl.evaluation.results, "mean_interval", lambda values: (statistics.fmean(values),) * 2)
@@ -1133,6 +1183,7 @@ ENTRIES = {
     **{f"stages.rl.{key}": effect for key, effect in OF_RL.items()},
     **{f"stages.sft.{key}": effect for key, effect in OF_SFT.items()},
     **{f"stages.distill.{key}": effect for key, effect in OF_DISTILL.items()},
+    **{f"stages.preference.{key}": effect for key, effect in OF_PREFERENCE.items()},
     # the run
     "name": Effect(to="other", seen=both(lambda r: r.path.name, "toy", "other"), why="names the run folder"),
     "smoke": Effect(

@@ -58,7 +58,8 @@ def test_a_model_without_a_tower_of_its_own_is_refused() -> None:
         tower_of(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("lora", mostly_slow([None, {"rank": 4, "target_modules": ["vision"]}], everyday=1))
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "target_modules": ["vision"]}])
 def test_an_exported_tower_sees_as_the_policy_does(tmp_path: Path, lora: Any) -> None:
     """Loaded by the class that the command names; adapters are worked in."""
     policy = {"model": "tiny:llava:hidden=32,layers=2", **({"lora": lora} if lora else {})}

@@ -21,6 +21,7 @@ from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score
 from mmrl.config.stages import PreferenceStage
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
 from mmrl.train.run import Run
 from mmrl.train.stages.preference import best_and_worst, mismatched
@@ -111,7 +112,7 @@ def by_hand(loss: str, policy: Any, reference: Any, pairs: list) -> torch.Tensor
     return torch.stack(found).mean()
 
 
-@pytest.mark.parametrize("loss", ["dpo", "ipo", "kto", "simpo"])
+@pytest.mark.parametrize("loss", mostly_slow(["dpo", "kto", "ipo", "simpo"], everyday=2))
 def test_steps_are_those_of_the_papers(tmp_path: Path, loss: str) -> None:
     """The second one too, in which the policy has left the reference model."""
     run = begun(tmp_path, {"loss": loss, "learning_rate": 0.02 if loss == "ipo" else 0.5})
@@ -193,6 +194,7 @@ def test_sampled_pairs_are_the_judge_s(tmp_path: Path) -> None:
     assert second["loss"] != first["loss"] and {"reward/mean", "entropy", "length/mean"} <= second.keys()
 
 
+@pytest.mark.slow
 def test_a_group_without_spread_gives_no_pair(tmp_path: Path) -> None:
     stage = {"kind": "preference", "pairs": "sampled", "steps": 1, "prompts_per_step": 2, "group_size": 3, "learning_rate": 1e-2}
     tasks = [{"id": "toy/colour", "verifiers": {"toy/zero": 1.0}}]

@@ -19,6 +19,7 @@ from mmrl.data.prompts import pair_of
 from mmrl.policies.batches import ones
 from mmrl.policies.reward_model import HEAD, RewardModel
 from mmrl.rollout.turns import ConversationCollector
+from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
 from mmrl.train.update.pack_conversations import pack
 
@@ -55,7 +56,7 @@ def packed_ratings(model: RewardModel, rollouts: list, **how: Any) -> torch.Tens
     return found
 
 
-@pytest.mark.parametrize("how", [{}, {"budget": 1}, {"shared_prefix": False}])
+@pytest.mark.parametrize("how", mostly_slow([{}, {"budget": 1}, {"shared_prefix": False}], everyday=1))
 def test_a_rating_is_the_same_alone_and_in_packed_rows(how: dict) -> None:
     """It stands at the last token alone, and is the head's value of the state after it."""
     model = RewardModel(PolicyConfig(model=MODEL), seed=3)
@@ -93,6 +94,7 @@ def test_a_step_is_gradient_descent_on_bradley_and_terry_s_loss(tmp_path: Path, 
     assert all(torch.allclose(after[name], wanted[name], atol=1e-5) for name in wanted)
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_on_held_out_pairs(tmp_path: Path) -> None:
     """The figure is the share of pairs that are the right way round by the saved model, with Wilson's interval."""
     folder = runs.run(runs.toy_config(tmp_path, **RATES, evaluate={"num_prompts": 6}))

@@ -33,6 +33,7 @@ def test_the_reward_is_the_probability_of_yes() -> None:
     assert [s.value for s in scores] == pytest.approx(wanted) and scores[0].value != scores[1].value
 
 
+@pytest.mark.slow
 def test_a_comparison_is_the_mean_of_both_orders() -> None:
     (score,) = Better("tiny", device="cpu")([case("red")])
     model = vision_language("tiny", device="cpu")
@@ -43,6 +44,7 @@ def test_a_comparison_is_the_mean_of_both_orders() -> None:
     assert tied.value == pytest.approx(0.5), "an answer is as good as itself"
 
 
+@pytest.mark.slow
 def test_a_rating_is_brought_to_0_to_1() -> None:
     plain = Rating("tiny", device="cpu")([case("red"), case("blue")])
     moved = Rating("tiny", device="cpu", center=0.3, scale=2.0)([case("red"), case("blue")])
@@ -53,6 +55,7 @@ def test_a_rating_is_brought_to_0_to_1() -> None:
     assert Rating("tiny", device="cpu", scale=1e-3, center=1e5)([case("red")])[0].value == 0.0
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_head_is_no_reward_model(tmp_path: Path) -> None:
     from mmrl.config.sections import PolicyConfig
     from mmrl.policies.reward_model import HEAD, RewardModel
