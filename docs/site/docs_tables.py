@@ -1,6 +1,7 @@
 """Tables of pages that a command writes: the versions that are tested, the machines that models need.
 
-`python docs/site/docs_tables.py` writes them into docs/versions.md and docs/plan.md; tests/docs/test_tables.py says when they are old.
+`python docs/site/docs_tables.py` writes them into docs/versions.md and docs/plan.md; tests/docs/test_tables.py says when they are
+old.
 """
 
 from __future__ import annotations

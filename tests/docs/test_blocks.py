@@ -43,7 +43,11 @@ def test_the_test_that_is_named_reads_the_page():
     }
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=lambda b: b.at)
+LONG = "check_policy("
+"""What a block that takes half a minute calls."""
+
+
+@pytest.mark.parametrize("block", [pytest.param(b, id=b.at, marks=[pytest.mark.slow] if LONG in b.body else []) for b in PYTHON])
 def test_python_runs(block, tmp_path, monkeypatch):
     if block.page == BROWSER:
         pytest.importorskip("mmrl_browser")

@@ -54,5 +54,19 @@ def test_a_notebook_runs(path, here):
     elif path.stem == "your-folder":
         assert names["paid"].value > 1 and names["unpaid"].value == 0
         assert Path("folder.png").exists()
-    else:
+    elif path.stem == "your-verifier":
         assert not names["report"]["ok"] and names["mended"]["ok"]
+    elif path.stem == "robot":
+        assert names["by_expert"] > 0.8 > 0.3 > names["by_chance"]
+    elif path.stem == "clip":
+        assert names["ious"] == sorted(names["ious"], reverse=True) and names["ious"][0] == 1
+        assert names["whole"].parts["video/tiou"] == pytest.approx(
+            (names["end"] - names["start"]) / names["prompt"].meta["duration"]
+        )
+    elif path.stem == "screen":
+        assert (names["inside"].value > 1) and names["outside"].value < 1 and names["prose"].value == 0
+        x1, y1, x2, y2 = names["prompt"].answer
+        assert 0 < names["share"] == pytest.approx((x2 - x1) * (y2 - y1) / (names["width"] * names["height"]), abs=0.1)
+    else:
+        assert path.stem == "run-folder", "a notebook without a check"
+        assert names["difference"] > 0 and len(names["values"]) > 64 and len(names["rollouts"]) > 10

@@ -231,12 +231,13 @@ def test_the_site_is_built_in_a_minute(built):
 
 
 PAGES = ("index", "start/1-install", "start/2-first-run", "gallery/index", "gallery/robotics", "reference/index")
-PAGES += ("reference/mmrl.api.types", "run-files", "compare", "troubleshooting")
+PAGES += ("reference/mmrl.api.types", "run-files", "compare", "plugins", "zh/start/2-first-run")
 
 
 @pytest.mark.slow
 def test_pages_open_without_errors_on_a_phone_and_in_the_dark(built):
-    """Ten pages: no error on the console, nothing from another host, no sideways scrolling, readable contrast; search finds."""
+    """Ten pages and one in Chinese: no error on the console, nothing from another host, no sideways scrolling, readable contrast,
+    names for all that can be pressed, headings in order; search finds."""
     import shutil
 
     playwright = pytest.importorskip("playwright.sync_api")
@@ -265,6 +266,9 @@ def test_pages_open_without_errors_on_a_phone_and_in_the_dark(built):
                         faults.append(f"{page}, {scheme}: contrast {contrast:.1f}")
                     if shown.evaluate("document.querySelectorAll('h1').length") != 1:
                         faults.append(f"{page}: not one title")
+                    faults.extend(f"{page}: {said}" for said in shown.evaluate(UNNAMED))
+                    if shown.evaluate("document.documentElement.lang") != ("zh" if page.startswith("zh/") else "en"):
+                        faults.append(f"{page}: its language is not said")
             shown.goto(f"{here}index.html")
             shown.keyboard.press("/")
             shown.keyboard.type("logprob_gap")
@@ -272,7 +276,7 @@ def test_pages_open_without_errors_on_a_phone_and_in_the_dark(built):
             browser.close()
     finally:
         server.shutdown()
-    assert faults == []
+    assert faults == [], "\n".join(faults)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -292,3 +296,49 @@ CONTRAST = """() => {
   };
   return Math.min(...[...document.querySelectorAll("article :is(p, li, td, h1, h2)")].map(contrast));
 }"""
+
+
+UNNAMED = """() => {
+  const seen = element => element.getClientRects().length > 0 && getComputedStyle(element).visibility !== "hidden";
+  const named = element => (element.textContent.trim() || element.getAttribute("aria-label") || element.title
+    || element.placeholder || [...element.querySelectorAll("img[alt]")].map(img => img.alt).join("")
+    || (element.labels || []).length > 0);
+  const pressed = [...document.querySelectorAll("a[href], button, input:not([type=hidden]), [role=button]")];
+  const nameless = pressed.filter(seen).filter(element => !named(element));
+  const found = nameless.map(element => "without a name: " + element.outerHTML.slice(0, 90));
+  const pictures = [...document.images].filter(img => !img.hasAttribute("alt"));
+  found.push(...pictures.map(img => "a picture without a text: " + img.src));
+  let before = 0;
+  for (const heading of document.querySelectorAll("article :is(h1, h2, h3, h4, h5, h6)")) {
+    const level = Number(heading.tagName[1]);
+    if (level > before + 1) found.push("a level of headings is left out before: " + heading.textContent.slice(0, 60));
+    before = level;
+  }
+  return found;
+}"""
+
+
+@pytest.mark.slow
+def test_the_checks_of_pages_find_planted_faults():
+    """A button and a link without a name, a picture without a text, a heading that skips a level, grey on grey."""
+    import shutil
+
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed: make system")
+    body = "<article><h1>A</h1><h3>B</h3><p style='color: #999'>grey</p><button style='width: 9px; height: 9px'></button>"
+    body += "<a href='#' style='display: block; height: 9px'></a><img src='data:,'><button aria-label='Close'></button></article>"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_content(f"<body style='background: #fff'>{body}</body>")
+        found, contrast = page.evaluate(UNNAMED), page.evaluate(CONTRAST)
+        browser.close()
+    assert [said.partition(":")[0] for said in found] == [
+        "without a name",
+        "without a name",
+        "a picture without a text",
+        "a level of headings is left out before",
+    ]
+    assert contrast < 3
