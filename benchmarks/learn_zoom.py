@@ -1,14 +1,16 @@
 """A zoom that is learned, on drawn pictures whose answer can only be read at full resolution: held-out accuracy before and
 after GRPO, over seeds, and with a tool that gives grey pictures back.
 
-    python benchmarks/learn_zoom.py [--seeds 0 1 2] [--warm 40] [--steps 120] [--side-by-side 1] [--curve FILE.svg]
+    python benchmarks/learn_zoom.py [--seeds 0 1 2] [--read 160] [--warm 15] [--steps 25] [--side-by-side 1] [--curve FILE.svg]
 
-The task is `tools/fine-print` with two cards in four places: the question names one, and the model answers which way its ring
+The task is `tools/fine-print` with two cards in nine places: the question names one, and the model answers which way its ring
 is open. In the picture that it is shown all four answers are the same, byte for byte, so that 0.25 is the best without a zoom;
 a zoom shows one of the nine places. The model is a `tiny:qwen3_vl` with random weights, made as in `learn_grounding.py`, with
-one token for each place, answer and fixed text, so that a call has three tokens and its end. Supervised fine-tuning on gold
-episodes stops early, before the model finds the card; GRPO starts from that checkpoint, once for each seed, with the right
-answer as the only reward. Each run is `mmrl train` in a separate process with one thread. Prints one JSON object.
+one token for each place, answer and fixed text, so that a call has three tokens and its end. Supervised fine-tuning teaches it
+first how to zoom and read, and then, on answers without a zoom, not to: the warm start answers at once, and zooms in a fifth of
+what it samples. GRPO starts from that checkpoint, once for each seed, with the right answer as the only reward. Each run is
+`mmrl train` in a separate process with one thread. Prints one JSON object; of `zooms`, `grey` and `without` (calls are refused)
+the first number is that of the warm start.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ seed = {seed}
 policy = {{ model = "{model}", max_pixels = 65536 }}
 stages = [{stages}]
 generate = {{ max_tokens = 6, max_turns = 3 }}
-evaluate = {{ num_prompts = {test}, every = 20 }}
+evaluate = {{ num_prompts = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 
@@ -83,10 +85,11 @@ def write_start(folder: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--read", type=int, default=100, help="steps of supervised fine-tuning with zooms")
+    parser.add_argument("--read", type=int, default=160, help="steps of supervised fine-tuning with zooms")
     parser.add_argument("--warm", type=int, default=15, help="further steps, most of them without")
-    parser.add_argument("--steps", type=int, default=40, help="steps of GRPO")
+    parser.add_argument("--steps", type=int, default=25, help="steps of GRPO")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of GRPO")
+    parser.add_argument("--every", type=int, default=0, help="steps between evaluations; 0: before and after alone")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=None, help="folder for the runs")
     parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out accuracy")
@@ -95,7 +98,7 @@ def main() -> None:
     weights = write_start(runs / "start")
     options = OPTIONS.format(size=SIZE, cells=CELLS, cards=CARDS, factor=FACTOR, items=10 * HELD_OUT)
     names = {"sharp": SHARP, "blank": BLANK, "none": NONE}
-    own = {"runs": runs, "options": options, "test": HELD_OUT, **names}
+    own = {"runs": runs, "options": options, "test": HELD_OUT, "every": args.every, **names}
 
     def run(name: str, seed: int, model: Path, stages: str) -> learning.Run:
         return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stages=stages, **own))

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mmrl_tools.pictures import _corners
+from mmrl_tools.pictures import corners_of
 from mmrl_tools.sandbox import run_program
 from mmrl_tools.tool import Refused, Result, Tool, Workspace
 
@@ -69,7 +69,7 @@ def read_text(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
         raise Refused("there is no text to read on the picture")
     first = workspace.pictures[0]
     wide, high = first.image.size
-    x1, y1, x2, y2 = _corners(arguments["box"], first, workspace.processing) if "box" in arguments else (0, 0, wide, high)
+    x1, y1, x2, y2 = corners_of(arguments["box"], first, workspace.processing) if "box" in arguments else (0, 0, wide, high)
     inside = [text for text, box in workspace.words if x1 <= _middle(box, 0) <= x2 and y1 <= _middle(box, 1) <= y2]
     if not inside:
         raise Refused("there is no text in the box")

@@ -76,7 +76,7 @@ def picture_tools(processing: ImageProcessing) -> list[Tool]:
 def zoom(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """The part of a picture in a box, clipped to the picture."""
     picture = workspace.picture(arguments.get("picture", 1))
-    return crop(workspace, picture, _corners(arguments["box"], picture, workspace.processing))
+    return crop(workspace, picture, corners_of(arguments["box"], picture, workspace.processing))
 
 
 def crop(workspace: Workspace, picture: Picture, box: Sequence[float], ratio: float = RATIO) -> Result:
@@ -109,7 +109,7 @@ def rotate(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
 def draw_box(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """A picture with the outline of a box."""
     picture = workspace.picture(arguments.get("picture", 1))
-    corners = _corners(arguments["box"], picture, workspace.processing)
+    corners = corners_of(arguments["box"], picture, workspace.processing)
     if corners[0] >= corners[2] or corners[1] >= corners[3]:
         raise Refused("the box has no area: its first corner must be above and left of the second")
     return _drawn(workspace, picture, corners, arguments.get("colour", "red"), box=True)
@@ -118,9 +118,8 @@ def draw_box(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
 def draw_line(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """A picture with a line between two points."""
     picture = workspace.picture(arguments.get("picture", 1))
-    return _drawn(
-        workspace, picture, _corners(arguments["line"], picture, workspace.processing), arguments.get("colour", "red"), box=False
-    )
+    ends = corners_of(arguments["line"], picture, workspace.processing)
+    return _drawn(workspace, picture, ends, arguments.get("colour", "red"), box=False)
 
 
 def select_frames(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
@@ -162,7 +161,7 @@ def _drawn(workspace: Workspace, picture: Picture, corners: Sequence[float], col
     return shown(workspace, image, picture.place)
 
 
-def _corners(numbers: Any, picture: Picture, processing: ImageProcessing) -> tuple[float, ...]:
+def corners_of(numbers: Any, picture: Picture, processing: ImageProcessing) -> tuple[float, ...]:
     """Two points of a call, x before y, in pixels of the picture at full resolution."""
     written = processing.coordinate_format
     if isinstance(numbers, str):

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _beside(name: str) -> ModuleType:
-    """A module of the standard library's style that stands beside the process's entry point."""
+    """A module that stands beside the process's entry point and imports the standard library alone."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), f"{name}.py"))

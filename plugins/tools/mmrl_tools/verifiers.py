@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl import Case, Score
-from mmrl.api.verifiers.parse import last_tag, nfc, parse_number, short_answer
+from mmrl.api.verifiers.parse import nfc, parse_number, short_answer
 
 MAX_ANSWER = 400
 """Maximum of characters of an answer."""
@@ -67,8 +67,3 @@ def plain(text: str) -> str:
     """Words without case, edges and repeated blanks."""
     folded = nfc(text).casefold().strip(_EDGES)
     return " ".join("".join(" " if unicodedata.category(c) == "Zs" else c for c in folded).split())
-
-
-def said(text: str) -> str:
-    """The text of the last answer tag; empty without one."""
-    return (last_tag(text) or "").strip()
