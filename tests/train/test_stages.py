@@ -911,6 +911,34 @@ def test_a_step_of_kdrl_is_what_it_is_by_hand():
     assert same(weights(run.policy), descended(policy, torch.cat(each).mean()), before)
 
 
+def test_two_updates_of_rover_are_what_they_are_by_hand():
+    """The second mini-batch has values: of each token its log-ratio, and of what may follow the mean over the vocabulary."""
+    run = begun({"algorithm": "rover", "minibatches": 2, "learning_rate": 0.05}, MIXED)
+    first, policy = copy.deepcopy(run.policy), copy.deepcopy(run.policy)
+    step(run)
+    rollouts = run.steps.sampler.last.rollouts
+
+    def loss(now, members, rewards):
+        each = []
+        for r, reward in zip(members, rewards, strict=True):
+            q = logprobs(now, r) - logprobs(first, r).detach()
+            with torch.no_grad():
+                following = (distributions(now, r) - distributions(first, r)).mean(-1)
+            target = reward - sum(rewards) / len(rewards) + torch.cat([following[1:], torch.zeros(1)])
+            each.append((q - target.detach()) ** 2)
+        return torch.cat(each).mean()
+
+    for members, rewards in ((rollouts[:4], (1, 0, 0.5, 0)), (rollouts[4:], (0, 1, 0, 0))):
+        before = weights(policy)
+        moved = before + 0.05 * (descended(policy, loss(policy, members, rewards)) - before)
+        with torch.no_grad():
+            at = 0
+            for _, p in policy.parameters():
+                p.copy_(moved[at : at + p.numel()].view_as(p))
+                at += p.numel()
+    assert same(weights(run.policy), weights(policy), weights(first))
+
+
 def test_a_step_of_d3s_trains_on_the_tokens_that_it_chose():
     settings = {"first_rollouts": 0.25, "first_tokens": 0.5}
     run = begun({"algorithm": "d3s", "settings": settings}, lambda p: EVERY.split(" "))
