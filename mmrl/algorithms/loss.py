@@ -31,7 +31,13 @@ class LossInputs:
 
 
 LossFunction = Callable[..., tuple[torch.Tensor, torch.Tensor]]
-"""(inputs, *, settings) -> (loss_L, clipped_L), both float32 [L]; clipped_L is 1.0 where clipping had an effect."""
+"""(inputs, *, settings) -> (loss_L, clipped_L), both float32 [L]; clipped_L is 1.0 where clipping had an effect. Further
+positional parameters are among `MEASURED`."""
+MEASURED = {
+    "mean_log_ratio_L": "float32 [L], without gradient; in the state before the trained token, the mean over all tokens of the "
+    "vocabulary of their log-probability under the current weights less that before the step's first update"
+}
+"""Name -> what a loss may also ask for, at the cost of a forward pass in each update but a step's first."""
 
 
 def clipped_surrogate(
@@ -155,6 +161,25 @@ def negative_aware(inputs: LossInputs, *, negative_weight: float = 1.0, least: f
     loss_L = -(1 - share_L) * torch.where(correct_L, ratio_L.log(), negative_weight * implicit_L.log())
     taught_L = inputs.advantages_L != 0
     return loss_L * taught_L, (low_L & taught_L).float()
+
+
+def uniform_valuation(
+    inputs: LossInputs, mean_log_ratio_L: torch.Tensor, *, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(q - (A + next q))^2: the values of the policy that draws uniformly, ROVER (He et al., Random Policy Valuation is Enough,
+    arXiv 2509.24981, and its code).
+
+    q is temperature times a token's log-ratio, and next q the mean of q over all tokens in the state after it, 0 after the last;
+    there is no gradient through the target. At the step's first update both are 0, and the gradient is twice that of the policy
+    gradient.
+
+    temperature: rho, the unit of values. Returns (loss_L, clipped_L); clipped_L is 0.
+    """
+    value_L = temperature * (inputs.logprobs_L - inputs.old_logprobs_L)
+    follows_L = torch.zeros_like(inputs.rollout_L, dtype=torch.bool)
+    follows_L[:-1] = inputs.rollout_L[1:] == inputs.rollout_L[:-1]
+    next_L = (temperature * mean_log_ratio_L.roll(-1)).where(follows_L, 0.0)
+    return (value_L - (inputs.advantages_L + next_L).detach()) ** 2, torch.zeros_like(value_L, dtype=torch.float32)
 
 
 def policy_gradient(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:

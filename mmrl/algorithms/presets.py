@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from pydantic import ValidationError
 
-from mmrl.algorithms.loss import LossFunction
+from mmrl.algorithms.loss import MEASURED, LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plugin_errors, shorten
 from mmrl.api.specs import AlgorithmSpec, Bounds
@@ -37,6 +37,8 @@ class Algorithm:
     needs: tuple[str, ...]
     loss: LossFunction
     """The loss with its settings."""
+    loss_needs: tuple[str, ...] = ()
+    """What the loss takes besides the `LossInputs`, in this order; see `mmrl.algorithms.loss.MEASURED`."""
     normalise: Normalise
     constant: float
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
@@ -111,8 +113,14 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
     advantage, loss = functions_of(spec)
     if not signals_of(advantage):
         raise PluginError(f"{what}: its advantage takes no signal: name its arguments after signals, such as rewards_N, groups_N")
-    if len(signals_of(loss)) != 1:
+    if not signals_of(loss):
         raise PluginError(f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *")
+    for name in signals_of(loss)[1:]:
+        if name not in MEASURED:
+            raise PluginError(
+                f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings after *; besides it may "
+                f"take {', '.join(MEASURED)}, but not {name!r}"
+            )
     merged = {"normalise": spec.normalise, "constant": spec.constant, **spec.options, **settings}
     own = {"normalise": merged.pop("normalise"), "constant": merged.pop("constant")}
     accepted = {name: f for f in (advantage, loss) for name in settings_of(f)}
@@ -153,6 +161,7 @@ def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 
         advantage=partial(advantage, **parts[0]),
         needs=needs,
         loss=partial(loss, **parts[1]),
+        loss_needs=signals_of(loss)[1:],
         normalise=own["normalise"],
         constant=float(constant),
         bounds=spec.bounds,

@@ -118,6 +118,28 @@ class ConditionConfig(Section):
         return self
 
 
+class EntropyConfig(Section):
+    """`[stages.entropy]`: hold the policy's entropy at a target by imitating its own right answers at another temperature (Wang
+    et al., AEPO, arXiv 2510.08141)."""
+
+    target: Rate = 0.5
+    """Entropy per token that is aimed at, in nats."""
+    low: Annotated[float, Field(ge=1e-3, le=1e3)] = 0.8
+    """Temperature of these answers while the last update's entropy is at least the target."""
+    high: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.2
+    """Their temperature while it is below."""
+    weight: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Weight of their likelihood in the loss; the algorithm's has 1 - `weight`."""
+    prompts: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Share of the step's prompts that are answered again at this temperature."""
+
+    @model_validator(mode="after")
+    def _temperatures_are_apart(self) -> EntropyConfig:
+        if self.low >= self.high:
+            raise ValueError(f"entropy.low = {self.low:g} is not below entropy.high = {self.high:g}: the two steer the entropy")
+        return self
+
+
 class RuleConfig(Section):
     """`[[stages.rules]]`: a plugin's sampling rule."""
 
@@ -248,6 +270,8 @@ class RlStage(SampledTraining):
     """The value function; an algorithm that needs one gets the defaults."""
     imitation: ImitationConfig | None = None
     """Also train on gold completions."""
+    entropy: EntropyConfig | None = None
+    """Hold the entropy at a target."""
     condition: ConditionConfig | None = None
     """Train with the quality of the completion in the prompt."""
     rules: list[RuleConfig] = []
@@ -291,6 +315,8 @@ class RlStage(SampledTraining):
     def _kl_has_what_it_needs(self) -> RlStage:
         if self.kl_coef and self.reference == "none":
             raise ValueError(f'kl_coef = {self.kl_coef:g} needs a reference model: drop reference = "none" or set kl_coef = 0')
+        if self.imitation and self.entropy:
+            raise ValueError("imitation and entropy both add completions to the loss: drop one of them")
         if self.reference_every and self.reference == "adapter":
             raise ValueError(
                 'reference = "adapter" is the model without its adapters, which never changes: drop it or reference_every'

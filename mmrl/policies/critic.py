@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from mmrl.algorithms.distributional import Bins, distributional_loss
 from mmrl.api.errors import UserError
 from mmrl.config.sections import CriticConfig
 from mmrl.policies.batches import ActionMicroBatch, MicroBatch
 from mmrl.policies.policy import Policy
+from mmrl.policies.return_bins import Bins, distributional_loss
 
 
 class Critic:

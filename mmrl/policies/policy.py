@@ -105,6 +105,10 @@ class Policy:
         KL(teacher || self) (`forward`)."""
         raise UserError(f'{type(self).__name__} has no divergence over all its choices: set divergence = "sampled"')
 
+    def mean_logprobs(self, micro: Any, temperature: float) -> torch.Tensor:
+        """float32 [L]: the mean over the vocabulary of all tokens' log-probabilities in the state before each target."""
+        raise UserError(f"{type(self).__name__} has no vocabulary over which a mean could be taken: use another algorithm")
+
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
         """The trainable parameters by name, in a fixed order."""
         found: Iterable[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()

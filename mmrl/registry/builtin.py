@@ -202,6 +202,15 @@ def _of_selections() -> list[AlgorithmSpec]:
             paper="Wang et al., Learning More with Less (D3S), arXiv 2509.22115",
         ),
         AlgorithmSpec(
+            id="rover",
+            target=ADVANTAGE + "group_relative",
+            options={"scale": "none", "temperature": 1.0},
+            loss=LOSS + "uniform_valuation",
+            bounds=SPREAD | {"temperature": POSITIVE},
+            summary="Log-ratios learn the values of a policy that draws uniformly: centred rewards, and the mean of what follows",
+            paper="He et al., Random Policy Valuation is Enough (ROVER), arXiv 2509.24981",
+        ),
+        AlgorithmSpec(
             id="nft",
             target=ADVANTAGE + "success_relative",
             options={"least": 1.0, "negative_weight": 1.0},

@@ -28,7 +28,20 @@ from mmrl.train.update.pack_conversations import pack
 
 BUILT_IN = [
     *("awr", "cispo", "d3s", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "kdrl"),
-    *("lite-ppo", "nft", "nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce"),
+    *(
+        "lite-ppo",
+        "nft",
+        "nsr",
+        "opd",
+        "ppo",
+        "psr",
+        "reinforce++",
+        "reinforce++-baseline",
+        "remax",
+        "rloo",
+        "rover",
+        "stable-reinforce",
+    ),
     *("trajectory-grpo", "w-reinforce"),
 ]
 
@@ -72,7 +85,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 26
+    assert sorted(Registry(entry_points=[]).specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 27
 
 
 def test_settings_reach_the_function_that_has_them():

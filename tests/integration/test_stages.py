@@ -131,6 +131,7 @@ RESUMED = {
     "d3s": ({"algorithm": "d3s"}, {}),
     "kdrl": ({"algorithm": "kdrl", "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1"}, {}),
     "resets": ({"optimizer_every": 1, "max_tokens": 3}, {}),
+    "entropy": ({"entropy": {"target": 100.0}, "success_threshold": 0.5, "steps": 6}, {}),
     "dcpo": ({"algorithm": "dcpo", "prompts_per_step": 6}, {}),
     "ppo-separate": ({"algorithm": "ppo", "critic": {"backbone": "separate"}}, {}),
     "lora": ({"kl_coef": 0.1}, {"policy": {"model": MODEL, "lora": {"rank": 2}}}),

@@ -779,6 +779,29 @@ def test_relift_imitates_what_was_too_hard_as_soon_as_there_is_enough_of_it():
     assert "imitation/loss" not in step(run) and run.at.memory == {"relift/3/a": 3.0}
 
 
+@pytest.mark.parametrize(("target", "temperature"), [(1e-3, 0.5), (100.0, 1.5)])
+def test_aepo_imitates_its_own_right_answers_at_a_temperature_that_moves_the_entropy(target, temperature):
+    """Of the first of two prompts; a first step has measured nothing yet. The second step's own answers teach nothing."""
+    rule = {"target": target, "low": 0.5, "high": 1.5, "weight": 0.25, "prompts": 0.5}
+    run = begun({"entropy": rule}, {**MIXED, "p2": "1 1! 1 1!!", "p3": "0 0 0 0"})
+    first = step(run)
+    assert "imitation/loss" not in first and run.at.memory == {"entropy": first["entropy"]} and len(run.collector.calls) == 1
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    second = step(run)
+    again, size, at = run.collector.calls[2]
+    assert (again, size, at.temperature) == (1, 4, temperature)
+    gold = [run.collector.one(r.prompt, r.inputs, r.turns[0].text, 0, 1.0, 0.0) for r in run.steps.sampler.last.rollouts[:4]]
+    imitated = -torch.cat([logprobs(policy, g) for g in gold]).mean()
+    assert same(weights(run.policy), descended(policy, 0.25 * imitated), before)
+    assert second["imitation/weight"] == 0.25 and second["imitation/loss"] == pytest.approx(0.25 * imitated.item(), rel=1e-4)
+
+
+def test_aepo_imitates_nothing_where_no_answer_is_right():
+    run = begun({"entropy": {}}, lambda p: ["0", "0!", "0.4", "0"])
+    step(run)
+    assert "imitation/loss" not in step(run)
+
+
 def test_sasrs_gamma_weighs_the_first_norm():
     rare, _, _ = sasr(gamma=1e6, steps=4)
     often, _, _ = sasr(gamma=1e-6, steps=4)
@@ -909,6 +932,34 @@ def test_a_step_of_kdrl_is_what_it_is_by_hand():
         mine, theirs = logprobs(policy, r), logprobs(teacher, r).detach()
         each.append(-a * mine + 0.5 * wrong * (mine - theirs) ** 2 / 2)
     assert same(weights(run.policy), descended(policy, torch.cat(each).mean()), before)
+
+
+def test_two_updates_of_rover_are_what_they_are_by_hand():
+    """The second mini-batch has values: of each token its log-ratio, and of what may follow the mean over the vocabulary."""
+    run = begun({"algorithm": "rover", "minibatches": 2, "learning_rate": 0.05}, MIXED)
+    first, policy = copy.deepcopy(run.policy), copy.deepcopy(run.policy)
+    step(run)
+    rollouts = run.steps.sampler.last.rollouts
+
+    def loss(now, members, rewards):
+        each = []
+        for r, reward in zip(members, rewards, strict=True):
+            q = logprobs(now, r) - logprobs(first, r).detach()
+            with torch.no_grad():
+                following = (distributions(now, r) - distributions(first, r)).mean(-1)
+            target = reward - sum(rewards) / len(rewards) + torch.cat([following[1:], torch.zeros(1)])
+            each.append((q - target.detach()) ** 2)
+        return torch.cat(each).mean()
+
+    for members, rewards in ((rollouts[:4], (1, 0, 0.5, 0)), (rollouts[4:], (0, 1, 0, 0))):
+        before = weights(policy)
+        moved = before + 0.05 * (descended(policy, loss(policy, members, rewards)) - before)
+        with torch.no_grad():
+            at = 0
+            for _, p in policy.parameters():
+                p.copy_(moved[at : at + p.numel()].view_as(p))
+                at += p.numel()
+    assert same(weights(run.policy), weights(policy), weights(first))
 
 
 def test_a_step_of_d3s_trains_on_the_tokens_that_it_chose():

@@ -210,6 +210,21 @@ class VLM(Policy):
         found: tuple[torch.Tensor, ...] = self.root(work) if self.root is not None else work()
         return found
 
+    def mean_logprobs(self, micro: MicroBatch, temperature: float) -> torch.Tensor:
+        """float32 [L]: the mean over all tokens but banned ones of their log-probabilities in the state before each target."""
+
+        def one(head: Any, values: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            logprobs_LV = self.distribution(head(values), temperature)
+            allowed_LV = logprobs_LV > -torch.inf
+            mean_L = logprobs_LV.where(allowed_LV, 0.0).sum(-1) / allowed_LV.sum(-1)
+            return mean_L, mean_L
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            values_L, head, _ = self._forward(micro, False)
+            return self._by_chunk(partial(one, head), values_L, values_L)
+
+        return self._through(passed)[0]
+
     def divergence(
         self, micro: MicroBatch, teacher: VLM, temperature: float, kind: Literal["reverse", "forward"]
     ) -> tuple[torch.Tensor, torch.Tensor]:

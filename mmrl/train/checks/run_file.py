@@ -219,6 +219,10 @@ def check_stage(
     for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
         if getattr(stage, key) and not stage.kl_coef:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
+    if algorithm.loss_needs and plugins.registry().get("policies", config.policy.kind).acts:
+        raise UserError(
+            f"{where}: {stage.algorithm} needs a mean over a vocabulary, which a policy that acts doesn't have: use ppo"
+        )
     taught = "teacher_logprobs_NT" in algorithm.needs
     if stage.teacher == EXPERT:
         raise UserError(f'{where}.teacher = "expert" is for a distill stage: name a checkpoint, which can score completions')

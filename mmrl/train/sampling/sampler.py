@@ -90,6 +90,13 @@ class Sampler:
         own = {n: g for n, g in enumerate(groups) if not g.is_stub}
         return ranks.gather_sharded(lambda: SamplingStep(self, at, clock).greedy(own), group_stub)
 
+    def again(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer, temperature: float) -> list[Group]:
+        """Further groups of these prompts' completions at another temperature, scored rollout by rollout."""
+        self.run.collector.wake_up()
+        own = {n: g for n, g in enumerate(groups) if not g.is_stub}
+        step = SamplingStep(self, at, clock)
+        return ranks.gather_sharded(lambda: step.answered(own, temperature, step.sizes()), group_stub)
+
     def sleep(self) -> None:
         """Free the sampling policy's memory for the learner."""
         self.run.collector.sleep()
@@ -200,10 +207,15 @@ class SamplingStep:
 
     def greedy(self, groups: Mapping[int, Group]) -> dict[int, Group]:
         """Scored groups of the greedy completions of this rank's groups."""
+        return self.answered(groups, 0.0, dict.fromkeys(self.run.tasks, 1))
+
+    def answered(self, groups: Mapping[int, Group], temperature: float, size: Mapping[str, int]) -> dict[int, Group]:
+        """Scored groups of further completions of this rank's groups. size: by task."""
         taken = {n: (g.place, g.prompt, g.inputs) for n, g in groups.items()}
-        how = {label: replace(self.run.sampling(label, self.seed), temperature=0.0) for label in self.run.tasks}
+        seed = derive(self.seed, "temperature")
+        how = {label: replace(self.run.sampling(label, seed), temperature=temperature) for label in self.run.tasks}
         with self.clock("generate"):
-            found = collect_groups(self.run.collector, taken, dict.fromkeys(how, 1), how, self.at.version)
+            found = collect_groups(self.run.collector, taken, size, how, self.at.version)
         tried = [_beside(g, rollouts) for g, rollouts in zip(groups.values(), found, strict=True)]
         for rule in self.sampler.scoring:
             tried = applied(rule, tried, self) if rule.per_rollout else tried
@@ -229,9 +241,8 @@ class SamplingStep:
 
     def _complete(self, taken: Mapping[int, EncodedPrompt], share: float = 1.0) -> list[Group]:
         """Groups of completions of this rank's prompts, not yet scored."""
-        labels, stage = self.run.tasks, self.sampler.stage
-        size = {label: self.run.setup.entries[label].group_size or stage.group_size for label in labels}
-        size = {label: max(1, round(share * n)) for label, n in size.items()}
+        labels = self.run.tasks
+        size = {label: max(1, round(share * n)) for label, n in self.sizes().items()}
         how = {label: self.run.sampling(label, self.seed) for label in labels}
         self.calls += 1
         with self.clock("generate"):
@@ -240,6 +251,10 @@ class SamplingStep:
             Group(number=number, place=place, prompt=prompt, inputs=inputs, rollouts=rollouts)
             for (number, (place, prompt, inputs)), rollouts in zip(taken.items(), found, strict=True)
         ]
+
+    def sizes(self) -> dict[str, int]:
+        """Task -> completions per prompt."""
+        return {label: self.run.setup.entries[label].group_size or self.sampler.stage.group_size for label in self.run.tasks}
 
     def _instead(self, group: Group, prompt: Prompt) -> EncodedPrompt:
         return group.place, prompt, self.run.collector.encode([prompt])[0]

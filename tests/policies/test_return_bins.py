@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrl.algorithms.distributional import Bins, distributional_loss
+from mmrl.policies.return_bins import Bins, distributional_loss
 
 
 def bins(low=-1.0, high=2.0, number=6, smoothing=0.75):
