@@ -116,6 +116,20 @@ def merged(rows: list[dict[str, Any]], page: str) -> list[dict[str, Any]]:
     return sorted([*rows, *kept], key=lambda r: -r["accuracy"])
 
 
+def how(found: dict[str, Any], page: str) -> str:
+    """How the rows were measured; page: with rows that are kept."""
+    minutes, beside, cores = found["wall_s"] / 60, found["side_by_side"], found["machine"]["cores"]
+    before = [line for line in page.partition(BEGIN)[2].partition(END)[0].splitlines() if line.startswith("Measured with")]
+    if not before:
+        command = "python benchmarks/algorithms.py --write-docs"
+        return f"Measured with `{command}` in {minutes:.0f} minutes, {beside} runs side by side on {cores} cores."
+    names = ", ".join(f"`{row['algorithm']}`" for row in found["algorithms"])
+    return (
+        f"{before[0]} Added with `--keep --algorithms` in {minutes:.0f} minutes, on {cores} cores that other work shared, so "
+        f"that their seconds compare with none of the others: {names}."
+    )
+
+
 def table(found: dict[str, Any]) -> str:
     """The results as text for the docs."""
     warm = found["warm_start"]
@@ -133,11 +147,7 @@ def table(found: dict[str, Any]) -> str:
         lines.append(
             f"| `{r['algorithm']}` | {r['accuracy']:.3f} | {r['low']:.3f} to {r['high']:.3f} | {seeds} | {r['step_s']:.2f} |"
         )
-    lines += [
-        "",
-        f"Measured with `python benchmarks/algorithms.py --write-docs` in {found['wall_s'] / 60:.0f} minutes, "
-        f"{found['side_by_side']} runs side by side on {found['machine']['cores']} cores.",
-    ]
+    lines += ["", found["how"]]
     return "\n".join(lines)
 
 
@@ -189,6 +199,7 @@ def main() -> None:
     print(json.dumps(found))
     if args.write_docs:
         text = PAGE.read_text()
+        found["how"] = how(found, text if args.keep else "")
         if args.keep:
             found["algorithms"] = merged(found["algorithms"], text)
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
