@@ -35,6 +35,7 @@ RUN_BY = {
     ("docs/classification.md", "toml"): "tests/docs/test_classification_doc.py",
     ("docs/interop.md", "python"): "tests/docs/test_interop_doc.py",
     ("docs/mixtures.md", "python"): "tests/docs/test_mixtures_doc.py",
+    ("docs/plugins/algorithms.md", "python"): "tests/registry/test_hooks.py",
     ("docs/run-folder.md", "python"): "tests/docs/test_run_folder_doc.py",
     ("docs/training.md", "toml"): "tests/docs/test_algorithms_doc.py",
     ("docs/vqa.md", "python"): "plugins/vqa/tests/test_doc.py",
