@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import forked
+from mmrl.algorithms.preference import PairSums, Settings, credit
 from mmrl.api.tasks.overlays import Overlay, OverlayKind, to_json
 from mmrl.config.load import load_config
 from mmrl.run_folder.reader import read_jsonl, read_run
+from mmrl.train.stages.preference import pair_figures
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +189,10 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/most_common_share"} < more, "its groups with spread have one answer"
     several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu"}  # nothing here has these
-    assert several | rl | beside | played | more | conditioned | distill == documented("Metrics")
+    zeros = torch.zeros(1, 2, dtype=torch.float64)
+    sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
+    pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}
+    assert several | rl | beside | played | more | conditioned | distill | pairs == documented("Metrics")
     times = {key for key in rl if key.startswith(("time/", "memory/"))}
     told, _, more_told = asked_for.partition(", the memory and the times, a `distill` stage also ")
     assert sft == {*re.findall("`(.+?)`", told), *times}

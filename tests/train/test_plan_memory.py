@@ -5,7 +5,7 @@ import torch
 from transformers.masking_utils import causal_mask_function
 
 import vlm_cases as cases
-from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, RlStage, RunConfig, SftStage
+from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, PreferenceStage, RlStage, RunConfig, SftStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.gradient_checkpointing import gradient_checkpointing
 from mmrl.policies.vlm import attention, block_masks
@@ -180,6 +180,12 @@ def test_a_3b_model_by_hand():
         p.name: p.bytes for p in resident(shapes, config, RL.model_copy(update={"kl_coef": 0.1}), trained(shapes, None, RL))
     }
     assert reference["reference"] == 2 * n
+    for loss, copies in (("dpo", 1), ("simpo", 0)):
+        pairs = PreferenceStage(kind="preference", steps=1, loss=loss)
+        parts = {p.name: p.bytes for p in resident(shapes, config, pairs, trained(shapes, None, pairs))}
+        assert parts.get("reference", 0) == copies * 2 * n, "DPO compares with a copy, SimPO with none"
+        work = workload(config.model_copy(update={"stages": [pairs]}), pairs, shapes, Sizes())
+        assert (work.group, work.sampled, work.looked_at, work.reference) == (2, False, 1, bool(copies))
     eighth = {p.name: p.bytes for p in resident(shapes, config, RL, trained(shapes, None, RL), 0, 8)}
     assert eighth["optimiser"] == n and eighth["gathered for sampling"] == 2 * n - n // 4
 

@@ -13,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrl.config.parts import entry, matches
-from mmrl.config.sections import ComputeConfig, CriticConfig, GenerateConfig, LoraConfig, RlStage, RunConfig, SftStage, Stage
+from mmrl.config.sections import (
+    ComputeConfig,
+    CriticConfig,
+    GenerateConfig,
+    LoraConfig,
+    PreferenceStage,
+    RlStage,
+    RunConfig,
+    SftStage,
+    Stage,
+)
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
@@ -115,7 +125,9 @@ def resident(
     b = 2 if half else FULL
     masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
     rl = stage if isinstance(stage, RlStage) else None
-    copy = rl is not None and rl.kl_coef and (config.policy.lora is None or rl.reference == "frozen")
+    pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
+    compared = rl if rl is not None and rl.kl_coef else pairs
+    copy = compared is not None and (config.policy.lora is None or compared.reference == "frozen")
     moments = _moments(stage.optimizer, weights)
     found = [
         Part(name="weights", bytes=b * weights.whole // split, because=f"{weights.whole:,} in {config.policy.dtype}"),
@@ -127,7 +139,7 @@ def resident(
             bytes=FULL * weights.moved // split if stage.ema_decay else 0,
             because=f"ema_decay = {stage.ema_decay:g}",
         ),
-        Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy for the KL penalty"),
+        Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy to compare with"),
         Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),
         Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
         Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="accumulated in float32"),
