@@ -53,7 +53,7 @@ VARIANTS = {
     "grpo, relift": (RL, "grpo", ', imitation = {{ rule = "relift" }}'),
     "ppo, hl-gauss": (RL, "ppo", ", critic = {{ bins = 51, low = -0.5, high = 1.5 }}"),
     "rover, 2 minibatches": (RL, "rover", ", minibatches = 2"),
-    "grpo, aepo": (RL, "grpo", ", entropy = {{ target = 0.3 }}"),
+    "grpo, aepo": (RL, "grpo", ", entropy_control = {{ target = 0.3 }}"),
     "kdrl": (RL, "kdrl", ', teacher = "{teacher}", settings = {{ teacher_weight = 0.02 }}'),
 }
 """Row -> (stage, algorithm, further keys). A teacher is the policy of a run of GRPO."""

@@ -119,8 +119,8 @@ class ConditionConfig(Section):
 
 
 class EntropyConfig(Section):
-    """`[stages.entropy]`: hold the policy's entropy at a target by imitating its own right answers at another temperature (Wang
-    et al., AEPO, arXiv 2510.08141)."""
+    """`[stages.entropy_control]`: hold the policy's entropy at a target by imitating its own right answers at another temperature
+    (Wang et al., AEPO, arXiv 2510.08141)."""
 
     target: Rate = 0.5
     """Entropy per token that is aimed at, in nats."""
@@ -136,7 +136,9 @@ class EntropyConfig(Section):
     @model_validator(mode="after")
     def _temperatures_are_apart(self) -> EntropyConfig:
         if self.low >= self.high:
-            raise ValueError(f"entropy.low = {self.low:g} is not below entropy.high = {self.high:g}: the two steer the entropy")
+            raise ValueError(
+                f"entropy_control.low = {self.low:g} is not below entropy_control.high = {self.high:g}: the two steer the entropy"
+            )
         return self
 
 
@@ -270,7 +272,7 @@ class RlStage(SampledTraining):
     """The value function; an algorithm that needs one gets the defaults."""
     imitation: ImitationConfig | None = None
     """Also train on gold completions."""
-    entropy: EntropyConfig | None = None
+    entropy_control: EntropyConfig | None = None
     """Hold the entropy at a target."""
     condition: ConditionConfig | None = None
     """Train with the quality of the completion in the prompt."""
@@ -315,8 +317,8 @@ class RlStage(SampledTraining):
     def _kl_has_what_it_needs(self) -> RlStage:
         if self.kl_coef and self.reference == "none":
             raise ValueError(f'kl_coef = {self.kl_coef:g} needs a reference model: drop reference = "none" or set kl_coef = 0')
-        if self.imitation and self.entropy:
-            raise ValueError("imitation and entropy both add completions to the loss: drop one of them")
+        if self.imitation and self.entropy_control:
+            raise ValueError("imitation and entropy_control both add completions to the loss: drop one of them")
         if self.reference_every and self.reference == "adapter":
             raise ValueError(
                 'reference = "adapter" is the model without its adapters, which never changes: drop it or reference_every'

@@ -36,7 +36,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[[stages.parts]]", sections.PartConfig),
     ("[stages.critic]", sections.CriticConfig),
     ("[stages.imitation]", sections.ImitationConfig),
-    ("[stages.entropy]", sections.EntropyConfig),
+    ("[stages.entropy_control]", sections.EntropyConfig),
     ("[[stages.rules]]", sections.RuleConfig),
     ("[stages.length]", sections.LengthConfig),
     ("[stages.condition]", sections.ConditionConfig),

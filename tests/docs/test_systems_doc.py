@@ -40,7 +40,7 @@ def test_what_a_row_names_is_there():
             key, _, value = name.partition(" = ")
             there = name in RECIPES or any(name in specs for specs in kinds) or (value and key in KEYS)
             assert there, f"{row[0]}: {name} is no recipe, no algorithm, verifier or task and no key of a run file"
-            if value and key not in ("imitation", "critic", "entropy"):
+            if value and key not in ("imitation", "critic", "entropy_control"):
                 kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
                 kind(**of_stage.get(kind, {}), **{key: _read(value)})

@@ -784,7 +784,7 @@ def far(ran, part):
 
 PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
 EASY = {S + "success_threshold": 0.1, S + "steps": 3}
-STEADY = {**EASY, S + "entropy": {"target": 100.0}}
+STEADY = {**EASY, S + "entropy_control": {"target": 100.0}}
 BINS = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2, "bins": 11}}
 KL = {S + "kl_coef": 0.5, S + "steps": 3}
 HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
@@ -1069,24 +1069,26 @@ OF_RL = {
     "imitation.uncertainty_weighting": Effect(
         to=True, also=IMITATE, seen=lambda a, b: metric("imitation/loss")(a, b) and learns(a, b), why="tokens weigh p (1 - p)"
     ),
-    "entropy": Effect(
+    "entropy_control": Effect(
         to={},
         also=EASY,
         seen=both(lambda r: r.metric("imitation/weight"), [None] * 3, [None, 0.1, 0.1]),
         why="right answers are imitated, once an update has measured the entropy",
     ),
-    "entropy.target": Effect(
+    "entropy_control.target": Effect(
         to=1e-3, also=STEADY, seen=learns, why="the entropy is now too high, and answers are sampled colder"
     ),
-    "entropy.low": Effect(to=0.1, also={**STEADY, S + "entropy": {"target": 1e-3}}, seen=learns, why="they are colder"),
-    "entropy.high": Effect(to=3.0, also=STEADY, seen=learns, why="they are hotter"),
-    "entropy.weight": Effect(
+    "entropy_control.low": Effect(
+        to=0.1, also={**STEADY, S + "entropy_control": {"target": 1e-3}}, seen=learns, why="they are colder"
+    ),
+    "entropy_control.high": Effect(to=3.0, also=STEADY, seen=learns, why="they are hotter"),
+    "entropy_control.weight": Effect(
         to=0.5,
         also=STEADY,
         seen=both(lambda r: r.metric("imitation/weight"), [None, 0.1, 0.1], [None, 0.5, 0.5]),
         why="they count more",
     ),
-    "entropy.prompts": Effect(to=1.0, also=STEADY, seen=learns, why="more prompts are answered again"),
+    "entropy_control.prompts": Effect(to=1.0, also=STEADY, seen=learns, why="more prompts are answered again"),
     "condition": Effect(
         to={}, seen=lambda a, b: shown(a, "Advantage: positive") == 0 < shown(b, "Advantage: positive"), why="the prompt tells"
     ),
@@ -1167,6 +1169,7 @@ OF_PREFERENCE = {
         seen=both(lambda r: len({x["completion"] for x in r.rollouts}) <= 12, False, True),
         why="fewer of each",
     ),
+    "max_tokens": Effect(to=2, also=SAMPLED, seen=learns, why="shorter completions"),
     "beta": Effect(to=0.5, also={S + "beta": 0.1}, seen=learns, why="held to the reference model more strongly"),
     "margin": Effect(to=3.0, also={S + "loss": "simpo"}, seen=learns, why="rewards are to be further apart"),
     "label_smoothing": Effect(to=0.3, seen=learns, why="labels are doubted"),

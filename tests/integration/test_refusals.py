@@ -340,7 +340,10 @@ REFUSED = {
         stage(entropy={"low": 1.2, "high": 1.2}),
         r"stages\.0.*entropy\.low = 1\.2 is not below entropy\.high = 1\.2: the two steer",
     ),
-    "two that imitate": (stage(entropy={}, imitation={}), r"imitation and entropy both add completions to the loss: drop one"),
+    "two that imitate": (
+        stage(entropy_control={}, imitation={}),
+        r"imitation and entropy_control both add completions to the loss: drop one",
+    ),
     "bins of no range": (
         stage(algorithm="ppo", critic={"bins": 51, "low": 1.0}),
         r"stages\.0.*critic\.low = 1 is not below critic\.high = 1: give the range",

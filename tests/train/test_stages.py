@@ -783,7 +783,7 @@ def test_relift_imitates_what_was_too_hard_as_soon_as_there_is_enough_of_it():
 def test_aepo_imitates_its_own_right_answers_at_a_temperature_that_moves_the_entropy(target, temperature):
     """Of the first of two prompts; a first step has measured nothing yet. The second step's own answers teach nothing."""
     rule = {"target": target, "low": 0.5, "high": 1.5, "weight": 0.25, "prompts": 0.5}
-    run = begun({"entropy": rule}, {**MIXED, "p2": "1 1! 1 1!!", "p3": "0 0 0 0"})
+    run = begun({"entropy_control": rule}, {**MIXED, "p2": "1 1! 1 1!!", "p3": "0 0 0 0"})
     first = step(run)
     assert "imitation/loss" not in first and run.at.memory == {"entropy": first["entropy"]} and len(run.collector.calls) == 1
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
@@ -797,7 +797,7 @@ def test_aepo_imitates_its_own_right_answers_at_a_temperature_that_moves_the_ent
 
 
 def test_aepo_imitates_nothing_where_no_answer_is_right():
-    run = begun({"entropy": {}}, lambda p: ["0", "0!", "0.4", "0"])
+    run = begun({"entropy_control": {}}, lambda p: ["0", "0!", "0.4", "0"])
     step(run)
     assert "imitation/loss" not in step(run)
 

@@ -23,7 +23,7 @@ def steps_of(run: StageContext, stage: Training) -> Steps:
         return _steps_of_plugin(run, stage)
     name = stage.kind
     if isinstance(stage, RlStage):
-        name = "imitation" if stage.imitation else "entropy" if stage.entropy else name
+        name = "imitation" if stage.imitation else "entropy" if stage.entropy_control else name
     found: Steps = importlib.import_module(f"{__name__}.{name}").STEPS(run, stage)
     return found
 

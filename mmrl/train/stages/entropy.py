@@ -13,13 +13,13 @@ from mmrl.train.update.learner import Demonstrations
 
 
 class EntropySteps(RlSteps):
-    """`[stages.entropy]`: the update also imitates right answers that were sampled hotter or colder. Hotter ones flatten the
-    distribution, and colder ones sharpen it; since only right ones are imitated, neither works against the reward."""
+    """`[stages.entropy_control]`: the update also imitates right answers that were sampled hotter or colder. Hotter ones flatten
+    the distribution, and colder ones sharpen it; since only right ones are imitated, neither works against the reward."""
 
     @property
     def rule(self) -> EntropyConfig:
-        assert self.stage.entropy is not None
-        return self.stage.entropy
+        assert self.stage.entropy_control is not None
+        return self.stage.entropy_control
 
     def imitated(self, sampled: Sampled, credit: Credit) -> Demonstrations | None:
         """Right answers to the step's first prompts at another temperature; none before an update has measured the entropy."""
