@@ -170,7 +170,7 @@ def value_credit(found):
 
 def gradients(owner, batch):
     """By name, of the value loss; nothing is stepped."""
-    owner._accumulate(owner._counted(batch), [], 0.0, 1.0, False)
+    owner._accumulate(owner._counted(batch), [], 0.0, 1.0, False, [])
     named = [*owner.policy.parameters(), *owner.critic.parameters()]
     found = {name: p.grad.clone() for name, p in named if p.grad is not None}
     for _, p in named:

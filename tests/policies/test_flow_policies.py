@@ -115,7 +115,7 @@ def test_a_critics_gradient_is_cut_where_it_says_so(make, detach):
         critic.head[-1].weight.add_(1.0)
     found = policy.act(shown, SEEDS, CALLS, 1.0, critic)
     made = calls(shown, found.choices)
-    values, _ = critic.values(made, policy.outputs(made, 1.0, states=True).states_QH)
+    values, *_ = critic.values(made, policy.outputs(made, 1.0, states=True).states_QH)
     torch.testing.assert_close(values, found.values_nU.expand(-1, 2).flatten(), atol=1e-5, rtol=1e-4)
     values.sum().backward()
     reached = sum(float(p.grad.abs().sum()) for _, p in policy.parameters() if p.grad is not None)
