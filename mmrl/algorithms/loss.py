@@ -154,11 +154,12 @@ def negative_aware(inputs: LossInputs, *, negative_weight: float = 1.0, least: f
     """
     correct_L = inputs.advantages_L > 0
     share_L = torch.where(correct_L, 1 - inputs.advantages_L, -inputs.advantages_L).clamp(0.02, 0.98)
-    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).clamp(max=10.0).exp()
+    log_ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).clamp(max=10.0)
+    ratio_L = log_ratio_L.exp()  # its logarithm would have no gradient where it is 0
     implicit_L = (1 - share_L * ratio_L) / (1 - share_L)
     low_L = ~correct_L & (implicit_L < least)
     implicit_L = implicit_L + (implicit_L.clamp_min(least) - implicit_L).detach()
-    loss_L = -(1 - share_L) * torch.where(correct_L, ratio_L.log(), negative_weight * implicit_L.log())
+    loss_L = -(1 - share_L) * torch.where(correct_L, log_ratio_L, negative_weight * implicit_L.log())
     taught_L = inputs.advantages_L != 0
     return loss_L * taught_L, (low_L & taught_L).float()
 

@@ -55,11 +55,16 @@ class Group:
 
     def successes(self, threshold: float) -> float:
         """Share of the rewards that reach the threshold, 0 to 1; 0 without rewards."""
-        return statistics.fmean(r >= threshold for r in self.rewards) if self.rewards else 0.0
+        return share_of(self.rewards, threshold)
 
     def pay(self, part: str, amounts: Sequence[float]) -> None:
         """Add an amount to the score of each rollout as a reward part with this name; failed scores stay failed."""
         self.scores = [add_part(s, part, amount) for s, amount in zip(self.scores, amounts, strict=True)]
+
+
+def share_of(rewards: Sequence[float], threshold: float) -> float:
+    """Share of rewards that reach a threshold, 0 to 1; 0 without rewards."""
+    return statistics.fmean(r >= threshold for r in rewards) if rewards else 0.0
 
 
 class StepSampler(Protocol):

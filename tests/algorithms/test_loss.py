@@ -218,6 +218,14 @@ def test_negative_aware_fine_tuning(weight, least):
     assert cuts > 100
 
 
+def test_negative_aware_fine_tuning_has_a_gradient_for_the_unlikeliest_tokens():
+    """The ratio of a token is 0 in float32 from a log-ratio of -104 on."""
+    logprobs = torch.tensor([-110.0, -110.0], requires_grad=True)
+    loss, _ = negative_aware(inputs(logprobs, torch.zeros(2), torch.tensor([0.5, -0.5])))
+    loss.sum().backward()
+    assert logprobs.grad.tolist() == [-0.5, 0.0]
+
+
 def test_on_policy_negative_aware_fine_tuning_is_grpo_without_the_deviation():
     """Section 4.2 of NFT: at a ratio of 1 the gradient is that of the advantages 1 - p and -p."""
     credit = torch.tensor([0.75, -0.25, -0.25, -0.25, 0.5, -0.5])

@@ -91,6 +91,10 @@ REFUSED = {
         {"compute": {"staleness": 1}, **stage(importance_sampling="off")},
         r'stages\.0\.importance_sampling = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',
     ),
+    "answers again beside answers ahead": (
+        {"compute": {"staleness": 1}, **stage(entropy_control={})},
+        r"stages\.0\.entropy_control answers prompts again while compute\.staleness = 1 samples others",
+    ),
     "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
     "simulators of words": (
@@ -337,8 +341,16 @@ REFUSED = {
     "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
     "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given, but grpo doesn't use one: drop it, or .* ppo"),
     "temperatures that don't steer": (
-        stage(entropy={"low": 1.2, "high": 1.2}),
-        r"stages\.0.*entropy\.low = 1\.2 is not below entropy\.high = 1\.2: the two steer",
+        stage(entropy_control={"low": 1.2, "high": 1.2}),
+        r"stages\.0.*entropy_control\.low = 1\.2 is not below entropy_control\.high = 1\.2: the two steer",
+    ),
+    "entropy held by answers that nobody marks": (
+        stage(entropy_control={}, labels="majority"),
+        r"stages\.0\.labels = \"majority\": entropy_control imitates right answers",
+    ),
+    "prompts to imitate that are filtered out": (
+        stage(imitation={"rule": "hpt"}, dynamic_sampling=2),
+        r"stages\.0\.dynamic_sampling leaves out the prompts that imitation\.rule = \"hpt\" imitates: set it to 0",
     ),
     "two that imitate": (
         stage(entropy_control={}, imitation={}),

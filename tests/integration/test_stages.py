@@ -131,7 +131,7 @@ RESUMED = {
     "d3s": ({"algorithm": "d3s"}, {}),
     "kdrl": ({"algorithm": "kdrl", "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1"}, {}),
     "resets": ({"optimizer_every": 1, "max_tokens": 3}, {}),
-    "entropy": ({"entropy": {"target": 100.0}, "success_threshold": 0.5, "steps": 6}, {}),
+    "entropy": ({"entropy_control": {"target": 100.0}, "success_threshold": 0.5, "steps": 6}, {}),
     "dcpo": ({"algorithm": "dcpo", "prompts_per_step": 6}, {}),
     "ppo-separate": ({"algorithm": "ppo", "critic": {"backbone": "separate"}}, {}),
     "lora": ({"kl_coef": 0.1}, {"policy": {"model": MODEL, "lora": {"rank": 2}}}),
@@ -166,6 +166,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(what, tmp_path):
         "ppo": lambda: found[-1]["value"] != 0,
         "guide": lambda: any(m["sampling/hinted"] for m in found),
         "ghpo": lambda: any(m["sampling/hinted"] for m in found),
+        **dict.fromkeys(("hpt", "relift", "entropy"), lambda: any("imitation/loss" in m for m in found[half:])),
     }
     assert happened.get(what, lambda: True)()
 

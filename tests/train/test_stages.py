@@ -779,6 +779,29 @@ def test_relift_imitates_what_was_too_hard_as_soon_as_there_is_enough_of_it():
     assert "imitation/loss" not in step(run) and run.at.memory == {"relift/3/a": 3.0}
 
 
+def test_relift_sees_failed_prompts_that_a_filter_leaves_out():
+    settings = {"imitation": {"rule": "relift", "batch_size": 3}, "min_success_rate": 0.5}
+    run = begun(settings, {"p0": EVERY, "p1": "0 0! 0 0", "p2": EVERY, "p3": EVERY})
+    step(run)
+    assert run.at.memory == {"relift/1/a": 1.0}
+
+
+def test_a_second_update_that_is_interrupted_leaves_the_step_half_done(monkeypatch):
+    """The first has moved the weights already, so they belong to no step, and the optimiser forgets once."""
+    run = begun({"imitation": {"rule": "relift", "batch_size": 1}}, {"p0": EVERY, "p1": "0 0! 0 0"})
+    update = run.steps.learner.update
+
+    def interrupted(batches, *rest, **options):
+        if not batches:
+            raise KeyboardInterrupt
+        return update(batches, *rest, **options)
+
+    monkeypatch.setattr(run.steps.learner, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        step(run)
+    assert not run.consistent
+
+
 @pytest.mark.parametrize(("target", "temperature"), [(1e-3, 0.5), (100.0, 1.5)])
 def test_aepo_imitates_its_own_right_answers_at_a_temperature_that_moves_the_entropy(target, temperature):
     """Of the first of two prompts; a first step has measured nothing yet. The second step's own answers teach nothing."""

@@ -212,6 +212,14 @@ def check_stage(
             f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '
             "which needs the task's answers: use another algorithm"
         )
+    if stage.labels != "task" and stage.entropy_control:
+        raise UserError(
+            f'{where}.labels = "{stage.labels}": entropy_control imitates right answers, which the task must know: drop one'
+        )
+    if stage.imitation and stage.imitation.rule == "hpt":
+        for key in ("dynamic_sampling", "min_success_rate"):  # here, as they may be the algorithm's defaults
+            if getattr(stage, key):
+                raise UserError(f'{where}.{key} leaves out the prompts that imitation.rule = "hpt" imitates: set it to 0')
     if stage.condition and algorithm.has_critic:
         raise UserError(f"{where}.condition imitates completions and never trains the critic of {stage.algorithm}: drop one")
     if stage.credit != "token" and "units_NT" not in algorithm.needs:

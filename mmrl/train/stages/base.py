@@ -100,15 +100,17 @@ class Steps:
         run = self.run
         with run.clock("update"):
             self.sleep()
-            run.consistent, before = False, self.learner.optimizer.steps
+            whole, before = run.consistent, self.learner.optimizer.steps  # an update may follow another within a step
+            run.consistent = False
             try:
-                if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
+                if whole and (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
                     self.learner.optimizer.forget()
                 return self.learner.update(batches, run.at.stage_step, **options)
             except UserError as error:
                 raise error.at(f"step {run.at.step + 1}") from error.__cause__
             finally:
-                run.consistent = self.learner.optimizer.steps == before  # `Run.step` sets it again once the step is counted
+                # `Run.step` sets it again once the step is counted
+                run.consistent = whole and self.learner.optimizer.steps == before
 
     def sleep(self) -> None:
         """Free the sampler's memory for the learner."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from mmrl.api.sampling import share_of
 from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout
 from mmrl.config.sections import ImitationConfig
@@ -57,11 +58,12 @@ class ImitatingSteps(RlSteps):
         the same. `relift`: note the prompts without a success."""
         success, memory = self.stage.success_threshold, self.run.at.memory
         if self.rule.rule == "relift":
-            for place in [g.place for g in sampled.groups if g.rewards and not g.successes(success)]:
+            for place in [g.place for g in sampled.sampled if g.unaided and max(g.unaided) < success]:
                 memory.setdefault(f"{WAITING}{place[1]}/{place[0]}", 1.0 + max(self.waiting().values(), default=0.0))
         if self.rule.rule != "hpt" or sampled.idle:
             return None
-        failed = [n for n, g in enumerate(sampled.groups) if g.rewards and g.successes(success) <= self.rule.up_to]
+        shares = {n: share_of(g.unaided, success) for n, g in enumerate(sampled.groups) if g.unaided}
+        failed = [n for n, share in shares.items() if share <= self.rule.up_to]
         if not failed:
             return None
         credit.advantages[torch.tensor([r.group in failed for r in sampled.rollouts])] = torch.nan

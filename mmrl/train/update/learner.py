@@ -27,6 +27,7 @@ from mmrl.policies.shard_files import Under
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
+from mmrl.train.update.redealing import dealt, table
 
 Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
@@ -120,13 +121,17 @@ class Learner:
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
         known_NT: torch.Tensor | None = None
+        means_NT: torch.Tensor | None = None
         limit, before = self.rl.stop_kl if self.rl else None, self.optimizer.steps
         for epoch in range(self.rl.epochs if self.rl else 1):
             passed: list[dict[str, float]] = []
             if epoch and callable(batches):
-                known_NT = _table(counted, old) if known_NT is None else known_NT
+                if known_NT is None:
+                    known_NT = table(counted, old)
+                    means_NT = table(counted, means) if any(means) else None
                 counted = [self._counted(b) for b in batches(epoch)]
-                old = [[known_NT[m.rollout_L, m.place_L] for m in b.micro] for b in counted]
+                old = dealt(known_NT, counted)
+                means = means if means_NT is None else dealt(means_NT, counted)
             for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
                 first = epoch == 0 and not (exact and i)
                 moved = means[i] if epoch or i else []
@@ -379,16 +384,6 @@ def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, value in figures.items():
             found.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}
-
-
-def _table(batches: Sequence[Batch], values: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-    """The value of every target by rollout and place, [N, T]. values: [L] for each batch and micro-batch."""
-    lengths_N = batches[0].lengths_N
-    table_NT = torch.zeros(len(lengths_N), int(lengths_N.max()) if len(lengths_N) else 0, device=lengths_N.device)
-    for batch, known in zip(batches, values, strict=True):
-        for micro, values_L in zip(batch.micro, known, strict=True):
-            table_NT[micro.rollout_L, micro.place_L] = values_L.to(table_NT)
-    return table_NT
 
 
 def _sum(values: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
