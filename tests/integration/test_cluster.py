@@ -141,7 +141,15 @@ def test_what_a_run_refuses_is_told_once_and_not_tried_again(tmp_path):
 def test_engines_of_their_own_sample_the_very_same(tmp_path, placement, engines):
     alone = runs.run(runs.toy_config(tmp_path, "alone"))
     apart = runs.run(runs.toy_config(tmp_path, "apart", compute={"placement": placement, "engines": engines}))
-    assert runs.trajectory(apart) == runs.trajectory(alone)
+    assert without_rounding(apart) == without_rounding(alone)
+
+
+def without_rounding(run):
+    """A run's trajectory without the gap between the sampler's log-probabilities and the learner's, which is their rounding: on
+    some processors products of matrices differ in the last bit by where their numbers lie in memory."""
+    steps, sampled = runs.trajectory(run)
+    assert all(figures.get("logprob_gap", 0.0) < 1e-6 for _, figures in steps)
+    return [(step, {k: v for k, v in figures.items() if k != "logprob_gap"}) for step, figures in steps], sampled
 
 
 def test_adapters_reach_an_engine_and_one_that_is_killed_comes_back(tmp_path, monkeypatch):
@@ -166,7 +174,7 @@ def test_adapters_reach_an_engine_and_one_that_is_killed_comes_back(tmp_path, mo
     config = runs.toy_config(tmp_path, "apart", policy=lora, compute={"placement": "separate"})
     apart = train(config, Killer())
     assert killed
-    assert runs.trajectory(apart) == runs.trajectory(alone)
+    assert without_rounding(apart) == without_rounding(alone)
     assert sizes[-1][0] >= 4 and 0 < sizes[-1][1] < 20_000, "adapters alone, once for each update"
 
 
