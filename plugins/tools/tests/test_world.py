@@ -1,5 +1,7 @@
 """Episodes with tools: what ends them, what is told, budgets, and every kind of bad call."""
 
+import time
+
 import pytest
 from mmrl_tools.calls import CLOSE, OPEN, Call, write
 from mmrl_tools.other_tools import compute, text_tools
@@ -190,6 +192,7 @@ def test_text_is_read_where_the_data_have_it():
 
 def test_formulas_by_hand():
     found = {"(3 + 4) * 2": "14", "2 ** 10": "1024", "7 / 2": "3.5", "sqrt(16) + max(1, 2)": "6", "2^3": "8", "-3 // 2": "-2"}
+    found |= {"round(2.5)": "2", "round(2 / 3, 2)": "0.67", "round(1234, -2)": "1200"}
     assert {formula: compute(formula) for formula in found} == found
 
 
@@ -220,12 +223,22 @@ def test_formulas_by_hand():
             "lambda: 1",
             "min(1, key=2)",
             "True",
+            "round(1, 21)",
+            "round(1, 0.5)",
+            "round()",
         ),
     ],
 )
 def test_what_is_no_formula_is_refused(formula):
     with pytest.raises(Refused):
         compute(formula)
+
+
+def test_a_formula_cannot_take_forever():
+    started = time.process_time()
+    with pytest.raises(Refused, match="from -20 to 20"):
+        compute("round(1, -1000000000)")
+    assert time.process_time() - started < 1
 
 
 def test_gold_turns_come_in_order():
