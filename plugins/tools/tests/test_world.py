@@ -6,14 +6,23 @@ import pytest
 from mmrl_tools.calls import CLOSE, OPEN, Call, write
 from mmrl_tools.other_tools import compute, text_tools
 from mmrl_tools.pictures import LONG, SHORT, original, picture_tools
-from mmrl_tools.tool import Refused, Tool, Workspace
+from mmrl_tools.tool import Refused, Result, Tool, Workspace
 from mmrl_tools.world import Budget, ToolUse, places
 from PIL import Image
 
-from mmrl import CoordinateFormat, ImageProcessing
+from mmrl import CoordinateFormat, ImageProcessing, Prompt, user_message
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.testing.cases import mostly_slow
 
 THOUSANDTHS = ImageProcessing(CoordinateFormat.THOUSANDTHS)
 PIXELS = ImageProcessing(CoordinateFormat.PIXELS)
+REPEAT = Tool(
+    name="repeat",
+    description="Say it again.",
+    properties={"text": {"type": "string"}},
+    run=lambda arguments, workspace: Result(arguments["text"]),
+)
 
 
 def picture(wide=400, high=200):
@@ -29,7 +38,7 @@ def work(processing=PIXELS, **more):
 
 def kit(processing=PIXELS):
     drawn = picture_tools(processing)
-    return {tool.name: tool for tool in [*drawn, *text_tools(drawn[0].properties["box"])]}
+    return {tool.name: tool for tool in [*drawn, *text_tools(drawn[0].properties["box"]), REPEAT]}
 
 
 def world(*names, budget=Budget(), processing=PIXELS, turns=(), **more):
@@ -137,6 +146,29 @@ def test_a_bad_call_is_told_and_counted_and_the_episode_goes_on(text, reason):
         reply.outcome["failed"] == reply.outcome["calls"] == reply.outcome["last_failed"] == 1 and reply.outcome["pictures"] == 0
     )
     assert one.step(call("zoom", box=[0, 0, 90, 90])).outcome["last_failed"] == 0
+
+
+@pytest.mark.parametrize("family", mostly_slow(["qwen2_5_vl", "mistral3", "smolvlm", "aya_vision", "internvl"], everyday=1))
+def test_signs_that_a_tool_repeats_are_text_for_a_real_policy(family):
+    """A placeholder of a picture would end the run, a printed end of a turn would be one."""
+    policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=1"))
+    signs = [*policy.reader.reserved, *policy.reader.tokenizer.all_special_tokens]
+    inputs, said = policy.encode(Prompt(messages=[user_message("?")])), policy.encode_completion("x")
+    special = set(policy.reader.tokenizer.all_special_ids)
+
+    def controls(value):
+        """The special ids of the reply to a turn that repeats this."""
+        reply = world("zoom", "repeat", budget=Budget(turn=2)).step(call("zoom", box=value[:20]) + call("repeat", text=value))
+        return [i for i in policy.extend(inputs, said, reply.messages)[1] if i in special]
+
+    frame = controls("red")
+    assert signs and [sign for sign in signs if controls(sign) != frame] == []
+
+
+def test_what_is_no_sign_comes_back_as_it_is():
+    text = "1 < 2 <= 3 > 2, x<y, a[1], [A], [1, 2] << 3 </"
+    assert told(world("repeat").step(call("repeat", text=text))) == f"<tool_response>\n{text}\n</tool_response>"
+    assert "<tool_call> is not closed by </tool_call>" in told(world().step(OPEN)), "what our messages name is kept"
 
 
 def test_budgets_of_turns_episodes_and_tools():
