@@ -79,7 +79,7 @@ def read_text(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """The words whose middle is in the box, line by line as the data give them."""
     if not workspace.words:
         raise Refused("there is no text to read on the picture")
-    first = workspace.pictures[0]
+    first = workspace.picture(1)
     wide, high = first.image.size
     x1, y1, x2, y2 = corners_of(arguments["box"], first, workspace.processing) if "box" in arguments else (0, 0, wide, high)
     inside = [text for text, box in workspace.words if x1 <= _middle(box, 0) <= x2 and y1 <= _middle(box, 1) <= y2]
