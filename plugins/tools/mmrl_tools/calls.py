@@ -2,7 +2,7 @@
 
 - `hermes` (Qwen2.5, Qwen3, Hermes): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
 - `qwen-xml` (Qwen3-Coder, Qwen3.5): `<tool_call><function=NAME><parameter=P>value</parameter></function></tool_call>`
-- `json`: a fenced block or an object with a name and arguments, the last thing that is written
+- `json`: a fenced block or an object with a name and arguments, the last thing that is written, and the only braces
 
 A completion is hostile: all functions take linear time and read at most `LONGEST` characters.
 """
@@ -135,6 +135,8 @@ def _read_json(text: str) -> list[Call]:
     if len(text) > LONGEST:
         raise Refused(f"a turn with a call must have at most {LONGEST:,} characters")
     value = only_json(text, fence=True)
+    if value is None:  # the text before it may have square brackets
+        value = only_json(text[text.index("{") :])
     if value is None:
         raise Refused('a turn may hold one JSON object, {"name": ..., "arguments": {...}}')
     if not isinstance(value, dict) or not (named := [name for name in NAMES if name in value]):
