@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,9 +45,9 @@ def check(what: str) -> None:
 
 def bare_wrapper(shown: Sequence[Path]) -> list[str]:
     """The command that runs `interpreter()` in a sandbox in which nothing can be written and nothing is there but the interpreter
-    with its standard library, the system's shared libraries, and these folders. For code that nobody has read."""
+    with its libraries, the system's shared libraries, and these folders. For code that nobody has read."""
     standard = Path(os.__file__).parent
-    folders = dict.fromkeys(map(str, (interpreter(), standard, *shown)))
+    folders = dict.fromkeys(map(str, (interpreter(), standard, *_python_libraries(), *shown)))
     return [
         *_separate(),
         *(part for folder in LIBRARIES for part in ("--ro-bind-try", folder, folder)),
@@ -58,6 +59,14 @@ def bare_wrapper(shown: Sequence[Path]) -> list[str]:
 def interpreter() -> str:
     """The interpreter of this process, without a virtual environment."""
     return os.path.realpath(sys.executable)
+
+
+def _python_libraries() -> list[Path]:
+    """The files of the interpreter's shared library that aren't in the folders of the system. Without them another version's
+    would be loaded, or none."""
+    folders = dict.fromkeys((Path(os.__file__).parents[1], Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")))
+    found = [path for folder in folders for path in sorted(folder.glob("libpython*.so*"))]
+    return [path for path in found if path.exists() and not any(path.is_relative_to(system) for system in LIBRARIES)]
 
 
 @functools.cache

@@ -56,8 +56,14 @@ FILES_AND_PROCESSES = {
     "memfd_create": (319, 279),
     "socket": (41, 198),
     "socketpair": (53, 199),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "memfd_secret": (447, 447),
 }
-"""What opens a file or a socket, or starts a process or a thread; None where a machine has no such call."""
+"""What opens a file or a socket, starts a process or a thread, or takes memory beside a process's own, which its limit doesn't
+count; None where a machine has no such call."""
 MAKE_SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 """Forbidden for datagrams in the file system, which need no `connect`; browsers use other sockets within themselves."""
 ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}

@@ -2,7 +2,7 @@
 
 - `hermes` (Qwen2.5, Qwen3, Hermes): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
 - `qwen-xml` (Qwen3-Coder, Qwen3.5): `<tool_call><function=NAME><parameter=P>value</parameter></function></tool_call>`
-- `json`: a fenced block or an object with a name and arguments, the last thing that is written
+- `json`: a fenced block or an object with a name and arguments, the last thing that is written, and the only braces
 
 A completion is hostile: all functions take linear time and read at most `LONGEST` characters.
 """
@@ -29,6 +29,8 @@ NAMES = ("name", "function", "tool")
 """Keys of an object under which the name of a tool may stand, in the form `json`."""
 _FUNCTION = re.compile(r"\s*<function=([\w.-]{1,64})>(.*)</function>\s*", re.DOTALL)
 _NAME = re.compile(r"[\w.-]{1,64}")
+_SIGN = re.compile(r"<(?=[|\uff5c])|<(?!/?(?:tool_call|function|parameter)>)(?=/?[\w-]+>)|\[(?=/?[A-Z][A-Z_]+\])|T(?=ILE)")
+"""The first letter of what may be a token of its own: <|image_pad|>, <image>, [IMG], TILE; the tags of calls stay."""
 
 
 class Call(NamedTuple):
@@ -86,7 +88,9 @@ def how(form: str) -> str:
 
 
 def reply_parts(text: str, images: Sequence[Any], form: str) -> list[dict[str, Any]]:
-    """The parts of the message with the results of calls: pictures, then text, within the form's tags."""
+    """The parts of the message with the results of calls: pictures, then text, within the form's tags. The text may repeat what
+    the policy wrote: signs of pictures and of turns are broken by a blank, as a processor would take them for such."""
+    text = _SIGN.sub(r"\g<0> ", text)
     shown = [{"type": "image", "image": image} for image in images]
     if form == "json":
         return [*shown, {"type": "text", "text": text}]
@@ -131,6 +135,8 @@ def _read_json(text: str) -> list[Call]:
     if len(text) > LONGEST:
         raise Refused(f"a turn with a call must have at most {LONGEST:,} characters")
     value = only_json(text, fence=True)
+    if value is None:  # the text before it may have square brackets
+        value = only_json(text[text.index("{") :])
     if value is None:
         raise Refused('a turn may hold one JSON object, {"name": ..., "arguments": {...}}')
     if not isinstance(value, dict) or not (named := [name for name in NAMES if name in value]):

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 
 from mmrl import Prompt, UserError
 from mmrl.api.tasks.image_sources import chance
-from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_integer, check_split
+from mmrl.api.tasks.option_checks import LazyPrompts, check_integer, check_split
 from mmrl_tools.pictures import original
 from mmrl_tools.task import WithTools
 from mmrl_tools.tool import Workspace
@@ -70,7 +70,6 @@ class FinePrint(WithTools):
             raise UserError(f"size = {self.size} leaves cells of {self.size // self.cells} pixels: at least 4 are needed")
         if self.size * self.factor > 8192:
             raise UserError(f"size x factor = {self.size * self.factor} must be at most 8192 pixels")
-        check_choice("system", self.system, ("", "pixel-reasoner"))  # DeepEyes' boxes are in pixels of the full picture
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         check_split(split, self.splits)

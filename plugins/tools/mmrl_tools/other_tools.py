@@ -18,6 +18,8 @@ LARGEST = 1e100
 """A formula whose value, or that of a part, is larger has none."""
 PROGRAM = 8_000
 """Maximum of characters of a program."""
+PLACES = 20
+"""A formula can round to so many decimal places, or powers of ten."""
 WORDS = 100
 """Maximum of texts that are read at once."""
 TWO: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -28,9 +30,19 @@ TWO: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+
+
+def _round(value: float, places: float | None = None) -> float:
+    if places is None:
+        return round(value)
+    if not abs(places) <= PLACES or places != int(places):
+        raise Refused(f"round takes a whole number of places from -{PLACES} to {PLACES}")
+    return round(float(value), int(places))  # of an integer Python computes 10**-places first
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(math, name) for name in ("sqrt", "sin", "cos", "tan", "exp", "log", "log10", "floor", "ceil")},
-    **{"abs": abs, "min": min, "max": max, "round": round},
+    **{"abs": abs, "min": min, "max": max, "round": _round},
 }
 CONSTANTS = {"pi": math.pi, "e": math.e}
 
@@ -67,7 +79,7 @@ def read_text(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """The words whose middle is in the box, line by line as the data give them."""
     if not workspace.words:
         raise Refused("there is no text to read on the picture")
-    first = workspace.pictures[0]
+    first = workspace.picture(1)
     wide, high = first.image.size
     x1, y1, x2, y2 = corners_of(arguments["box"], first, workspace.processing) if "box" in arguments else (0, 0, wide, high)
     inside = [text for text, box in workspace.words if x1 <= _middle(box, 0) <= x2 and y1 <= _middle(box, 1) <= y2]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl_tools.pictures import crop, select_frames, shown
-from mmrl_tools.tool import Refused, Result, Tool, Workspace
+from mmrl_tools.tool import Picture, Refused, Result, Tool, Workspace
 
 RATIO, TOO_SMALL, SMALL = 100, 30, 28
 """DeepEyes: the largest ratio of a box's sides, and the side in pixels that it must exceed; smaller ones than SMALL would be
@@ -68,13 +68,18 @@ def published_tools() -> list[Tool]:
 
 
 def deepeyes_zoom(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
-    """The part of the first picture in a box of its pixels."""
-    picture = workspace.pictures[0]
-    wide, high = picture.image.size
-    box = deepeyes_box(arguments["bbox_2d"], wide, high)
+    """The part of the first picture in a box of its pixels, as it is shown."""
+    picture = workspace.picture(1)
+    box = deepeyes_box(full_pixels(arguments["bbox_2d"], picture), *picture.image.size)
     if box is None:
         raise Refused("the box can't be shown")
     return crop(workspace, picture, box, RATIO)
+
+
+def full_pixels(box: Sequence[float], picture: Picture) -> list[float]:
+    """A box in pixels of the picture as it is shown -> in those of the full resolution."""
+    scales = [full / side for full, side in zip(picture.image.size, picture.shown, strict=True)]
+    return [v * scale for v, scale in zip(box, (*scales, *scales), strict=True)]
 
 
 def deepeyes_box(box: Sequence[float], wide: float, high: float) -> tuple[float, float, float, float] | None:
@@ -89,13 +94,15 @@ def deepeyes_box(box: Sequence[float], wide: float, high: float) -> tuple[float,
 
 def deepeyes_rotate(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """The first picture rotated anticlockwise on a canvas of its own size, as Pillow does it."""
-    return shown(workspace, workspace.pictures[0].image.rotate(arguments["angle"]), None)
+    return shown(workspace, workspace.picture(1).image.rotate(arguments["angle"]), None)
 
 
 def pixel_reasoner_crop(arguments: Mapping[str, Any], workspace: Workspace) -> Result:
     """The part of a picture in a box with its margin."""
     picture = workspace.picture(arguments["target_image"])
-    return crop(workspace, picture, pixel_reasoner_box(arguments["bbox_2d"], *picture.image.size), RATIO)
+    box = arguments["bbox_2d"]
+    full = box if all(v < 1 for v in box) else full_pixels(box, picture)
+    return crop(workspace, picture, pixel_reasoner_box(full, *picture.image.size), RATIO)
 
 
 def pixel_reasoner_box(box: Sequence[float], wide: int, high: int) -> tuple[float, float, float, float]:

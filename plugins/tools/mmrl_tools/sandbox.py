@@ -6,11 +6,15 @@ kernel refuses it whatever opens a file or a socket or starts a process (`mmrl.a
 
 from __future__ import annotations
 
+import functools
 import os
 import select
+import sys
 import time
 from pathlib import Path
 
+from mmrl import UserError
+from mmrl.api.errors import shorten
 from mmrl.api.processes import CHILD, ENVIRONMENT, ChildProcess
 from mmrl.api.processes.sandbox import bare_wrapper, check, interpreter
 from mmrl_tools import program
@@ -22,15 +26,37 @@ PRINTED = 2_000
 """Characters of what is printed that are given back."""
 
 
+TOOL = "the tool python"
+PROBE_S = 20.0
+"""Time that the first program may take, which is a check."""
+ENDS_S = 0.5
+"""Time that a program which closed its output has to end, at least."""
+
+
 def check_sandbox() -> None:
     """Raise UserError if this machine can't run programs."""
-    check("the tool python")
+    check(TOOL)
+    runs_as_here()
+
+
+@functools.cache
+def runs_as_here() -> None:
+    """Raise UserError if a program doesn't run on this process's version of Python."""
+    try:
+        found = run_program("import sys; print(sys.version)", PROBE_S)
+    except Refused as error:
+        raise UserError(f"{TOOL} can't run a program here: {shorten(error)}: use a Python that bubblewrap can show") from None
+    if (found := " ".join(found.split())) != " ".join(sys.version.split()):
+        raise UserError(
+            f"{TOOL} would run on Python {found:.60}, not on {sys.version:.60}: its shared library is not "
+            "where `python -m sysconfig` says (LIBDIR)"
+        )
 
 
 def run_program(code: str, seconds: float = SECONDS) -> str:
     """What a program prints, cut to `PRINTED` characters, or its error. Raises Refused for one that takes too long or crashes
     the interpreter, and UserError where there is no sandbox."""
-    check_sandbox()
+    check(TOOL)
     own = Path(program.__file__).resolve()
     child = ChildProcess(
         "mmrl_tools_program:main",
@@ -62,7 +88,10 @@ def _printed(child: ChildProcess, code: bytes, end: float) -> str:
         output += part
     else:
         return _cut(output)
-    if child.exit_code(max(0.0, end - time.monotonic())) != 0:
+    ended = child.exit_code(max(ENDS_S, end - time.monotonic()))
+    if ended is None:
+        raise Refused("the program took too long and was stopped")
+    if ended != 0:
         raise Refused(f"the program ended early: it {child.how_it_ended().partition(';')[0]}")
     return _cut(output)
 

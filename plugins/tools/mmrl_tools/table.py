@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from PIL import Image
 
@@ -20,11 +20,31 @@ from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_imag
 from mmrl_tools.pictures import original
 from mmrl_tools.task import WithTools
 from mmrl_tools.tool import Workspace
-from mmrl_tools.verifiers import letter_of
+from mmrl_tools.verifiers import letter_of, plain
 
 COLUMNS = {"question": ("question", "problem"), "answer": ("answer", "solution", "ground_truth"), "image": ("image", "images")}
 """What is read -> the columns in which it may stand, the first that a row has."""
 FRAMES, WORDS, BOXES = 64, 2000, 16
+
+
+class Frames(Sequence[Image.Image]):
+    """The frames of a clip, each made when a tool asks for it: uint8 [T, H, W, 3]."""
+
+    def __init__(self, frames_THWC: Any) -> None:
+        self.frames_THWC = frames_THWC
+
+    def __len__(self) -> int:
+        return len(self.frames_THWC)
+
+    @overload
+    def __getitem__(self, index: int) -> Image.Image: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Frames: ...
+
+    def __getitem__(self, index: int | slice) -> Image.Image | Frames:
+        found = self.frames_THWC[index]
+        return Frames(found) if isinstance(index, slice) else Image.fromarray(found)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,7 +67,8 @@ class Answer(WithTools):
     largest: int = 0
     """The prompt shows pictures shrunk to this longer side in pixels, while tools work on the full ones; 0 shrinks none."""
     frames: int = 16
-    """Frames of a clip that the prompt shows, evenly spaced."""
+    """Frames of a clip that the prompt shows, evenly spaced. `select_frames` numbers as many, so the policy's
+    `video.max_frames` must be as large."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +93,7 @@ class Answer(WithTools):
             original(self._load(path, ref), number, size)
             for number, (ref, size) in enumerate(zip(meta["files"], meta["sizes"], strict=True))
         ]
-        frames = [Image.fromarray(frame) for video in prompt.videos for frame in cached_frames(video).frames_THWC]
+        frames = Frames(cached_frames(prompt.videos[0]).frames_THWC) if prompt.videos else ()
         words = tuple((text, box) for text, box in meta.get("words", ()))
         return Workspace(pictures=pictures, frames=frames, words=words, processing=self.image_processing, blank=self.blank)
 
@@ -112,9 +133,9 @@ class Answer(WithTools):
         meta |= {"files": refs, "sizes": [image.size for image in shown]}
         if full:
             meta["shown"] = shown[0].size
-            scale = shown[0].width / full[0].width
+            scales = [side / whole for side, whole in zip(shown[0].size, full[0].size, strict=True)] * 2
             if boxes := _boxes(row, full[0].size):
-                meta["boxes"] = [tuple(v * scale for v in box) for box in boxes]
+                meta["boxes"] = [tuple(v * scale for v, scale in zip(box, scales, strict=True)) for box in boxes]
             if words := _words(row):
                 meta["words"] = words
         media = [clip] if clip else shown
@@ -170,6 +191,9 @@ def _options(row: Mapping[str, Any]) -> list[str]:
         return []
     if not isinstance(cell, list | tuple) or not 2 <= len(cell) <= 26 or len({str(one) for one in cell}) < len(cell):
         raise ValueError(f"the options are {cell!r:.60}, not a list of 2 to 26 different ones")
+    forms = [plain(str(one)) for one in cell]
+    if not all(forms) or len(set(forms)) < len(forms):
+        raise ValueError(f"the options are {cell!r:.60}: two read the same, or one is empty, without case and punctuation")
     return [str(one).strip() for one in cell]
 
 

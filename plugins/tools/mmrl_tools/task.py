@@ -16,7 +16,7 @@ from mmrl_tools.other_tools import text_tools
 from mmrl_tools.pictures import picture_tools
 from mmrl_tools.published import published_tools
 from mmrl_tools.sandbox import check_sandbox
-from mmrl_tools.tool import Tool, Workspace
+from mmrl_tools.tool import Refused, Tool, Workspace
 from mmrl_tools.world import Budget, ToolUse, places
 
 OWN = ("zoom", "rotate", "draw_box", "draw_line", "select_frames", "read_text", "compute", "python")
@@ -101,15 +101,19 @@ class WithTools(Task):
     # -- episodes -------------------------------------------------------------------------------------------------------------
 
     def environment(self, prompt: Prompt) -> ToolUse:
-        return ToolUse(self.toolkit(), self.workspace(prompt), self.form, self.budget, self.plan(prompt)[1:])
+        workspace = self.workspace(prompt)
+        return ToolUse(self.toolkit(), workspace, self.form, self.budget, self.plan(prompt, workspace)[1:])
 
     def gold(self, prompt: Prompt) -> str:
         return self.plan(prompt)[0]
 
-    def plan(self, prompt: Prompt) -> list[str]:
-        """The turns of a gold episode: a look at the first true box, if there is one and a tool for it, then the answer."""
+    def plan(self, prompt: Prompt, workspace: Workspace | None = None) -> list[str]:
+        """The turns of a gold episode: a look at the first true box, if there is one and a tool that shows it, then the answer.
+        workspace: that of a new episode, by default made anew."""
         answer = prompt.answer[0] if isinstance(prompt.answer, list | tuple) else prompt.answer
         look = self._look(prompt) if self.max_calls else None
+        if look and not self._shows(look, workspace or self.workspace(prompt)):
+            look = None
         turns = [asking.called(look, self.form, self.style)] if look else []
         return [*turns, asking.written(str(answer), self.style)]
 
@@ -118,16 +122,26 @@ class WithTools(Task):
         if not boxes or not prompt.meta.get("shown"):
             return None
         box, size = boxes[0], prompt.meta["shown"]
-        if "zoom" in self.tools and self.budgets.get("zoom", 1):
+        usable = [name for name in self.tools if self.budgets.get(name, 1)]
+        if "zoom" in usable:
             written, model_size = self.image_processing.coordinate_format, self.image_processing.model_size(size)
             numbers = convert_coordinates(box, CoordinateFormat.PIXELS, written, size, model_size)
             return calls.Call("zoom", {"box": written.json_value(written.rounded(numbers))})
-        if "image_zoom_in_tool" in self.tools:
+        if "image_zoom_in_tool" in usable:
             return calls.Call("image_zoom_in_tool", {"bbox_2d": [round(v) for v in box]})
-        if "crop_image_normalized" in self.tools:
+        if "crop_image_normalized" in usable:
             shares = [min(0.999, round(v / side, 3)) for v, side in zip(box, (*size, *size), strict=True)]
             return calls.Call("crop_image_normalized", {"bbox_2d": shares, "target_image": 1})
         return None
+
+    def _shows(self, look: calls.Call, workspace: Workspace) -> bool:
+        """Whether the tool carries the call out: a true box may be too small for it."""
+        tool = next(tool for tool in self.toolkit() if tool.name == look.name)
+        try:
+            tool.call(look.arguments, workspace)
+        except Refused:
+            return False
+        return True
 
     # -- for people -----------------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class Workspace:
 
     def picture(self, number: float = 1) -> Picture:
         """The picture of a number, from 1. Raises Refused if there is none."""
+        if not self.pictures:
+            raise Refused("there is no picture")
         if number != int(number) or not 1 <= number <= len(self.pictures):
             raise Refused(f"there is no picture {number!r:.20}: the pictures are numbered 1 to {len(self.pictures)}")
         return self.pictures[int(number) - 1]

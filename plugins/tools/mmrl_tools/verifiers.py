@@ -34,7 +34,7 @@ def matches(text: str, truth: Any, options: Sequence[str] = ()) -> bool:
     accepted = truth if isinstance(truth, list | tuple) else [truth]
     if options:
         letters = {chr(ord("A") + i): str(option) for i, option in enumerate(options)}
-        right = letter_of(accepted[0], options)
+        right = str(accepted[0]).strip().upper()
         if plain(text) == plain(letters[right]):
             return True
         said = re.match(r"[(\[]?([A-Za-z])[)\].:]?(?=\s|$)", text.strip())

@@ -44,6 +44,7 @@ def test_the_published_forms_by_hand():
     assert read(both, "qwen-xml") == [Call("zoom", {"box": [1, 2, 3, 4], "picture": 2})]
     assert read('```json\n{"function": "zoom", "box": [1, 2, 3, 4]}\n```', "json") == [Call("zoom", {"box": [1, 2, 3, 4]})]
     assert read('I zoom: {"name": "zoom", "arguments": {}}', "json") == [Call("zoom", {})]
+    assert read('I look at [the sign]. {"name": "zoom", "arguments": {}}', "json") == [Call("zoom", {})]
     two = hermes + '<tool_call>{"name": "rotate"}</tool_call>'
     assert [call.name for call in read(two, "hermes")] == ["zoom", "rotate"]
 
@@ -79,6 +80,8 @@ def test_a_turn_without_a_call_has_none(form):
         ("qwen-xml", f"{OPEN}<function=zoom><parameter=a>1</parameter><parameter=a>2</parameter></function>{CLOSE}"),
         ("qwen-xml", f"{OPEN}<function=zoom>a</parameter></function>{CLOSE}"),
         ("json", '{"name": "zoom"} {"name": "zoom"}'),
+        ("json", 'I look at {the sign}. {"name": "zoom"}'),
+        ("json", '[{"name": "zoom"}] {"name": "zoom"}'),
         ("json", '{"name": "zoom"'),
         ("json", '{"name": "zoom", "arguments": 3}'),
     ],

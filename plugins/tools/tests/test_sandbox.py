@@ -1,10 +1,14 @@
 """Programs of the policy: what they can compute, and everything that they can't do."""
 
+import io
 import os
+import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from mmrl_tools.sandbox import PRINTED, run_program
+from mmrl_tools.sandbox import ENDS_S, PRINTED, _printed, run_program, runs_as_here
 from mmrl_tools.task import WithTools
 from mmrl_tools.tool import Refused
 
@@ -18,8 +22,9 @@ FORBIDDEN = {
     "open('/tmp/x', 'w')": "PermissionError",
     "import os; os.fork()": "PermissionError",
     "import os; os.execv('/bin/sh', ['sh'])": "PermissionError",
-    "import _socket; _socket.socket()": "PermissionError",
-    "import os; os.mkdir('/x')": "Error",
+    "import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.socket(2, 1, 0), ctypes.get_errno())": "-1 1",
+    "import os; os.mkdir('/x')": "OSError: [Errno 30]",
+    "import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.shmget(0, 4096, 0o1600), ctypes.get_errno())": "-1 1",
     "import os; os.stat('/home')": "FileNotFoundError",
     "import os; os.listdir('/')": "PermissionError",
     "import subprocess": "ModuleNotFoundError",
@@ -38,7 +43,19 @@ def test_a_program_computes_and_prints():
     assert run_program("import math\nprint(sum(range(5)), math.floor(2.5))\nprint('é')") == "10 2\né"
 
 
-@pytest.mark.parametrize("code", mostly_slow(list(FORBIDDEN), everyday=6))
+def test_it_runs_on_the_interpreter_of_this_process():
+    assert run_program("import sys; print(sys.version)") == sys.version
+
+
+def test_another_interpreter_is_refused_in_one_line(monkeypatch):
+    runs_as_here.cache_clear()
+    monkeypatch.setattr(sys, "version", "4.0.0")
+    with pytest.raises(UserError, match=r"the tool python would run on Python 3.*, not on 4\.0\.0") as caught:
+        WithTools(tools=["python"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", mostly_slow(list(FORBIDDEN), everyday=7))
 def test_what_a_program_cannot_do(code):
     assert FORBIDDEN[code] in run_program(code)
 
@@ -61,6 +78,16 @@ def test_an_endless_program_is_stopped_in_time():
     assert time.monotonic() - started < 4
 
 
+def test_a_program_whose_end_is_not_seen_at_the_deadline_took_too_long():
+    """Its output is closed, but the kernel hasn't told its exit code yet."""
+    waited = []
+    with open(os.devnull, "rb") as closed:
+        popen = SimpleNamespace(stdin=io.BytesIO(), stdout=closed)
+        with pytest.raises(Refused, match="took too long"):
+            _printed(SimpleNamespace(popen=popen, exit_code=waited.append), b"", time.monotonic() + 0.1)
+    assert waited[0] >= ENDS_S
+
+
 @pytest.mark.slow
 def test_a_program_that_reads_or_ends_itself_is_told():
     assert run_program("import sys; print(repr(sys.stdin.read()))") == "''"
@@ -70,12 +97,20 @@ def test_a_program_that_reads_or_ends_itself_is_told():
         run_program("import ctypes; ctypes.string_at(0)")
 
 
+def held():
+    """(number of this process's open files, ids of its children)"""
+    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return len(os.listdir("/proc/self/fd")), children
+
+
 @pytest.mark.slow
 def test_nothing_is_left_of_many_programs():
-    before = len(os.listdir("/proc/self/fd"))
+    before = held()
     for _ in range(5):
         run_program("print(1)")
-    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(Refused):
+        run_program("while True: pass", seconds=0.5)
+    assert held() == before
 
 
 def test_no_secrets_of_the_run_are_there(monkeypatch):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mmrl_tools.calls import Call, write
 from mmrl_tools.fine_print import COLOURS, SIDES, Card, FinePrint, shrink
 from mmrl_tools.table import Answer
 from mmrl_tools.verifiers import answer, matches
@@ -143,6 +144,50 @@ def test_pictures_can_be_shown_smaller_than_tools_see_them(tmp_path):
     assert world.workspace.pictures[1].image.size == (100, 100)
 
 
+def looked(task, prompt):
+    """(outcome of the first gold turn, the size of what it showed)"""
+    world = task.environment(prompt)
+    outcome = world.step(task.gold(prompt)).outcome
+    return outcome, world.workspace.pictures[-1].image.size
+
+
+def test_published_tools_read_pixels_of_the_picture_that_is_shown(tmp_path):
+    deepeyes = table(tmp_path, ROW, system="deepeyes", tools=["image_zoom_in_tool"], largest=100)
+    (prompt,) = deepeyes.prompts("train", 0)
+    assert '{"bbox_2d": [50, 25, 75, 50]}' in deepeyes.gold(prompt) and looked(deepeyes, prompt)[1] == (100, 100)
+    pixel = table(tmp_path, ROW, system="pixel-reasoner", tools=["crop_image_normalized"], largest=100)
+    world = pixel.environment(pixel.prompts("train", 0)[0])
+    world.step(write(Call("crop_image_normalized", {"bbox_2d": [50, 25, 75, 50], "target_image": 1}), "hermes"))
+    assert world.workspace.pictures[1].image.size == (180, 120), "a margin of a tenth: 160 to 340, and 80 to 200"
+    cards = FinePrint(system="deepeyes", tools=["image_zoom_in_tool"])
+    outcome, size = looked(cards, cards.prompts("train", 0)[0])
+    assert outcome["failed"] == 0 and size == (256, 256)
+
+
+@pytest.mark.parametrize(
+    ("box", "options"),
+    [
+        ([10, 10, 12, 12], {}),
+        ([10, 10, 390, 15], {}),
+        ([10, 10, 40, 40], {"system": "deepeyes", "tools": ["image_zoom_in_tool"]}),
+        ([0, 0, 99, 99], {"budgets": {"zoom": 0}}),
+        ([0, 0, 99, 99], {"max_calls": 0}),
+        ([0, 0, 99, 99], {"system": "deepeyes", "tools": ["image_zoom_in_tool"], "budgets": {"image_zoom_in_tool": 0}}),
+    ],
+)
+def test_a_gold_episode_makes_no_call_that_would_be_refused(tmp_path, box, options):
+    task = table(tmp_path, {**ROW, "boxes": [box]}, **options)
+    (prompt,) = task.prompts("train", 0)
+    assert task.gold(prompt) == "<answer>red</answer>" and task.environment(prompt).gold_turn() is None
+
+
+def test_true_boxes_stay_in_a_shrunk_picture(tmp_path):
+    Image.new("RGB", (1000, 26), "red").save(tmp_path / "strip.png")
+    task = table(tmp_path, {**ROW, "image": "strip.png", "boxes": [[500, 0, 1000, 26]]}, largest=90)
+    (prompt,) = task.prompts("train", 0)
+    assert prompt.images[0].size == (90, 2) and prompt.meta["boxes"] == [pytest.approx((45, 0, 90, 2))]
+
+
 def test_published_tools_in_their_own_coordinates(tmp_path):
     deepeyes = table(tmp_path, ROW, system="deepeyes", tools=["image_zoom_in_tool"])
     assert '{"bbox_2d": [200, 100, 300, 200]}' in deepeyes.gold(deepeyes.prompts("train", 0)[0])
@@ -161,6 +206,8 @@ def test_words_options_and_lists_of_answers(tmp_path):
     world = task.environment(read)
     assert "STOP" in str(world.step('<tool_call>{"name": "read_text"}</tool_call>').messages)
     assert chosen.answer == "B" and "A. a dog\nB. red" in chosen.text
+    letters = table(tmp_path, {**ROW, "options": ["B", "C", "A"], "answer": "A"}).prompts("train", 0)[0]
+    assert letters.answer == "C" and matches("C", letters.answer, letters.meta["options"])
     assert several.answer == ["red", "crimson"] and task.gold(several) == "<answer>red</answer>"
 
 
@@ -173,6 +220,24 @@ def test_frames_of_a_clip(tmp_path):
     assert len(prompt.videos) == 1 and reply.outcome["pictures"] == 2
     wrong = world.step('<tool_call>{"name": "select_frames", "arguments": {"frames": [5]}}</tool_call>')
     assert "numbered 1 to 4" in str(wrong.messages)
+    assert len(world.workspace.frames) == 4 and len(world.workspace.frames[1:3]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "arguments"),
+    [
+        ({"tools": ["read_text"]}, "read_text", {}),
+        ({"tools": ["zoom"]}, "zoom", {"box": [0, 0, 99, 99]}),
+        ({"system": "deepeyes", "tools": ["image_zoom_in_tool"]}, "image_zoom_in_tool", {"bbox_2d": [0, 0, 99, 99]}),
+        ({"system": "deepeyes", "tools": ["image_rotate_tool"]}, "image_rotate_tool", {"angle": 90}),
+    ],
+)
+def test_tools_for_pictures_are_refused_where_there_is_a_clip(tmp_path, options, name, arguments):
+    clip = next((SAMPLES / "video").rglob("*.mp4"))
+    task = table(tmp_path, {"question": "What?", "answer": "x", "video": str(clip)}, **options)
+    world = task.environment(task.prompts("train", 0)[0])
+    world.workspace.words = (("EXIT", (0, 0, 9, 9)),)
+    assert "Error: there is no picture." in str(world.step(write(Call(name, arguments), "hermes")).messages)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +264,8 @@ def test_frames_of_a_clip(tmp_path):
             {"boxes": [[0, 0, "a", 9]]},
             {"options": ["a"]},
             {"options": ["a", "b"]},
+            {"options": ["red", "Red"]},
+            {"options": ["red", "!"]},
             {"words": [3]},
             {"words": [{"text": "x", "box": None}]},
             {"video": 3},
@@ -232,6 +299,7 @@ def test_table_options_that_cannot_work_are_refused(options):
         *(("crimson", ["red", "crimson"], (), True), ("blue", ["red", "crimson"], (), False)),
         *(("B", "B", ("dog", "cat"), True), ("(b)", "B", ("dog", "cat"), True), ("B. cat", "B", ("dog", "cat"), True)),
         *(("B. dog", "B", ("dog", "cat"), False), ("cat", "B", ("dog", "cat"), True), ("A", "B", ("dog", "cat"), False)),
+        *(("C", "C", ("B", "C", "A"), True), ("B", "C", ("B", "C", "A"), False), ("C. A", "C", ("B", "C", "A"), True)),
         *(("a red cat", "B", ("dog", "a red cat"), True), ("C", "B", ("dog", "cat"), False), ("A B", "B", ("dog", "cat"), False)),
     ],
 )

@@ -1,17 +1,28 @@
 """Episodes with tools: what ends them, what is told, budgets, and every kind of bad call."""
 
+import time
+
 import pytest
 from mmrl_tools.calls import CLOSE, OPEN, Call, write
 from mmrl_tools.other_tools import compute, text_tools
 from mmrl_tools.pictures import LONG, SHORT, original, picture_tools
-from mmrl_tools.tool import Refused, Tool, Workspace
+from mmrl_tools.tool import Refused, Result, Tool, Workspace
 from mmrl_tools.world import Budget, ToolUse, places
 from PIL import Image
 
-from mmrl import CoordinateFormat, ImageProcessing
+from mmrl import CoordinateFormat, ImageProcessing, Prompt, user_message
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.testing.cases import mostly_slow
 
 THOUSANDTHS = ImageProcessing(CoordinateFormat.THOUSANDTHS)
 PIXELS = ImageProcessing(CoordinateFormat.PIXELS)
+REPEAT = Tool(
+    name="repeat",
+    description="Say it again.",
+    properties={"text": {"type": "string"}},
+    run=lambda arguments, workspace: Result(arguments["text"]),
+)
 
 
 def picture(wide=400, high=200):
@@ -27,7 +38,7 @@ def work(processing=PIXELS, **more):
 
 def kit(processing=PIXELS):
     drawn = picture_tools(processing)
-    return {tool.name: tool for tool in [*drawn, *text_tools(drawn[0].properties["box"])]}
+    return {tool.name: tool for tool in [*drawn, *text_tools(drawn[0].properties["box"]), REPEAT]}
 
 
 def world(*names, budget=Budget(), processing=PIXELS, turns=(), **more):
@@ -137,6 +148,29 @@ def test_a_bad_call_is_told_and_counted_and_the_episode_goes_on(text, reason):
     assert one.step(call("zoom", box=[0, 0, 90, 90])).outcome["last_failed"] == 0
 
 
+@pytest.mark.parametrize("family", mostly_slow(["qwen2_5_vl", "mistral3", "smolvlm", "aya_vision", "internvl"], everyday=1))
+def test_signs_that_a_tool_repeats_are_text_for_a_real_policy(family):
+    """A placeholder of a picture would end the run, a printed end of a turn would be one."""
+    policy = VLM(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=1"))
+    signs = [*policy.reader.reserved, *policy.reader.tokenizer.all_special_tokens]
+    inputs, said = policy.encode(Prompt(messages=[user_message("?")])), policy.encode_completion("x")
+    special = set(policy.reader.tokenizer.all_special_ids)
+
+    def controls(value):
+        """The special ids of the reply to a turn that repeats this."""
+        reply = world("zoom", "repeat", budget=Budget(turn=2)).step(call("zoom", box=value[:20]) + call("repeat", text=value))
+        return [i for i in policy.extend(inputs, said, reply.messages)[1] if i in special]
+
+    frame = controls("red")
+    assert signs and [sign for sign in signs if controls(sign) != frame] == []
+
+
+def test_what_is_no_sign_comes_back_as_it_is():
+    text = "1 < 2 <= 3 > 2, x<y, a[1], [A], [1, 2] << 3 </"
+    assert told(world("repeat").step(call("repeat", text=text))) == f"<tool_response>\n{text}\n</tool_response>"
+    assert "<tool_call> is not closed by </tool_call>" in told(world().step(OPEN)), "what our messages name is kept"
+
+
 def test_budgets_of_turns_episodes_and_tools():
     look = call("zoom", box=[0, 0, 90, 90])
     reply = world(budget=Budget(turn=2)).step(look * 3)
@@ -190,6 +224,7 @@ def test_text_is_read_where_the_data_have_it():
 
 def test_formulas_by_hand():
     found = {"(3 + 4) * 2": "14", "2 ** 10": "1024", "7 / 2": "3.5", "sqrt(16) + max(1, 2)": "6", "2^3": "8", "-3 // 2": "-2"}
+    found |= {"round(2.5)": "2", "round(2 / 3, 2)": "0.67", "round(1234, -2)": "1200"}
     assert {formula: compute(formula) for formula in found} == found
 
 
@@ -220,12 +255,22 @@ def test_formulas_by_hand():
             "lambda: 1",
             "min(1, key=2)",
             "True",
+            "round(1, 21)",
+            "round(1, 0.5)",
+            "round()",
         ),
     ],
 )
 def test_what_is_no_formula_is_refused(formula):
     with pytest.raises(Refused):
         compute(formula)
+
+
+def test_a_formula_cannot_take_forever():
+    started = time.process_time()
+    with pytest.raises(Refused, match="from -20 to 20"):
+        compute("round(1, -1000000000)")
+    assert time.process_time() - started < 1
 
 
 def test_gold_turns_come_in_order():
