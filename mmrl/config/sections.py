@@ -381,3 +381,14 @@ class RunConfig(Section):
 def stage_limit(config: RunConfig, stage: Training) -> int:
     """The longest completion of a stage, in tokens; a task may have a smaller limit."""
     return (isinstance(stage, SampledTraining) and stage.max_tokens) or config.generate.max_tokens
+
+
+def limit_of(config: RunConfig, number: int, entry: TaskConfig | None) -> tuple[int, str]:
+    """The longest completion in a stage, in tokens, and the key that says so. number: the stage's index. entry: the task, None
+    for no task in particular."""
+    found = [(stage_limit(config, config.stages[number]), f"stages.{number}.max_tokens")]
+    if found[0][0] == config.generate.max_tokens:
+        found = [(config.generate.max_tokens, "generate.max_tokens")]
+    if entry and entry.max_tokens:
+        found.insert(0, (entry.max_tokens, f"tasks {entry.label!r} max_tokens"))
+    return min(found, key=lambda one: one[0])

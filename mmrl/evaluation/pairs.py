@@ -20,6 +20,7 @@ from mmrl.evaluation.results import Evaluation, PromptResult, figure_of
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
 from mmrl.policies.reward_model import RewardModel
+from mmrl.policies.shard import unsharded
 from mmrl.rollout.collector import Collector
 
 PAIRS = VerifierSpec(id="pairs", target="", summary="the preferred side of a pair is rated higher")
@@ -39,13 +40,14 @@ class PairEvaluator(Answering):
         """One task's figure, and no scores."""
         entry, settings = self.setup.entries[label], self.config.evaluate
         known, items, margins = len(self.heldout.left_out.get(label, ())), list[PromptResult](), list[float]()
-        for batch in self.heldout.batches(entry, self.collector.batch_size, lambda prompt: prompt, strict=False):
-            rated: list[tuple[float, float]] = ranks.gather_sharded(partial(self._rate, batch))
-            for one, (high, low) in zip(batch, rated, strict=True):
-                value = 1.0 if high > low else 0.5 if high == low else 0.0
-                said = f"{high:.4g} for the preferred side, {low:.4g} for the other"
-                items.append(PromptResult(id=one.posed.id, value=value, values=(value,), answers=("",), completion=said))
-                margins.append(high - low)
+        with unsharded(self.policy.root):  # ranks differ in how many sides they rate
+            for batch in self.heldout.batches(entry, self.collector.batch_size, lambda prompt: prompt, strict=False):
+                rated: list[tuple[float, float]] = ranks.gather_sharded(partial(self._rate, batch))
+                for one, (high, low) in zip(batch, rated, strict=True):
+                    value = 1.0 if high > low else 0.5 if high == low else 0.0
+                    said = f"{high:.4g} for the preferred side, {low:.4g} for the other"
+                    items.append(PromptResult(id=one.posed.id, value=value, values=(value,), answers=("",), completion=said))
+                    margins.append(high - low)
         if not items:
             raise UserError(f"evaluation of {label!r}: none of its held-out prompts has a pair that can be used")
         left_out = [*self.heldout.left_out.get(label, {}).values()]

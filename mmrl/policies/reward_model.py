@@ -33,9 +33,12 @@ class RewardModel(VLM):
     def __init__(
         self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
     ) -> None:
-        """A folder that holds no head gets a random one. Raises UserError for a head of another model."""
+        """A model without a head gets a random one, which `remark` says. Raises UserError for a head of another model."""
         super().__init__(config, device=device, seed=seed, source=source)
-        self.value = _head(self.width, Path(source or config.model), seed).to(self.device)
+        name = str(source or config.model)
+        head, is_new = _head(self.width, name, seed)
+        self.value = head.to(self.device)
+        self.remark = f"{name} has no {HEAD}: its reward head begins at random weights" if is_new else ""
 
     def outputs(
         self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
@@ -49,7 +52,8 @@ class RewardModel(VLM):
 
         (ratings_R,) = self._through(passed)
         own_RL = micro.final_rollout_R[:, None] == micro.rollout_L
-        last_R = torch.where(own_RL, torch.arange(len(micro.rollout_L), device=self.device), -1).amax(1)
+        place_RL = torch.where(own_RL, torch.arange(len(micro.rollout_L), device=self.device), -1)
+        last_R = place_RL.amax(1) if len(place_RL) else micro.rollout_L  # a pass is empty if other ranks have more
         found_L = torch.zeros(len(micro.rollout_L), device=self.device).index_add(0, last_R, ratings_R)
         return ForwardOutputs(logprobs_L=found_L, entropy_L=torch.zeros_like(found_L).detach())
 
@@ -99,16 +103,31 @@ class RewardModel(VLM):
         save_file({name: tensor.detach().cpu() for name, tensor in self.value.named_parameters()}, folder / HEAD)
 
 
-def _head(width: int, folder: Path, seed: int) -> nn.Linear:
-    """The head that a folder holds, or a new one, whose weights have the variance 1 / (width + 1) (Stiennon et al., Learning to
-    summarize from human feedback, appendix B.1)."""
+def _head(width: int, name: str, seed: int) -> tuple[nn.Linear, bool]:
+    """(the head of a folder or hub name, False), or (a new one, True), whose weights have the variance 1 / (width + 1) (Stiennon
+    et al., Learning to summarize from human feedback, appendix B.1)."""
     head = nn.utils.skip_init(nn.Linear, width, 1)
     with torch.no_grad():
         head.weight.normal_(0.0, (width + 1) ** -0.5, generator=torch.Generator().manual_seed(derive(seed, "reward head")))
         head.bias.zero_()
-    if (folder / HEAD).is_file():
-        try:
-            head.load_state_dict(load_file(folder / HEAD))
-        except Exception as error:
-            raise UserError(f"{folder / HEAD} is no head of this model: {shorten(error)[:200]}", key="policy.model") from error
-    return head
+    file = _head_file(name)
+    if file is None:
+        return head, True
+    try:
+        head.load_state_dict(load_file(file))
+    except Exception as error:
+        raise UserError(f"{name}/{HEAD} is no head of this model: {shorten(error)[:200]}", key="policy.model") from error
+    return head, False
+
+
+def _head_file(name: str) -> str | None:
+    """The place of the head's file in a folder or, by a hub name, in the cache, into which it is fetched; None if there is none,
+    or none in the cache of a machine that can't reach the hub."""
+    from transformers.utils import cached_file
+
+    if name.startswith("tiny:"):
+        return None
+    found: str | None = cached_file(
+        name, HEAD, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
+    )
+    return found

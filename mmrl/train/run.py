@@ -14,7 +14,7 @@ from mmrl.api.errors import LimitReached, UserError, shorten
 from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.sections import RlStage, SftStage, Training, stage_limit
+from mmrl.config.sections import RlStage, SftStage, Training, limit_of
 from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge
@@ -91,9 +91,8 @@ class Run:
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> SamplingParams:
         """The sampling parameters of a task's completions. task: its label, or `""` for no task in particular."""
         generate, entry = self.config.generate, self.setup.entries.get(task)
-        limits = (entry.max_tokens if entry else None, stage_limit(self.config, self.config.stages[self.at.stage]))
         return SamplingParams(
-            max_tokens=min(limit for limit in limits if limit),
+            max_tokens=limit_of(self.config, self.at.stage, entry)[0],
             temperature=generate.temperature if temperature is None else temperature,
             top_p=generate.top_p,
             top_k=generate.top_k,
@@ -160,7 +159,7 @@ class Run:
         """Warn before the first step if gold completions don't fit or don't get the highest reward."""
         setup = self.setup
         verifiers = {t: {v: setup.verifiers[v] for v in (*setup.weights[t], setup.metrics[t])} for t in self.tasks}
-        limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
+        limits = {t: limit_of(self.config, self.at.stage, setup.entries[t]) for t in self.tasks}
         for what in gold_warnings(
             self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, setup.entries, self.config.smoke
         ):

@@ -81,6 +81,8 @@ def train(
         policy = ranks.run_on_all(lambda: load_policy(setup, source))  # while the judge's workers start
         if ranks.world_size() > 1 and config.compute.weights == "sharded":
             policy.spread()
+        if remark := getattr(policy, "remark", ""):
+            progress.note(remark)
         packer = packer_of(config, policy)
         if packer.remark:
             progress.note(packer.remark)

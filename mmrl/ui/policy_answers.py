@@ -15,6 +15,7 @@ from mmrl.config.load import load_config
 from mmrl.policies.endpoint import EndpointPolicy
 from mmrl.policies.load import make_policy
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
 from mmrl.rollout.collector import make_collector
 from mmrl.rollout.generate.sampling import SamplingParams
 
@@ -25,6 +26,10 @@ class PolicyAnswers:
     def __init__(self, run_file: Path) -> None:
         self.config = load_config(run_file)
         policy, seed = self.config.policy, derive(self.config.seed, "weights")
+        if plugins.registry().get("policies", policy.kind).rates:
+            raise UserError(
+                f"the policy of {run_file} is a reward model, which writes no answers: mmrl eval {run_file} evaluates it"
+            )
         device = resolve_device(policy)
         prepare_device(device, policy.dtype)
         made = make_policy(policy, device=device, seed=seed)

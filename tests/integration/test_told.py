@@ -17,6 +17,7 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Prompt, Score
+from mmrl.config.sections import limit_of
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.checks.gold_rewards import gold_warnings
 from mmrl.train.start import evaluate_only, refuse_own_files
@@ -84,7 +85,8 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
 
     def said(**more):
         tasks = {"toy": SimpleNamespace(simulation=None)}
-        return list(gold_warnings(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, {"toy": 16}, entries, **more))
+        limits = {"toy": (16, "generate.max_tokens")}
+        return list(gold_warnings(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, limits, entries, **more))
 
     first, *others = said()
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions of 30 tokens: raise it"
@@ -109,6 +111,27 @@ def test_a_task_with_a_name_and_a_limit_of_its_own_is_told_by_them(tmp_path):
         "short: tasks 'short' max_tokens = 2 cuts off even gold completions of 3 tokens"
     ]
     assert [note.rpartition(", see ")[2] for note in notes if "toy/zero" in note] == ["`mmrl list tasks toy/colour`?"]
+
+
+@pytest.mark.parametrize(
+    ("generate", "stage", "task", "key"),
+    [
+        (3, 2, None, "stages.0.max_tokens = 2"),
+        (3, 2, 1, "tasks 'toy/colour' max_tokens = 1"),
+        (3, 1, 2, "stages.0.max_tokens = 1"),
+        (2, 2, None, "generate.max_tokens = 2"),
+        (2, None, None, "generate.max_tokens = 2"),
+    ],
+)
+def test_the_limit_that_cuts_gold_completions_off_is_told_by_its_key(tmp_path, generate, stage, task, key):
+    config = runs.toy_config(
+        tmp_path,
+        tasks=[{"id": "toy/colour", **({"max_tokens": task} if task else {})}],
+        stages=[{**RL, "steps": 1, **({"max_tokens": stage} if stage else {})}],
+        generate={"max_tokens": generate},
+    )
+    limit, said = limit_of(config, 0, config.tasks[0])
+    assert f"{said} = {limit}" == key
 
 
 def test_a_run_that_learns_nothing_says_so_once(tmp_path):

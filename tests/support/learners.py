@@ -42,6 +42,7 @@ DISTILL = {
     "group_size": 2,
     "learning_rate": 1e-3,
 }
+PAIRS = {"kind": "preference", "steps": 10, "prompts_per_step": 3, "learning_rate": 1e-3}
 TIMED = (
     *("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/wait_s"),
     *("async/process", "async/generate", "async/judge"),
@@ -135,6 +136,9 @@ CASES: dict[str, dict[str, Any]] = {
         ema_decay=0.5,
         also={"checkpoint": {"every": 2, "keep": 9, "shards": True}},
     ),
+    "pairs": case(PAIRS),
+    "ratings": case(PAIRS | {"loss": "bradley-terry"}, policy={"kind": "reward", "model": MODEL})
+    | {"train": {"threads": 1, "micro_batch_tokens": 40}},
     "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
 }
 

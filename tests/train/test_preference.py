@@ -24,7 +24,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
 from mmrl.train.run import Run
-from mmrl.train.stages.preference import best_and_worst, mismatched
+from mmrl.train.stages.preference import best_and_worst, mismatched, pair_stub
 
 DESCENT = {"optimizer": "sgd", "beta1": 0.0, "learning_rate": 0.5, "max_grad_norm": math.inf}
 
@@ -192,6 +192,30 @@ def test_sampled_pairs_are_the_judge_s(tmp_path: Path) -> None:
     first, second = (row["metrics"] for row in runs.rows(folder) if "metrics" in row)
     assert first["preference/pairs"] == 2 and first["loss"] == pytest.approx(math.log(2)) and first["grad_norm"] > 0
     assert second["loss"] != first["loss"] and {"reward/mean", "entropy", "length/mean"} <= second.keys()
+
+
+def test_a_step_with_one_pair_has_no_other_prompt_to_compare_with(tmp_path: Path) -> None:
+    """The estimate of the KL is then 0, and the step is made."""
+    run = begun(tmp_path, {"loss": "kto"})
+    for _ in range(2):
+        found = run.steps.learn(pairs_of(run)[:1])
+        assert found["preference/pairs"] == 1 and found["preference/kl"] == 0 and found["grad_norm"] > 0
+    assert found["loss"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("shares", "mine", "answered"), [([[], [1, 2]], [0], [1, 2]), ([[1, 2], []], [1, 2], [1, 2]), ([[], []], [1], [])]
+)
+def test_a_rank_with_one_pair_has_no_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: list, mine: list, answered: list
+) -> None:
+    """Pairs of two other ranks, or of this one, have theirs on all ranks, in the same order."""
+    pairs = pairs_of(begun(tmp_path, {"loss": "kto"}))
+    monkeypatch.setattr("mmrl.compute.ranks.all_gather_object", lambda own: shares)
+    seen = [pair if n in mine else pair_stub(pair) for n, pair in enumerate(pairs)]
+    found = mismatched(seen)
+    assert [r.completion for r in found] == [pairs[n].preferred.completion for n in answered]
+    assert [r.is_stub for r in found] == [n not in mine for n in answered]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from mmrl.policies.reward_model import HEAD, RewardModel
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
-from mmrl.train.update.pack_conversations import pack
+from mmrl.train.update.pack_conversations import pack, pad_passes
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 STAGE = {"kind": "preference", "loss": "bradley-terry", "steps": 3, "prompts_per_step": 4, "learning_rate": 1e-2}
@@ -66,6 +66,19 @@ def test_a_rating_is_the_same_alone_and_in_packed_rows(how: dict) -> None:
     assert len(set(alone.tolist())) == len(alone)
     by_head = [model.value(model.states(model._alone(r.inputs, r.turns[0].token_ids))[-1:])[0, 0] for r in rollouts]
     assert torch.allclose(torch.stack(by_head), alone, atol=1e-5)
+
+
+def test_a_pass_that_other_ranks_alone_have_work_for_rates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output is part of the graph, as the weights' gradients are reduced in every pass."""
+    model = RewardModel(PolicyConfig(model=MODEL))
+    model.root = lambda work: work()  # type: ignore[assignment]
+    monkeypatch.setattr("mmrl.compute.ranks.all_gather_object", lambda own: [own, 1])
+    others = [r.to_stub() for r in sides(model)]
+    (empty,) = pad_passes(pack(others, ones(others), model, shared_prefix=True, budget=64), model).micro
+    found = model.outputs(empty, 1.0).logprobs_L
+    assert found.shape == (0,) and found.requires_grad
+    found.sum().backward()
+    assert model.value.weight.grad is not None and not model.value.weight.grad.any()
 
 
 def test_a_step_is_gradient_descent_on_bradley_and_terry_s_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,4 +195,33 @@ def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
 
     RewardModel(PolicyConfig(model=MODEL)).save(tmp_path)
     with pytest.raises(UserError, match=f"{HEAD} is no head of this model"):
-        _head(48, tmp_path, 0)
+        _head(48, str(tmp_path), 0)
+
+
+def test_the_head_of_a_hub_s_model_is_read_and_a_new_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a cache, without the hub. A model whose head was never fetched gets a new one, and says so in one line."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    saved = RewardModel(PolicyConfig(model=MODEL), seed=3)
+    for name in ("rater", "bare"):
+        place = tmp_path / f"models--me--{name}"
+        (place / "refs").mkdir(parents=True)
+        (place / "refs" / "main").write_text("0" * 40)
+        saved.save(place / "snapshots" / ("0" * 40))
+    (tmp_path / "models--me--bare" / "snapshots" / ("0" * 40) / HEAD).unlink()
+    rater, bare = (RewardModel(PolicyConfig(model=f"me/{name}"), seed=4) for name in ("rater", "bare"))
+    assert torch.equal(rater.value.weight, saved.value.weight) and rater.remark == ""
+    assert not torch.equal(bare.value.weight, saved.value.weight)
+    assert bare.remark == f"me/bare has no {HEAD}: its reward head begins at random weights"
+
+
+def test_a_run_says_once_that_its_head_is_new(tmp_path: Path) -> None:
+    watcher = runs.Silent()
+    folder = runs.run(
+        runs.toy_config(tmp_path, **{**RATES, "stages": [{**STAGE, "steps": 1}]}, evaluate={"num_prompts": 0}), progress=watcher
+    )
+    assert watcher.notes == [f"{MODEL} has no {HEAD}: its reward head begins at random weights"]
+    (saved,) = folder.path.glob("checkpoints/*/policy")
+    assert RewardModel(PolicyConfig(model=str(saved))).remark == ""

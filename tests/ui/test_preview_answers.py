@@ -64,6 +64,7 @@ REFUSED = [
     ([DIGITS, "--policy", "api.toml", "--model", "tiny:qwen2_vl"], "leave out --model"),
     (["robotics/reach", "--policy", "api.toml"], "acts in a simulator"),
     ([DIGITS, "--policy", "acts.toml"], "writes no answers: mmrl eval acts.toml"),
+    ([DIGITS, "--policy", "rates.toml"], "a reward model, which writes no answers: mmrl eval rates.toml"),
     ([DIGITS, "--policy", "api.toml"], "status 401: wrong key"),
 ]
 
@@ -71,6 +72,7 @@ REFUSED = [
 @pytest.mark.parametrize(("args", "message"), REFUSED)
 def test_what_can_not_answer_is_one_line(here, args, message):
     (here / "acts.toml").write_text(f'policy = {{kind = "vla", model = "tiny:openvla:hidden=32,layers=1"}}{REST}')
+    (here / "rates.toml").write_text(f'policy = {{kind = "reward", model = "tiny:qwen2_5_vl:hidden=32,layers=1"}}{REST}')
     with stub_endpoint(always=status(401, "wrong key")) as stub:
         (here / "api.toml").write_text(endpoint(stub.url))
         done = preview(*args, "-n", 2, "--sample", 2)

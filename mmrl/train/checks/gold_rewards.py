@@ -32,11 +32,12 @@ def gold_warnings(
     verifiers: Mapping[str, Mapping[str, VerifierSpec]],
     collector: Collector,
     judge: Judge,
-    max_tokens: Mapping[str, int],
+    limits: Mapping[str, tuple[int, str]],
     entries: Mapping[str, TaskConfig],
     smoke: bool = False,
 ) -> Iterator[str]:
-    """Warnings of one sentence each. All mappings are by task. smoke: don't warn of `max_tokens`, which a smoke run lowers."""
+    """Warnings of one sentence each. All mappings are by task. limits: the longest completion in tokens, and the key that says
+    so. smoke: don't warn of it, since a smoke run lowers it."""
     for task, items in prompts.items():
         if tasks[task].simulation is not None:  # its episodes have no completions
             continue
@@ -44,9 +45,9 @@ def gold_warnings(
         if not rollouts:  # the task has no gold completions
             continue
         shortest = min(r.length for r in rollouts)
-        if shortest > max_tokens[task] and not smoke:
-            key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
-            yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions of {shortest} tokens: raise it"
+        most, key = limits[task]
+        if shortest > most and not smoke:
+            yield f"{task}: {key} = {most} cuts off even gold completions of {shortest} tokens: raise it"
         for name, spec in verifiers[task].items():
             scored = zip(judge.run(name, build_cases(rollouts)), rollouts, strict=True)
             low = [(s.value, r.completion, s.detail) for s, r in scored if s.value is not None and is_below_high(spec, s.value)]

@@ -18,7 +18,6 @@ import torch
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.preference import PairCredit, PairSums, Settings, credit
 from mmrl.algorithms.presets import Algorithm
-from mmrl.api.errors import UserError
 from mmrl.api.sampling import Group
 from mmrl.api.types import Rollout
 from mmrl.compute import ranks
@@ -125,8 +124,8 @@ class PreferenceSteps(Steps):
             }
         rollouts = [p.preferred for p in pairs] + [p.rejected for p in pairs]
         places = [(p.place, side) if p.place else None for side in (0, 1) for p in pairs]
-        strangers = mismatched(pairs) if self.stage.loss == "kto" else []
-        kl = self.kl(strangers) if strangers else 0.0
+        reads_kl = self.stage.loss == "kto"
+        kl = self.kl(mismatched(pairs)) if reads_kl else 0.0
         sums = PairSums(
             logprobs_P2=_by_pair(self.sums(rollouts, "logprobs")),
             reference_P2=_by_pair(self.reference_sums(rollouts, places)),
@@ -137,7 +136,7 @@ class PreferenceSteps(Steps):
         weights_N = found.weights_P2.T.reshape(-1) * len(rollouts)  # the average over rollouts divides by their number
         update = self.update(self.pack(rollouts, Credit(advantages=weights_N.float())))
         figures = pair_figures(found, sums, rated=self.stage.loss == "bradley-terry") | (
-            {"preference/kl": kl} if strangers else {}
+            {"preference/kl": kl} if reads_kl else {}
         )
         own = ("grad_norm", "learning_rate", *(() if self.stage.loss == "bradley-terry" else ("entropy",)))
         kept = {k: update[k] for k in own if k in update}
@@ -165,7 +164,9 @@ class PreferenceSteps(Steps):
 
     def kl(self, strangers: Sequence[Rollout]) -> float:
         """An estimate of KL(policy || reference) in nats per completion, at least 0, from completions of other prompts: the mean
-        of their log-ratios (Ethayarajh et al., KTO, section 4.1)."""
+        of their log-ratios (Ethayarajh et al., KTO, section 4.1). 0 if there are none."""
+        if not strangers:
+            return 0.0
         gap_N = self.sums(strangers, "logprobs") - self.reference_sums(strangers, [None] * len(strangers))
         return max(gap_N.mean().item(), 0.0)
 
@@ -208,16 +209,16 @@ def best_and_worst(group: Group) -> Pair | None:
 
 def mismatched(pairs: Sequence[Pair]) -> list[Rollout]:
     """The preferred completion of each pair as an answer to the next pair's prompt, on each rank among its own pairs; stubs stand
-    for those of other ranks. Raises UserError if a rank has one pair only."""
+    for those of other ranks. The only pair of a rank has no next one, and is left out on all ranks."""
     own = [n for n, pair in enumerate(pairs) if not pair.preferred.is_stub]
-    following = dict(zip(own, [*own[1:], *own[:1]], strict=True))
-    if len(own) < 2:
-        raise UserError(f'loss = "kto" compares with other prompts, and a step has {len(own)} pair(s): raise prompts_per_step')
+    following = dict(zip(own, [*own[1:], *own[:1]], strict=True)) if len(own) > 1 else {}
+    answered = {n for share in ranks.all_gather_object(list(following)) for n in share}
     return [
         replace(_answering(pair.preferred, pairs[following[n]].preferred), group=following[n])
         if n in following
         else pair.preferred
         for n, pair in enumerate(pairs)
+        if n in answered
     ]
 
 

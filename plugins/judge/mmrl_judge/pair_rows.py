@@ -41,16 +41,16 @@ def read_row(row: Mapping[str, Any]) -> PairRow:
         raise ValueError(f"both sides are {preferred[:60]!r}, so neither is preferred")
     if not any(role == "user" for role, _ in turns):
         raise ValueError("its prompt has no turn of the user")
-    cell: Any = next((found for name in IMAGES if (found := _plain(row.get(name))) not in (None, "", [])), [])
+    cell: Any = next((found for name in IMAGES if (found := _parsed(row.get(name))) not in (None, "", [])), [])
     return PairRow(turns, preferred, rejected, list(cell) if isinstance(cell, list | tuple) else [cell])
 
 
 def trl(row: Mapping[str, Any]) -> tuple[list[tuple[str, str]], str, str]:
     """(turns of the prompt, preferred, rejected) of a row in TRL's form."""
     sides = [_side(row[name], name) for name in ("chosen", "rejected")]
-    name = next((name for name in PROMPTS if _plain(row.get(name)) not in (None, "", [])), "")
+    name = next((name for name in PROMPTS if _parsed(row.get(name)) not in (None, "", [])), "")
     if name:
-        given = _plain(row[name])
+        given = _said(row[name])
         turns = [("user", given)] if isinstance(given, str) else _turns(given, name)
         before = [side[:-1] for side in sides if len(side) > 1]
         if any(own != turns for own in before):
@@ -64,7 +64,7 @@ def trl(row: Mapping[str, Any]) -> tuple[list[tuple[str, str]], str, str]:
 
 def llava_rlhf(row: Mapping[str, Any]) -> tuple[list[tuple[str, str]], str, str]:
     """(turns of the prompt, preferred, rejected) of a row in LLaVA-RLHF's form."""
-    turns = _turns(_plain(row["conversations"]), "conversations")
+    turns = _turns(_said(row["conversations"]), "conversations")
     if turns[-1][0] == "assistant":
         raise ValueError("conversations ends with an answer, and must end with the question")
     outputs = [_side(row[name], name)[-1][1] for name in ("output_1", "output_2")]
@@ -76,7 +76,7 @@ def llava_rlhf(row: Mapping[str, Any]) -> tuple[list[tuple[str, str]], str, str]
 
 def _side(cell: Any, name: str) -> list[tuple[str, str]]:
     """The turns of a side, the answer last."""
-    cell = _plain(cell)
+    cell = _said(cell)
     if isinstance(cell, Mapping):
         cell = [cell]
     turns = [("assistant", cell)] if isinstance(cell, str) else _turns(cell, name)
@@ -99,7 +99,14 @@ def _turns(cell: Any, name: str) -> list[tuple[str, str]]:
     return turns
 
 
-def _plain(cell: Any) -> Any:
+def _said(cell: Any) -> Any:
+    """A cell of text or turns. Turns that a CSV holds as JSON are read; other JSON, such as a box, is a text."""
+    found = _parsed(cell)
+    turns = found if isinstance(found, list) else [found]
+    return found if turns and all(isinstance(t, Mapping) and ("role" in t or "from" in t) for t in turns) else cell
+
+
+def _parsed(cell: Any) -> Any:
     """A cell; lists and objects that a CSV holds as JSON are read."""
     if isinstance(cell, str) and cell.strip()[:1] in ("[", "{"):
         try:

@@ -65,6 +65,20 @@ def test_pictures_stand_where_the_prompt_says(table) -> None:
     assert [part["type"] for part in prompt.messages[0]["content"]] == ["text", "image", "text", "image", "text"]
 
 
+ANSWERS = ['{"bbox": [1, 2, 3, 4]}', "[0.1, 0.2]", "[]", '[{"bbox": [1, 2]}]', "[a, b", '{"a": {"role": "user"}}']
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("turns", [False, True])
+def test_an_answer_in_json_is_a_text(answer: str, turns: bool) -> None:
+    """Alone, and as what a turn says that a CSV holds as JSON."""
+    said = json.dumps([{"role": "assistant", "content": answer}]) if turns else answer
+    row = read_row({**FORMS["texts"], "prompt": "[1, 2] or {3}?", "chosen": said, "image": '["red.png"]'})
+    assert row.preferred == answer and row.turns == [("user", "[1, 2] or {3}?")] and row.images == ["red.png"]
+    assert read_row({**FORMS["LLaVA-RLHF's"], "output_2": said}).preferred == answer
+    assert read_row({**FORMS["texts"], "prompt": '{"task": "point"}', "chosen": said}).turns == [("user", '{"task": "point"}')]
+
+
 BROKEN = {
     "equal sides": ({"rejected": "A cat."}, "both sides are 'A cat.', so neither is preferred"),
     "an empty side": ({"rejected": "  "}, "its rejected side is empty"),
