@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
+from mmrl.config.preferences import PreferenceStage
 from mmrl.config.stages import (
     EXPERT,
     STAGES,
@@ -23,7 +24,6 @@ from mmrl.config.stages import (
     ImitationConfig,
     LengthConfig,
     PluginStage,
-    PreferenceStage,
     RlStage,
     RuleConfig,
     SftStage,

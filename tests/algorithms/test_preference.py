@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmrl.algorithms.preference import LOSSES, PairSums, Settings, credit
-from mmrl.config.stages import PAIR_SETTINGS
+from mmrl.config.preferences import PAIR_SETTINGS
 
 OPTIONS = {
     "dpo": Settings(beta=0.3, label_smoothing=0.1),

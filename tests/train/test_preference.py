@@ -19,7 +19,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score
-from mmrl.config.stages import PreferenceStage
+from mmrl.config.preferences import PreferenceStage
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.resolve import resolve
