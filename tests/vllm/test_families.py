@@ -70,8 +70,8 @@ def rounding(family, policy, generator):
 
 
 def test_it_says_what_the_learner_says_of_text_pictures_and_videos(pair):
-    """In bfloat16 up to rounding, that is twice as much as the learner is off what it would say in float32; 1.6 times was seen on a
-    processor that multiplies bfloat16 in tiles."""
+    """In bfloat16 up to rounding, that is twice as much as the learner is off what it would say in float32; 1.6 times was seen
+    on a processor that multiplies bfloat16 in tiles."""
     family, policy, generator = pair
     found = means(gaps(policy, generator, shown()))
     if policy.model.config.model_type not in VIDEOS:
