@@ -3,11 +3,9 @@
 from typing import Any
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl.api.endpoints import JUDGE_KEYS
 
 MMRL_CONTRACT = 2
-
-KEYS = ("OPENAI_API_KEY", "MMRL_JUDGE_KEY")
-"""Environment variables from which a verifier may read the endpoint's key."""
 
 
 @hookimpl
@@ -37,7 +35,7 @@ def mmrl_tasks() -> list[TaskSpec]:
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
     def spec(id: str, target: str, summary: str) -> VerifierSpec:
-        given: dict[str, Any] = dict(model=True, batch_size=64, rollout=True, images=True, graded=True, environment=KEYS)
+        given: dict[str, Any] = dict(model=True, batch_size=64, rollout=True, images=True, graded=True, environment=JUDGE_KEYS)
         return VerifierSpec(id=f"judge/{id}", target=f"mmrl_judge.{target}", summary=summary, timeout_s=120.0, **given)
 
     def local(id: str, target: str, summary: str) -> VerifierSpec:

@@ -6,22 +6,19 @@ last lines of the judge's own answer are read. An answer that can't be read is a
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.api.endpoints.answers import Answer, NoAnswer
-from mmrl.api.endpoints.client import ChatEndpoint, Question
+from mmrl.api.endpoints.client import Question
+from mmrl.api.endpoints.judges import judge_endpoint
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.errors import UserError
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Case, Score
-from mmrl_judge import KEYS
 
-TINY = "tiny"
-"""The `model` of a smoke run: no endpoint is asked, and the scores mean nothing."""
 FIELD = re.compile(r"\{(question|reference|answer|criteria|first|second)\}")
 
 
@@ -56,23 +53,23 @@ class AskingVerifier:
     ) -> None:
         """images: show the question's images to the judge, shrunk to `max_pixels`. The other options are those of
         `mmrl.api.endpoints.client.ChatEndpoint`. Raises UserError for options that can't work."""
-        if key_variable not in KEYS:
-            raise UserError(f"key_variable = {key_variable!r:.60}: a verifier gets {' and '.join(KEYS)} alone: use one of them")
         self.images, self.encoder = images, ChatEncoder(max_pixels=max_pixels)
         check_integer("max_tokens", max_tokens, 1)
         self.max_tokens, self.temperature = max_tokens, temperature
         self.prompt = self.prompt if prompt is None else prompt
-        self.endpoint = None
-        if model != TINY:
-            limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": request_timeout_s}
-            limits |= {
-                "max_calls": max_calls,
-                "max_total_tokens": max_total_tokens,
-                "cache": cache,
-                "extra": extra or {},
-                "omit": omit,
-            }
-            self.endpoint = ChatEndpoint(model=model, base_url=base_url, key_variable=key_variable, **limits)
+        self.endpoint = judge_endpoint(
+            model,
+            base_url,
+            key_variable,
+            request_timeout_s=request_timeout_s,
+            concurrency=concurrency,
+            retries=retries,
+            max_calls=max_calls,
+            max_total_tokens=max_total_tokens,
+            cache=cache,
+            extra=extra,
+            omit=omit,
+        )
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
@@ -148,9 +145,3 @@ def reference_of(case: Case) -> str:
     """The reference answer as text: `meta["reference"]`, or the prompt's answer."""
     reference = case.meta.get("reference", case.answer)
     return "(none)" if reference is None else str(reference)
-
-
-def fenced(text: str) -> str:
-    """The text between two lines that it can't contain: they depend on it. The same text has the same lines, for the cache."""
-    line = f"===== {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]} ====="
-    return f"{line}\n{text}\n{line}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mmrl.api.endpoints.judges import fenced
 from mmrl.api.types import Case, Score
-from mmrl_judge.asking import AskingVerifier, Unreadable, fenced, reference_of
+from mmrl_judge.asking import AskingVerifier, Unreadable, reference_of
 
 LINE = re.compile(r"[*_\s]*better[*_\s]*:[*_\s]*(1|2|first|second|same|tie)[*_\s]*\.?[*_\s]*", re.IGNORECASE)
 FIRST, SECOND = {"1", "first"}, {"2", "second"}

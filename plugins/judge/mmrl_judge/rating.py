@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from mmrl.api.endpoints.judges import fenced
 from mmrl.api.errors import UserError, is_finite
 from mmrl.api.types import Case, Score
-from mmrl_judge.asking import AskingVerifier, Unreadable, fenced
+from mmrl_judge.asking import AskingVerifier, Unreadable
 
 MARK = r"[*_\s]*"
 """Emphasis in Markdown."""

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmrl.api.endpoints.judges import fenced
 from mmrl.api.errors import UserError, is_finite
 from mmrl.api.types import Case, Score
-from mmrl_judge.asking import AskingVerifier, Unreadable, fenced
+from mmrl_judge.asking import AskingVerifier, Unreadable
 
 LINE = re.compile(r"[*_\s]*(\d{1,3})[*_\s]*[:.)][*_\s]*(yes|no)\b.*", re.IGNORECASE)
 MOST = 64

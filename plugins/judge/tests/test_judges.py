@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from mmrl_judge.asking import fenced
 from mmrl_judge.pairwise import Pairwise
 from mmrl_judge.rating import Rating
 from mmrl_judge.rubric import Rubric
 from PIL import Image
 
+from mmrl.api.endpoints.judges import fenced
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.types import Case, Prompt, Status, Turn, user_message

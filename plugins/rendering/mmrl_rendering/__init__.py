@@ -1,6 +1,7 @@
 """Pictures as SVG, charts and web pages: code is rendered and compared; rewards similar to RLRF and RRVF."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl.api.endpoints import JUDGE_KEYS
 
 MMRL_CONTRACT = 2
 
@@ -84,7 +85,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             images=True,
             model=True,
             batch_size=64,
-            environment=("OPENAI_API_KEY", "MMRL_JUDGE_KEY"),
+            environment=JUDGE_KEYS,
             summary="RRVF's visual judge: a model behind an endpoint rates how alike the pictures are",
         ),
     ]

@@ -13,18 +13,16 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from mmrl import Case, Score, UserError
+from mmrl import Case, Score
 from mmrl.api.endpoints.answers import NoAnswer
-from mmrl.api.endpoints.client import ChatEndpoint, Question
+from mmrl.api.endpoints.client import Question
+from mmrl.api.endpoints.judges import judge_endpoint
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.services import check_contrastive, contrastive
 from mmrl_rendering import compare
 from mmrl_rendering.code import render
 from mmrl_rendering.svg import Refused
 
-TINY = "tiny"
-"""The `model` of a smoke run: a small random CLIP, or no endpoint at all."""
-KEYS = ("OPENAI_API_KEY", "MMRL_JUDGE_KEY")
 INSTRUCTION = """The first picture is the target. The second is what somebody's code drew to reproduce it. Judge how alike they
 are: kind of picture, positions and shapes, colours, texts, numbers. Ignore the sharpness. Think first. Then end with one line
 Score: N
@@ -84,14 +82,17 @@ class VisualJudge:
     ) -> None:
         """max_pixels: larger pictures are shrunk. The other options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises
         UserError for ones that can't work."""
-        if key_variable not in KEYS:
-            raise UserError(f"key_variable = {key_variable!r:.60}: a verifier gets {' and '.join(KEYS)} alone: use one of them")
         self.encoder, self.max_tokens, self.temperature = ChatEncoder(max_pixels=max_pixels), max_tokens, temperature
-        self.endpoint = None
-        if model != TINY:
-            limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": request_timeout_s}
-            limits |= {"cache": cache, "extra": extra or {}}
-            self.endpoint = ChatEndpoint(model=model, base_url=base_url, key_variable=key_variable, **limits)
+        self.endpoint = judge_endpoint(
+            model,
+            base_url,
+            key_variable,
+            request_timeout_s=request_timeout_s,
+            concurrency=concurrency,
+            retries=retries,
+            cache=cache,
+            extra=extra,
+        )
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:

@@ -2,6 +2,7 @@
 Pixel Reasoner."""
 
 from mmrl import SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
+from mmrl.api.endpoints import JUDGE_KEYS
 
 MMRL_CONTRACT = 2
 
@@ -63,7 +64,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             timeout_s=120.0,
             model=True,
             batch_size=64,
-            environment=("OPENAI_API_KEY", "MMRL_JUDGE_KEY"),
+            environment=JUDGE_KEYS,
             summary="the same, where a model behind an endpoint judges the answer",
         ),
         VerifierSpec(

@@ -2,6 +2,7 @@
 SEED-Bench-R1."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl.api.endpoints import JUDGE_KEYS
 
 MMRL_CONTRACT = 2
 
@@ -124,7 +125,7 @@ def _published() -> list[VerifierSpec]:
             graded=True,
             model=True,
             batch_size=64,
-            environment=("OPENAI_API_KEY", "MMRL_JUDGE_KEY"),
+            environment=JUDGE_KEYS,
             summary="R1-Reward's combination, with the consistency that a model behind an endpoint judges",
         ),
         VerifierSpec(

@@ -6,21 +6,18 @@ Zhang et al., "R1-Reward: Training Multimodal Reward Model Through Stable Reinfo
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl import Case, Score, UserError
+from mmrl import Case, Score
 from mmrl.api.endpoints.answers import NoAnswer
-from mmrl.api.endpoints.client import ChatEndpoint, Question
+from mmrl.api.endpoints.client import Question
+from mmrl.api.endpoints.judges import fenced, judge_endpoint
 from mmrl.api.verifiers.parse import MAX_LENGTH, first_tag
 from mmrl_vqa.r1_reward import reward
 
-TINY = "tiny"
-"""The `model` of a smoke run: no endpoint is asked, and the consistency means nothing."""
-KEYS = ("OPENAI_API_KEY", "MMRL_JUDGE_KEY")
 TRIES = 3
 """How often an answer that can't be read is asked for, as published; then the consistency is 0."""
 LINES = 3
@@ -61,14 +58,17 @@ class JudgedReward:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """The options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises UserError for ones that can't work."""
-        if key_variable not in KEYS:
-            raise UserError(f"key_variable = {key_variable!r:.60}: a verifier gets {' and '.join(KEYS)} alone: use one of them")
         self.max_tokens, self.temperature = max_tokens, temperature
-        self.endpoint = None
-        if model != TINY:
-            limits: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "timeout_s": request_timeout_s}
-            limits |= {"cache": cache, "extra": extra or {}}
-            self.endpoint = ChatEndpoint(model=model, base_url=base_url, key_variable=key_variable, **limits)
+        self.endpoint = judge_endpoint(
+            model,
+            base_url,
+            key_variable,
+            request_timeout_s=request_timeout_s,
+            concurrency=concurrency,
+            retries=retries,
+            cache=cache,
+            extra=extra,
+        )
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
@@ -94,7 +94,7 @@ class JudgedReward:
         return [0.0 if value is None else value for value in found]
 
     def _question(self, text: str, attempt: int) -> Question:
-        asked = PROMPT.format(reasons=_fenced(reasons(text)), verdict=_fenced(verdict(text)))
+        asked = PROMPT.format(reasons=fenced(reasons(text)), verdict=fenced(verdict(text)))
         messages = [{"role": "user", "content": asked}]
         return Question(messages=messages, max_tokens=self.max_tokens, temperature=self.temperature, seed=attempt)
 
@@ -125,9 +125,3 @@ def read(text: str) -> float | None:
     """1 or -1, as the published code reads the judge's answer; None for one without 0 and 1."""
     said = text.replace("output:", "").strip()
     return -1.0 if "0" in said else 1.0 if "1" in said else None
-
-
-def _fenced(text: str) -> str:
-    """The text between two lines that it can't contain."""
-    line = f"===== {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]} ====="
-    return f"{line}\n{text}\n{line}"
