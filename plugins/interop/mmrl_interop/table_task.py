@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +11,9 @@ from mmrl import Case, NoGold, Prompt, Task, UserError
 from mmrl.api.errors import display_path, is_finite, shorten
 from mmrl.api.media.clips import Clip
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import split_of
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
-from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
+from mmrl.api.tasks.table_splits import open_splits
+from mmrl.api.tasks.tables import DataTable, LazyItems, resolve_image
 from mmrl.api.verifiers.parse import last_tag, nfc
 from mmrl_interop.forms import FORMS, detect_form, read_form
 
@@ -51,12 +50,9 @@ class TableTask(Task):
         if not is_finite(self.test_share) or not 0 <= self.test_share < 1:
             raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0, below 1")
         self._template = _template(self.format_prompt) if self.format_prompt else None
-        train = self._table(self.path, "train")
-        if self.test_path is None:
-            self._tables, self._chosen = dict.fromkeys(("train", "test"), train), self._cut(train)
-        else:
-            self._tables = {"train": train, "test": self._table(self.test_path, "test")}
-            self._chosen = {split: range(len(table)) for split, table in self._tables.items()}
+        self._tables, self._chosen = open_splits(
+            self.path, self.test_path, self.test_share, name=self.name, revision=self.revision
+        )
         self.splits = tuple(self._chosen)  # type: ignore[misc]  # a table may be too short for two
         self._form = {split: self._detect(self._tables[split], self._chosen[split]) for split in self.splits}
 
@@ -76,21 +72,6 @@ class TableTask(Task):
         if not isinstance(prompt.answer, str | int | float):
             raise NoGold("the ground truth is a table, and only its reward function knows what completion it wants")
         return f"<answer>{prompt.answer}</answer>"
-
-    def _table(self, path: str, split: str) -> DataTable:
-        rows = read_table(path, name=self.name, revision=self.revision, split=split)
-        if not len(rows):
-            raise UserError(f"{display_path(rows.name)} has no rows: add some, or correct the path")
-        return rows
-
-    def _cut(self, rows: DataTable) -> dict[str, Sequence[int]]:
-        parts = {"train": array("Q"), "test": array("Q")}
-        shares = {"train": 1 - self.test_share, "test": self.test_share}
-        for number in range(len(rows)):
-            parts[split_of(str(number), 0, shares)].append(number)
-        if not parts["train"]:
-            raise UserError(f"all {len(rows)} rows of {display_path(rows.name)} are in 'test': add more, or set test_share")
-        return {split: numbers for split, numbers in parts.items() if numbers}
 
     def _detect(self, table: DataTable, chosen: Sequence[int]) -> str:
         """The form of a table: by its columns, or by the first row that can be read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from mmrl import Prompt, Task, UserError
 from mmrl.api.errors import display_path, is_finite
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import split_of
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
-from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
+from mmrl.api.tasks.table_splits import open_splits
+from mmrl.api.tasks.tables import LazyItems, resolve_image
 from mmrl.api.types import Case
 from mmrl_judge.pair_rows import PLACE, read_row
 
@@ -44,11 +43,9 @@ class Pairs(Task):
                 check_type(option, getattr(self, option), str)
         if not is_finite(self.test_share) or not 0 <= self.test_share < 1:
             raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0, below 1")
-        train = self._table(self.path, "train")
-        self._tables = {"train": train, "test": train if self.test_path is None else self._table(self.test_path, "test")}
-        self._chosen: Mapping[str, Sequence[int]] = self._cut(train)
-        if self.test_path is not None:
-            self._chosen = {split: range(len(table)) for split, table in self._tables.items()}
+        self._tables, self._chosen = open_splits(
+            self.path, self.test_path, self.test_share, name=self.name, revision=self.revision
+        )
         self.splits = tuple(self._chosen)  # type: ignore[misc]  # a table may be too short for two
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
@@ -61,20 +58,6 @@ class Pairs(Task):
 
     def pair(self, prompt: Prompt) -> tuple[str, str]:
         return str(prompt.answer), str(prompt.meta["rejected"])
-
-    def _table(self, path: str, split: str) -> DataTable:
-        rows = read_table(path, name=self.name, revision=self.revision, split=split)
-        if not len(rows):
-            raise UserError(f"{display_path(rows.name)} has no rows: add some, or correct the path")
-        return rows
-
-    def _cut(self, rows: DataTable) -> dict[str, Sequence[int]]:
-        parts = {"train": array("Q"), "test": array("Q")}
-        for number in range(len(rows)):
-            parts[split_of(str(number), 0, {"train": 1 - self.test_share, "test": self.test_share})].append(number)
-        if not parts["train"]:
-            raise UserError(f"all {len(rows)} rows of {display_path(rows.name)} are in 'test': add more, or set test_share")
-        return {split: numbers for split, numbers in parts.items() if numbers}
 
     def _prompt(self, row: Mapping[str, Any], id: str) -> Prompt:
         found = read_row(row)

@@ -10,13 +10,13 @@ from typing import Any, overload
 from PIL import Image
 
 from mmrl import Prompt, UserError
-from mmrl.api.errors import display_path, is_finite
+from mmrl.api.errors import is_finite
 from mmrl.api.media.clips import Clip
 from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import split_of
 from mmrl.api.tasks.option_checks import check_integer, check_split, check_type
-from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
+from mmrl.api.tasks.table_splits import open_splits
+from mmrl.api.tasks.tables import LazyItems, resolve_image
 from mmrl_tools.pictures import original
 from mmrl_tools.task import WithTools
 from mmrl_tools.tool import Workspace
@@ -80,7 +80,7 @@ class Answer(WithTools):
         check_integer("frames", self.frames, 1, FRAMES)
         if not is_finite(self.test_share) or isinstance(self.test_share, bool) or not 0 <= self.test_share < 1:
             raise UserError(f"test_share = {self.test_share!r:.60} must be a number from 0, below 1")
-        self._rows, self._chosen = self._read()
+        self._rows, self._chosen = open_splits(self.path, self.test_path, self.test_share)
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
     def prompts(self, split: str, seed: int) -> LazyItems[Prompt]:
@@ -96,23 +96,6 @@ class Answer(WithTools):
         frames = Frames(cached_frames(prompt.videos[0]).frames_THWC) if prompt.videos else ()
         words = tuple((text, box) for text, box in meta.get("words", ()))
         return Workspace(pictures=pictures, frames=frames, words=words, processing=self.image_processing, blank=self.blank)
-
-    def _read(self) -> tuple[dict[str, DataTable], dict[str, Sequence[int]]]:
-        """Split -> its table and the numbers of its rows."""
-        train = _table(self.path)
-        if self.test_path is not None:
-            test = _table(self.test_path)
-            return {"train": train, "test": test}, {"train": range(len(train)), "test": range(len(test))}
-        shares = {"train": 1 - self.test_share, "test": self.test_share}
-        parts: dict[str, list[int]] = {"train": [], "test": []}
-        for number in range(len(train)):
-            parts[split_of(str(number), 0, shares)].append(number)
-        if not parts["train"]:
-            raise UserError(
-                f"all {len(train)} rows of {display_path(train.name)} are in 'test': add more, or set test_share or test_path"
-            )
-        named: dict[str, Sequence[int]] = {split: numbers for split, numbers in parts.items() if numbers}
-        return dict.fromkeys(named, train), named
 
     def _prompt(self, row: Mapping[str, Any], split: str, number: int) -> Prompt:
         path = str(self._rows[split].name)
@@ -152,13 +135,6 @@ class Answer(WithTools):
         if not isinstance(video, str):
             raise ValueError(f"the video is {video!r:.60}, not the path of a file")
         return Clip(path=str(resolve_image(path, video, self.folder)), count=self.frames)
-
-
-def _table(path: str) -> DataTable:
-    rows = read_table(path)
-    if not len(rows):
-        raise UserError(f"{display_path(rows.name)} has no rows: add some, or correct path")
-    return rows
 
 
 def _cell(row: Mapping[str, Any], what: str) -> Any:

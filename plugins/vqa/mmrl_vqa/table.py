@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, Task, UserError, user_message
 from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.image_sources import chance, hash_rank, split_of
+from mmrl.api.tasks.image_sources import chance, hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
-from mmrl.api.tasks.tables import DataTable, LazyItems, read_table, resolve_image
+from mmrl.api.tasks.table_splits import Splits, divided, read_rows, undivided
+from mmrl.api.tasks.tables import DataTable, LazyItems, resolve_image
 from mmrl_vqa.asking import MAYE, STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
@@ -119,45 +120,23 @@ class Table(Task):
 
     # -- tables -------------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[dict[str, DataTable], dict[str, Sequence[int]]]:
+    def _read(self) -> Splits:
         """Split -> its table and the numbers of its rows."""
-        train = self._table(self.path, "train")
+        train = read_rows(self.path, "train", self.name, self.revision)
         if self.test_path is not None:
-            test = self._table(self.test_path, "test")
-        elif Path(str(self.path)).suffix.lower() not in FILES and (own := self._own_test(train)) is not None:
-            test = own
-        else:
-            parts = self._cut(train)
-            named: dict[str, Sequence[int]] = {split: numbers for split, numbers in parts.items() if numbers}
-            if "train" not in named:
-                what = "rows" if self.cut_by == "row" else "pictures' rows"
-                raise UserError(
-                    f"all {len(train)} {what} of {display_path(train.name)} are in 'test': add more, or set test_share "
-                    "or test_path"
-                )
-            return dict.fromkeys(named, train), named
-        return {"train": train, "test": test}, {"train": range(len(train)), "test": range(len(test))}
-
-    def _table(self, path: str, split: str) -> DataTable:
-        rows = read_table(path, name=self.name, revision=self.revision, split=split)
-        if not len(rows):
-            raise UserError(f"{rows.name} has no rows: add some, or correct path")
-        return rows
+            return undivided(train, read_rows(self.test_path, "test", self.name, self.revision))
+        if Path(str(self.path)).suffix.lower() not in FILES and (own := self._own_test(train)) is not None:
+            return undivided(train, own)
+        what = "rows" if self.cut_by == "row" else "pictures' rows"
+        return divided(train, self.test_share, partial(self._key, train), what)
 
     def _own_test(self, train: DataTable) -> DataTable | None:
         """The data set's own test split; None if it has none."""
         try:
-            test = self._table(self.path, "test")
+            test = read_rows(self.path, "test", self.name, self.revision)
         except UserError:
             return None
         return test if test.name != train.name else None
-
-    def _cut(self, rows: DataTable) -> dict[str, array[int]]:
-        parts = {"train": array("Q"), "test": array("Q")}  # 8 bytes a row
-        shares = {"train": 1 - self.test_share, "test": self.test_share}
-        for number in range(len(rows)):
-            parts[split_of(self._key(rows, number), 0, shares)].append(number)
-        return parts
 
     def _key(self, rows: DataTable, number: int) -> str:
         """The key that decides a row's split."""

@@ -299,7 +299,7 @@ def test_a_table_that_is_not_there_or_empty_is_refused(tmp_path, write):
     with pytest.raises(UserError, match=r"nowhere.jsonl does not exist: check the path"):
         Table(path=str(tmp_path / "nowhere.jsonl"))
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"empty.jsonl has no rows: add some, or correct path"):
+    with pytest.raises(UserError, match=r"empty.jsonl has no rows: add some, or correct the path"):
         Table(path=str(tmp_path / "empty.jsonl"))
     with pytest.raises(UserError, match="there is no split 'dev': choose one of train"):
         Table(path=write(ROW), test_share=0).prompts("dev", 0)
