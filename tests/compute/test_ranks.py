@@ -38,7 +38,11 @@ MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 SGD = {"steps": 4, "optimizer": "sgd", "beta1": 0.0, "learning_rate": 0.5, "max_grad_norm": math.inf}
 SHARES = {"uneven": (range(4), range(4, 12)), "empty": (range(12), range(0))}
 """Which of the twelve rollouts each rank has; the first share ends inside a group."""
-BOUNDS = {"gspo": {"clip_low": 0.2, "clip_high": 0.2}, "cispo": {"clip_low": 0.1, "clip_high": 0.1}, "d3s": {"first_tokens": 1.0}}
+BOUNDS = {
+    "gspo": {"clip_low": 0.2, "clip_high": 0.2},
+    "cispo": {"clip_low": 0.1, "clip_high": 0.1},
+    "d3s": {"clip_low": 0.95, "clip_high": 20.0},
+}
 """Such that the second pass is cut off in some places and not in all."""
 
 
