@@ -12,12 +12,12 @@ from mmrl.api.coordinates import convert_coordinates
 from mmrl.api.tasks.option_checks import check_choice, check_integer, check_type
 from mmrl.api.tasks.overlays import box_overlay
 from mmrl_tools import asking, calls
+from mmrl_tools.environment import Budget, ToolUse, places
 from mmrl_tools.other_tools import text_tools
 from mmrl_tools.pictures import picture_tools
 from mmrl_tools.published import published_tools
 from mmrl_tools.sandbox import check_sandbox
 from mmrl_tools.tool import Refused, Tool, Workspace
-from mmrl_tools.world import Budget, ToolUse, places
 
 OWN = ("zoom", "rotate", "draw_box", "draw_line", "select_frames", "read_text", "compute", "python")
 SYSTEMS: Mapping[str, tuple[str, ...]] = {

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_tools.deepeyes import AFTER, BEFORE, reward
+from mmrl_tools.environment import Budget, ToolUse
 from mmrl_tools.pictures import original
 from mmrl_tools.pixel_reasoner import Curiosity, bonuses
 from mmrl_tools.pixel_reasoner import reward as pixel_reward
 from mmrl_tools.published import pixel_reasoner_box, published_tools
 from mmrl_tools.tool import Refused, Workspace
-from mmrl_tools.world import Budget, ToolUse
 from PIL import Image
 
 from mmrl import Case, Conversation, Prompt, Score, Status, Turn, UserError, user_message

@@ -53,12 +53,12 @@ def test_the_question_names_one_card_and_its_zoom_shows_the_ring():
         cards, _ = task.draw(*prompt.meta["place"])
         named = [colour for colour in COLOURS if f"the {colour} card" in prompt.text]
         assert named == [cards[0].colour] and prompt.answer == cards[0].side
-        world = task.environment(prompt)
-        (image,) = [p["image"] for p in world.step(task.gold(prompt)).messages[0]["content"] if p["type"] == "image"]
+        environment = task.environment(prompt)
+        (image,) = [p["image"] for p in environment.step(task.gold(prompt)).messages[0]["content"] if p["type"] == "image"]
         assert image.size == (256, 256), "a ninth at full resolution"
         inks = {pixel for _, pixel in image.getcolors(10**6)}
         assert (20, 20, 20) in inks and COLOURS[cards[0].colour] in inks
-        assert world.gold_turn() == f"<answer>{prompt.answer}</answer>" and world.gold_turn() is None
+        assert environment.gold_turn() == f"<answer>{prompt.answer}</answer>" and environment.gold_turn() is None
 
 
 def test_gold_episodes_score_and_grey_pictures_change_nothing_but_what_is_seen():
@@ -139,16 +139,16 @@ def test_pictures_can_be_shown_smaller_than_tools_see_them(tmp_path):
     task = table(tmp_path, ROW, largest=100)
     (prompt,) = task.prompts("train", 0)
     assert prompt.images[0].size == (100, 50) and prompt.meta["boxes"] == [(50, 25, 75, 50)]
-    world = task.environment(prompt)
-    world.step(task.gold(prompt))
-    assert world.workspace.pictures[1].image.size == (100, 100)
+    environment = task.environment(prompt)
+    environment.step(task.gold(prompt))
+    assert environment.workspace.pictures[1].image.size == (100, 100)
 
 
 def looked(task, prompt):
     """(outcome of the first gold turn, the size of what it showed)"""
-    world = task.environment(prompt)
-    outcome = world.step(task.gold(prompt)).outcome
-    return outcome, world.workspace.pictures[-1].image.size
+    environment = task.environment(prompt)
+    outcome = environment.step(task.gold(prompt)).outcome
+    return outcome, environment.workspace.pictures[-1].image.size
 
 
 def test_published_tools_read_pixels_of_the_picture_that_is_shown(tmp_path):
@@ -156,9 +156,9 @@ def test_published_tools_read_pixels_of_the_picture_that_is_shown(tmp_path):
     (prompt,) = deepeyes.prompts("train", 0)
     assert '{"bbox_2d": [50, 25, 75, 50]}' in deepeyes.gold(prompt) and looked(deepeyes, prompt)[1] == (100, 100)
     pixel = table(tmp_path, ROW, system="pixel-reasoner", tools=["crop_image_normalized"], largest=100)
-    world = pixel.environment(pixel.prompts("train", 0)[0])
-    world.step(write(Call("crop_image_normalized", {"bbox_2d": [50, 25, 75, 50], "target_image": 1}), "hermes"))
-    assert world.workspace.pictures[1].image.size == (180, 120), "a margin of a tenth: 160 to 340, and 80 to 200"
+    environment = pixel.environment(pixel.prompts("train", 0)[0])
+    environment.step(write(Call("crop_image_normalized", {"bbox_2d": [50, 25, 75, 50], "target_image": 1}), "hermes"))
+    assert environment.workspace.pictures[1].image.size == (180, 120), "a margin of a tenth: 160 to 340, and 80 to 200"
     cards = FinePrint(system="deepeyes", tools=["image_zoom_in_tool"])
     outcome, size = looked(cards, cards.prompts("train", 0)[0])
     assert outcome["failed"] == 0 and size == (256, 256)
@@ -194,8 +194,8 @@ def test_published_tools_in_their_own_coordinates(tmp_path):
     pixel = table(tmp_path, ROW, system="pixel-reasoner", tools=["crop_image_normalized"])
     prompt = pixel.prompts("train", 0)[0]
     assert '{"bbox_2d": [0.5, 0.5, 0.75, 0.999], "target_image": 1}' in pixel.gold(prompt)
-    world = pixel.environment(prompt)
-    assert world.step(pixel.gold(prompt)).outcome["pictures"] == 1
+    environment = pixel.environment(prompt)
+    assert environment.step(pixel.gold(prompt)).outcome["pictures"] == 1
 
 
 def test_words_options_and_lists_of_answers(tmp_path):
@@ -203,8 +203,8 @@ def test_words_options_and_lists_of_answers(tmp_path):
     rows = [{**ROW, "words": words}, {**ROW, "options": ["a dog", "red"]}, {**ROW, "answer": ["red", "crimson"]}]
     task = table(tmp_path, *rows, tools=["read_text"])
     read, chosen, several = task.prompts("train", 0)
-    world = task.environment(read)
-    assert "STOP" in str(world.step('<tool_call>{"name": "read_text"}</tool_call>').messages)
+    environment = task.environment(read)
+    assert "STOP" in str(environment.step('<tool_call>{"name": "read_text"}</tool_call>').messages)
     assert chosen.answer == "B" and "A. a dog\nB. red" in chosen.text
     letters = table(tmp_path, {**ROW, "options": ["B", "C", "A"], "answer": "A"}).prompts("train", 0)[0]
     assert letters.answer == "C" and matches("C", letters.answer, letters.meta["options"])
@@ -215,12 +215,12 @@ def test_frames_of_a_clip(tmp_path):
     clip = next((SAMPLES / "video" / "videos").glob("*.mp4"), None) or next((SAMPLES / "video").rglob("*.mp4"))
     task = table(tmp_path, {"question": "What?", "answer": "x", "video": str(clip)}, tools=["select_frames"], frames=4)
     (prompt,) = task.prompts("train", 0)
-    world = task.environment(prompt)
-    reply = world.step('<tool_call>{"name": "select_frames", "arguments": {"frames": [1, 4]}}</tool_call>')
+    environment = task.environment(prompt)
+    reply = environment.step('<tool_call>{"name": "select_frames", "arguments": {"frames": [1, 4]}}</tool_call>')
     assert len(prompt.videos) == 1 and reply.outcome["pictures"] == 2
-    wrong = world.step('<tool_call>{"name": "select_frames", "arguments": {"frames": [5]}}</tool_call>')
+    wrong = environment.step('<tool_call>{"name": "select_frames", "arguments": {"frames": [5]}}</tool_call>')
     assert "numbered 1 to 4" in str(wrong.messages)
-    assert len(world.workspace.frames) == 4 and len(world.workspace.frames[1:3]) == 2
+    assert len(environment.workspace.frames) == 4 and len(environment.workspace.frames[1:3]) == 2
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_frames_of_a_clip(tmp_path):
 def test_tools_for_pictures_are_refused_where_there_is_a_clip(tmp_path, options, name, arguments):
     clip = next((SAMPLES / "video").rglob("*.mp4"))
     task = table(tmp_path, {"question": "What?", "answer": "x", "video": str(clip)}, **options)
-    world = task.environment(task.prompts("train", 0)[0])
-    world.workspace.words = (("EXIT", (0, 0, 9, 9)),)
-    assert "Error: there is no picture." in str(world.step(write(Call(name, arguments), "hermes")).messages)
+    environment = task.environment(task.prompts("train", 0)[0])
+    environment.workspace.words = (("EXIT", (0, 0, 9, 9)),)
+    assert "Error: there is no picture." in str(environment.step(write(Call(name, arguments), "hermes")).messages)
 
 
 @pytest.mark.parametrize(

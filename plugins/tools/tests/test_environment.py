@@ -4,10 +4,10 @@ import time
 
 import pytest
 from mmrl_tools.calls import CLOSE, OPEN, Call, write
+from mmrl_tools.environment import Budget, ToolUse, places
 from mmrl_tools.other_tools import compute, text_tools
 from mmrl_tools.pictures import LONG, SHORT, original, picture_tools
 from mmrl_tools.tool import Refused, Result, Tool, Workspace
-from mmrl_tools.world import Budget, ToolUse, places
 from PIL import Image
 
 from mmrl import CoordinateFormat, ImageProcessing, Prompt, user_message
@@ -41,7 +41,7 @@ def kit(processing=PIXELS):
     return {tool.name: tool for tool in [*drawn, *text_tools(drawn[0].properties["box"]), REPEAT]}
 
 
-def world(*names, budget=Budget(), processing=PIXELS, turns=(), **more):
+def environment(*names, budget=Budget(), processing=PIXELS, turns=(), **more):
     tools = kit(processing)
     return ToolUse([tools[name] for name in names or ("zoom",)], work(processing, **more), "hermes", budget, turns)
 
@@ -60,7 +60,7 @@ def images(reply):
 
 
 def test_a_zoom_shows_the_part_at_full_resolution():
-    reply = world().step(call("zoom", box=[250, 20, 350, 120]))
+    reply = environment().step(call("zoom", box=[250, 20, 350, 120]))
     (image,) = images(reply)
     assert not reply.terminated and told(reply) == "<tool_response>\nPicture 2.\n</tool_response>"
     assert image.size == (100, 100) and image.getcolors() == [(10_000, (0, 0, 255))]
@@ -77,7 +77,7 @@ def test_a_zoom_shows_the_part_at_full_resolution():
     ],
 )
 def test_a_box_is_read_in_the_models_own_coordinates(processing, box):
-    one = world(processing=processing)
+    one = environment(processing=processing)
     one.step(call("zoom", box=box))
     assert one.looked[0].box == pytest.approx((0.625, 0.1, 0.875, 0.6)) and one.workspace.pictures[1].image.size == (100, 100)
 
@@ -91,7 +91,7 @@ def test_a_box_on_a_shrunk_picture_shows_the_full_one():
 
 
 def test_a_zoom_into_a_zoom_is_marked_on_the_first_picture():
-    one = world(budget=Budget(episode=4))
+    one = environment(budget=Budget(episode=4))
     one.step(call("zoom", box=[200, 0, 400, 200]))
     one.step(call("zoom", box=[0, 100, 100, 200], picture=2))
     assert [place.box for place in one.looked] == [pytest.approx((0.5, 0, 1, 1)), pytest.approx((0.5, 0.5, 0.75, 1))]
@@ -104,15 +104,15 @@ def test_marks_come_from_playing_the_turns_again():
         call("zoom", box=[200, 0, 400, 200]),
         "<answer>x</answer>",
     ]
-    assert [(n, place.picture) for n, place in places(world(), turns)] == [(1, 0), (3, 0)]
-    assert places(world(), ["<answer>x</answer>", turns[0]]) == []
+    assert [(n, place.picture) for n, place in places(environment(), turns)] == [(1, 0), (3, 0)]
+    assert places(environment(), ["<answer>x</answer>", turns[0]]) == []
 
 
 def test_an_answer_or_a_turn_without_a_call_ends_the_episode():
     for text in ("<answer>red</answer>", "red", "", call("zoom", box=[0, 0, 50, 50]) + "<answer>red</answer>"):
-        reply = world().step(text)
+        reply = environment().step(text)
         assert reply.terminated and reply.outcome["calls"] == 0
-    assert not world().step("<answer></answer>" + call("zoom", box=[0, 0, 50, 50])).terminated, "an empty answer is none"
+    assert not environment().step("<answer></answer>" + call("zoom", box=[0, 0, 50, 50])).terminated, "an empty answer is none"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_an_answer_or_a_turn_without_a_call_ends_the_episode():
     ],
 )
 def test_a_bad_call_is_told_and_counted_and_the_episode_goes_on(text, reason):
-    one = world()
+    one = environment()
     reply = one.step(text)
     assert not reply.terminated and reason in told(reply) and told(reply).startswith("<tool_response>\nError: ")
     assert (
@@ -158,7 +158,9 @@ def test_signs_that_a_tool_repeats_are_text_for_a_real_policy(family):
 
     def controls(value):
         """The special ids of the reply to a turn that repeats this."""
-        reply = world("zoom", "repeat", budget=Budget(turn=2)).step(call("zoom", box=value[:20]) + call("repeat", text=value))
+        reply = environment("zoom", "repeat", budget=Budget(turn=2)).step(
+            call("zoom", box=value[:20]) + call("repeat", text=value)
+        )
         return [i for i in policy.extend(inputs, said, reply.messages)[1] if i in special]
 
     frame = controls("red")
@@ -167,15 +169,15 @@ def test_signs_that_a_tool_repeats_are_text_for_a_real_policy(family):
 
 def test_what_is_no_sign_comes_back_as_it_is():
     text = "1 < 2 <= 3 > 2, x<y, a[1], [A], [1, 2] << 3 </"
-    assert told(world("repeat").step(call("repeat", text=text))) == f"<tool_response>\n{text}\n</tool_response>"
-    assert "<tool_call> is not closed by </tool_call>" in told(world().step(OPEN)), "what our messages name is kept"
+    assert told(environment("repeat").step(call("repeat", text=text))) == f"<tool_response>\n{text}\n</tool_response>"
+    assert "<tool_call> is not closed by </tool_call>" in told(environment().step(OPEN)), "what our messages name is kept"
 
 
 def test_budgets_of_turns_episodes_and_tools():
     look = call("zoom", box=[0, 0, 90, 90])
-    reply = world(budget=Budget(turn=2)).step(look * 3)
+    reply = environment(budget=Budget(turn=2)).step(look * 3)
     assert len(images(reply)) == 2 and "only 2 calls of a turn" in told(reply)
-    one = world("zoom", "rotate", budget=Budget(episode=3, tools={"zoom": 1}))
+    one = environment("zoom", "rotate", budget=Budget(episode=3, tools={"zoom": 1}))
     assert len(images(one.step(look))) == 1
     assert "no calls of zoom are left" in told(one.step(look))
     assert len(images(one.step(call("rotate", angle=90)))) == 1
@@ -183,7 +185,7 @@ def test_budgets_of_turns_episodes_and_tools():
 
 
 def test_results_are_bounded_whatever_is_asked_for():
-    one = world("zoom", "rotate", "draw_box", "draw_line", budget=Budget(episode=50))
+    one = environment("zoom", "rotate", "draw_box", "draw_line", budget=Budget(episode=50))
     for text in (
         call("zoom", box=[0, 0, 8, 200]),
         call("zoom", box=[-1e9, -1e9, 1e9, 1e9]),
@@ -196,7 +198,7 @@ def test_results_are_bounded_whatever_is_asked_for():
 
 
 def test_what_the_other_picture_tools_draw():
-    one = world("rotate", "draw_box", "draw_line", budget=Budget(episode=9))
+    one = environment("rotate", "draw_box", "draw_line", budget=Budget(episode=9))
     (turned,) = images(one.step(call("rotate", angle=90)))
     assert turned.size == (200, 400) and turned.getpixel((100, 20)) == (255, 0, 0), (
         "the left side is above after a turn clockwise"
@@ -209,17 +211,17 @@ def test_what_the_other_picture_tools_draw():
 
 
 def test_grey_pictures_as_a_probe():
-    (image,) = images(world(blank=True).step(call("zoom", box=[0, 0, 90, 90])))
+    (image,) = images(environment(blank=True).step(call("zoom", box=[0, 0, 90, 90])))
     assert image.getcolors() == [(8100, (128, 128, 128))]
 
 
 def test_text_is_read_where_the_data_have_it():
     words = (("EXIT", (10, 10, 60, 30)), ("ROOM", (300, 10, 350, 30)), ("12", (360, 10, 390, 30)))
-    one = world("read_text", words=words, budget=Budget(episode=9))
+    one = environment("read_text", words=words, budget=Budget(episode=9))
     assert "EXIT ROOM 12" in told(one.step(call("read_text")))
     assert "\nROOM 12\n" in told(one.step(call("read_text", box=[200, 0, 400, 100]))) and len(one.looked) == 2
     assert "no text in the box" in told(one.step(call("read_text", box=[0, 100, 400, 200])))
-    assert "no text to read" in told(world("read_text").step(call("read_text")))
+    assert "no text to read" in told(environment("read_text").step(call("read_text")))
 
 
 def test_formulas_by_hand():
@@ -274,7 +276,7 @@ def test_a_formula_cannot_take_forever():
 
 
 def test_gold_turns_come_in_order():
-    one = world(turns=["a", "b"])
+    one = environment(turns=["a", "b"])
     assert [one.gold_turn(), one.gold_turn(), one.gold_turn()] == ["a", "b", None]
 
 
