@@ -1,6 +1,7 @@
 """Pictures at hand: the same everywhere, and nothing of one split in another."""
 
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -83,6 +84,26 @@ def test_a_folders_images_go_by_their_paths(folder):
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match="has no images"):
         list_files(str(folder / "empty"))
+
+
+def test_hidden_files_and_folders_are_left_out(folder):
+    for hidden in (".venv/a.png", ".b.png", "deep/.ipynb_checkpoints/c.png"):
+        (folder / hidden).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / hidden)
+    assert len(list_files(str(folder))) == 40
+
+
+def test_a_subfolder_that_cannot_be_read_is_named(folder, monkeypatch):
+    scan = os.scandir
+
+    def refusing(path):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(UserError, match=r"folder .*deep can't be read: Permission denied: check its permissions"):
+        list_files(str(folder))
 
 
 def test_the_split_of_a_file_is_its_own_whatever_is_added():

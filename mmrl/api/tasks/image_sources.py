@@ -124,13 +124,9 @@ def list_files(folder: str, suffixes: Sequence[str] = SUFFIXES, of: str = "image
 
 def files_below(root: Path, suffixes: Sequence[str] = SUFFIXES) -> Iterator[Path]:
     """The files in a folder and its subfolders, in no order, without hidden files and what is in hidden folders, such as the
-    copies in `.ipynb_checkpoints`. Raises OSError for a folder that can't be read.
+    copies in `.ipynb_checkpoints`. Raises UserError for a folder that can't be read.
     """
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    for parent, folders, names in os.walk(root, onerror=fail):
+    for parent, folders, names in os.walk(root, onerror=_raise):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent) / name for name in names if not name.startswith(".") and Path(name).suffix.lower() in suffixes)
 
