@@ -55,30 +55,35 @@ def means(found):
     return {kind: gap if isinstance(gap, str) else gap.mean for kind, gap in found.items()}
 
 
-def rounding(family, policy, generator):
-    """Nats a token by which a learner in bfloat16 is off what it would say in float32, of tokens that vLLM sampled."""
+def rounding(family, policy, generator, kinds):
+    """Kind of prompt -> nats a token by which a learner in bfloat16 is off what it would say in float32, of tokens that vLLM
+    sampled."""
     config = PolicyConfig(model=f"tiny:{family}:hidden=256,layers=2")
     exact = VLM(config.model_copy(update={"lora": LoraConfig(rank=2, target_modules=["language"])}))
     with torch.no_grad():
         for one, other in zip(exact.model.parameters(), policy.model.parameters(), strict=True):
             one.copy_(other)
-    inputs = [policy.encode(prompt) for prompt in shown()["one picture"]]
-    generator.wake_up()
-    groups = generator.generate(inputs, 2, SamplingParams(max_tokens=6, temperature=TEMPERATURE, seed=1))
-    there, here = (differences(one, inputs, groups, TEMPERATURE) for one in (exact, policy))
-    return float((there - here).abs().mean())
+    found = {}
+    for kind in kinds:
+        inputs = [policy.encode(prompt) for prompt in shown()[kind]]
+        generator.wake_up()
+        groups = generator.generate(inputs, 2, SamplingParams(max_tokens=6, temperature=TEMPERATURE, seed=1))
+        there, here = (differences(one, inputs, groups, TEMPERATURE) for one in (exact, policy))
+        found[kind] = float((there - here).abs().mean())
+    return found
 
 
 def test_it_says_what_the_learner_says_of_text_pictures_and_videos(pair):
-    """In bfloat16 up to rounding, that is twice as much as the learner is off what it would say in float32; 1.6 times was seen
-    on a processor that multiplies bfloat16 in tiles."""
+    """In bfloat16 up to rounding, that is one and a half times as much as the learner is off what it would say in float32 of
+    prompts of the same kind."""
     family, policy, generator = pair
     found = means(gaps(policy, generator, shown()))
     if policy.model.config.model_type not in VIDEOS:
         refused = [found.pop("video"), found.pop("video and picture")]
         assert all(re.search("can't be shown videos|takes no videos|can't be given a video", why) for why in refused)
-    bound = MEAN_GAP if SERVED[family] == "float32" else 2 * rounding(family, policy, generator)
-    assert all(isinstance(gap, float) and gap < bound for gap in found.values()), (found, bound)
+    own = {} if SERVED[family] == "float32" else rounding(family, policy, generator, found)
+    bounds = {kind: 1.5 * own[kind] if own else MEAN_GAP for kind in found}
+    assert all(isinstance(gap, float) and gap < bounds[kind] for kind, gap in found.items()), (found, bounds)
 
 
 def test_it_follows_adapters_and_these_checks_see_what_it_is_not_given(pair, monkeypatch):
