@@ -27,9 +27,9 @@ from mmrl.run_folder.reader import read_jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2, "rmsprop": 1e-3}
+ROUGH = {"muon": 3e-3, "muon, sharded": 3e-3, "bfloat16": 2e-2}
 """Cases whose numbers are rounded to 8 bits on the way, by muon's orthogonalisation or everywhere, and ranks add up in another
-order; and rmsprop, whose first steps divide each gradient by its own size, the rounding of tiny ones included."""
+order."""
 CHAINS = {"shards": True, "whole": False}
 """How the checkpoints of resumed runs are written -> `checkpoint.shards`."""
 UNWHOLE = {"checkpoint": {"every": 2, "keep": 9, "shards": False}}

@@ -107,7 +107,9 @@ CASES: dict[str, dict[str, Any]] = {
     "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "OWN", "each": 16}}]},
     "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS,
     "acts, ppo": case(RL | {"algorithm": "ppo", "group_size": 1, "prompts_per_step": 5, "minibatches": 2, "epochs": 2}) | ACTS,
-    **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd", "rmsprop")},
+    **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd")},
+    # of a longer memory the first steps are 32 times the learning rate, also where a gradient is nothing but rounding
+    "rmsprop": case(SFT | {"optimizer": "rmsprop", "beta2": 0.5}),
     "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
     "muon, sharded": case(SFT | {"optimizer": "muon"}),
