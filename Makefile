@@ -14,6 +14,7 @@ PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml sim
 # installed without what it needs: ManiSkill is gigabytes, see `make simulators`
 BARE := sims/maniskill
 STAMP := .venv/setup-done
+INSTALL := .venv/bin/python tests/support/install.py .venv/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system simulators engines peers demo demo-robot test test-slow test-all test-pythons lint docs docs-pictures attack bench bench-gpu bench-gpu-bundle clean
@@ -33,9 +34,8 @@ engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an env
 	tests/environments.sh vllm
 
 peers: $(STAMP)  ## install TRL and reasoning-gym, and LeRobot, verl, ms-swift, OpenEnv, verifiers, inspect-ai, BrowserGym and trackers (10 GB) each into an environment of its own, for the tests of adapters
-	.venv/bin/python -m pip install -q -c constraints.txt "trl>=1.16,<1.17" "reasoning-gym>=0.1.25,<0.2"
+	$(INSTALL) -c constraints.txt "trl>=1.16,<1.17" "reasoning-gym>=0.1.25,<0.2" "stable-baselines3>=2.4,<3"
 	tests/environments.sh lerobot verl swift openenv verifiers inspect browsergym lmms trackers
-	.venv/bin/python -m pip install -q -c constraints.txt "stable-baselines3>=2.4,<3"
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
@@ -52,7 +52,7 @@ test-slow: $(STAMP)  ## the long tests
 test-all: $(STAMP)  ## the everyday and the long tests
 	$(PYTEST) -m "not gpu"
 
-test-pythons:  ## install under Python 3.12 and 3.13 where they are, and test what needs no models
+test-pythons: $(STAMP)  ## install under Python 3.12 and 3.13 where they are, and test what needs no models
 	tests/pythons.sh 3.12 3.13
 
 lint: $(STAMP)  ## ruff, mypy and the import contracts
@@ -100,15 +100,17 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
 	@.venv/bin/python -m pip uninstall -q -y mmrl 2>/dev/null  # the name of version 0.1, whose files would stay beside these
+	@# uv is ten times faster; without it pip does the work
+	@.venv/bin/python -m pip install -q -c constraints.txt uv || echo 'uv could not be installed: pip takes a few minutes' >&2
 	@# built with what is here: an environment of its own for each of them would take longer than all else
-	@.venv/bin/python -m pip install -q -c constraints.txt hatchling editables setuptools
-	@.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation \
+	@$(INSTALL) -c constraints.txt hatchling editables setuptools
+	@$(INSTALL) -c constraints.txt --no-build-isolation \
 	  -e ".[train,board,ray,test,dev]" $(patsubst %,-e %,$(filter-out $(BARE),$(PLUGINS)))
-	@.venv/bin/python -m pip install -q --no-deps --no-build-isolation -e $(BARE)
+	@$(INSTALL) --no-deps --no-build-isolation -e $(BARE)
 	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'
 
 .venv/docs-done: $(STAMP)
-	.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[docs]"
+	$(INSTALL) -c constraints.txt --no-build-isolation -e ".[docs]"
 	@touch $@

@@ -4,10 +4,10 @@
 # .peers LeRobot and the trainers verl and ms-swift (they want older transformers), OpenEnv, verifiers and inspect-ai (each brings a
 # hundred packages), BrowserGym (it wants an older Playwright) and the trackers (they bring two hundred). Tests find them there and skip
 # what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
-# Files that they share, such as torch's, take room on the disk once.
+# Files that they share, such as torch's, are fetched once and take room on the disk once.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export PIP_NO_CACHE_DIR=1  # pip would keep a second copy of all of it
+export PIP_NO_CACHE_DIR=1  # pip would keep a second copy of all of it; what uv keeps are the same files
 
 maniskill() {
   install "$1" -c constraints.txt -c sims/maniskill/constraints.txt -e . -e sims/maniskill torch pytest pytest-timeout
@@ -98,7 +98,7 @@ room() {
 install() {
   local folder=$1; shift
   .venv/bin/python -m venv --clear --without-pip "$folder" \
-    && .venv/bin/python -m pip --python "$folder/bin/python" install -q --retries 2 --timeout 60 "$@"
+    && .venv/bin/python tests/support/install.py "$folder/bin/python" "$@"
 }
 
 # what the stamp says, which is written last
@@ -127,7 +127,7 @@ for name in "$@"; do
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder, $(free) GiB are free"
   if room "$name" && "$name" "$folder"; then fingerprint "$name" >"$folder/installed"; else rm -rf "$folder"; failed+=("$name"); fi
-  # equal files become one; pip replaces files and never writes into them
+  # equal files become one, where pip brought them; it replaces files and never writes into them
   if command -v hardlink >/dev/null; then hardlink -q -t -s 1M $(ls -d .venv .simulators .engines .peers 2>/dev/null); fi
 done
 [ ${#failed[@]} -eq 0 ] || { echo "could not be installed: ${failed[*]}" >&2; exit 1; }

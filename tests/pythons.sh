@@ -17,9 +17,9 @@ interpreter() {  # its path, by a version such as 3.12
 }
 
 install() {
-  local pip=("$1/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt) plugins=() file
+  local install=(.venv/bin/python tests/support/install.py "$1/bin/python" -c constraints.txt) plugins=() file
   while read -r file; do plugins+=(-e "$(dirname "$file")"); done < <(grep -L '"torch>' plugins/*/pyproject.toml sims/*/pyproject.toml)
-  "${pip[@]}" hatchling editables && "${pip[@]}" --no-build-isolation -e ".[test,mathematics,pictures]" av datasets "${plugins[@]}"
+  "${install[@]}" hatchling editables && "${install[@]}" --no-build-isolation -e ".[test,mathematics,pictures]" av datasets "${plugins[@]}"
 }
 
 failed=()

@@ -14,8 +14,9 @@ from type_parameters import rewritten
 
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
-INSTALL = "-m pip install -q -c constraints.txt --no-build-isolation -e .[train,board,ray,test,dev] -e plugins/flags"
-BARE = "-m pip install -q --no-deps --no-build-isolation -e sims/maniskill"
+INSTALLER = "tests/support/install.py"
+INSTALL = f"{INSTALLER} .venv/bin/python -c constraints.txt --no-build-isolation -e .[train,board,ray,test,dev] -e plugins/flags"
+BARE = f"{INSTALLER} .venv/bin/python --no-deps --no-build-isolation -e sims/maniskill"
 
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
 
@@ -79,7 +80,7 @@ def test_a_second_setup_does_nothing_until_something_changed(project):
 
 
 def test_a_failed_install_is_tried_again(project):
-    script = FAKE_PYTHON.replace("esac", '  *"pip install"*) echo "ERROR: no network" >&2; exit 1 ;;\nesac')
+    script = FAKE_PYTHON.replace("esac", '  *install.py*) echo "ERROR: no network" >&2; exit 1 ;;\nesac')
     (project.parent / "bin" / "python3").write_text(script)
     done, _ = make(project, "test")
     assert done.returncode != 0
@@ -209,13 +210,13 @@ def simulators(folder, *names, fails="nothing"):
 
 
 def environments(folder, *names, fails="nothing", path=""):
-    """Run it; (finished process, calls of pip)."""
+    """Run it; (finished process, calls of the installer and of pip)."""
     log = folder.parent / "log"
     log.write_text("")
     env = {**os.environ, "LOG": str(log), "FAILS": fails, "PATH": path + os.environ["PATH"]}
     command = [folder / "tests" / "environments.sh", *names]
     done = subprocess.run(command, cwd=folder.parent, env=env, capture_output=True, text=True, timeout=60)
-    return done, [line for line in log.read_text().splitlines() if "-m pip" in line]
+    return done, [line for line in log.read_text().splitlines() if "-m pip" in line or INSTALLER in line]
 
 
 def test_simulators_are_installed_once_and_again_when_their_pins_change(clone):
@@ -286,10 +287,9 @@ def test_lerobot_has_an_environment_of_its_own_whatever_python_it_asks_for(clone
     assert f"{pins} -e . torch torchvision transformers" in calls[0] and ".peers/lerobot" in calls[0]
     assert calls[1].endswith(f"--no-deps --ignore-requires-python {pins} lerobot gym-pusht") and len(calls) == 3
     assert calls[2].endswith("--no-deps -e plugins/interop -e plugins/robotics -e sims/tabletop")
-    assert [line for line in (clone.parent / "log").read_text().splitlines() if "-m pip" not in line][1:] == [
-        "tests/support/type_parameters.py lerobot",
-        "-m mmrl.compute.torchvision --install-pth",
-    ]
+    assert [line for line in (clone.parent / "log").read_text().splitlines() if "-m pip" not in line and INSTALLER not in line][
+        1:
+    ] == ["tests/support/type_parameters.py lerobot", "-m mmrl.compute.torchvision --install-pth"]
     assert environments(clone, "lerobot")[1] == []
     assert environments(clone, "lerobot", fails="lerobot")[0].returncode == 0, "it is there"
 
