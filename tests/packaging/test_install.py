@@ -62,7 +62,7 @@ def test_pip_is_asked_where_uv_is_missing_or_fails(called, capsys):
     called.clear()
     called.found = None
     assert install.main("there/python", "-e", ".") == 0 and called == [
-        [*PIP, *"install -q --retries 2 --timeout 60 -e .".split()]
+        [*PIP, "install", "-q", "--retries", "2", "--timeout", "60", "-e", "."]
     ]
 
 
@@ -71,7 +71,8 @@ def test_a_package_is_installed_into_the_other_environment(tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "made_here.py").write_text("x = 1\n")
     (tmp_path / "made" / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n[project]\nname = "made-here"\nversion = "1"\n'
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "made-here"\nversion = "1"\n'
     )
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
