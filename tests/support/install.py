@@ -1,7 +1,7 @@
-"""Installs as `pip install` does, by uv where it is there: packages that a dozen environments share are fetched and unpacked once.
+"""Installs as `pip install` does, by uv where it is there: what a dozen environments share is fetched and unpacked once.
 
-`python tests/support/install.py PYTHON ARGUMENTS...`: into the environment of PYTHON, with pip's arguments. What a person has set for
-pip (an index, a folder of wheels, constraints, a certificate) holds for uv too. What uv can't do, pip is asked to.
+`python tests/support/install.py PYTHON ARGUMENTS...`: into the environment of PYTHON, with pip's arguments. What a person has
+set for pip (an index, a folder of wheels, constraints, a certificate) holds for uv too. What uv can't do, pip is asked to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def settings(listed: str) -> dict[str, str]:
-    """uv's variables for what `pip config list` printed, such as `global.find-links='wheels'`; the environment's lines hold, as in pip."""
+    """uv's variables for what `pip config list` printed, such as `global.find-links='wheels'`; variables hold, as in pip."""
     found = {}
     for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):
         name, _, value = line.partition("=")
