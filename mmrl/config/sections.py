@@ -160,7 +160,7 @@ class SimulateConfig(Section):
     """Size in MB of the cache of the expert's newest episodes; other episodes are played again on use."""
 
     def smaller(self) -> SimulateConfig:
-        return self.at_most(num_envs=4).model_copy(update={"device": "cpu"})
+        return self.at_most(num_envs=2).model_copy(update={"device": "cpu"})
 
 
 class SteeringConfig(Section):
