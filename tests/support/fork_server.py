@@ -1,8 +1,8 @@
 """Servers that have imported what is needed, and fork: commands and child processes of tests start at once.
 
 A new interpreter imports torch and transformers for seconds before it does anything. A fork has done that: it has its own working
-directory, environment, files, signals and exit code. `forked` asks for them. There is a server for commands, and one for child
-processes, which need no torch: the larger a process, the longer its fork takes.
+directory, environment, files, signals and exit code. `forked` asks for them. There is a server for commands, one for child
+processes, which need no torch (the larger a process, the longer its fork takes), and one in the interpreter of a simulator.
 
 The processes of one pytest run share the servers. The first that needs one starts it, and it ends when all have closed their
 connections.
@@ -16,6 +16,7 @@ import faulthandler
 import functools
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -34,7 +35,10 @@ from typing import Any, NoReturn
 ADDRESS = "MMRL_TEST_FORKS"
 """The variable with the folder of the servers' sockets."""
 COMMANDS, CHILDREN = "commands", "children"
-"""The kinds of servers."""
+"""The kinds of servers in this interpreter."""
+IMPORTS = {"maniskill": "mani_skill.envs"}
+"""What the children import in an environment of its own, by the name of its folder, where it takes ten seconds and can be forked:
+robosuite, of LIBERO, can't."""
 ALSO = ("mmrl.train.start", "mmrl.train.trackers.tensorboard", "tensorboard.summary.writer.event_file_writer", "mmrl.ui.report")
 """What most commands import, besides torch, a model and the command line."""
 ENVIRONMENT = os.environ | {"PYTHONHASHSEED": "0"}
@@ -52,8 +56,8 @@ def prepare() -> None:
 
 
 @functools.cache
-def connection(kind: str) -> socket.socket:
-    """This process's connection to a server, which is started if there is none."""
+def connection(kind: str, python: str = sys.executable, environment: tuple[tuple[str, str], ...] = ()) -> socket.socket:
+    """This process's connection to a server, which is started if there is none. environment: variables besides `ENVIRONMENT`."""
     prepare()
     address = os.path.join(os.environ[ADDRESS], kind)
     here = _connected(address)
@@ -61,7 +65,10 @@ def connection(kind: str) -> socket.socket:
         if PROCESS:  # the server would have its pipes, and go on for other processes after its end
             raise RuntimeError(f"a forked process can't start the server of {kind}: `forked.start` does")
         process = subprocess.Popen(
-            [sys.executable, __file__, kind, address], env=ENVIRONMENT, stdin=subprocess.DEVNULL, start_new_session=True
+            [python, __file__, kind, address],
+            env=ENVIRONMENT | dict(environment),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         while (here := _connected(address)) is None:  # until it, or that of another process, listens
             time.sleep(0.01)
@@ -80,9 +87,9 @@ def _connected(address: str) -> socket.socket | None:
     return here
 
 
-def ask(kind: str, request: dict[str, Any], descriptors: Sequence[int]) -> None:
+def ask(server: socket.socket, request: dict[str, Any], descriptors: Sequence[int]) -> None:
     """Have a process forked that gets these descriptors; the last is where its pid and wait status are written, a line each."""
-    data, server = json.dumps(request).encode(), connection(kind)
+    data = json.dumps(request).encode()
     socket.send_fds(server, [len(data).to_bytes(4, "little")], descriptors)
     server.sendall(data)
 
@@ -153,6 +160,11 @@ def prepare_children() -> None:
     _installed()  # Python remembers which distributions there are
 
 
+def prepare_elsewhere() -> None:
+    """Import what the environments of this interpreter's simulator need."""
+    importlib.import_module(IMPORTS[os.path.basename(sys.prefix)])
+
+
 def _received(client: socket.socket, length: int) -> bytes:
     data = b""
     while len(data) < length:
@@ -203,9 +215,11 @@ PROCESS: dict[str, Any] = {}
 
 def run_child() -> int:
     """What `python mmrl/api/processes/child.py REQUEST` does."""
-    from mmrl.api.processes import child
-
     sys.stderr = os.fdopen(2, "w", 1, "utf-8", closefd=False)
+    spec = importlib.util.spec_from_file_location("mmrl_child", PROCESS["script"])  # by its path: mmrl may be missing here
+    assert spec and spec.loader
+    child = sys.modules["mmrl_child"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(child)
     child.main(PROCESS["child"] | {"parent": PROCESS["child"]["parent"] and os.getppid()})
     return 0
 
@@ -250,7 +264,7 @@ def main(kind: str, address: str) -> None:
         except OSError:
             return  # another process was faster
         listener.listen()
-        prepare_commands() if kind == COMMANDS else prepare_children()
+        {COMMANDS: prepare_commands, CHILDREN: prepare_children}.get(kind, prepare_elsewhere)()
         gc.collect()
         gc.freeze()  # so that a collection doesn't copy all pages into each fork
         serve(listener)

@@ -12,9 +12,11 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +26,10 @@ import fork_server
 
 READ_AT_START = ("PYTHON", "LC_", "LANG", "HF_", "TRANSFORMERS", "TORCH", "OMP", "RAY", "CUDA")
 """Beginnings of the names of variables that a running interpreter doesn't read again."""
+READ_ELSEWHERE = ("MS_", "VK_", "LP_", "MUJOCO_", "PYOPENGL_", "LIBERO_", "SDL_", "PYGAME_")
+"""The same for the libraries of simulators."""
+FOLDERS_ELSEWHERE = ("MS_ASSET_DIR", "LIBERO_CONFIG_PATH")
+"""Of these, such as a test sets for itself."""
 SET_BY_LIBRARIES = {
     *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "PYTHONBREAKPOINT"),
     *("RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"),
@@ -54,7 +60,7 @@ def start(
         )  # fmt: skip
     fork_server.connection(fork_server.CHILDREN)  # for the command, whose judge asks for children
     request = {"arguments": list(arguments), "cwd": str(Path(cwd).resolve()), "env": env, "terminal": terminal}
-    return Forked(fork_server.COMMANDS, ["mmrl", *arguments], request, (stdin, stdout, stderr))
+    return Forked(fork_server.connection(fork_server.COMMANDS), ["mmrl", *arguments], request, (stdin, stdout, stderr))
 
 
 def run(
@@ -77,14 +83,14 @@ class Forked:
 
     def __init__(
         self,
-        kind: str,
+        server: socket.socket,
         args: Sequence[str],
         request: dict[str, Any],
         files: Sequence[int | IO[bytes] | None],
         pass_fds: Sequence[int] = (),
         binary: bool = False,
     ) -> None:
-        """kind: of the server. files: stdin, stdout and stderr. binary: its pipes have no encoding and no buffer."""
+        """server: the connection to it. files: stdin, stdout and stderr. binary: its pipes have no encoding and no buffer."""
         self.args, self.returncode = args, None
         ours: list[IO[Any] | None] = []
         theirs: list[int] = []
@@ -108,7 +114,7 @@ class Forked:
             ours.append(pipe)
         self.stdin, self.stdout, self.stderr = ours
         self._status, status = os.pipe()
-        fork_server.ask(kind, request | {"numbers": [0, 1, 2, *pass_fds]}, [*theirs, *pass_fds, status])
+        fork_server.ask(server, request | {"numbers": [0, 1, 2, *pass_fds]}, [*theirs, *pass_fds, status])
         for descriptor in (*opened, status):
             os.close(descriptor)
         self._said = b""
@@ -229,12 +235,27 @@ def _child(args: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Fo
     """Instead of `subprocess.Popen`, as `ChildProcess` calls it."""
     from mmrl.api.processes import CHILD
 
-    if [str(arg) for arg in args[:-1]] == [sys.executable, str(CHILD)] and not other_at_start(env):
-        request = {"child": json.loads(args[-1]), "cwd": os.getcwd(), "env": dict(env)}
-        if request["child"]["path"] is not None:
+    if [str(arg) for arg in args[1:-1]] == [str(CHILD)] and (server := _server(args[0], env)):
+        request = {"child": json.loads(args[-1]), "script": str(CHILD), "cwd": os.getcwd(), "env": dict(env)}
+        if (request["child"]["path"] is None) == (args[0] != sys.executable):
             files = [options[name] for name in ("stdin", "stdout", "stderr")]
-            return Forked(fork_server.CHILDREN, args, request, files, options["pass_fds"], binary=True)
+            return Forked(server, args, request, files, options["pass_fds"], binary=True)
     return subprocess.Popen(args, env=env, **options)
+
+
+def _server(python: str, env: Mapping[str, str]) -> socket.socket | None:
+    """That which a new interpreter would be like; None if there is none."""
+    if other_at_start(env):
+        return None
+    if python == sys.executable:
+        return fork_server.connection(fork_server.CHILDREN)
+    own = env.items() - fork_server.ENVIRONMENT.items()
+    read = tuple(sorted((name, value) for name, value in own if name.startswith(READ_ELSEWHERE)))
+    name = Path(python).parents[1].name
+    if name not in fork_server.IMPORTS or fork_server.PROCESS or any(name in FOLDERS_ELSEWHERE for name, _ in read):
+        return None
+    kind = f"{name}-{zlib.crc32(repr((python, read)).encode()):08x}"
+    return fork_server.connection(kind, python, read)
 
 
 def other_at_start(env: Mapping[str, str]) -> set[str]:
