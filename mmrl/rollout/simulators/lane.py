@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from mmrl.api.transfer import upload, upload_one
 from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.base import ActionSample
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
+from mmrl.rollout.simulators.watchdog import Watchdog
 
 TRIES = 3
 """Number of attempts at an episode whose environment fails."""
@@ -57,7 +59,11 @@ class PolicyCall:
 class Lane:
     """N environments of one simulator."""
 
-    def __init__(self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int) -> None:
+    def __init__(
+        self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int, watchdog: Watchdog | None = None
+    ) -> None:
+        """watchdog: of the simulator's calls, if it is in this process."""
+        self.watchdog = watchdog
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
         max_steps = step_limit(simulation, simulator, spec.max_steps)
         if max_steps < 1:
@@ -79,6 +85,10 @@ class Lane:
     def who(self) -> str:
         """Its name in errors."""
         return f"simulator {self.spec.id!r}"
+
+    def _watched(self, call: str) -> AbstractContextManager[None]:
+        """Within it, the simulator has a deadline. call: the name of its method."""
+        return self.watchdog.watch(f"{call}() of {self.who}") if self.watchdog else nullcontext()
 
     @property
     def draws_for_all(self) -> bool:
@@ -118,9 +128,12 @@ class Lane:
             for env, job, key in zip(envs, jobs, keys, strict=True):
                 if key not in self._starts:
                     self._reset([env], [job.prompt.seed], variant)
-                    self._starts[key] = self.simulator.snapshot(self._ids([env]))
+                    with self._watched("snapshot"):
+                        self._starts[key] = self.simulator.snapshot(self._ids([env]))
             for env, key in zip(envs, keys, strict=True):  # only now: a reset may have moved all of them
-                self._place(self._ids([env]), self.simulator.restore(self._ids([env]), self._starts[key]))
+                with self._watched("restore"):
+                    shown = self.simulator.restore(self._ids([env]), self._starts[key])
+                self._place(self._ids([env]), shown)
         else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
         self.rules.begin(envs)
@@ -130,14 +143,17 @@ class Lane:
     def _reset(self, envs: list[int], seeds: list[int], variant: str | None) -> None:
         if "partial-reset" in self.spec.capabilities:
             ids, seeds_n = self._ids(envs), torch.tensor(seeds, dtype=torch.int64)
-            self._place(ids, self.simulator.reset(seeds_n, ids, variant))
+            with self._watched("reset"):
+                shown = self.simulator.reset(seeds_n, ids, variant)
+            self._place(ids, shown)
         else:  # environments without an episode start anywhere
             every = dict(zip(envs, seeds, strict=True))
             self.reset_all([every.get(i, seeds[0]) for i in range(self.num_envs)], variant)
 
     def reset_all(self, seeds: list[int], variant: str | None = None) -> Observation:
         """Resets all environments, active ones too; returns their observations."""
-        shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
+        with self._watched("reset"):
+            shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
         check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
         self._observation = shown
         return shown
@@ -211,7 +227,8 @@ class Lane:
 
     def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
         """One step of the simulator; returns which episodes ended with it. Writes rewards into `rewards_N`."""
-        found = self.simulator.step(actions_NA, active_N)
+        with self._watched("step"):
+            found = self.simulator.step(actions_NA, active_N)
         check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
         self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())

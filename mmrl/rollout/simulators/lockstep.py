@@ -33,7 +33,8 @@ from mmrl.rollout.simulators.demonstrations import (
     to_trajectory,
 )
 from mmrl.rollout.simulators.lane import EpisodeJob, Lane
-from mmrl.rollout.simulators.remote import SimulatorActors
+from mmrl.rollout.simulators.replaced import Elsewhere
+from mmrl.rollout.simulators.watchdog import Watchdog
 
 Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
 """(lane, its active environments, their observations) -> actions in them."""
@@ -50,7 +51,7 @@ class SimulatorCollector:
         tasks: Mapping[str, Task],
         config: SimulateConfig,
         device: str = "cpu",
-        elsewhere: SimulatorActors | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """tasks: label -> task, each with a `simulation`. Simulators are made on first use, by `elsewhere` if given, else on
         `device`."""
@@ -63,6 +64,7 @@ class SimulatorCollector:
         """Seconds of the policy's calls, of waiting for simulators, and of the simulators' steps."""
         self._lanes: dict[str, list[Lane]] = {}
         self._played = EpisodeCache(config.demonstration_cache_mb * 2**20)
+        self._watchdog = None if elsewhere else Watchdog(config.timeout_s)
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
@@ -171,6 +173,8 @@ class SimulatorCollector:
         self._lanes = {}
         if self._pool:
             self._pool.shutdown()
+        if self._watchdog:
+            self._watchdog.close()
         if self.elsewhere:
             self.elsewhere.close()
 
@@ -251,7 +255,9 @@ class SimulatorCollector:
                     self._lanes[label] = lanes
                     return lanes
             sizes = [self.config.num_envs // count + (i < self.config.num_envs % count) for i in range(count)]
-            self._lanes[label] = [make_lane(simulation, size, self.device, self.elsewhere) for size in sizes if size]
+            self._lanes[label] = [
+                make_lane(simulation, size, self.device, self.elsewhere, self._watchdog) for size in sizes if size
+            ]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
         return self._lanes[label]
@@ -261,11 +267,17 @@ class SimulatorCollector:
         return list({id(lane): lane for lanes in self._lanes.values() for lane in lanes}.values())
 
 
-def make_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
-    """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`."""
+def make_lane(
+    simulation: Simulation, num_envs: int, device: str, elsewhere: Elsewhere | None = None, watchdog: Watchdog | None = None
+) -> Lane:
+    """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`.
+
+    watchdog: of simulators whose calls have no deadlines of their own."""
     registry = plugins.registry()
     simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
-    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
+    if getattr(simulator, "own_deadlines", False):
+        watchdog = None
+    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog)
 
 
 def _episode(prompt: Prompt) -> tuple[str, str]:

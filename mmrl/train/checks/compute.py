@@ -8,6 +8,7 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
+from mmrl.rollout.simulators.wire.handshake import token_of_environment
 
 
 def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
@@ -55,13 +56,21 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
 def check_placement(config: RunConfig, acts: bool) -> None:
     """Refuse settings that engines, judges and simulators in separate processes don't support."""
     compute = config.compute
-    if compute.simulators == "actors":
-        where = 'compute.simulators = "actors"'
+    if config.simulate.address and compute.simulators != "local":
+        raise UserError(
+            f'simulate.address names servers of simulators, and compute.simulators = "{compute.simulators}" starts others: '
+            "drop one of them"
+        )
+    if compute.simulators != "local" or config.simulate.address:
+        where = "simulate.address" if config.simulate.address else f'compute.simulators = "{compute.simulators}"'
         if not acts:
-            raise UserError(f'{where}, but policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
+            raise UserError(f"{where}, but policy.kind = {config.policy.kind!r} doesn't act: leave it out")
         if config.simulate.device.startswith("cuda"):
             raise UserError(f'{where} simulates on CPUs, but simulate.device = "{config.simulate.device}": drop one of them')
-        import_ray(where)
+        if compute.simulators == "actors":
+            import_ray(where)
+        if config.simulate.address:
+            token_of_environment()
     if compute.judges:
         import_ray(f"compute.judges = {compute.judges}")
     if compute.placement == "colocated":
