@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
 import sys
 import threading
@@ -38,6 +39,8 @@ class Watchdog:
         self.seconds, self.leave = seconds, leave
         self._calls: dict[int, tuple[float, str]] = {}
         """Number of a call that goes on -> (its deadline of `time.monotonic()`, what it is)."""
+        self._armed = -math.inf
+        """When the interpreter's timer was set, of `time.monotonic()`."""
         self._numbers = iter(range(2**63))
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -48,8 +51,10 @@ class Watchdog:
     def watch(self, what: str) -> Iterator[None]:
         """The block must end before the deadline. what: begins the line, such as `step() of simulator 'gym/env'`."""
         with self._lock:
-            number = next(self._numbers)
-            self._calls[number] = (time.monotonic() + self.seconds, what)
+            number, now = next(self._numbers), time.monotonic()
+            self._calls[number] = (now + self.seconds, what)
+            if now - self._armed > LOOK_S:  # here, since the block may hold Python's lock from its first moment
+                self._arm()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name="simulator-watchdog", daemon=True)
                 self._thread.start()
@@ -67,24 +72,35 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
+    def _arm(self) -> None:
+        """Set the interpreter's own timer anew. C code that holds Python's lock stops the thread that does so, and the timer ends
+        the process with the place where it hangs."""
+        self._armed = time.monotonic()
+        faulthandler.dump_traceback_later(self.seconds + GRACE_S, exit=True, file=STDERR)
+
+    def _disarm(self) -> None:
+        self._armed = -math.inf
+        faulthandler.cancel_dump_traceback_later()
+
     def _look(self) -> None:
         while not self._closed:
             with self._lock:
                 going = list(self._calls.values())
+                if going:
+                    self._arm()
+                else:
+                    self._disarm()
+                    self._wake.clear()
             if not going:
-                faulthandler.cancel_dump_traceback_later()
-                self._wake.clear()
-                if not self._calls:  # none has begun since
-                    self._wake.wait()
+                self._wake.wait()
                 continue
-            # C code that holds Python's lock stops this thread too, and then nothing renews this
-            faulthandler.dump_traceback_later(self.seconds + GRACE_S, exit=True, file=STDERR)
             end, what = min(going)
             if time.monotonic() > end:
                 self.leave(
                     f"{what} took longer than simulate.timeout_s = {self.seconds:g} s: raise it, or set compute.simulators = "
                     '"processes", which replaces a simulator that hangs; then go on with --resume'
                 )
-                return
+                break
             time.sleep(min(LOOK_S, max(end - time.monotonic(), 0.01)))
-        faulthandler.cancel_dump_traceback_later()
+        with self._lock:
+            self._disarm()

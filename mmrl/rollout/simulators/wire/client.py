@@ -29,6 +29,8 @@ START_S = 600.0
 CONNECT_S = 15.0
 """Seconds for a server to listen again after it was restarted."""
 CLOSING_S = 5.0
+KEY = secrets.token_hex(32)
+"""By it the processes that this one starts know each other's snapshots."""
 
 
 class WireSimulators:
@@ -71,7 +73,6 @@ class WireSimulator(ReplacedSimulator):
         process of this machine. shared: use shared memory where both ends are on one machine."""
         self.address, self.token, self.timeout_s, self.shared = address, token, timeout_s, shared
         self.where = f"the simulator at {address}" if address else "the simulator's process"
-        self._key = secrets.token_hex(32)
         self._channel: socket.socket | None = None
         self._process: ChildProcess | None = None
         self._reader: SharedReader | None = None
@@ -149,7 +150,7 @@ class WireSimulator(ReplacedSimulator):
         def run() -> None:
             with theirs:
                 try:
-                    process = server.start_worker(theirs, wants, self._key)
+                    process = server.start_worker(theirs, wants, KEY)
                 except OSError as error:
                     started.put(error)
                     return

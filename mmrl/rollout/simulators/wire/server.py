@@ -48,8 +48,9 @@ class Server:
         try:
             self._listening = socket.create_server((host, port), family=family, backlog=64)
         except OSError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror  # of a name, below 0
             raise UserError(
-                f"{host} port {port} can't be listened on: {error.strerror}: give another --host or --port, or end what uses it"
+                f"{host} port {port} can't be listened on: {why}: give another --host or --port, or end what uses it"
             ) from None
         self.address = "{}:{}".format(f"[{host}]" if ":" in host else host, self._listening.getsockname()[1])
         self._key = secrets.token_hex(32)
@@ -90,9 +91,14 @@ class Server:
                     self.say(f"{who}: refused: {why}")
                     handshake.refuse(channel, why)
                     return
-                handshake.accept(channel, wants.pop("proof"))
-                wants["options"] = {**wants["options"], **self.options}
-                self._run(number, channel, who, wants)
+                handshake.accept(channel, wants["proof"])
+                allowed = {
+                    "simulator": wants["simulator"],
+                    "options": {**wants["options"], **self.options},
+                    "num_envs": wants["num_envs"],
+                    "shared": wants.get("shared") is True,
+                }
+                self._run(number, channel, who, allowed)
             except (Broken, OSError) as error:
                 self.say(f"{who}: not served: {display_path(error)}")
             finally:
