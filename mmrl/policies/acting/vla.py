@@ -41,6 +41,7 @@ Sight = Literal["before", "slots", "all"]
 class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
 
+    layered = True
     free = frozenset({"cameras", "flow_steps"})
     choice_settings = frozenset({"dims", "chunk", "head", "bins", "binning", "flow_steps"})
 

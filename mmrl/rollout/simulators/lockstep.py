@@ -21,6 +21,7 @@ from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.policies.critic import Critic
+from mmrl.policies.shard import Sharded, reshard, unshard, unsharded
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.demonstrations import (
@@ -91,6 +92,10 @@ class SimulatorCollector:
 
     def ready(self) -> None:
         """Make all simulators, and check that the policy fits them and can act on their observations."""
+        with unsharded(self.policy.root):
+            self._try_all()
+
+    def _try_all(self) -> None:
         tried: list[Lane] = []
         for label, task in self.tasks.items():
             if task.simulation and task.simulation.simulator and (lane := self.lanes(label)[0]) not in tried:
@@ -162,10 +167,18 @@ class SimulatorCollector:
         return found
 
     def wake_up(self) -> None:
-        """Nothing to do: policies that act are not sharded."""
+        """Gather the weights of the policy and the critic, if they are sharded over ranks."""
+        for root in self._roots():
+            unshard(root)
 
     def sleep(self) -> None:
-        """Nothing to do: simulators are needed again at once."""
+        """Keep only this rank's shard of the weights."""
+        for root in self._roots():
+            reshard(root)
+
+    def _roots(self) -> list[Sharded]:
+        policies = [self.policy, self.critic.backbone if self.critic else None]
+        return [policy.root for policy in policies if policy is not None and policy.root is not None]
 
     def close(self) -> None:
         for lane in self._every_lane():

@@ -17,7 +17,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_unused(config.compute)
     check_sampler(config, acts)
     check_placement(config, acts)
-    check_learners(config, acts)
+    check_learners(config)
     check_staleness(config, acts, algorithms)
 
 
@@ -87,7 +87,7 @@ def check_placement(config: RunConfig, acts: bool) -> None:
     import_ray(where)
 
 
-def check_learners(config: RunConfig, acts: bool) -> None:
+def check_learners(config: RunConfig) -> None:
     """Refuse settings that several learners don't support."""
     compute = config.compute
     if compute.learners == 1:
@@ -95,7 +95,7 @@ def check_learners(config: RunConfig, acts: bool) -> None:
     several = f"compute.learners = {compute.learners}"
     if config.evaluate.steer:
         raise UserError(f"evaluate.steer works in one process, but {several}: leave it out, or use one learner")
-    spread = compute.weights == "sharded" and not acts  # policies that act are small, each learner has all their weights
+    spread = compute.weights == "sharded"
     for number, stage in enumerate(config.stages):
         if stage.optimizer == "adafactor" and spread:
             raise UserError(
