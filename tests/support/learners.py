@@ -110,7 +110,8 @@ CASES: dict[str, dict[str, Any]] = {
     # one episode a step: half of the ranks have no call of their own
     "acts, vla": case(RL | {"prompts_per_step": 1, "group_size": 1, "algorithm": "reinforce++", "kl_coef": 0.1, "ema_decay": 0.5})
     | ACTS
-    | {"policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "state": 2, "size": 56, "head": "normal"}}},
+    | {"policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "state": 2, "size": 56, "head": "normal"}}}
+    | {"checkpoint": {"every": 4, "keep": 9, "shards": True}},
     **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd")},
     # of a longer memory the first steps are 32 times the learning rate, also where a gradient is nothing but rounding
     "rmsprop": case(SFT | {"optimizer": "rmsprop", "beta2": 0.5}),
