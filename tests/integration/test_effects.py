@@ -405,8 +405,9 @@ def watch(m, found):
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 
-    def laned(simulation, size, device, elsewhere=None):
-        made = lane(simulation, size, device, elsewhere)
+    def laned(simulation, size, device, elsewhere, watchdog, history):
+        found.timeouts.append(watchdog and watchdog.seconds)
+        made = lane(simulation, size, device, elsewhere, watchdog, history)
         found.lanes.append(size)
         found.resets.append(made.simulator.resets)
         return made

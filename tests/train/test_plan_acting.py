@@ -22,7 +22,7 @@ CASES = {
     "qwen3_vl": ({"dims": 3, "chunk": 2, "head": "normal", "state": 4}, 0.03),
     "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "size": 56}, 0.15),
 }
-"""Family -> (options, share by which the planned activations may be off): OpenVLA's two towers are planned as one of mean width."""
+"""Family -> (options, by what share planned activations may be off): the two towers of OpenVLA are planned as one."""
 
 
 def kept(policy, calls):

@@ -69,6 +69,8 @@ class ActingPolicy(Policy):
     head: Head
     chunk: int = 1
     """Number of actions chosen in a call."""
+    history: int = 0
+    """Number of earlier calls of an episode whose pictures it sees; see `mmrl.api.simulators.history`."""
     dims: int
     """Dimensions of an action."""
     width: int = 0

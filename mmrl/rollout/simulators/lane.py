@@ -13,6 +13,7 @@ import torch
 from mmrl.api.episodes import SAID
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
+from mmrl.api.simulators.history import follow
 from mmrl.api.simulators.rules import EpisodeRules, step_limit
 from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
@@ -60,10 +61,17 @@ class Lane:
     """N environments of one simulator."""
 
     def __init__(
-        self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int, watchdog: Watchdog | None = None
+        self,
+        simulator: Simulator,
+        spec: SimulatorSpec,
+        simulation: Simulation,
+        num_envs: int,
+        watchdog: Watchdog | None = None,
+        history: int = 0,
     ) -> None:
-        """watchdog: of the simulator's calls, if it is in this process."""
-        self.watchdog = watchdog
+        """watchdog: of the simulator's calls, if it is in this process. history: number of earlier calls whose pictures the
+        policy sees."""
+        self.watchdog, self.history = watchdog, history
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
         max_steps = step_limit(simulation, simulator, spec.max_steps)
         if max_steps < 1:
@@ -75,6 +83,8 @@ class Lane:
         self.lost = self.steps = 0
         self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
+        self._seen: tuple[Observation, int, Observation] | None = None
+        """(an observation, the number of calls before it, the same with its history)."""
         self._parts: frozenset[str] | None = None
         """The names in the first step."""
         self.rules = EpisodeRules(simulation, num_envs, max_steps)
@@ -85,6 +95,11 @@ class Lane:
     def who(self) -> str:
         """Its name in errors."""
         return f"simulator {self.spec.id!r}"
+
+    @property
+    def _device(self) -> torch.device:
+        assert self._observation is not None
+        return self._observation.device
 
     def _watched(self, call: str) -> AbstractContextManager[None]:
         """Within it, the simulator has a deadline. call: the name of its method."""
@@ -156,7 +171,7 @@ class Lane:
             shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
         check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
         self._observation = shown
-        return shown
+        return self.observation
 
     def _ids(self, envs: list[int]) -> torch.Tensor:
         return torch.tensor(envs, dtype=torch.int64)
@@ -196,15 +211,21 @@ class Lane:
 
     @property
     def observation(self) -> Observation:
-        """Observations of all environments; rows of inactive ones mean nothing."""
+        """Observations of all environments with their history; rows of inactive ones mean nothing."""
         assert self._observation is not None
-        return self._observation
+        if not self.history:
+            return self._observation
+        if self._seen is None or self._seen[0] is not self._observation or self._seen[1] != len(self.calls):
+            before = self.calls[-1].observation if self.calls else None
+            fresh_N = torch.tensor([job is None or job.start == len(self.calls) for job in self.jobs])
+            self._seen = (self._observation, len(self.calls), follow(self._observation, before, fresh_N, self.history))
+        return self._seen[2]
 
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
         """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
         envs_n = upload_one(self._ids(envs), chosen.actions_nKA.device)
         actions_NKA = self._spread(chosen.actions_nKA.float(), envs_n)
-        if actions_NKA.device != self.observation.device:  # a simulator beside the policy takes them where they are
+        if actions_NKA.device != self._device:  # a simulator beside the policy takes them where they are
             actions_NKA = actions_NKA.cpu()
         count = actions_NKA.shape[1]
         call = PolicyCall(
@@ -229,7 +250,7 @@ class Lane:
         """One step of the simulator; returns which episodes ended with it. Writes rewards into `rewards_N`."""
         with self._watched("step"):
             found = self.simulator.step(actions_NA, active_N)
-        check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
+        check_transition(f"step() of {self.who}", found, self.num_envs, self._observation, self._parts)
         self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())
         ruled = self.rules(found, active_N)

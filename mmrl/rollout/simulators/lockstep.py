@@ -15,6 +15,7 @@ from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
+from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt, Status
 from mmrl.compute.ranks import Reduction
@@ -161,7 +162,8 @@ class SimulatorCollector:
         for key, job in zip(missing, jobs, strict=True):
             if job.track is None:
                 raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
-            found[key] = self.policy.chunked(job.track)
+            # the expert acts at each step, and the policy once in a chunk
+            found[key] = self.policy.chunked(in_track(job.track, self.policy.history, self.policy.chunk))
             lasting = "per-env-seed" not in self.lanes(job.prompt.task)[0].spec.capabilities
             self._played.add({key: found[key]}, lasting)
         return found
@@ -267,9 +269,10 @@ class SimulatorCollector:
                 if self.tasks[other].simulation == simulation:
                     self._lanes[label] = lanes
                     return lanes
+            history = self.policy.history
             sizes = [self.config.num_envs // count + (i < self.config.num_envs % count) for i in range(count)]
             self._lanes[label] = [
-                make_lane(simulation, size, self.device, self.elsewhere, self._watchdog) for size in sizes if size
+                make_lane(simulation, size, self.device, self.elsewhere, self._watchdog, history) for size in sizes if size
             ]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
@@ -281,16 +284,21 @@ class SimulatorCollector:
 
 
 def make_lane(
-    simulation: Simulation, num_envs: int, device: str, elsewhere: Elsewhere | None = None, watchdog: Watchdog | None = None
+    simulation: Simulation,
+    num_envs: int,
+    device: str,
+    elsewhere: Elsewhere | None = None,
+    watchdog: Watchdog | None = None,
+    history: int = 0,
 ) -> Lane:
     """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`.
 
-    watchdog: of simulators whose calls have no deadlines of their own."""
+    watchdog: of simulators whose calls have no deadlines of their own. history: see `Lane`."""
     registry = plugins.registry()
     simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
     if getattr(simulator, "own_deadlines", False):
         watchdog = None
-    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog)
+    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog, history)
 
 
 def _episode(prompt: Prompt) -> tuple[str, str]:

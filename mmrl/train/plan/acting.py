@@ -39,7 +39,7 @@ def slots(config: PolicyConfig, family: str) -> int:
 
 def cameras(config: PolicyConfig) -> int:
     """Pictures of a call."""
-    return max(1, len(config.options.get("cameras", ())))
+    return max(1, len(config.options.get("cameras", ()))) * (1 + int(config.options.get("history", 0)))
 
 
 def vla_shapes(data: Mapping[str, Any], config: PolicyConfig, what: str) -> Shapes:
