@@ -128,6 +128,15 @@ def fill_like(empty: nn.Module, model: nn.Module) -> None:
                 buffer.copy_(full[name])
 
 
+@torch.no_grad()
+def copy_weights(root: Sharded | None, model: nn.Module, to: nn.Module) -> None:
+    """Copy a model's weights into another of the same kind whose weights are whole; call it on all ranks. root: of the first, if
+    its weights are sharded."""
+    with unsharded(root):
+        for own, theirs in zip(model_state_dict(to).values(), model_state_dict(model).values(), strict=True):
+            own.copy_(theirs)
+
+
 def model_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """`model.state_dict()`, also inside `unsharded`, where torch's own would shard the weights again."""
     passing = {

@@ -17,6 +17,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry.importing import load_target
 from mmrl.rollout.generate.engines import EngineActors, make_sampler
 from mmrl.rollout.generate.sampling import Generator, SamplingParams
+from mmrl.rollout.simulators.ahead import AheadCollector
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.rollout.simulators.remote import SimulatorActors
 from mmrl.rollout.simulators.replaced import Elsewhere
@@ -105,7 +106,8 @@ def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingP
     elsewhere: Elsewhere | None = SimulatorActors(config) if config.compute.simulators == "actors" else None
     if config.compute.simulators == "processes" or config.simulate.address:
         elsewhere = WireSimulators(config)
-    return SimulatorCollector(policy, tasks, config.simulate, device, elsewhere)
+    kind = AheadCollector if config.compute.staleness else SimulatorCollector
+    return kind(policy, tasks, config.simulate, device, elsewhere)
 
 
 def make_generator(config: RunConfig, policy: VLM) -> Generator:

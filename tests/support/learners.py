@@ -112,6 +112,12 @@ CASES: dict[str, dict[str, Any]] = {
     | ACTS
     | {"policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "state": 2, "size": 56, "head": "normal"}}}
     | {"checkpoint": {"every": 4, "keep": 9, "shards": True}},
+    "acts, stale": case(
+        RL | {"algorithm": "ppo", "group_size": 1, "importance_sampling": "truncate", "minibatches": 2},
+        compute={"staleness": 1},
+        checkpoint={"every": 4},
+    )
+    | ACTS,
     **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd")},
     # of a longer memory the first steps are 32 times the learning rate, also where a gradient is nothing but rounding
     "rmsprop": case(SFT | {"optimizer": "rmsprop", "beta2": 0.5}),

@@ -307,8 +307,8 @@ class ActingPolicy(Policy):
         self._empty = copy.deepcopy(self, {**self.shared_by_copies(), **nothing})
         self.root = shard(self.model, self.layered)
 
-    def clone(self, frozen: bool = False) -> ActingPolicy:
-        """A second policy with a copy of the weights as they are now, sharded if these are."""
+    def clone(self, frozen: bool = False, spread: bool = True) -> ActingPolicy:
+        """A second policy with a copy of the weights as they are now. spread: sharded if these are."""
         if self.root is None:
             other = copy.deepcopy(self, self.shared_by_copies())
         else:
@@ -319,7 +319,7 @@ class ActingPolicy(Policy):
             other.units = self.units
         if frozen:
             other.model.requires_grad_(False)
-        if self.root is not None:
+        if self.root is not None and spread:
             other.spread()
         return other
 

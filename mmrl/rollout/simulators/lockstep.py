@@ -129,7 +129,7 @@ class SimulatorCollector:
         ]
         self._play(jobs, lambda lane, envs, seen: self._act(lane, envs, seen, sampling.temperature))
         self._value_ends(jobs)
-        return [_rollout(job, n // group_size) for n, job in enumerate(jobs)]
+        return [_rollout(job, n // group_size, version) for n, job in enumerate(jobs)]
 
     def demonstrate(
         self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
@@ -317,8 +317,8 @@ def _dealt(jobs: Sequence[EpisodeJob], count: int, whole: bool) -> list[list[Epi
     return dealt
 
 
-def _rollout(job: EpisodeJob, group: int) -> Trajectory:
-    return Trajectory(prompt=job.prompt, group=group, status=job.status, data=job.track, outcome=job.outcome)
+def _rollout(job: EpisodeJob, group: int, version: int) -> Trajectory:
+    return Trajectory(prompt=job.prompt, group=group, status=job.status, data=job.track, outcome=job.outcome, version=version)
 
 
 def _together(rows: Sequence[Observation]) -> Observation:

@@ -107,12 +107,15 @@ def check_learners(config: RunConfig) -> None:
 def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
     """Refuse settings that asynchronous sampling doesn't support."""
     k = config.compute.staleness
-    if k and acts:
-        raise UserError(f"compute.staleness = {k} is for policies that write, but {config.policy.kind!r} acts: leave it out")
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
         if not k or not isinstance(stage, RlStage) or algorithm is None:
             continue
         cure = "leave one of them out"
+        if acts and stage.critic and stage.critic.backbone == "separate":
+            raise UserError(
+                f'stages.{number}.critic.backbone = "separate" values episodes while they are played, and '
+                f'compute.staleness = {k} plays them while it learns: use "shared"'
+            )
         if stage.importance_sampling == "off":
             raise UserError(
                 f'stages.{number}.importance_sampling = "off" with compute.staleness = {k}: completions of older weights '
