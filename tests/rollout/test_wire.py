@@ -219,6 +219,11 @@ def test_a_call_that_takes_too_long_is_told_and_others_are_not():
             pass
     with watchdog.watch("step() of simulator 'slow'"):
         await_(lambda: told)
+    for _ in range(300):  # however a close and the thread's look fall together
+        quick = Watchdog(9.0, told.append)
+        with quick.watch("step() of simulator 'quick'"):
+            pass
+        quick.close()
     assert len(told) == 1 and told[0].startswith(
         "step() of simulator 'slow' took longer than simulate.timeout_s = 0.2 s: raise it"
     )

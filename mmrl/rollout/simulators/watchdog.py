@@ -92,7 +92,8 @@ class Watchdog:
                     self._disarm()
                     self._wake.clear()
             if not going:
-                self._wake.wait()
+                if not self._closed:  # looked at behind `clear`, so that `close` is not missed
+                    self._wake.wait()
                 continue
             end, what = min(going)
             if time.monotonic() > end:
