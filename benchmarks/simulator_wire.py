@@ -3,7 +3,7 @@
     python benchmarks/simulator_wire.py [--envs 4] [--size 128] [--seconds 3]
 
 The simulator has one environment per process, which are reached by pipes as in `sims/gym`; an environment costs `--work-ms` of a
-core a step and draws two cameras. So `pipes` is what a wire is held against. Prints one JSON object. This file is the plugin, too.
+core a step and draws two cameras. So `pipes` is what a wire is held against. Prints one JSON object. This file is its plugin.
 """
 
 from __future__ import annotations

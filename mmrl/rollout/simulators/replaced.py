@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import warnings
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Died(Exception):
     """The process of a simulator ended, hung or can't be reached. The message gives the reason in one line."""
 
 
-class ReplacedSimulator:
+class ReplacedSimulator(abc.ABC):
     """A `mmrl.Simulator` whose environments are in another process; tensors are on the CPU.
 
     When that process dies, another takes its place, at most `retries` times. The episodes in its environments are lost: at their
@@ -61,17 +62,17 @@ class ReplacedSimulator:
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def start(self) -> dict[str, Any]:
         """Start a process that makes the simulator. Returns `facts_of` it. Raises Died, and UserError if it can't be made."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def call(self, name: str, arguments: Sequence[Any]) -> Any:
         """Call a method of the simulator, and `repeat` its warnings. Raises Died, and the UserError of the method."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def stop(self, patiently: bool) -> None:
         """End the process; may be called twice. patiently: let the simulator close itself first."""
-        raise NotImplementedError
 
     # -- a simulator --------------------------------------------------------------------------------------------------------
 
