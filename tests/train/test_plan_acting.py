@@ -97,5 +97,8 @@ def test_a_7b_in_full_needs_several_devices():
 def test_other_kinds_that_act_are_refused():
     with pytest.raises(UserError, match=r'supports only policy.kind = "vlm" and "vla", not .pi0.'):
         find_shapes(PolicyConfig(model="tiny:pi0", kind="pi0"))
+    for options, why in (({"dims": "7"}, "dims = '7' must be a whole number"), ({"cameras": "front"}, "must be a list of names")):
+        with pytest.raises(UserError, match=why):
+            find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))
     with pytest.raises(UserError, match="only the Qwen-VL families"):
         vla_shapes({"model_type": "llava"}, PolicyConfig(model="x", kind="vla"), "x")
