@@ -50,7 +50,7 @@ def send_frame(channel: socket.socket, header: Any, arrays: Arrays = (), deadlin
         channel.sendall(HEAD.pack(MAGIC, PROTOCOL, len(text), count) + text)
         for array in arrays:
             _wait_until(channel, deadline)
-            channel.sendall(memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)))
+            channel.sendall(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
     except TimeoutError:
         raise Late("it doesn't read what it is sent") from None
     except OSError as error:
@@ -61,7 +61,7 @@ def receive_frame(
     channel: socket.socket, deadline: float | None = None, most_header: int = MOST_HEADER, most_arrays: int = MOST_ARRAYS
 ) -> tuple[Any, list[numpy.ndarray]]:
     """(header, arrays, which are writable). deadline: of `time.monotonic()`. Raises Broken."""
-    magic, protocol, header_bytes, array_bytes = HEAD.unpack(_exactly(channel, HEAD.size, deadline))
+    magic, protocol, header_bytes, array_bytes = HEAD.unpack(_exactly(channel, HEAD.size, deadline).tobytes())
     if magic != MAGIC:
         raise Broken(f"the other end is no simulator of mmrl: its message begins with {magic!r}")
     if protocol != PROTOCOL:
@@ -97,7 +97,7 @@ def _size(dtype: Any, shape: Any) -> int:
 def _exactly(channel: socket.socket, count: int, deadline: float | None) -> numpy.ndarray:
     """uint8 [count]: the next bytes. Memory is taken by what arrives, not by what was announced."""
     data = numpy.empty(count, numpy.uint8)
-    view, got = memoryview(data), 0
+    view, got = data.data, 0
     try:
         while got < count:
             _wait_until(channel, deadline)
