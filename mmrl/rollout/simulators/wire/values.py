@@ -48,7 +48,9 @@ def decode(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:
 
 
 def _decoded(tree: Any, arrays: Sequence[numpy.ndarray]) -> Any:
-    if not isinstance(tree, dict | list):
+    if isinstance(tree, list):
+        raise TypeError("a list that says nothing of its kind")
+    if not isinstance(tree, dict):
         return tree
     ((kind, held),) = tree.items()
     if kind in ("tensor", "bytes"):
