@@ -219,7 +219,7 @@ def test_a_call_that_takes_too_long_is_told_and_others_are_not():
             pass
     with watchdog.watch("step() of simulator 'slow'"):
         await_(lambda: told)
-    for _ in range(300):  # however a close and the thread's look fall together
+    for _ in range(60):  # however a close and the thread's look fall together
         quick = Watchdog(9.0, told.append)
         with quick.watch("step() of simulator 'quick'"):
             pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -128,7 +129,9 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> ActionMicroBatch:
 
 def _without_targets(micro: ActionMicroBatch) -> ActionMicroBatch:
     """A pass over the first call of another, of which nothing is learned."""
-    none = {f.name: value[:0] for f in fields(micro) if f.name.endswith("_L") and (value := getattr(micro, f.name)) is not None}
+    none: dict[str, Any] = {
+        f.name: value[:0] for f in fields(micro) if f.name.endswith("_L") and (value := getattr(micro, f.name)) is not None
+    }
     return replace(
         micro,
         observation=micro.observation.rows(torch.zeros(1, dtype=torch.long)),
@@ -140,7 +143,7 @@ def _without_targets(micro: ActionMicroBatch) -> ActionMicroBatch:
 
 def _moved(micro: ActionMicroBatch, device: torch.device | str) -> ActionMicroBatch:
     """The same on a device, or in main memory to be sent to another rank."""
-    moved = {f.name: v.to(device) for f in fields(micro) if isinstance(v := getattr(micro, f.name), torch.Tensor)}
+    moved: dict[str, Any] = {f.name: v.to(device) for f in fields(micro) if isinstance(v := getattr(micro, f.name), torch.Tensor)}
     return replace(micro, observation=micro.observation.on(device), **moved)
 
 
@@ -157,24 +160,27 @@ class TrajectoryPacker:
     def pack(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> list[Batch]:
         counts = self.policy.tokens_per_call([r.data for r in rollouts if r.data is not None and not r.is_stub])
         found = pack_trajectories(rollouts, credit, options, budget=max(1, self.config.micro_batch_tokens // counts))
-        return found if self.policy.root is None else self._padded(found)
+        return found if self.policy.root is None else self._padded(found, credit, options.ratio)
 
-    def _padded(self, batches: Sequence[Batch]) -> list[Batch]:
+    def _padded(self, batches: Sequence[Batch], credit: Credit, ratio: Ratio) -> list[Batch]:
         """With sharded weights, the batches with empty passes up to the largest number of passes of any rank, as every rank takes
         part in all passes. A rank that never saw a call gets one from another rank."""
-        if self._blank is None:
-            seen = next((micro for batch in batches for micro in batch.micro), None)
-            self._blank = None if seen is None else _without_targets(seen)
+        seen = next((micro for batch in batches for micro in batch.micro), None)
+        if seen is not None:
+            self._blank = _without_targets(seen)
         passes, known = zip(*ranks.all_gather_object(([len(b.micro) for b in batches], self._blank is not None)), strict=True)
         most = [max(counts) for counts in zip(*passes, strict=True)]
         if any(known) and not all(known):
             first = known.index(True)
             mine = _moved(self._blank, "cpu") if self._blank is not None and ranks.rank() == first else None
             given = ranks.all_gather_object(mine)[first]
-            self._blank = self._blank or _moved(given, self.policy.device)
-        blank = self._blank
-        if blank is None:  # no rank has a call
+            if self._blank is None and given is not None:
+                self._blank = _moved(given, self.policy.device)
+        if self._blank is None:  # no rank has a call
             return list(batches)
+        nothing = self._blank.advantages_L  # as in this stage, which may have a critic where the last one had none
+        values, returns = (None if known is None else nothing for known in (credit.values_NT, credit.returns_NT))
+        blank = replace(self._blank, ratio=ratio, values_L=values, returns_L=returns)
         return [replace(b, micro=(*b.micro, *[blank] * (more - len(b.micro)))) for b, more in zip(batches, most, strict=True)]
 
     def deal(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> Dealt:
