@@ -151,6 +151,8 @@ class Trajectory(Rollout):
 
     data: TrajectoryData | None
     """The steps of the episode; None if the simulator failed, so that there is nothing to train on or to show."""
+    version: int = 0
+    """The policy version that acted."""
 
     @property
     def length(self) -> int:
@@ -174,7 +176,7 @@ class Trajectory(Rollout):
 
     @property
     def turn_versions(self) -> Sequence[tuple[int, int]]:
-        return ()
+        return ((self.version, self.data.length),) if self.data else ()
 
     @property
     def bootstrap(self) -> float:

@@ -200,7 +200,7 @@ class Rollout(abc.ABC):
     @property
     @abc.abstractmethod
     def turn_versions(self) -> Sequence[tuple[int, int]]:
-        """(policy version that sampled the turn, number of sampled tokens) for each turn; empty in a simulator."""
+        """(policy version that sampled the turn, number of sampled tokens) for each turn; in a simulator for the episode."""
 
     @property
     @abc.abstractmethod

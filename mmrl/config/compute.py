@@ -36,8 +36,9 @@ class ComputeConfig(Section):
     judges: Count = 0
     """Number of separate judge processes (Ray actors), each with `judge.num_workers` workers, on any machine with free CPUs; 0:
     each learner has its own judge."""
-    simulators: Literal["local", "actors"] = "local"
-    """Where simulators run: in the learner's process, or in separate processes (Ray actors), one for each lane, on CPUs."""
+    simulators: Literal["local", "processes", "actors"] = "local"
+    """Where simulators run: in the learner's process, or for each lane in a process of its own, on CPUs: of this machine
+    (`processes`), or of any machine of a Ray cluster (`actors`). For any other machine see `simulate.address`."""
     staleness: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of steps that the sampling weights may be behind: completions of later steps are sampled during updates. At 0 each
     step samples with its own weights."""

@@ -14,6 +14,7 @@ from mmrl.config.compute import ComputeConfig
 from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
+from mmrl.config.simulate import SimulateConfig
 from mmrl.config.stages import (
     EXPERT,
     STAGES,
@@ -145,22 +146,6 @@ class GenerateConfig(Section):
 
     def smaller(self) -> GenerateConfig:
         return self.at_most(max_tokens=16, max_turns=4)
-
-
-class SimulateConfig(Section):
-    """`[simulate]`: the simulators of tasks that act."""
-
-    num_envs: Annotated[int, Field(ge=1, le=2**20)] = 64
-    """Number of parallel environments for each task; each starts its next episode as soon as one has ended."""
-    lanes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of parts into which the environments are split: while the policy acts in one, the other simulators are stepped."""
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """Device of simulators that can run on a GPU; `auto` is the policy's."""
-    demonstration_cache_mb: Annotated[int, Field(ge=0, le=2**30)] = 4096
-    """Size in MB of the cache of the expert's newest episodes; other episodes are played again on use."""
-
-    def smaller(self) -> SimulateConfig:
-        return self.at_most(num_envs=2).model_copy(update={"device": "cpu"})
 
 
 class SteeringConfig(Section):

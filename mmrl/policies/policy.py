@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import getattr_static
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -123,6 +123,11 @@ class Policy:
 
     def spread(self) -> None:
         """Shard the weights over ranks. By default nothing is done, and each rank holds all of them."""
+
+    def _through(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+        """Call `work`, through the FSDP root if weights are sharded."""
+        found: tuple[torch.Tensor, ...] = self.root(work) if self.root is not None else work()
+        return found
 
     def refuse_teacher(self, teacher: Any, name: str) -> None:
         """Raise UserError if a loaded teacher of the same kind can't teach this policy. name: the teacher's name in errors."""

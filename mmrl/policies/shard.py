@@ -8,6 +8,7 @@ holds all weights (`unsharded`).
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -36,19 +37,27 @@ class Sharded(nn.Module):
         return found
 
 
-def shard(model: Any) -> Sharded:
-    """Shard the weights of a transformers model over all ranks, in place. Gradients of ranks add up."""
+def shard(model: Any, layered: bool = True) -> Sharded:
+    """Shard the weights of a model over all ranks, in place. Gradients of ranks add up.
+
+    layered: the layers of a transformers language model are gathered one by one; otherwise all weights for a whole pass, as for a
+    network that computes with the weights of its layers and doesn't call them. Weights of another dtype than most stay whole on
+    every rank, as FSDP gathers one dtype at a time: a small head of float32 on a model of bfloat16."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (distributed.get_world_size(),))
     layers = [
         module
         for name, module in model.named_modules()
-        if isinstance(module, GradientCheckpointingLayer) and part_of(name) == "language"
+        if layered and isinstance(module, GradientCheckpointingLayer) and part_of(name) == "language"
     ]
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        sizes[parameter.dtype] += parameter.numel()
+    whole = {p for p in model.parameters() if p.dtype != sizes.most_common(1)[0][0]}
     root = Sharded(model)
     for module in (*layers, root):
-        part = fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
+        part = fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), ignored_params=whole)
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
     # order of gathering in a backward pass: by default that of the forward passes, whose number differs between ranks
@@ -98,6 +107,34 @@ def _forget_passes(root: Sharded) -> None:
 
 def _parts(root: Sharded) -> list[FSDPModule]:
     return [module for module in root.modules() if isinstance(module, FSDPModule)]
+
+
+def fill_like(empty: nn.Module, model: nn.Module) -> None:
+    """Give a copy of a model whose weights are on torch's meta device the weights of the model; call it inside `unsharded`.
+    Weights that are tied stay tied."""
+    full, gradients = model_state_dict(model), {name: p.requires_grad for name, p in model.named_parameters()}
+    made: dict[int, nn.Parameter] = {}
+    for path, module in empty.named_modules(remove_duplicate=False):
+        for name, old in module._parameters.items():
+            if old is None:
+                continue
+            key = f"{path}.{name}" if path else name
+            if id(old) not in made:
+                made[id(old)] = nn.Parameter(full[key].clone(), requires_grad=gradients[key])
+            module._parameters[name] = made[id(old)]
+    with torch.no_grad():
+        for name, buffer in empty.named_buffers():
+            if name in full:
+                buffer.copy_(full[name])
+
+
+@torch.no_grad()
+def copy_weights(root: Sharded | None, model: nn.Module, to: nn.Module) -> None:
+    """Copy a model's weights into another of the same kind whose weights are whole; call it on all ranks. root: of the first, if
+    its weights are sharded."""
+    with unsharded(root):
+        for own, theirs in zip(model_state_dict(to).values(), model_state_dict(model).values(), strict=True):
+            own.copy_(theirs)
 
 
 def model_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -17,8 +17,11 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry.importing import load_target
 from mmrl.rollout.generate.engines import EngineActors, make_sampler
 from mmrl.rollout.generate.sampling import Generator, SamplingParams
+from mmrl.rollout.simulators.ahead import AheadCollector
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.rollout.simulators.remote import SimulatorActors
+from mmrl.rollout.simulators.replaced import Elsewhere
+from mmrl.rollout.simulators.wire.client import WireSimulators
 from mmrl.rollout.turns import ConversationCollector
 
 
@@ -100,8 +103,11 @@ def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) ->
 def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> SimulatorCollector:
     """The collector of episodes in simulators."""
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
-    elsewhere = SimulatorActors(config) if config.compute.simulators == "actors" else None
-    return SimulatorCollector(policy, tasks, config.simulate, device, elsewhere)
+    elsewhere: Elsewhere | None = SimulatorActors(config) if config.compute.simulators == "actors" else None
+    if config.compute.simulators == "processes" or config.simulate.address:
+        elsewhere = WireSimulators(config)
+    kind = AheadCollector if config.compute.staleness else SimulatorCollector
+    return kind(policy, tasks, config.simulate, device, elsewhere)
 
 
 def make_generator(config: RunConfig, policy: VLM) -> Generator:

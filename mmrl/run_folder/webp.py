@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from mmrl.api.errors import UserError
+from mmrl.api.simulators.history import present
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +51,7 @@ def trajectory_video(track: TrajectoryData) -> Video | None:
 
     if not track.images:
         return None
-    views = [shown.cpu().numpy() for shown in track.images.values()]
+    views = [shown.cpu().numpy() for shown in present(track.images).values()]
     count = len(views[0])
     steps = track.valid_TK.sum(1).tolist()
     ends = [0, *accumulate(steps)]  # the step before which each of the T + 1 images was taken

@@ -209,6 +209,7 @@ class Ran:
     lanes: list[int] = field(default_factory=list)
     """Environments in each lane of simulators."""
     resets: list[list[list[int]]] = field(default_factory=list)
+    timeouts: list[float | None] = field(default_factory=list)
     """Of each lane: the environments in which episodes began, at each time."""
     kept: int = 0
     """Bytes that backward passes found in memory."""
@@ -405,8 +406,9 @@ def watch(m, found):
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 
-    def laned(simulation, size, device, elsewhere=None):
-        made = lane(simulation, size, device, elsewhere)
+    def laned(simulation, size, device, elsewhere, watchdog, history):
+        found.timeouts.append(watchdog and watchdog.seconds)
+        made = lane(simulation, size, device, elsewhere, watchdog, history)
         found.lanes.append(size)
         found.resets.append(made.simulator.resets)
         return made
@@ -1419,6 +1421,12 @@ ENTRIES = {
         },
         seen=lambda a, b: [sum(map(len, lane)) for r in (a, b) for lane in r.resets] == [4 + 2, 4 + 4] and same(a, b),
         why="after a first look at all four, episodes are played again, and the results are the same",
+    ),
+    "simulate.timeout_s": Effect(
+        to=99.0, also=ACTS, seen=both(lambda r: r.timeouts, [600.0], [99.0]), why="the deadline of a call in this process"
+    ),
+    "simulate.address": Effect(
+        to="127.0.0.1:1", also=ACTS, seen=refused("needs the server's token"), why="whoever has no token asks no server"
     ),
     "simulate.device": Effect(to="cuda:99", also=ACTS, seen=refused("cuda:99"), why="there is no such GPU anywhere"),
     "evaluate.blank_images": Effect(

@@ -57,6 +57,7 @@ def both(folder):
         "crowded": {**again, "folder": str(folder / "two" / "other"), "fault": "crowded"},
         "other model": {**again, "folder": str(folder / "two" / "other"), "fault": "other model"},
     }
+    disturbed["acts, stopped"] = {"name": "acts, vla", "stop": 4, "folder": str(folder / "two" / "acts, stopped")}
     plays = cases | disturbed
     processes = learners.start(2, folder / "first", list(plays.values()))
     alone = {}
@@ -138,7 +139,7 @@ def test_the_cases_have_what_they_are_about(alone, played):
 
 def test_each_rank_holds_half(played):
     """Of weights and optimiser, where they are spread."""
-    for name in ("plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded"):
+    for name in ("plain", "kl", "lora", "ppo apart", "ema", "bfloat16", "sgd", "muon, sharded", "acts, vla"):
         for share in played[name]:
             for held, whole in zip(share["held"], share["all"], strict=True):
                 assert 0.45 * whole < held < 0.55 * whole, name
@@ -162,6 +163,13 @@ def test_runs_go_on_with_other_numbers_of_learners(alone, played, resumed):
     for chain in CHAINS:
         assert [share["error"] for share in played[f"{chain}, stopped"]] == ["stopped"] * 2
         assert learners.differences(alone["resumed"], *resumed[chain], sampled=False) == []
+
+
+def test_a_run_that_acts_goes_on_in_one_process(folder, alone, played):
+    assert [share["error"] for share in played["acts, stopped"]] == ["stopped"] * 2
+    with learners.prepared():
+        again = learners.play("acts, vla", folder / "two" / "acts, stopped", resume=True)
+    assert learners.differences(alone["acts, vla"], again, sampled=False) == []
 
 
 def test_shards_are_written_by_all(folder, resumed):

@@ -107,6 +107,17 @@ CASES: dict[str, dict[str, Any]] = {
     "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "OWN", "each": 16}}]},
     "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS,
     "acts, ppo": case(RL | {"algorithm": "ppo", "group_size": 1, "prompts_per_step": 5, "minibatches": 2, "epochs": 2}) | ACTS,
+    # one episode a step: half of the ranks have no call of their own
+    "acts, vla": case(RL | {"prompts_per_step": 1, "group_size": 1, "algorithm": "reinforce++", "kl_coef": 0.1, "ema_decay": 0.5})
+    | ACTS
+    | {"policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "state": 2, "size": 56, "head": "normal"}}}
+    | {"checkpoint": {"every": 4, "keep": 9, "shards": True}},
+    "acts, stale": case(
+        RL | {"algorithm": "ppo", "group_size": 1, "importance_sampling": "truncate", "minibatches": 2},
+        compute={"staleness": 1},
+        checkpoint={"every": 4},
+    )
+    | ACTS,
     **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd")},
     # of a longer memory the first steps are 32 times the learning rate, also where a gradient is nothing but rounding
     "rmsprop": case(SFT | {"optimizer": "rmsprop", "beta2": 0.5}),

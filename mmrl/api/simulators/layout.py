@@ -31,7 +31,8 @@ def per_target(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio, at_L: 
     carried out are left out. at_L: int64, the flat indices of the targets among all `places`; without them, a device has to be
     waited for."""
     if ratio == "chunk":
-        return x_SKC.sum(-1).where(valid_SK, 0.0).sum(-1)
+        x_S = x_SKC.sum(-1).where(valid_SK, 0.0).sum(-1)
+        return x_S if at_L is None else x_S[at_L]
     x_SU = x_SKC.flatten(1) if ratio == "token" else x_SKC.sum(-1)
     return x_SU[places(valid_SK, x_SKC.shape[-1], ratio)] if at_L is None else x_SU.flatten()[at_L]
 
@@ -42,7 +43,7 @@ def values_per_target(
     """A critic's values [S, U], of each action (U = K) or of the whole call (U = 1), -> [L]. choices: C. at_L: see
     `per_target`."""
     if ratio == "chunk":
-        return values_SU[:, 0]
+        return values_SU[:, 0] if at_L is None else values_SU[at_L, 0]
     values_SK = values_SU.expand(-1, valid_SK.shape[1])
     each = values_SK.repeat_interleave(choices, 1) if ratio == "token" else values_SK
     return each[places(valid_SK, choices, ratio)] if at_L is None else each.flatten()[at_L]

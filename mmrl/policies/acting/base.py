@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
 from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
 from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs
 from mmrl.policies.policy import Policy
+from mmrl.policies.shard import fill_like, shard, unsharded
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
@@ -67,6 +69,8 @@ class ActingPolicy(Policy):
     head: Head
     chunk: int = 1
     """Number of actions chosen in a call."""
+    history: int = 0
+    """Number of earlier calls of an episode whose pictures it sees; see `mmrl.api.simulators.history`."""
     dims: int
     """Dimensions of an action."""
     width: int = 0
@@ -75,6 +79,10 @@ class ActingPolicy(Policy):
     """Statistics of the training data, if the policy's numbers are normalised; see `mmrl.policies.acting.units`."""
     gripper: str = ""
     """The data's gripper convention, a key of `units.GRIPPERS`."""
+    layered: ClassVar[bool] = False
+    """With sharded weights, the layers of the language model are gathered one by one: the network calls them as modules."""
+    _empty: ActingPolicy | None = None
+    """With sharded weights, a copy of the policy whose weights are on torch's meta device."""
     units: Units | None = None
     """Units of the simulator, for a policy with statistics; `fits` sets them."""
 
@@ -254,12 +262,15 @@ class ActingPolicy(Policy):
     ) -> ForwardOutputs:
         """One forward pass; see `VLM.outputs`."""
         calls = replace(calls, observation=calls.observation.on(self.device))
-        logprobs_SKC, entropy_SKC, states_SH = self.scored(calls, temperature)
-        if not entropy_gradient:
-            entropy_SKC = entropy_SKC.detach()
-        return ForwardOutputs(
-            logprobs_L=calls.targets(logprobs_SKC), entropy_L=calls.targets(entropy_SKC), states_QH=states_SH if states else None
-        )
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            logprobs_SKC, entropy_SKC, states_SH = self.scored(calls, temperature)
+            if not entropy_gradient:
+                entropy_SKC = entropy_SKC.detach()
+            return calls.targets(logprobs_SKC), calls.targets(entropy_SKC), states_SH
+
+        logprobs_L, entropy_L, states_SH = self._through(passed)
+        return ForwardOutputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=states_SH if states else None)
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(logprobs_SKC, entropy_SKC, states [S, width])."""
@@ -268,7 +279,7 @@ class ActingPolicy(Policy):
 
     def states(self, calls: ActionMicroBatch) -> torch.Tensor:
         """The hidden states that a critic reads, [S, width]."""
-        return self.states_of(calls.observation.on(self.device))
+        return self._through(lambda: (self.states_of(calls.observation.on(self.device)),))[0]
 
     @classmethod
     def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:
@@ -286,6 +297,35 @@ class ActingPolicy(Policy):
         """The definition of a choice, as plain data; policies with equal terms can score each other's choices."""
         kept = self._kept()
         return {name: kept.get(name) for name in (*sorted(self.choice_settings), "statistics", "gripper")}
+
+    # -- several learners -------------------------------------------------------------------------------------------------
+
+    def spread(self) -> None:
+        """Shard the weights over ranks. A copy without weights is kept, as sharded weights can't be copied (see `clone`)."""
+        self._empty = None
+        nothing = {id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in self.model.parameters()}
+        self._empty = copy.deepcopy(self, {**self.shared_by_copies(), **nothing})
+        self.root = shard(self.model, self.layered)
+
+    def clone(self, frozen: bool = False, spread: bool = True) -> ActingPolicy:
+        """A second policy with a copy of the weights as they are now. spread: sharded if these are."""
+        if self.root is None:
+            other = copy.deepcopy(self, self.shared_by_copies())
+        else:
+            assert self._empty is not None
+            other = copy.deepcopy(self._empty, self._empty.shared_by_copies())
+            with unsharded(self.root):
+                fill_like(other.model, self.model)
+            other.units = self.units
+        if frozen:
+            other.model.requires_grad_(False)
+        if self.root is not None and spread:
+            other.spread()
+        return other
+
+    def shared_by_copies(self) -> dict[int, Any]:
+        """id -> an object that is the same in every copy of the policy, such as a base that never changes."""
+        return {}
 
     # -- checkpoints ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.history import earlier, present
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt, user_message
@@ -69,16 +71,23 @@ class Seeing:
         text: str,
         lower_case: bool,
         state: bool,
+        history: int = 0,
     ) -> None:
         """See the options of `VLA`. state: whether the robot's state is read."""
+        self.history = history
         self.vlm, self.family, self.device = vlm, family, vlm.device
         self.cameras, self.size, self.crop = list(cameras), size, crop
         self.text, self.lower_case, self.state = text, lower_case, state
         self._read: dict[tuple[str, Sizes], Text] = {}
 
     def names(self, seen: Observation | TrajectoryData) -> list[str]:
-        """The cameras that it looks through: the first one if none is named."""
-        return cameras_of(seen, self.cameras, list(seen.images)[:1])
+        """The cameras that it looks through, the first one if none is named: their earlier pictures, the oldest first, then their
+        present ones."""
+        named = cameras_of(seen, self.cameras, list(present(seen.images))[:1])
+        found = [earlier(camera, k) for k in range(self.history, -1, -1) for camera in named]
+        if any(name not in seen.images for name in found):
+            raise UserError(f"policy.options.history = {self.history}, and the observation has no earlier pictures: leave it out")
+        return found
 
     def sizes(self, seen: Observation | TrajectoryData) -> Sizes:
         """The sizes of a call's pictures, as they are given to the model's processor."""

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import vla_options
+from mmrl.policies.acting import options, vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical
@@ -41,6 +41,7 @@ Sight = Literal["before", "slots", "all"]
 class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
 
+    layered = True
     free = frozenset({"cameras", "flow_steps"})
     choice_settings = frozenset({"dims", "chunk", "head", "bins", "binning", "flow_steps"})
 
@@ -60,6 +61,7 @@ class VLA(ActingPolicy):
         prompt: str = INSTRUCTION,
         lower_case: bool | None = None,
         cameras: Sequence[str] = (),
+        history: int = 0,
         size: int | None = None,
         crop: float | None = None,
         state: int | None = None,
@@ -73,16 +75,18 @@ class VLA(ActingPolicy):
         """dims: numbers of an action. chunk: actions of a call. head: tokens, normal, l1 or flow. decoding: `parallel`, in slots
         that see each other; `one-by-one`, tokens that each see those before it; `oft`, in empty slots, one for each number, where
         everything sees everything (Kim, Finn and Liang, OpenVLA-OFT, section 4.1). bins, binning: see `ActionTokens`. prompt: the
-        text, with {instruction} in it. lower_case: convert instructions. cameras: the first one when empty. size: pixels that
-        pictures are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept. state: numbers
-        of the robot's state that is read, 0 for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head
+        text, with {instruction} in it. lower_case: convert instructions. cameras: the first one when empty. history: number of
+        earlier calls whose pictures are seen too, the oldest first. size: pixels that pictures are scaled to, 0 leaves them.
+        crop: the share of a picture's area around its middle that is kept. state: numbers of the robot's state that is read, 0
+        for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head
         at the beginning. statistics, statistics_key, statistics_kind, gripper: normalisation of its numbers, see
         `units.load_statistics`; when statistics is empty, those that come with an OpenVLA checkpoint, with "none" none of them.
         Options that are None: `DEFAULTS`, or those of the model's family or of the checkpoint's own files."""
         asked: dict[str, Any] = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case}
         asked |= {"size": size, "crop": crop, "state": state, "spread": spread}
         vla_options.check(prompt, dims, chunk, cameras, flow_steps, DEFAULTS | given(asked))
-        self.dims, self.chunk, self.lora = dims, chunk, config.lora
+        options.check_integer("history", history, 0, 64)
+        self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, history
         beside = published(config, statistics)
         way = DEFAULTS | beside.options | given(asked)
         self.use_statistics(beside.statistics, statistics_key, statistics_kind, gripper)
@@ -101,7 +105,7 @@ class VLA(ActingPolicy):
         if self.head_kind != "tokens" and self.decoding == "one-by-one":
             self.decoding = "parallel"  # OpenVLA's default is for its tokens
         look = {name: way[name] for name in ("size", "crop", "lower_case")}
-        self.seeing = Seeing(self.vlm, self.family, cameras=cameras, text=prompt, state=self.state > 0, **look)
+        self.seeing = Seeing(self.vlm, self.family, cameras=cameras, text=prompt, state=self.state > 0, history=history, **look)
         self.tokens = ActionTokens(bins=way["bins"], kind=way["binning"])
         each = self.head_kind == "tokens" or self.decoding == "oft"  # a slot for each number of an action
         self.slots = dims * chunk if each else chunk
@@ -157,6 +161,8 @@ class VLA(ActingPolicy):
             found["flow_steps"] = self.head.steps
         look = self.seeing
         found |= {"prompt": look.text, "lower_case": look.lower_case, "state": self.state}
+        if self.history:
+            found["history"] = self.history
         return found | {"cameras": look.cameras, "size": look.size, "crop": look.crop}
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:

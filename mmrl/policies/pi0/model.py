@@ -36,6 +36,7 @@ from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Descri
 from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
+from mmrl.policies.shard import model_state_dict
 from mmrl.policies.vlm.weights import check_files
 
 NOISY = ("all", "one")
@@ -348,7 +349,7 @@ class Pi0(ActingPolicy):
             save_file(saved_weights(self.model, self.kind), folder / "model.safetensors", metadata={"format": "pt"})
             self._description().write(folder)
         else:
-            self.model.save_pretrained(folder)
+            self.model.save_pretrained(folder, state_dict=model_state_dict(self.model))
         self.tokenizer.save_pretrained(folder)
 
     def _description(self) -> Description:

@@ -205,11 +205,6 @@ class VLM(Policy):
 
         return self._through(passed)[0]
 
-    def _through(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-        """Call `work`, through the FSDP root if weights are sharded."""
-        found: tuple[torch.Tensor, ...] = self.root(work) if self.root is not None else work()
-        return found
-
     def mean_logprobs(self, micro: MicroBatch, temperature: float) -> torch.Tensor:
         """float32 [L]: the mean over all tokens but banned ones of their log-probabilities in the state before each target."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from mmrl.policies.shard import model_state_dict, unsharded
+from mmrl.policies.shard import copy_weights
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.weights import parameter_versions
@@ -19,15 +17,10 @@ class SnapshotGenerator(LocalGenerator):
         self.learner = policy
         self._known = parameter_versions(policy.model)
 
-    @torch.no_grad()
     def wake_up(self) -> None:
         """Copy the learner's present weights."""
         now = parameter_versions(self.learner.model)
         if now == self._known:
             return
-        with unsharded(self.learner.root):
-            for own, theirs in zip(
-                model_state_dict(self.policy.model).values(), model_state_dict(self.learner.model).values(), strict=True
-            ):
-                own.copy_(theirs)
+        copy_weights(self.learner.root, self.learner.model, self.policy.model)
         self._known = now

@@ -11,6 +11,7 @@ import torch
 
 from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Expert, Task
+from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, TrajectoryData
 from mmrl.api.types import Prompt
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
@@ -74,7 +75,7 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
         )
     moments = len(next(iter(shown.images.values())) if shown.images else shown.state if shown.state is not None else ())
     done_MA = shown.actions_MA[: moments - 1 + policy.chunk]
-    whole = policy.chunked(
+    track = in_track(
         TrajectoryData(
             instruction=shown.instruction,
             images={camera: _and_last(images) for camera, images in shown.images.items()},
@@ -84,8 +85,10 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
             valid_TK=torch.ones(len(done_MA), 1, dtype=torch.bool),
             rewards_TK=torch.zeros(len(done_MA), 1),
         ),
-        shown.physical_units,
+        policy.history,
+        policy.chunk,
     )
+    whole = policy.chunked(track, shown.physical_units)
     return replace(
         whole,
         choices=whole.choices[:moments],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from mmrl.api.episodes import SAID
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
+from mmrl.api.simulators.history import follow
 from mmrl.api.simulators.rules import EpisodeRules, step_limit
 from mmrl.api.simulators.types import Observation, Simulation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
@@ -19,6 +21,7 @@ from mmrl.api.transfer import upload, upload_one
 from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.base import ActionSample
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
+from mmrl.rollout.simulators.watchdog import Watchdog
 
 TRIES = 3
 """Number of attempts at an episode whose environment fails."""
@@ -57,7 +60,18 @@ class PolicyCall:
 class Lane:
     """N environments of one simulator."""
 
-    def __init__(self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        spec: SimulatorSpec,
+        simulation: Simulation,
+        num_envs: int,
+        watchdog: Watchdog | None = None,
+        history: int = 0,
+    ) -> None:
+        """watchdog: of the simulator's calls, if it is in this process. history: number of earlier calls whose pictures the
+        policy sees."""
+        self.watchdog, self.history = watchdog, history
         self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
         max_steps = step_limit(simulation, simulator, spec.max_steps)
         if max_steps < 1:
@@ -69,6 +83,8 @@ class Lane:
         self.lost = self.steps = 0
         self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
+        self._seen: tuple[Observation, int, Observation] | None = None
+        """(an observation, the number of calls before it, the same with its history)."""
         self._parts: frozenset[str] | None = None
         """The names in the first step."""
         self.rules = EpisodeRules(simulation, num_envs, max_steps)
@@ -79,6 +95,15 @@ class Lane:
     def who(self) -> str:
         """Its name in errors."""
         return f"simulator {self.spec.id!r}"
+
+    @property
+    def _device(self) -> torch.device:
+        assert self._observation is not None
+        return self._observation.device
+
+    def _watched(self, call: str) -> AbstractContextManager[None]:
+        """Within it, the simulator has a deadline. call: the name of its method."""
+        return self.watchdog.watch(f"{call}() of {self.who}") if self.watchdog else nullcontext()
 
     @property
     def draws_for_all(self) -> bool:
@@ -118,9 +143,12 @@ class Lane:
             for env, job, key in zip(envs, jobs, keys, strict=True):
                 if key not in self._starts:
                     self._reset([env], [job.prompt.seed], variant)
-                    self._starts[key] = self.simulator.snapshot(self._ids([env]))
+                    with self._watched("snapshot"):
+                        self._starts[key] = self.simulator.snapshot(self._ids([env]))
             for env, key in zip(envs, keys, strict=True):  # only now: a reset may have moved all of them
-                self._place(self._ids([env]), self.simulator.restore(self._ids([env]), self._starts[key]))
+                with self._watched("restore"):
+                    shown = self.simulator.restore(self._ids([env]), self._starts[key])
+                self._place(self._ids([env]), shown)
         else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
         self.rules.begin(envs)
@@ -130,17 +158,20 @@ class Lane:
     def _reset(self, envs: list[int], seeds: list[int], variant: str | None) -> None:
         if "partial-reset" in self.spec.capabilities:
             ids, seeds_n = self._ids(envs), torch.tensor(seeds, dtype=torch.int64)
-            self._place(ids, self.simulator.reset(seeds_n, ids, variant))
+            with self._watched("reset"):
+                shown = self.simulator.reset(seeds_n, ids, variant)
+            self._place(ids, shown)
         else:  # environments without an episode start anywhere
             every = dict(zip(envs, seeds, strict=True))
             self.reset_all([every.get(i, seeds[0]) for i in range(self.num_envs)], variant)
 
     def reset_all(self, seeds: list[int], variant: str | None = None) -> Observation:
         """Resets all environments, active ones too; returns their observations."""
-        shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
+        with self._watched("reset"):
+            shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
         check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
         self._observation = shown
-        return shown
+        return self.observation
 
     def _ids(self, envs: list[int]) -> torch.Tensor:
         return torch.tensor(envs, dtype=torch.int64)
@@ -180,15 +211,21 @@ class Lane:
 
     @property
     def observation(self) -> Observation:
-        """Observations of all environments; rows of inactive ones mean nothing."""
+        """Observations of all environments with their history; rows of inactive ones mean nothing."""
         assert self._observation is not None
-        return self._observation
+        if not self.history:
+            return self._observation
+        if self._seen is None or self._seen[0] is not self._observation or self._seen[1] != len(self.calls):
+            before = self.calls[-1].observation if self.calls else None
+            fresh_N = torch.tensor([job is None or job.start == len(self.calls) for job in self.jobs])
+            self._seen = (self._observation, len(self.calls), follow(self._observation, before, fresh_N, self.history))
+        return self._seen[2]
 
     def play(self, chosen: ActionSample, envs: list[int]) -> None:
         """Executes a chunk of actions, one after the other; if an episode ends, the rest of its chunk is dropped."""
         envs_n = upload_one(self._ids(envs), chosen.actions_nKA.device)
         actions_NKA = self._spread(chosen.actions_nKA.float(), envs_n)
-        if actions_NKA.device != self.observation.device:  # a simulator beside the policy takes them where they are
+        if actions_NKA.device != self._device:  # a simulator beside the policy takes them where they are
             actions_NKA = actions_NKA.cpu()
         count = actions_NKA.shape[1]
         call = PolicyCall(
@@ -211,8 +248,9 @@ class Lane:
 
     def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
         """One step of the simulator; returns which episodes ended with it. Writes rewards into `rewards_N`."""
-        found = self.simulator.step(actions_NA, active_N)
-        check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
+        with self._watched("step"):
+            found = self.simulator.step(actions_NA, active_N)
+        check_transition(f"step() of {self.who}", found, self.num_envs, self._observation, self._parts)
         self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())
         ruled = self.rules(found, active_N)

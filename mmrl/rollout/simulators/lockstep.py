@@ -15,12 +15,14 @@ from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
+from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, TrajectoryData
 from mmrl.api.types import Prompt, Status
 from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
 from mmrl.policies.critic import Critic
+from mmrl.policies.shard import Sharded, reshard, unshard, unsharded
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators.demonstrations import (
@@ -33,7 +35,8 @@ from mmrl.rollout.simulators.demonstrations import (
     to_trajectory,
 )
 from mmrl.rollout.simulators.lane import EpisodeJob, Lane
-from mmrl.rollout.simulators.remote import SimulatorActors
+from mmrl.rollout.simulators.replaced import Elsewhere
+from mmrl.rollout.simulators.watchdog import Watchdog
 
 Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
 """(lane, its active environments, their observations) -> actions in them."""
@@ -50,7 +53,7 @@ class SimulatorCollector:
         tasks: Mapping[str, Task],
         config: SimulateConfig,
         device: str = "cpu",
-        elsewhere: SimulatorActors | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """tasks: label -> task, each with a `simulation`. Simulators are made on first use, by `elsewhere` if given, else on
         `device`."""
@@ -63,6 +66,7 @@ class SimulatorCollector:
         """Seconds of the policy's calls, of waiting for simulators, and of the simulators' steps."""
         self._lanes: dict[str, list[Lane]] = {}
         self._played = EpisodeCache(config.demonstration_cache_mb * 2**20)
+        self._watchdog = None if elsewhere else Watchdog(config.timeout_s)
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
@@ -89,6 +93,10 @@ class SimulatorCollector:
 
     def ready(self) -> None:
         """Make all simulators, and check that the policy fits them and can act on their observations."""
+        with unsharded(self.policy.root):
+            self._try_all()
+
+    def _try_all(self) -> None:
         tried: list[Lane] = []
         for label, task in self.tasks.items():
             if task.simulation and task.simulation.simulator and (lane := self.lanes(label)[0]) not in tried:
@@ -121,7 +129,7 @@ class SimulatorCollector:
         ]
         self._play(jobs, lambda lane, envs, seen: self._act(lane, envs, seen, sampling.temperature))
         self._value_ends(jobs)
-        return [_rollout(job, n // group_size) for n, job in enumerate(jobs)]
+        return [_rollout(job, n // group_size, version) for n, job in enumerate(jobs)]
 
     def demonstrate(
         self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
@@ -154,16 +162,25 @@ class SimulatorCollector:
         for key, job in zip(missing, jobs, strict=True):
             if job.track is None:
                 raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
-            found[key] = self.policy.chunked(job.track)
+            # the expert acts at each step, and the policy once in a chunk
+            found[key] = self.policy.chunked(in_track(job.track, self.policy.history, self.policy.chunk))
             lasting = "per-env-seed" not in self.lanes(job.prompt.task)[0].spec.capabilities
             self._played.add({key: found[key]}, lasting)
         return found
 
     def wake_up(self) -> None:
-        """Nothing to do: policies that act are not sharded."""
+        """Gather the weights of the policy and the critic, if they are sharded over ranks."""
+        for root in self._roots():
+            unshard(root)
 
     def sleep(self) -> None:
-        """Nothing to do: simulators are needed again at once."""
+        """Keep only this rank's shard of the weights."""
+        for root in self._roots():
+            reshard(root)
+
+    def _roots(self) -> list[Sharded]:
+        policies = [self.policy, self.critic.backbone if self.critic else None]
+        return [policy.root for policy in policies if policy is not None and policy.root is not None]
 
     def close(self) -> None:
         for lane in self._every_lane():
@@ -171,6 +188,8 @@ class SimulatorCollector:
         self._lanes = {}
         if self._pool:
             self._pool.shutdown()
+        if self._watchdog:
+            self._watchdog.close()
         if self.elsewhere:
             self.elsewhere.close()
 
@@ -250,8 +269,11 @@ class SimulatorCollector:
                 if self.tasks[other].simulation == simulation:
                     self._lanes[label] = lanes
                     return lanes
+            history = self.policy.history
             sizes = [self.config.num_envs // count + (i < self.config.num_envs % count) for i in range(count)]
-            self._lanes[label] = [make_lane(simulation, size, self.device, self.elsewhere) for size in sizes if size]
+            self._lanes[label] = [
+                make_lane(simulation, size, self.device, self.elsewhere, self._watchdog, history) for size in sizes if size
+            ]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
         return self._lanes[label]
@@ -261,11 +283,22 @@ class SimulatorCollector:
         return list({id(lane): lane for lanes in self._lanes.values() for lane in lanes}.values())
 
 
-def make_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
-    """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`."""
+def make_lane(
+    simulation: Simulation,
+    num_envs: int,
+    device: str,
+    elsewhere: Elsewhere | None = None,
+    watchdog: Watchdog | None = None,
+    history: int = 0,
+) -> Lane:
+    """A lane with its own simulator, on this device (see `Registry.make_simulator`), or made by `elsewhere`.
+
+    watchdog: of simulators whose calls have no deadlines of their own. history: see `Lane`."""
     registry = plugins.registry()
     simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
-    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
+    if getattr(simulator, "own_deadlines", False):
+        watchdog = None
+    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog, history)
 
 
 def _episode(prompt: Prompt) -> tuple[str, str]:
@@ -284,8 +317,8 @@ def _dealt(jobs: Sequence[EpisodeJob], count: int, whole: bool) -> list[list[Epi
     return dealt
 
 
-def _rollout(job: EpisodeJob, group: int) -> Trajectory:
-    return Trajectory(prompt=job.prompt, group=group, status=job.status, data=job.track, outcome=job.outcome)
+def _rollout(job: EpisodeJob, group: int, version: int) -> Trajectory:
+    return Trajectory(prompt=job.prompt, group=group, status=job.status, data=job.track, outcome=job.outcome, version=version)
 
 
 def _together(rows: Sequence[Observation]) -> Observation:

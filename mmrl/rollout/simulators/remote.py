@@ -11,24 +11,21 @@ import dataclasses
 import os
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy
 import torch
 
-from mmrl.api.errors import UserError, plugin_errors, shorten
-from mmrl.api.interfaces import Expert
+from mmrl.api.errors import plugin_errors, shorten
 from mmrl.api.simulators.types import Observation, Simulation, Transition
 from mmrl.compute.crossing import Answer, attempt
 from mmrl.compute.ray import ACTOR, adopt_environment, ray_for, switches, wait_for_cpus
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
+from mmrl.rollout.simulators.replaced import Died, ReplacedSimulator, facts_of
 
-SAID = ("action", "instruction", "max_steps", "variants")
-"""Optional attributes of a simulator, which are copied from the actor."""
 CLOSING_S = 10.0
 """Seconds that a simulator may take to close."""
 
@@ -59,121 +56,43 @@ class SimulatorActors:
             self._started = False
 
 
-class ActorSimulator:
-    """A `mmrl.Simulator` whose environments are in a Ray actor; tensors are on the CPU.
+class ActorSimulator(ReplacedSimulator):
+    """A simulator in a Ray actor; see `ReplacedSimulator` for what happens when the actor dies."""
 
-    When the actor dies, a new one takes its place, at most `retries` times. The episodes in its environments are lost: at their
-    next step they are `lost_N`, so that the engine restarts them, as with environments in processes
-    (`mmrl.api.simulators.processes`). Another death raises UserError.
-    """
+    _actor: Any = None
 
-    def __init__(self, simulation: Simulation, num_envs: int, retries: int) -> None:
-        self.simulation, self.num_envs, self.retries = simulation, num_envs, retries
-        self.who = f"simulator {simulation.simulator!r}"
-        self.deaths = 0
-        self._gone_N = torch.zeros(num_envs, dtype=torch.bool)
-        """Environments whose episode was lost with an actor, and that weren't reset since."""
-        self._actor: Any = None
-        self._begin()
-        for name, value in self.facts["said"].items():
-            setattr(self, name, value)
-        if self.facts["expert"]:  # only then is it a `mmrl.Expert`
-            self.expert = partial(self._asked, "expert")
-
-    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
-        """See `mmrl.Simulator.reset`."""
-        shown: Observation = self._asked("reset", seeds_n, env_ids_n, variant)
-        self._mend(env_ids_n)
-        return shown
-
-    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
-        """See `mmrl.Simulator.step`."""
-        found: Transition = self._asked("step", actions_NA, active_N)
-        if not self._gone_N.any():
-            return found
-        gone_N = self._gone_N & active_N.cpu()
-        return replace(found, lost_N=gone_N if found.lost_N is None else found.lost_N | gone_N)
-
-    def snapshot(self, env_ids_n: torch.Tensor) -> bytes:
-        """See `mmrl.Simulator.snapshot`: pickled, to be read by an actor again."""
-        state: bytes = self._asked("snapshot", env_ids_n)
-        if self._gone_N[env_ids_n.cpu()].any():
-            raise UserError(f"{self.who} died before its start was saved: go on with --resume")
-        return state
-
-    def restore(self, env_ids_n: torch.Tensor, state: bytes) -> Observation:
-        """See `mmrl.Simulator.restore`."""
-        shown: Observation = self._asked("restore", env_ids_n, state)
-        self._mend(env_ids_n)
-        return shown
-
-    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
-        """See `mmrl.Simulator.render`."""
-        frames: torch.Tensor = self._asked("render", env_ids_n)
-        return frames
-
-    def close(self) -> None:
-        """Close the simulator, and end its actor."""
-        if self._actor is None:
-            return
-        import ray
-
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self._actor.close.remote(), timeout=CLOSING_S)
-        ray.kill(self._actor)
-        self._actor = None
-
-    # -- the actor ----------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Start an actor, which makes the simulator."""
+    def start(self) -> dict[str, Any]:
         import ray
 
         room = {"num_cpus": 1, "num_gpus": 0, "scheduling_strategy": "SPREAD"}
         made = ray.remote(SimulatorActor).options(**room)
-        while True:
-            self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
-            try:
-                self.facts: dict[str, Any] = ray.get(self._actor.facts.remote()).result(ACTOR)
-                return
-            except ray.exceptions.RayActorError as error:
-                self._count(error)
-            except UserError:
-                ray.kill(self._actor)
-                raise
+        self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
+        try:
+            facts: dict[str, Any] = ray.get(self._actor.facts.remote()).result(ACTOR)
+        except ray.exceptions.RayActorError as error:
+            raise Died(shorten(error)) from error
+        return facts
 
-    def _asked(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the simulator; if the actor dies, call it again on a new one."""
+    def call(self, name: str, arguments: Sequence[Any]) -> Any:
         import ray
 
-        while True:
-            try:
-                answer, warned = ray.get(self._actor.call.remote(name, *map(to_arrays, arguments)))
-                for text in warned:
-                    warnings.warn(text, stacklevel=3)
-                return to_tensors(answer.result(ACTOR))
-            except ray.exceptions.RayActorError as error:
-                self._count(error)
-                ray.kill(self._actor)  # also if it only can't be reached
-                self._begin()
-                self._gone_N[:] = True
-                # so that all environments have a state, as in a used simulator
-                with contextlib.suppress(ray.exceptions.RayActorError):
-                    start = to_arrays(torch.zeros(self.num_envs, dtype=torch.int64))
-                    ray.get(self._actor.call.remote("reset", start))[0].result(ACTOR)
+        try:
+            answer, warned = ray.get(self._actor.call.remote(name, *map(to_arrays, arguments)))
+        except ray.exceptions.RayActorError as error:
+            raise Died(shorten(error)) from error
+        self.repeat(warned)
+        return to_tensors(answer.result(ACTOR))
 
-    def _count(self, error: Exception) -> None:
-        """Count a death. Raises UserError if there were too many."""
-        self.deaths += 1
-        if self.deaths > self.retries:
-            raise UserError(
-                f"{self.who}: its process died more often than compute.retries = {self.retries} allows "
-                f"({shorten(error)[:200]}): give it more memory or lower simulate.num_envs, then go on with --resume"
-            ) from error
-        warnings.warn(f"{self.who}: its process died, and its episodes are restarted: {shorten(error)[:200]}", stacklevel=4)
+    def stop(self, patiently: bool) -> None:
+        if self._actor is None:
+            return
+        import ray
 
-    def _mend(self, env_ids_n: torch.Tensor | None) -> None:
-        self._gone_N[slice(None) if env_ids_n is None else env_ids_n.cpu()] = False
+        if patiently:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._actor.close.remote(), timeout=CLOSING_S)
+        ray.kill(self._actor)
+        self._actor = None
 
 
 class SimulatorActor:
@@ -190,8 +109,7 @@ class SimulatorActor:
 
         def made() -> dict[str, Any]:
             self._made = self._made or plugins.registry().make_simulator(*self._given)
-            said = {name: getattr(self._made, name) for name in SAID if hasattr(self._made, name)}
-            return {"said": said, "expert": isinstance(self._made, Expert)}
+            return facts_of(self._made)
 
         return attempt(made)
 

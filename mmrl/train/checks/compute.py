@@ -8,6 +8,7 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
+from mmrl.rollout.simulators.wire.handshake import token_of_environment
 
 
 def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
@@ -16,7 +17,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_unused(config.compute)
     check_sampler(config, acts)
     check_placement(config, acts)
-    check_learners(config, acts)
+    check_learners(config)
     check_staleness(config, acts, algorithms)
 
 
@@ -55,13 +56,21 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
 def check_placement(config: RunConfig, acts: bool) -> None:
     """Refuse settings that engines, judges and simulators in separate processes don't support."""
     compute = config.compute
-    if compute.simulators == "actors":
-        where = 'compute.simulators = "actors"'
+    if config.simulate.address and compute.simulators != "local":
+        raise UserError(
+            f'simulate.address names servers of simulators, and compute.simulators = "{compute.simulators}" starts others: '
+            "drop one of them"
+        )
+    if compute.simulators != "local" or config.simulate.address:
+        where = "simulate.address" if config.simulate.address else f'compute.simulators = "{compute.simulators}"'
         if not acts:
-            raise UserError(f'{where}, but policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
+            raise UserError(f"{where}, but policy.kind = {config.policy.kind!r} doesn't act: leave it out")
         if config.simulate.device.startswith("cuda"):
             raise UserError(f'{where} simulates on CPUs, but simulate.device = "{config.simulate.device}": drop one of them')
-        import_ray(where)
+        if compute.simulators == "actors":
+            import_ray(where)
+        if config.simulate.address:
+            token_of_environment()
     if compute.judges:
         import_ray(f"compute.judges = {compute.judges}")
     if compute.placement == "colocated":
@@ -78,7 +87,7 @@ def check_placement(config: RunConfig, acts: bool) -> None:
     import_ray(where)
 
 
-def check_learners(config: RunConfig, acts: bool) -> None:
+def check_learners(config: RunConfig) -> None:
     """Refuse settings that several learners don't support."""
     compute = config.compute
     if compute.learners == 1:
@@ -86,7 +95,7 @@ def check_learners(config: RunConfig, acts: bool) -> None:
     several = f"compute.learners = {compute.learners}"
     if config.evaluate.steer:
         raise UserError(f"evaluate.steer works in one process, but {several}: leave it out, or use one learner")
-    spread = compute.weights == "sharded" and not acts  # policies that act are small, each learner has all their weights
+    spread = compute.weights == "sharded"
     for number, stage in enumerate(config.stages):
         if stage.optimizer == "adafactor" and spread:
             raise UserError(
@@ -98,12 +107,15 @@ def check_learners(config: RunConfig, acts: bool) -> None:
 def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
     """Refuse settings that asynchronous sampling doesn't support."""
     k = config.compute.staleness
-    if k and acts:
-        raise UserError(f"compute.staleness = {k} is for policies that write, but {config.policy.kind!r} acts: leave it out")
     for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
         if not k or not isinstance(stage, RlStage) or algorithm is None:
             continue
         cure = "leave one of them out"
+        if acts and stage.critic and stage.critic.backbone == "separate":
+            raise UserError(
+                f'stages.{number}.critic.backbone = "separate" values episodes while they are played, and '
+                f'compute.staleness = {k} plays them while it learns: use "shared"'
+            )
         if stage.importance_sampling == "off":
             raise UserError(
                 f'stages.{number}.importance_sampling = "off" with compute.staleness = {k}: completions of older weights '

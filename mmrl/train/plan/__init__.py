@@ -12,10 +12,19 @@ from typing import Any
 from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
 from mmrl.config.sections import RunConfig, Stage, teacher_of
+from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import FULL, Part, Trained, activations, local, peaks, resident, trained, update, usable, vllm
-from mmrl.train.plan.seconds import CostModel, Seconds, host_seconds, sampling_seconds, transfer_seconds, update_seconds
+from mmrl.train.plan.memory import FULL, Part, Trained, acting, activations, local, peaks, resident, trained, update, usable, vllm
+from mmrl.train.plan.seconds import (
+    CostModel,
+    Seconds,
+    acting_seconds,
+    host_seconds,
+    sampling_seconds,
+    transfer_seconds,
+    update_seconds,
+)
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
@@ -121,10 +130,22 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
 
 
 def sizes_of(
-    config: RunConfig, model: Found, text: int = 128, images: int = 1, pixels: int | None = None, completion: int | None = None
+    config: RunConfig,
+    model: Found,
+    text: int | None = None,
+    images: int = 1,
+    pixels: int | None = None,
+    completion: int | None = None,
+    steps: int | None = None,
 ) -> Sizes:
-    """The assumed sizes of prompts and completions. Default of pixels: `policy.max_pixels`, or a megapixel if it is unset.
-    Default of completion: `generate.max_tokens`."""
+    """The assumed sizes of prompts and completions, or of calls and episodes. Default of text: 128, or an instruction. Default of
+    pixels: `policy.max_pixels`, or a megapixel if it is unset; for a policy that acts the option `size`. Default of completion:
+    `generate.max_tokens`. Default of steps: those of the tasks' simulators."""
+    if config.policy.kind == "vla":
+        side = int(config.policy.options.get("size") or (224 if model.shapes.family == "openvla" else 0))
+        shown = min(pixels or side**2 or 224**2, model.most_pixels)
+        return vla_sizes(config, TEXT if text is None else text, shown, steps or 0)
+    text = 128 if text is None else text
     limit = min(config.policy.max_pixels or 2**20, model.most_pixels)
     return Sizes(
         text=text,
@@ -213,14 +234,18 @@ def _memory(
     config: RunConfig, stage: Stage, shapes: Shapes, machine: Machine, sizes: Sizes
 ) -> tuple[Workload, Trained, list[Part]]:
     compute = config.compute
-    work = workload(config, stage, shapes, sizes, compute.learners)
+    acts = sizes.steps > 0
+    work = (vla_workload if acts else workload)(config, stage, shapes, sizes, compute.learners)
     weights = trained(shapes, config.policy.lora, stage)
     teacher = find_shapes(config.policy, name).shapes.parameters if (name := teacher_of(stage)) else 0
     parts = resident(shapes, config, stage, weights, teacher, compute.learners)
-    if work.sampled:
+    if work.sampled and acts:
+        parts += acting(shapes, config, work)
+    elif work.sampled:
         alone = compute.placement == "separate"
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
-    return work, weights, parts + update(shapes, config, work, weights, machine.kind)
+    choices = int(config.policy.options.get("bins") or 256) if acts else None
+    return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices)
 
 
 def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> int:
@@ -232,14 +257,16 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     work, weights, parts = _memory(config, stage, shapes, machine, sizes)
     clock = _clock(config, shapes, machine)
     split = compute.learners if compute.weights == "sharded" else 1
-    learn = update_seconds(config.train, stage, work, clock, weights, split)
+    acts = sizes.steps > 0
+    timed = bins_only(work, config.policy, shapes) if acts else work
+    learn = update_seconds(config.train, stage, timed, clock, weights, split)
     passes = sum(part.seconds for part in learn)
     move = transfer_seconds(compute, work, clock, weights, compute.learners, passes)
-    sample = sampling_seconds(config, work, clock)
+    sample = (acting_seconds if acts else sampling_seconds)(config, work, clock)
     if compute.placement != "colocated":  # all completions come from the engines, or from them and the learners
         helpers = compute.engines + (compute.learners if compute.placement == "hybrid" else 0)
         sample = [_scaled(part, compute.learners / helpers) for part in sample]
-    host = host_seconds(config.judge, work, machine)
+    host = host_seconds(config.judge, work, machine)[1 if acts else 0 :]  # pictures of episodes are not read from files
     sampled, rest = sum(part.seconds for part in (*sample, *host)), passes + sum(part.seconds for part in move)
     step = max(sampled, rest) if compute.staleness and compute.placement != "colocated" else sampled + rest
     flops = sum(part.flops for part in (*sample, *learn))
@@ -256,7 +283,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
         weights=weights,
         parts=tuple(parts),
         certain=sum(p.bytes for p in kept) + activations(shapes, smallest, b, True, weights),
-        seconds=tuple([*host[:1], *sample, *host[1:], *learn, *move]),
+        seconds=tuple([*sample, *host, *learn, *move] if acts else [*host[:1], *sample, *host[1:], *learn, *move]),
         step_s=step,
         tokens_per_s=work.tokens * work.asked / work.prompts / step,
         flop_use=flops / step / (clock.rate or 1.0),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrl.config.parts import entry, matches
+from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import (
     ComputeConfig,
     CriticConfig,
@@ -99,10 +99,10 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         moved=sum(map(math.prod, mine.values())),
         matrices=sum(map(math.prod, inner)),
         factors=sum(map(_factors, mine.values())),
-        vision=any(".visual." in n for n in mine),
+        vision=any(part_of(n) in ("vision", "projector") for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,
-        adapted=frozenset(n.split(".")[-4] for n in added if ".language_model.layers.0." in n),
+        adapted=frozenset(n.split(".")[-4] for n in added if ".layers.0." in n and part_of(n) == "language"),
         layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
     )
 
@@ -250,17 +250,20 @@ def logits(shapes: Shapes, targets: int, b: int, trained: bool = True) -> int:
     return LOGIT_CHUNK * (2 * FULL + half) + summed
 
 
-def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained, kind: str) -> list[Part]:
-    """What the largest micro-batch needs on top of the `resident` parts. kind: of the machine."""
+def update(
+    shapes: Shapes, config: RunConfig, work: Workload, weights: Trained, kind: str, choices: int | None = None
+) -> list[Part]:
+    """What the largest micro-batch needs on top of the `resident` parts. kind: of the machine. choices: from which a target is
+    taken, by a policy that acts, whose rows have a dense mask; None: the vocabulary."""
     b = 2 if config.policy.dtype == "bfloat16" else FULL
     on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
     sizes = []
     for m in set(work.micro):
-        dense = not attention.by_blocks(m.length)
+        dense = choices is not None or not attention.by_blocks(m.length)
         again = recompute_bytes(shapes, m, b, weights, dense) if on else 0
         sizes.append((activations(shapes, m, b, on, weights, dense) + again, m))
     kept, worst = max(sizes, key=lambda found: found[0])
-    made = logits(shapes, worst.targets, b, weights.plain)
+    made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
     split = config.compute.learners if config.compute.weights == "sharded" else 1
     fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before accumulation
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
@@ -271,7 +274,14 @@ def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained, 
             phases=("update",),
             because=f"{worst.rows} x {worst.length:,} tokens{pictures}{', checkpointed' if on else ''}",
         ),
-        Part(name="logits", bytes=made, phases=("update",), because=f"{min(worst.targets, _at_once(shapes)):,} tokens at once"),
+        Part(
+            name="logits",
+            bytes=made,
+            phases=("update",),
+            because=f"{min(worst.targets, _at_once(shapes)):,} tokens at once"
+            if choices is None
+            else f"{worst.targets:,} choices of {choices:,}",
+        ),
     ]
     if (rest := fresh - kept - made) > 0:  # they are allocated while the activations are freed
         found.append(Part(name="fresh gradients", bytes=rest, phases=("update",), because="in bfloat16, beyond the activations"))
@@ -328,6 +338,17 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
             because=f"{prompts:,} prompts at once, then {rows:,} x {t.vocabulary:,} logits",
         ),
     ]
+
+
+def acting(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
+    """What a policy that acts needs for a call in all environments of a lane, on top of the `resident` parts."""
+    t, v, b = shapes.text, shapes.vision, 2 if config.policy.dtype == "bfloat16" else FULL
+    rows = -(-config.simulate.num_envs // config.simulate.lanes)
+    length = work.prompt_tokens + work.completion
+    layer = rows * length * b * (3 * t.inner + 3 * t.hidden) + b * rows * length**2
+    tower = rows * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
+    because = f"{rows:,} environments x {length:,} tokens at once"
+    return [Part(name="calls", bytes=max(layer, tower), phases=("generate",), because=because)]
 
 
 def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:

@@ -77,11 +77,17 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-VL-32B": _qwen3(5120, 25600, 64, 64, False, True),
 }
 """Hub name without -Instruct or -Thinking -> the config."""
-LIMITS = {"qwen2_vl": 16384 * 28**2, "qwen2_5_vl": 16384 * 28**2, "qwen3_vl": 16384 * 32**2}
+OPENVLA = ("openvla-7b", "openvla-oft-sft")
+"""How the names of OpenVLA's checkpoints begin, in lower case: its own, OpenVLA-OFT's and SimpleVLA-RL's are of one shape."""
+OPENVLA_7B: Mapping[str, Any] = {"model_type": "openvla", "text_config": {"vocab_size": 32064}}
+"""Kim et al., OpenVLA, section 3.1: Llama 2 7B (LlamaConfig's defaults) with DINOv2 and SigLIP; its config.json."""
+LIMITS = {"openvla": 224**2, "qwen2_vl": 16384 * 28**2, "qwen2_5_vl": 16384 * 28**2, "qwen3_vl": 16384 * 32**2}
 """Family -> pixels above which the processor of a published checkpoint shrinks an image."""
 
 
 def published(name: str) -> Mapping[str, Any] | None:
     """The config of a hub name such as `Qwen/Qwen2.5-VL-7B-Instruct`; None if it isn't in the table."""
+    if name.lower().partition("/")[2].startswith(OPENVLA):
+        return OPENVLA_7B
     base = name.removesuffix("-Instruct").removesuffix("-Thinking")
     return PUBLISHED.get(base)

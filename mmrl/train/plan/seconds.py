@@ -18,7 +18,7 @@ from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, cache_token, conc
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.workload import Micro, Workload
 
-OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55)}
+OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55), "openvla": (77, 50)}
 """Family -> operations that torch starts in a layer's forward pass: (language model, tower). Counted."""
 DECODING, AROUND = 0.72, 60
 """Share of the language model's operations that a decoded token starts; operations outside of layers."""
@@ -230,6 +230,17 @@ def sampling_seconds(config: RunConfig, work: Workload, clock: CostModel) -> lis
             Seconds(name=name, seconds=cost.seconds(machine) / spread, limit=_limit(cost, machine, name), flops=cost.flops)
         )
     return found
+
+
+def acting_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[Seconds]:
+    """The calls of a policy that acts, for all environments of a lane at a time. Simulators are not in it."""
+    if not work.sampled:
+        return []
+    rows = -(-config.simulate.num_envs // config.simulate.lanes)
+    length, pairs = work.prompt_tokens + work.completion, None
+    call = clock.text(rows, length, pairs=pairs) + clock.tower(rows * work.patches, work.picture_patches)
+    cost = call.times(math.ceil(work.rollouts * work.calls / rows))
+    return [Seconds(name="act", seconds=cost.seconds(clock.machine), limit=cost.limit, flops=cost.flops)]
 
 
 def update_seconds(

@@ -83,11 +83,19 @@ class Shapes:
     family: str
     text: Text
     vision: Vision
+    listed: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Every weight's name and shape, of a family whose are not computed here."""
+    own: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Those of what a policy that acts adds to the model: a head, a projector of the state."""
 
     def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every weight's name and shape, as in transformers and in its order; without a tied head."""
-        yield from _vision(self)
-        yield from _text(self)
+        if self.listed:
+            yield from self.listed
+        else:
+            yield from _vision(self)
+            yield from _text(self)
+        yield from self.own
 
     @property
     def parameters(self) -> int:

@@ -36,6 +36,8 @@ class Sizes:
     """Pixels per image as the model sees it."""
     completion: int = 256
     """Tokens per completion."""
+    steps: int = 0
+    """Steps of an episode, for a policy that acts; 0 for one that writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Workload:
     """Optimiser steps."""
     reference: bool = False
     """Whether each pass needs the log-probabilities of a reference model."""
+    calls: int = 1
+    """Calls of the policy in an episode, each with its own prompt; 1 for a policy that writes."""
     looked_at: int = 0
     """Further passes without gradients: old log-probabilities, values, the teacher's log-probabilities."""
 
@@ -98,7 +102,7 @@ class Workload:
     @property
     def tokens(self) -> int:
         """Prompt and completion tokens of all rollouts, each completion with its own prompt."""
-        return self.rollouts * (self.prompt_tokens + self.completion)
+        return self.rollouts * self.calls * (self.prompt_tokens + self.completion)
 
 
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.simulators.layout import Ratio, num_targets, per_target, places
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.transfer import upload, upload_one
+from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.batches import ActionMicroBatch, Batch, Credit
@@ -125,6 +127,26 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> ActionMicroBatch:
     )
 
 
+def _without_targets(micro: ActionMicroBatch) -> ActionMicroBatch:
+    """A pass over the first call of another, of which nothing is learned."""
+    none: dict[str, Any] = {
+        f.name: value[:0] for f in fields(micro) if f.name.endswith("_L") and (value := getattr(micro, f.name)) is not None
+    }
+    return replace(
+        micro,
+        observation=micro.observation.rows(torch.zeros(1, dtype=torch.long)),
+        choices=micro.choices[:1],
+        valid_SK=torch.zeros_like(micro.valid_SK[:1]),
+        **none,
+    )
+
+
+def _moved(micro: ActionMicroBatch, device: torch.device | str) -> ActionMicroBatch:
+    """The same on a device, or in main memory to be sent to another rank."""
+    moved: dict[str, Any] = {f.name: v.to(device) for f in fields(micro) if isinstance(v := getattr(micro, f.name), torch.Tensor)}
+    return replace(micro, observation=micro.observation.on(device), **moved)
+
+
 class TrajectoryPacker:
     """Packs trajectories. Mini-batches consist of calls, assigned at random."""
 
@@ -132,10 +154,34 @@ class TrajectoryPacker:
 
     def __init__(self, config: RunConfig, policy: ActingPolicy) -> None:
         self.config, self.policy = config.train, policy
+        self._blank: ActionMicroBatch | None = None
+        """A pass without targets, once this rank has seen a call."""
 
     def pack(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> list[Batch]:
         counts = self.policy.tokens_per_call([r.data for r in rollouts if r.data is not None and not r.is_stub])
-        return pack_trajectories(rollouts, credit, options, budget=max(1, self.config.micro_batch_tokens // counts))
+        found = pack_trajectories(rollouts, credit, options, budget=max(1, self.config.micro_batch_tokens // counts))
+        return found if self.policy.root is None else self._padded(found, credit, options.ratio)
+
+    def _padded(self, batches: Sequence[Batch], credit: Credit, ratio: Ratio) -> list[Batch]:
+        """With sharded weights, the batches with empty passes up to the largest number of passes of any rank, as every rank takes
+        part in all passes. A rank that never saw a call gets one from another rank."""
+        seen = next((micro for batch in batches for micro in batch.micro), None)
+        if seen is not None:
+            self._blank = _without_targets(seen)
+        passes, known = zip(*ranks.all_gather_object(([len(b.micro) for b in batches], self._blank is not None)), strict=True)
+        most = [max(counts) for counts in zip(*passes, strict=True)]
+        if any(known) and not all(known):
+            first = known.index(True)
+            mine = _moved(self._blank, "cpu") if self._blank is not None and ranks.rank() == first else None
+            given = ranks.all_gather_object(mine)[first]
+            if self._blank is None and given is not None:
+                self._blank = _moved(given, self.policy.device)
+        if self._blank is None:  # no rank has a call
+            return list(batches)
+        nothing = self._blank.advantages_L  # as in this stage, which may have a critic where the last one had none
+        values, returns = (None if known is None else nothing for known in (credit.values_NT, credit.returns_NT))
+        blank = replace(self._blank, ratio=ratio, values_L=values, returns_L=returns)
+        return [replace(b, micro=(*b.micro, *[blank] * (more - len(b.micro)))) for b, more in zip(batches, most, strict=True)]
 
     def deal(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> Dealt:
         """With several mini-batches, calls are assigned anew in each epoch."""

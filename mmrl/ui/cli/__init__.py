@@ -37,6 +37,7 @@ COMMANDS = {
     "doctor": "Check the installation: what works, what is broken, how to fix it.",
     "export": "Write a run's policy, or a task's prompts, for other programs.",
     "report": "Write a run's HTML report.",
+    "simulator": "Serve this machine's simulators to learners elsewhere.",
     "board": "Show the runs of a folder live in the browser.",
 }
 """Command -> its line in `mmrl --help`; kept here so that `--help` imports no command."""

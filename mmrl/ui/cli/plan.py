@@ -12,7 +12,7 @@ import click
 from mmrl.api.errors import UserError
 
 if TYPE_CHECKING:
-    from mmrl.train.plan import Plan, StagePlan
+    from mmrl.train.plan import Plan, Sizes, StagePlan
 
 
 MOST = 10**9
@@ -24,7 +24,10 @@ MOST = 10**9
 @click.option("--machine", metavar="NAME", help="A GPU such as h200 or rtx-4090, or cpu; default: policy.device here.")
 @click.option("--gpus", type=click.IntRange(min=1), help="Number of devices; default: that of [compute].")
 @click.option(
-    "--prompt-tokens", "text", type=click.IntRange(min=0), default=128, show_default=True, help="Text tokens of a prompt."
+    "--prompt-tokens",
+    "text",
+    type=click.IntRange(min=0),
+    help="Text tokens of a prompt; default: 128, or 24 for a policy that acts.",
 )
 @click.option("--images", type=click.IntRange(min=0), default=1, show_default=True, help="Images of a prompt.")
 @click.option(
@@ -33,16 +36,20 @@ MOST = 10**9
 @click.option(
     "--completion-tokens", "completion", type=click.IntRange(min=1), help="Tokens of a completion; default: generate.max_tokens."
 )
+@click.option(
+    "--episode-steps", "steps", type=click.IntRange(min=1), help="Steps of an episode; default: the longest of the tasks."
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the run file; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the plan, in bytes and seconds of one device.")
 def command(
     run_file: Path,
     machine: str | None,
     gpus: int | None,
-    text: int,
+    text: int | None,
     images: int,
     pixels: int | None,
     completion: int | None,
+    steps: int | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -61,12 +68,13 @@ def command(
         ("images", images),
         ("image-pixels", pixels),
         ("completion-tokens", completion),
+        ("episode-steps", steps),
     ):
         if size is not None and size > MOST:
             raise UserError(f"--{option} is above {MOST:,}: give a smaller number")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every request
     config = with_algorithm_defaults(load_config(run_file, overrides))
-    sizes = sizes_of(config, find_shapes(config.policy), text, images, pixels, completion)
+    sizes = sizes_of(config, find_shapes(config.policy), text, images, pixels, completion, steps)
     if machine is None:
         device, count = machines.current_machine(resolve_device(config.policy))
         gpus = gpus if gpus is not None or config.compute.learners > 1 or config.compute.placement != "colocated" else count
@@ -88,10 +96,13 @@ def _show(plan: Plan) -> None:
     click.echo(f"model    {plan.model}: {plan.found.shapes.parameters:,} weights ({parts}), from {plan.found.source}")
     click.echo(f"machine  {many}{plan.machine.name}{engines} ({plan.machine.source})")
     sizes = plan.sizes
-    click.echo(
-        f"assumed  {sizes.text} text tokens and {sizes.images} x {sizes.pixels:,} pixels per prompt, "
-        f"{sizes.completion} tokens per completion (all of full length)"
-    )
+    if sizes.steps:
+        click.echo(
+            f"assumed  {sizes.text} text tokens and {sizes.images} x {sizes.pixels:,} pixels per call, "
+            f"episodes of {sizes.steps} steps (all of full length); simulators take their own time"
+        )
+    else:
+        _show_assumed(sizes)
     for stage in plan.stages:
         _show_stage(plan, stage)
     if not plan.engine_fits:
@@ -104,6 +115,13 @@ def _show(plan: Plan) -> None:
             click.echo(f"  {change.words:<60} {gib(change.bytes):>10}  {change.cost}")
     if plan.offload:
         click.echo(f"\n{plan.offload.words}")
+
+
+def _show_assumed(sizes: Sizes) -> None:
+    click.echo(
+        f"assumed  {sizes.text} text tokens and {sizes.images} x {sizes.pixels:,} pixels per prompt, "
+        f"{sizes.completion} tokens per completion (all of full length)"
+    )
 
 
 def _show_stage(plan: Plan, stage: StagePlan) -> None:
@@ -131,8 +149,7 @@ def _show_stage(plan: Plan, stage: StagePlan) -> None:
     timed = [[p.name, f"{p.seconds:.3f}", f"{p.seconds / total:.0%}", p.limit] for p in stage.seconds if p.seconds]
     print_table(f"stages.{stage.number} ({stage.kind}): seconds per step", ["part", "seconds", "share", "limited by"], timed)
     use = f", {stage.flop_use:.0%} of its peak FLOP/s" if plan.machine.kind == "gpu" else ""
-    click.echo(
-        f"a step of {work.asked} x {work.group} completions: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens/s{use}"
-    )
+    what = "episodes" if plan.sizes.steps else "completions"
+    click.echo(f"a step of {work.asked} x {work.group} {what}: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens/s{use}")
     if work.asked < plan.learners:
         click.echo(f"{plan.learners - work.asked} of {plan.learners} learners have no prompt: take more prompts per step")

@@ -3,7 +3,6 @@ Off-Policy RL for Finetuning Behavior Cloning Policies, ResFiT; here the residua
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,7 +117,7 @@ class Residual(ActingPolicy):
         return (*self.head.score(features, moved, temperature), states)
 
     def states(self, calls: ActionMicroBatch) -> torch.Tensor:
-        return self.scored(calls, 1.0)[2]
+        return self._through(lambda: self.scored(calls, 1.0))[2]
 
     def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         assert draw is not None
@@ -130,12 +129,9 @@ class Residual(ActingPolicy):
             known.append(state_of(seen, self.state).to(self.device))
         return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
 
-    def clone(self, frozen: bool = False) -> Residual:
-        """The base is not copied, because it never changes."""
-        other = copy.deepcopy(self, {id(self.base): self.base})
-        if frozen:
-            other.model.requires_grad_(False)
-        return other
+    def shared_by_copies(self) -> dict[int, Any]:
+        """The base, because it never changes."""
+        return {id(self.base): self.base}
 
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
         super().fits(task, simulator, spec)

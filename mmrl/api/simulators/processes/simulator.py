@@ -24,6 +24,9 @@ class ProcessSimulator:
     and `part/NAME` float32. An environment also has `render()`, which returns uint8 [H, W, 3], `snapshot()` and `restore(state)`.
     """
 
+    own_deadlines = True
+    """Each call has a deadline (`EnvironmentProcesses`), so the engine's `simulate.timeout_s` doesn't apply."""
+
     def __init__(
         self,
         workers: EnvironmentProcesses,

@@ -1,0 +1,200 @@
+"""What a plan knows of vision-language-action models (`policy.kind = "vla"`): their shapes, and the work of a step in episodes.
+
+A call of the policy is a row: the prompt with a picture of each camera, and its slots. Episodes are assumed to be of full length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mmrl.api.errors import UserError
+from mmrl.config.policy import PolicyConfig
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, teacher_of
+from mmrl.train.plan.shapes import Shapes, Text, Vision, shapes_of
+from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload
+
+TEXT = 24
+"""Default of text tokens: an instruction in its prompt."""
+STEPS = 100
+"""Default of an episode's steps, where neither the task nor its simulator says."""
+
+
+def option(config: PolicyConfig, name: str, default: Any, family: str = "") -> Any:
+    """An option of the policy, as `mmrl.policies.acting.vla` would fill it for a checkpoint without files of its own."""
+    given = config.options.get(name)
+    if given is not None:
+        return given
+    return {"decoding": "one-by-one", "size": 224}.get(name, default) if family == "openvla" else default
+
+
+def slots(config: PolicyConfig, family: str) -> int:
+    """Tokens behind the prompt in a call."""
+    dims, chunk = config.options.get("dims", 7), config.options.get("chunk", 1)
+    each = option(config, "head", "tokens") == "tokens" or option(config, "decoding", "parallel", family) == "oft"
+    return int(dims * chunk if each else chunk)
+
+
+def cameras(config: PolicyConfig) -> int:
+    """Pictures of a call."""
+    return max(1, len(config.options.get("cameras", ()))) * (1 + int(config.options.get("history", 0)))
+
+
+def vla_shapes(data: Mapping[str, Any], config: PolicyConfig, what: str) -> Shapes:
+    """The shapes of a model that acts, with its head. data: the content of the model's config.json. Raises UserError for another
+    family."""
+    _check(config)
+    found = _openvla(data) if data.get("model_type") == "openvla" else shapes_of(data, what)
+    return replace(found, own=tuple(_own(config, found)))
+
+
+def _check(config: PolicyConfig) -> None:
+    """Raise UserError for options that can't be counted; the policy itself checks them whole when it is made."""
+    for name, least in (("dims", 1), ("chunk", 1), ("bins", 2), ("size", 0), ("state", 0), ("history", 0)):
+        value = config.options.get(name)
+        if value is not None and (type(value) is not int or value < least):
+            raise UserError(f"policy.options.{name} = {value!r:.60} must be a whole number of at least {least}")
+    if not isinstance(config.options.get("cameras", ()), list | tuple):
+        raise UserError(f"policy.options.cameras = {config.options['cameras']!r:.60} must be a list of names")
+
+
+def _openvla(data: Mapping[str, Any]) -> Shapes:
+    """The two towers of OpenVLA stand as one of all their layers, of their mean width: both see the same patches."""
+    import torch
+
+    from mmrl.policies.openvla.model import OpenVLA, OpenVLAConfig
+
+    config = OpenVLAConfig(**{key: value for key, value in data.items() if key != "model_type"})
+    text = config.text_config
+    towers = config.shapes
+    depth = sum(tower["depth"] for tower in towers)
+
+    def mean(name: str) -> int:
+        return sum(tower["depth"] * tower[name] for tower in towers) // depth
+
+    with torch.device("meta"):
+        named = tuple((name, tuple(p.shape)) for name, p in OpenVLA._from_config(config).named_parameters())
+    return Shapes(
+        family="openvla",
+        text=Text(
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            inner=text.intermediate_size,
+            heads=text.num_attention_heads,
+            kv_heads=text.num_key_value_heads,
+            head_dim=text.hidden_size // text.num_attention_heads,
+            vocabulary=text.vocab_size,
+            tied=False,
+            longest=text.max_position_embeddings,
+        ),
+        vision=Vision(
+            layers=depth,
+            hidden=mean("width"),
+            inner=mean("inner"),
+            heads=mean("heads"),
+            out=text.hidden_size,
+            patch=towers[0]["patch"],
+            frames=1,
+            merge=1,
+            window=0,
+            full_layers=depth,
+        ),
+        listed=named,
+    )
+
+
+def _own(config: PolicyConfig, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the head, and of the projector of the robot's state."""
+    import torch
+    from torch import nn
+
+    from mmrl.policies.acting.heads import Flow, Laplace, Normal, StateProjector
+
+    wide, dims, kind = shapes.text.hidden, int(config.options.get("dims", 7)), option(config, "head", "tokens")
+    features = wide * (dims if option(config, "decoding", "parallel", shapes.family) == "oft" else 1)
+    made = nn.ModuleDict()
+    with torch.device("meta"):
+        if kind == "l1":
+            made["head"] = Laplace(features, dims, wide, 0.05)
+        elif kind in ("normal", "flow"):
+            made["head"] = Normal(features, dims, 0.5) if kind == "normal" else Flow(features, dims, 4)
+        if size := option(config, "state", 0):
+            made["state"] = StateProjector(size, wide)
+    yield from ((f"own.{name}", tuple(p.shape)) for name, p in made.named_parameters())
+
+
+def vla_sizes(config: RunConfig, text: int, pixels: int, steps: int) -> Sizes:
+    """The assumed sizes of calls. steps: of an episode; 0: the longest that a task or its simulator says."""
+    return Sizes(text=text, images=cameras(config.policy), pixels=pixels, steps=steps or longest_episode(config))
+
+
+def longest_episode(config: RunConfig) -> int:
+    """The largest number of steps of an episode that a task of the run has."""
+    from mmrl.registry import plugins
+
+    found = []
+    for entry in config.tasks:
+        steps = entry.options.get("max_steps")
+        if not steps and isinstance(name := entry.options.get("simulator"), str):
+            try:
+                steps = plugins.registry().get("simulators", name).max_steps
+            except UserError:  # of a plugin that isn't on this machine
+                steps = 0
+        found.append(int(steps or 0))
+    return max(found) or STEPS
+
+
+def vla_workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int) -> Workload:
+    """The work of one of `learners` in a step of the stage. Raises UserError for more calls than a plan counts."""
+    policy, rl = config.policy, stage if isinstance(stage, RlStage) else None
+    behind, picture = slots(policy, shapes.family), shapes.patches_of(sizes.pixels)
+    prompt = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2) + bool(option(policy, "state", 0))
+    length = prompt + behind
+    if isinstance(stage, SftStage):  # a row is a step of a demonstration, or a whole one
+        asked, group, per_episode = stage.batch_size, 1, 1
+    else:
+        asked, group = stage.prompts_per_step, stage.group_size
+        per_episode = math.ceil(sizes.steps / int(policy.options.get("chunk", 1)))
+    prompts = -(-asked // learners)
+    calls, parts = prompts * group * per_episode, rl.minibatches if rl else 1
+    if calls > MOST:
+        raise UserError(f"a step of the {stage.kind} stage has {calls:,} calls per learner, more than the {MOST:,} of a plan")
+    at_once = max(1, config.train.micro_batch_tokens // length)
+    micro = [
+        Micro(rows=rows, length=length, patches=rows * sizes.images * picture, targets=rows * behind)
+        for part in range(parts)
+        for rows in _split(calls // parts + (part < calls % parts), at_once)
+    ]
+    measured = isinstance(stage, DistillStage) or bool(teacher_of(stage))
+    return Workload(
+        kind=stage.kind,
+        prompts=prompts,
+        asked=asked,
+        group=group,
+        prompt_tokens=prompt,
+        patches=sizes.images * picture,
+        picture_patches=picture,
+        pixels=sizes.pixels * sizes.images,
+        completion=behind,
+        sampled=not isinstance(stage, SftStage),
+        micro=tuple(micro),
+        epochs=rl.epochs if rl else 1,
+        updates=(rl.epochs if rl else 1) * min(parts, max(1, calls)),
+        reference=bool(rl and rl.kl_coef),
+        looked_at=int(measured),  # the sampler's log-probabilities and values are the learner's
+        calls=per_episode,
+    )
+
+
+def _split(calls: int, at_once: int) -> Iterator[int]:
+    for start in range(0, calls, at_once):
+        yield min(at_once, calls - start)
+
+
+def bins_only(work: Workload, config: PolicyConfig, shapes: Shapes) -> Workload:
+    """The work with as few targets as a head over the vocabulary would need for the operations of the head over the bins."""
+    bins = int(option(config, "bins", 256)) if option(config, "head", "tokens") == "tokens" else 1
+    fewer = tuple(replace(m, targets=math.ceil(m.targets * bins / shapes.text.vocabulary)) for m in work.micro)
+    return replace(work, micro=fewer)

@@ -1,0 +1,104 @@
+"""What a plan says of vision-language-action models, against their weights and the bytes that torch holds on a CPU."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
+from mmrl.config.sections import PolicyConfig, RlStage
+from mmrl.policies.acting.vla import VLA
+from mmrl.policies.batches import ActionMicroBatch
+from mmrl.train.plan.acting import slots, vla_shapes
+from mmrl.train.plan.memory import activations, trained
+from mmrl.train.plan.sources import find_shapes
+from mmrl.train.plan.workload import Micro
+from mmrl.ui.cli import main
+
+CASES = {
+    "qwen2_5_vl": ({"dims": 3, "bins": 16}, 0.03),
+    "qwen3_vl": ({"dims": 3, "chunk": 2, "head": "normal", "state": 4}, 0.03),
+    "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "size": 56}, 0.15),
+}
+"""Family -> (options, by what share planned activations may be off): the two towers of OpenVLA are planned as one."""
+
+
+def kept(policy, calls):
+    """Bytes that a forward pass keeps for the backward pass, without the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    found = {}
+
+    def keep(t):
+        if t.untyped_storage().data_ptr() not in weights:
+            found[t.untyped_storage().data_ptr()] = t
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        policy.outputs(calls, 1.0)
+    return sum(t.untyped_storage().nbytes() for t in found.values())
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_weights_and_activations_are_what_torch_keeps(family):
+    options, bound = CASES[family]
+    config = PolicyConfig(model=f"tiny:{family}:hidden=128,layers=3", kind="vla", options=options)
+    policy = VLA(config, **options)
+    shapes = find_shapes(config).shapes
+    named = {name: tuple(p.shape) for name, p in policy.parameters()}
+    assert dict(shapes.named()) == named
+    counted = trained(shapes, None, RlStage(kind="rl", steps=1))
+    assert counted.whole == sum(p.numel() for _, p in policy.parameters()) and counted.vision and counted.layer
+    seen = Observation(
+        images={"front": torch.randint(0, 256, (6, 112, 112, 3), dtype=torch.uint8)},
+        state=torch.zeros(6, 4),
+        instructions=["pick up the red cube"] * 6,
+    )
+    sample = policy.act(seen, torch.arange(6), torch.zeros(6, dtype=torch.int64), 1.0)
+    some = torch.zeros(len(sample.logprobs_nKC))
+    calls = ActionMicroBatch(
+        observation=seen,
+        choices=sample.choices,
+        slots=sample.logprobs_nKC.shape[-1],
+        valid_SK=torch.ones(sample.choices.shape[:2], dtype=torch.bool),
+        ratio="chunk",
+        sampler_logprobs_L=some,
+        advantages_L=some,
+        rollout_L=some.long(),
+        place_L=some.long(),
+        off_policy_L=some.bool(),
+    )
+    read = policy.seeing.read(seen, policy.slot_ids.expand(6, -1))
+    grid = read.media.get("image_grid_thw")
+    patches = int(grid.prod(-1).sum()) if grid is not None else 6 * 2 * (56 // 14) ** 2 // 2
+    assert slots(config, shapes.family) == policy.slots
+    planned = Micro(rows=6, length=read.ids_nS.shape[1], patches=patches, targets=6 * policy.slots)
+    assert activations(shapes, planned, 4, weights=counted) == pytest.approx(kept(policy, calls), rel=bound)
+
+
+def plan(recipe, *arguments):
+    done = CliRunner().invoke(main, ["plan", f"configs/recipes/{recipe}.toml", "--machine", "h200", "--json", *arguments])
+    return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_7b_in_full_needs_several_devices():
+    """One H200 doesn't hold the weights, masters, moments and gradients of SimpleVLA-RL's model; eight with a share each do."""
+    code, one = plan("simplevla-rl", "--gpus", "1")
+    assert code == 1 and not one["fits"] and one["stages"][0]["memory"]["certain"] > 110 * 2**30
+    code, eight = plan("simplevla-rl", "--gpus", "8", "--episode-steps", "512")
+    assert code == 0 and eight["fits"] and eight["sizes"]["steps"] == 512
+    named = {part["name"]: part["bytes"] for part in eight["stages"][0]["memory"]["parts"]}
+    assert named["optimiser"] * 8 == pytest.approx(2 * 4 * eight["model"]["parameters"], rel=1e-6)
+    assert {part["name"] for part in eight["stages"][0]["seconds"]["parts"]} >= {"act", "update: backward", "collectives"}
+
+
+def test_other_kinds_that_act_are_refused():
+    with pytest.raises(UserError, match=r'supports only policy.kind = "vlm" and "vla", not .pi0.'):
+        find_shapes(PolicyConfig(model="tiny:pi0", kind="pi0"))
+    for options, why in (({"dims": "7"}, "dims = '7' must be a whole number"), ({"cameras": "front"}, "must be a list of names")):
+        with pytest.raises(UserError, match=why):
+            find_shapes(PolicyConfig(model="tiny:openvla", kind="vla", options=options))
+    with pytest.raises(UserError, match="only the Qwen-VL families"):
+        vla_shapes({"model_type": "llava"}, PolicyConfig(model="x", kind="vla"), "x")
