@@ -8,7 +8,8 @@ published initial states. From the first 25 the expert shows `--demos` episodes,
 learns by GRPO, whose only reward is LIBERO's success. It is evaluated, without chance, from the last 25, in which it never was.
 
 The policy reads the state: the hand, and the places of what the goal names (option `objects`). It has no picture, because in
-software two of 128 pixels take ten times as long as the physics, and half an hour on two cores isn't enough. Prints one JSON object.
+software two of 128 pixels take ten times as long as the physics, and half an hour on two cores isn't enough. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ def run_file(args: argparse.Namespace, runs: Path, name: str, seed: int, model: 
     world |= {"python": args.python, "max_steps": args.max_steps, "starts": len(SEEN), "demos": args.demos}
     seen, held_out = {"initial_states": SEEN, "held_out": 1}, {"initial_states": HELD_OUT, "held_out": len(HELD_OUT)}
     size = {"dims": 7, "state": 8 + 3 * args.things}
-    options = {"hidden": [128, 128], "chunk": CHUNK, "spread": args.spread, "statistics": str(scales(runs, args.things)), "gripper": "close-positive"}
+    options = {
+        "hidden": [128, 128],
+        "chunk": CHUNK,
+        "spread": args.spread,
+        "statistics": str(scales(runs, args.things)),
+        "gripper": "close-positive",
+    }
     data = {
         "name": name,
         "runs_dir": str(runs),

@@ -1,4 +1,5 @@
-"""A scripted expert for tasks that put one thing on or into another, or turn a knob: it sees poses, not pictures, and keeps no state.
+"""A scripted expert for tasks that put one thing on or into another, or turn a knob: it sees poses, no pictures, and keeps no
+state.
 
 A thing that isn't held: go above it, turn the fingers to its narrow side, go down, close. One that is: lift, carry, lower, open.
 Things that are wider than the hand are taken by their rim.

@@ -58,10 +58,10 @@ class Libero(ProcessSimulator):
         default. initial_states: numbers of those that are used; all by default. cameras: agentview, wrist or both, empty for
         states alone. size: side of the pictures in pixels. rotate: turn pictures by 180 degrees, as the published policies see
         them. settling: steps without an action before an episode. placement_seed: of what LIBERO's own reset draws, the places
-        of fixtures. objects: the state has also the places of what the goal of one `task` names, 3 numbers each, in metres from the
-        hand: for policies without a camera, which no published one is. assets: folder of LIBERO's assets. rendering: auto, gpu (EGL), software (OSMesa) or none. python: the
-        interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one. timeout_s: seconds after which a process
-        that doesn't answer is killed.
+        of fixtures. objects: the state has also the places of what the goal of one `task` names, 3 numbers each, in metres from
+        the hand: for policies without a camera, which no published one is. assets: folder of LIBERO's assets. rendering: auto, gpu
+        (EGL), software (OSMesa) or none. python: the interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one.
+        timeout_s: seconds after which a process that doesn't answer is killed.
         """
         what = f"libero ({suite or bddl or 'no task'})"
         check_count(what, num_envs)

@@ -40,10 +40,10 @@ class AndroidWorld(Hosted):
         timeout_s: float = 120.0,
         wait_s: float = 600.0,
     ) -> None:
-        """servers: addresses of AndroidWorld's servers, one for each episode at a time. family: suite of tasks that the servers are
-        told to make, such as android_world; by default the one that they have. instances, suite_seed: of that suite, how many of
-        each task, and what their parameters are drawn with. each: score after every action, and end the episode at success; by
-        default only where the policy answers, as published. timeout_s: seconds for a request. wait_s: for a server that is free."""
+        """servers: addresses of AndroidWorld's servers, one for each episode at a time. family: suite of tasks that the servers
+        are told to make, such as android_world; by default the one that they have. instances, suite_seed: of that suite, how many
+        of each task, and what their parameters are drawn with. each: score after every action, and end the episode at success;
+        by default only where the policy answers, as published. timeout_s: seconds for a request. wait_s: for a server that is free."""
         check_type("each", each, bool)
         check_type("family", family, str)
         check_integer("instances", instances, 1, 10_000)
@@ -81,7 +81,9 @@ class AndroidWorld(Hosted):
         except ValueError:
             pixels = numpy.array(None)
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype.kind != "i" or pixels.min() < 0 or pixels.max() > 255:
-            raise server.failed("/screenshot", f"answers pixels {list(pixels.shape)}, and a picture is [height, width, 3] of 0 to 255")
+            raise server.failed(
+                "/screenshot", f"answers pixels {list(pixels.shape)}, and a picture is [height, width, 3] of 0 to 255"
+            )
         return Image.fromarray(pixels.astype("uint8"))
 
 
@@ -140,7 +142,9 @@ def json_action(action: Action) -> dict[str, Any]:
         x, y = pixel(action.at)
         return {"action_type": TOUCHES[action.kind], "x": x, "y": y}
     if action.kind == "type":
-        return {"action_type": "input_text", "text": action.text} | (dict(zip("xy", pixel(action.at), strict=True)) if action.at else {})
+        return {"action_type": "input_text", "text": action.text} | (
+            dict(zip("xy", pixel(action.at), strict=True)) if action.at else {}
+        )
     if action.kind == "scroll":
         return {"action_type": "scroll", "direction": action.direction or "down"}
     if action.kind == "open":

@@ -13,8 +13,10 @@ STATE, COMPONENT = f"{{{NAMESPACE}state}}", f"{{{NAMESPACE}component}}"
 MOST = 2000
 """Elements that are listed at most."""
 INTERACTIVE = frozenset(
-    "push-button toggle-button radio-button check-box combo-box entry link list-item menu menu-item page-tab slider spin-button "
-    "text tree-item table-cell icon".split()
+    (
+        *("push-button", "toggle-button", "radio-button", "check-box", "combo-box", "entry", "link", "list-item", "menu"),
+        *("menu-item", "page-tab", "slider", "spin-button", "text", "tree-item", "table-cell", "icon"),
+    )
 )
 PAIR = re.compile(r"\(\s*(-?\d+)\s*,\s*(-?\d+)\s*\)")
 

@@ -59,8 +59,8 @@ class Evaluation:
         self.evaluator = evaluator
 
     def score(self, server: Server, impossible: bool) -> float:
-        """0 or 1. impossible: the policy said that the task can't be done, which is right where the evaluator is `infeasible`, and
-        wrong anywhere else. Raises EnvironmentFailed."""
+        """0 or 1. impossible: the policy said that the task can't be done, which is right where the evaluator is `infeasible`,
+        and wrong anywhere else. Raises EnvironmentFailed."""
         parts = _parts(self.evaluator)
         if impossible or any(func == "infeasible" for func, _, _ in parts):
             return float(impossible and all(func == "infeasible" for func, _, _ in parts))
@@ -79,7 +79,9 @@ def _result(server: Server, wanted: Mapping[str, Any]) -> str:
 def _met(func: str, result: str, rules: Mapping[str, Any]) -> bool:
     if func == "exact_match":
         return bool(result == rules["expected"])
-    return all(text in result for text in rules.get("include", [])) and not any(text in result for text in rules.get("exclude", []))
+    return all(text in result for text in rules.get("include", [])) and not any(
+        text in result for text in rules.get("exclude", [])
+    )
 
 
 def _parts(evaluator: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

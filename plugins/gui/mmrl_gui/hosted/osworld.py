@@ -1,8 +1,8 @@
 """OSWorld (Xie et al. 2024, arXiv 2404.07972) by the HTTP server in its virtual machines, `desktop_env/server/main.py`.
 
 What a policy does goes to the machine as pyautogui code, as OSWorld's `computer_13` actions do; there is a pause of two seconds
-after each, as there. Tasks are OSWorld's JSON files. Its evaluators run beside the machine and fetch files from the internet; of them
-`evaluating` has those that need the machine alone, and the other tasks are left out, and counted.
+after each, as there. Tasks are OSWorld's JSON files. Its evaluators run beside the machine and fetch files from the internet; of
+them `evaluating` has those that need the machine alone, and the other tasks are left out, and counted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import subprocess
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 from PIL import Image
 
@@ -27,7 +26,15 @@ from mmrl_gui.hosted.wire import Server, servers_of
 
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 """What OSWorld puts before the code of an action."""
-KEYS = {"control": "ctrl", "meta": "win", "escape": "esc", "arrowup": "up", "arrowdown": "down", "arrowleft": "left", "arrowright": "right"}
+KEYS = {
+    "control": "ctrl",
+    "meta": "win",
+    "escape": "esc",
+    "arrowup": "up",
+    "arrowdown": "down",
+    "arrowleft": "left",
+    "arrowright": "right",
+}
 """Names of keys -> pyautogui's."""
 CLICKS = {"click": "click", "double-click": "doubleClick"}
 PROBE_S = 5.0
@@ -53,9 +60,9 @@ class OSWorld(Hosted):
     ) -> None:
         """tasks: one of OSWorld's task files, or a folder of them, such as evaluation_examples/examples. servers: addresses of the
         machines. revert: a command that puts a machine back before an episode, {server} being its address, such as ["vmrun",
-        "revertToSnapshot", ...]; without it an episode begins on the desktop that the last one left. revert_s: seconds for that, until
-        the machine answers again. pause_s: seconds after an action. clicks: of the wheel, for a scroll. timeout_s: seconds for a
-        request. wait_s: for a machine that is free."""
+        "revertToSnapshot", ...]; without it an episode begins on the desktop that the last one left. revert_s: seconds for that,
+        until the machine answers again. pause_s: seconds after an action. clicks: of the wheel, for a scroll. timeout_s: seconds
+        for a request. wait_s: for a machine that is free."""
         check_type("tasks", tasks, str)
         check_integer("clicks", clicks, 1, 100)
         for name, value in (("revert_s", revert_s), ("pause_s", pause_s)):
@@ -65,7 +72,9 @@ class OSWorld(Hosted):
             raise UserError(f'revert = {revert!r:.60} must be a list of words, such as ["./revert.sh", "{{server}}"]')
         self.tasks, left = read_tasks(tasks)
         if left:
-            warnings.warn(f"{len(left)} of {len(left) + len(self.tasks)} tasks in {tasks} are left out, such as {left[0]}", stacklevel=2)
+            warnings.warn(
+                f"{len(left)} of {len(left) + len(self.tasks)} tasks in {tasks} are left out, such as {left[0]}", stacklevel=2
+            )
         self.pages = list(self.tasks)
         super().__init__(servers_of(servers, timeout_s), wait_s)
         self.revert, self.revert_s, self.pause_s, self.clicks = list(revert), revert_s, pause_s, clicks

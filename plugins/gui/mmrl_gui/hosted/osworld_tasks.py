@@ -22,8 +22,8 @@ class TaskFile:
 
 
 def read_tasks(path: str) -> tuple[dict[str, TaskFile], list[str]]:
-    """(name -> task, what is left out and why). A name is the file's, after its folder's. Raises UserError for what is no task, and
-    where none is left."""
+    """(name -> task, what is left out and why). A name is the file's, after its folder's. Raises UserError for what is no task,
+    and where none is left."""
     root = Path(path).expanduser()
     files = sorted(root.rglob("*.json")) if root.is_dir() else [root]
     if not files:

@@ -43,7 +43,9 @@ class Hosted(abc.ABC):
         picture = self.look(server)
         if picture.size != self.size:
             (width, height), (other, high) = picture.size, self.size
-            raise EnvironmentFailed(f"{server.address} shows a screen of {width} x {height} pixels, and showed one of {other} x {high}")
+            raise EnvironmentFailed(
+                f"{server.address} shows a screen of {width} x {height} pixels, and showed one of {other} x {high}"
+            )
         return picture
 
     def known(self, page: str) -> None:
@@ -127,7 +129,7 @@ class HostedScreen(abc.ABC):
         """The score in the middle of an episode, where it is asked for."""
         return 0.0
 
-    def leave(self, server: Server) -> None:
+    def leave(self, server: Server) -> None:  # noqa: B027, there may be nothing to do
         """Puts away what an episode has set up."""
 
 

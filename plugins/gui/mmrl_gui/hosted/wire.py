@@ -108,7 +108,11 @@ class Pool:
             return self._free.get(timeout=self.wait_s)
         except queue.Empty:
             many = len(self.servers)
-            why = f"all {many} servers were busy for {self.wait_s:g} s" if many > 1 else f"the server was busy for {self.wait_s:g} s"
+            why = (
+                f"all {many} servers were busy for {self.wait_s:g} s"
+                if many > 1
+                else f"the server was busy for {self.wait_s:g} s"
+            )
             raise EnvironmentFailed(f"{why}: set generate.batch_size = {many}, the number of servers, or name more") from None
 
     def give_back(self, server: Server) -> None:
