@@ -59,10 +59,9 @@ class Libero(ProcessSimulator):
         states alone. size: side of the pictures in pixels. rotate: turn pictures by 180 degrees, as the published policies see
         them. settling: steps without an action before an episode. placement_seed: of what LIBERO's own reset draws, the places
         of fixtures. objects: the state has also the places of what the goal of one `task` names, 3 numbers each, in metres from
-        the hand: for policies without a camera, which no published one is. assets: folder of LIBERO's assets. rendering: auto, gpu
-        (EGL), software (OSMesa) or none. python: the interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one.
-        timeout_s: seconds after which a process that doesn't answer is killed.
-        """
+        the hand: for policies without a camera, which no published one is. assets: folder of LIBERO's assets. rendering: auto,
+        gpu (EGL), software (OSMesa) or none. python: the interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this
+        one. timeout_s: seconds after which a process that doesn't answer is killed."""
         what = f"libero ({suite or bddl or 'no task'})"
         check_count(what, num_envs)
         _check_options(what, suite, bddl, states, cameras, size, settling, initial_states, max_steps)

@@ -187,7 +187,7 @@ def test_units_and_gripper_are_what_they_say(made):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("suite,task", [("object", 0), ("object", 3), ("object", 6), ("spatial", 0)])
+@pytest.mark.parametrize("suite,task", [("object", 0), ("object", 3), ("spatial", 0), ("goal", 7)])
 def test_the_expert_succeeds_in_nine_of_ten_published_states(made, suite, task):
     simulator = made(SPECS[suite], 2, **BLIND, task=task)
     solved = []

@@ -43,7 +43,8 @@ class AndroidWorld(Hosted):
         """servers: addresses of AndroidWorld's servers, one for each episode at a time. family: suite of tasks that the servers
         are told to make, such as android_world; by default the one that they have. instances, suite_seed: of that suite, how many
         of each task, and what their parameters are drawn with. each: score after every action, and end the episode at success;
-        by default only where the policy answers, as published. timeout_s: seconds for a request. wait_s: for a server that is free."""
+        by default only where the policy answers, as published. timeout_s: seconds for a request. wait_s: for a server that is
+        free."""
         check_type("each", each, bool)
         check_type("family", family, str)
         check_integer("instances", instances, 1, 10_000)

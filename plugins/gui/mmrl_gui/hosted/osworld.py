@@ -58,11 +58,11 @@ class OSWorld(Hosted):
         timeout_s: float = 90.0,
         wait_s: float = 600.0,
     ) -> None:
-        """tasks: one of OSWorld's task files, or a folder of them, such as evaluation_examples/examples. servers: addresses of the
-        machines. revert: a command that puts a machine back before an episode, {server} being its address, such as ["vmrun",
-        "revertToSnapshot", ...]; without it an episode begins on the desktop that the last one left. revert_s: seconds for that,
-        until the machine answers again. pause_s: seconds after an action. clicks: of the wheel, for a scroll. timeout_s: seconds
-        for a request. wait_s: for a machine that is free."""
+        """tasks: one of OSWorld's task files, or a folder of them, such as evaluation_examples/examples. servers: addresses of
+        the machines. revert: a command that puts a machine back before an episode, {server} being its address, such as
+        ["vmrun", "revertToSnapshot", ...]; without it an episode begins on the desktop that the last one left. revert_s:
+        seconds for that, until the machine answers again. pause_s: seconds after an action. clicks: of the wheel, for a scroll.
+        timeout_s: seconds for a request. wait_s: for a machine that is free."""
         check_type("tasks", tasks, str)
         check_integer("clicks", clicks, 1, 100)
         for name, value in (("revert_s", revert_s), ("pause_s", pause_s)):
