@@ -1,7 +1,7 @@
 """A small policy on a task of LIBERO, from a warm start: success from held-out initial states before and after RL, over seeds.
 
-    python benchmarks/learn_libero.py --python PYTHON [--suite spatial] [--task 0] [--seeds 0 1 2] [--updates 6] [--demos 6]
-        [--side-by-side 2] [--curve FILE.png]
+    python benchmarks/learn_libero.py --python PYTHON [--suite goal] [--task 7] [--seeds 0 1 2] [--updates 3] [--demos 2]
+        [--side-by-side 3] [--curve FILE.svg]
 
 PYTHON is an interpreter with LIBERO, such as the one of `make simulators`: .simulators/libero/bin/python. The task has fifty
 published initial states. From the first 25 the expert shows `--demos` episodes, which a perceptron imitates, and from these it
@@ -89,19 +89,19 @@ def reinforcement(args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="an interpreter with LIBERO")
-    parser.add_argument("--suite", default="spatial")
-    parser.add_argument("--task", type=int, default=0)
-    parser.add_argument("--things", type=int, default=2, help="that the task's goal names")
-    parser.add_argument("--max-steps", type=int, default=90, help="of an episode; the expert takes 75")
+    parser.add_argument("--suite", default="goal")
+    parser.add_argument("--task", type=int, default=7)
+    parser.add_argument("--things", type=int, default=1, help="that the task's goal names")
+    parser.add_argument("--max-steps", type=int, default=65, help="of an episode; the expert takes 55")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--updates", type=int, default=6, help=f"of RL, each with {GROUPS * GROUP} episodes")
-    parser.add_argument("--demos", type=int, default=6, help="episodes that the expert shows")
-    parser.add_argument("--imitation", type=int, default=1500, help="steps of imitation")
+    parser.add_argument("--updates", type=int, default=3, help=f"of RL, each with {GROUPS * GROUP} episodes")
+    parser.add_argument("--demos", type=int, default=2, help="episodes that the expert shows")
+    parser.add_argument("--imitation", type=int, default=600, help="steps of imitation")
     parser.add_argument("--spread", type=float, default=0.3, help="standard deviation of an action before imitation")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of RL")
     parser.add_argument("--every", type=int, default=0, help="evaluate after so many updates, too")
     parser.add_argument("--environments", type=int, default=1)
-    parser.add_argument("--side-by-side", type=int, default=2)
+    parser.add_argument("--side-by-side", type=int, default=3)
     parser.add_argument("--curve", type=Path, default=None, help="SVG file for the curve of held-out values")
     args = parser.parse_args()
     started, runs = time.perf_counter(), Path(tempfile.mkdtemp())
