@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl import SimulatorSpec, TaskSpec, VerifierSpec, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -96,6 +96,24 @@ def _episodes() -> list[TaskSpec]:
             verifiers={"gui/success": 1.0},
             summary="episodes on live pages: options simulator, pages (MiniWoB++'s, your own)",
         )
+    ]
+
+
+@hookimpl
+def mmrl_simulators() -> list[SimulatorSpec]:
+    def hosted(name: str, target: str, max_steps: int, summary: str) -> SimulatorSpec:
+        return SimulatorSpec(
+            id=f"gui/{name}",
+            target=f"mmrl_gui.hosted.{target}",
+            summary=summary,
+            screens=True,
+            max_steps=max_steps,
+            capabilities=frozenset(("partial-reset", "per-env-seed", "needs-assets")),
+        )
+
+    return [
+        hosted("android-world", "android:AndroidWorld", 30, "AndroidWorld's tasks on emulators whose servers you start"),
+        hosted("osworld", "osworld:OSWorld", 15, "OSWorld's tasks on machines whose servers you start: option tasks"),
     ]
 
 

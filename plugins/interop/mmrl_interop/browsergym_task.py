@@ -33,6 +33,7 @@ class BrowserGymTask(WorldTask):
         longest: int = 20_000,
         train: int = 10_000,
         test: int = 200,
+        test_tasks: Sequence[str] | str = (),
         python: str | None = None,
         environment: Mapping[str, str] | None = None,
         processes: int = 4,
@@ -43,13 +44,18 @@ class BrowserGymTask(WorldTask):
         accessibility tree, with the numbers that actions name), or both. task_kwargs: of the task's class. slow_mo: milliseconds
         after each operation of the browser, None for the task's. delay_s: seconds after an action until the page is looked at.
         browser: path of a Chromium; by default MMRL_BROWSER, the system's, or Playwright's. longest: characters of a tree that
-        are shown. train, test: numbers of episodes. python: an interpreter with BrowserGym, by default this one. environment:
+        are shown. train, test: numbers of episodes. test_tasks: those of the split test, where a seed changes nothing, as in
+        WebArena; by default the same. python: an interpreter with BrowserGym, by default this one. environment:
         variables for it, such as MINIWOB_URL. processes: how many at most. timeout_s: seconds of a step."""
         names = [tasks] if isinstance(tasks, str) else list(tasks)
         if not names or not all(isinstance(name, str) and name for name in names):
             raise UserError(f'tasks = {tasks!r:.60} must name tasks, such as "miniwob.click-test"')
         if isinstance(actions, str) or not isinstance(actions, Sequence) or not actions:
             raise UserError(f'actions = {actions!r:.60} must be a list of sets of actions, such as ["bid", "chat"]')
+        self.test_tasks = [test_tasks] if isinstance(test_tasks, str) else list(test_tasks)
+        if not all(isinstance(name, str) and name for name in self.test_tasks):
+            raise UserError(f'test_tasks = {test_tasks!r:.60} must name tasks, such as "webarena.310"')
+        self.train_tasks = names
         check_choice("observe", observe, OBSERVE)
         check_type("task_kwargs", task_kwargs or {}, Mapping)
         check_integer("longest", longest, 100)
@@ -60,7 +66,7 @@ class BrowserGymTask(WorldTask):
         check_worlds(timeout_s, train=train, test=test)
         self.sizes = {"train": train, "test": test}
         options: dict[str, Any] = {
-            "tasks": names,
+            "tasks": [*names, *self.test_tasks],
             "actions": list(actions),
             "observe": observe,
             "task_kwargs": dict(task_kwargs or {}),
@@ -78,7 +84,8 @@ class BrowserGymTask(WorldTask):
         )
 
     def starts(self, split: str) -> Sequence[Mapping[str, Any]]:
-        tasks: list[str] = self.worlds.facts["tasks"]
+        wanted = self.test_tasks if split == "test" and self.test_tasks else self.train_tasks
+        tasks = [name for name in self.worlds.facts["tasks"] if any(name == w or name.startswith(f"{w}.") for w in wanted)]
         drawn = seeds(split, self.sizes["train"], self.sizes["test"])
         return Starts(tasks, drawn)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from mmrl_interop.browsergym_task import BrowserGymTask
-from mmrl_interop.worlds.browsergym import acted
+from mmrl_interop.worlds.browsergym import SERVED, acted, check_sites
+from mmrl_interop.worlds.child import Refused
 
 import mmrl
 from mmrl import EnvironmentFailed, UserError
@@ -109,6 +110,20 @@ def test_what_browsergym_does_not_have(options, message):
     with pytest.raises(UserError) as error:
         BrowserGymTask(**{"tasks": "miniwob.click-test", "python": str(PYTHON), **options}).prompts("train", 0)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_sites_that_are_named_nowhere_are_refused_in_one_line(monkeypatch):
+    for name in {name for names in SERVED.values() for name in names}:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WA_REDDIT", "http://127.0.0.1:9")
+    with pytest.raises(
+        Refused, match="webarenalite is played on sites that you serve: set WA_SHOPPING, WA_SHOPPING_ADMIN, WA_GITLAB"
+    ):
+        check_sites(["miniwob", "webarenalite"])
+    monkeypatch.setenv("SNOW_INSTANCE_URL", "http://127.0.0.1:9")
+    with pytest.raises(Refused, match="set SNOW_INSTANCE_UNAME, SNOW_INSTANCE_PWD in the option environment"):
+        check_sites(["workarena.servicenow.x"])
+    check_sites(["miniwob.click-test", "core"])
 
 
 def test_without_browsergym_it_is_one_line():

@@ -50,6 +50,7 @@ class Environment:
         settling: int,
         placement_seed: int,
         assets: str | None,
+        objects: bool = False,
     ) -> None:
         """suites: variant -> (LIBERO's name, where instructions come from), `""` for the one of training; empty with `bddl`.
         bddl, states: files of a task of one's own. cameras: ours -> robosuite's, empty for no pictures. The others: see
@@ -62,6 +63,7 @@ class Environment:
         self.chosen = chosen(task, self.tables[BASE])
         self.initial_states = initial_states
         self.cameras, self.size, self.rotate, self.settling, self.placement_seed = cameras, size, rotate, settling, placement_seed
+        self.objects = objects
         with explained(f"LIBERO can't be imported with {packages.versions()}"):
             self.envs = packages.enter(package, folder)
             self.eyes = Eyes()
@@ -174,13 +176,17 @@ class Environment:
         place, turn, fingers = (obs[name] for name in PROPRIOCEPTION)
         return {
             **{f"camera/{name}": self._turned(obs[image(camera)]) for name, camera in self.cameras.items()},
-            "state": numpy.concatenate([place, axis_angle(turn), fingers]).astype("float32"),
+            "state": numpy.concatenate([place, axis_angle(turn), fingers, *self._objects(place)]).astype("float32"),
             "reward": numpy.array(reward, numpy.float32),
             "success": numpy.array(success),
             "terminated": numpy.array(False),
             "truncated": numpy.array(False),
             "part/goals": numpy.array(met, numpy.float32),
         }
+
+    def _objects(self, hand: Any) -> list[Any]:
+        """Where the things of the goal are, each float64 [3] in metres from the hand; none without the option."""
+        return [experts.place_of(self.made.env, name) - hand for name in named(self.made.env)] if self.objects else []
 
     def _turned(self, picture: Any) -> Any:
         import numpy
@@ -207,6 +213,12 @@ class Eyes:
             return numpy.zeros((height, width, 3), numpy.uint8) if self.shut else render(sim, width, height, **options)
 
         MjSim.render = draw
+
+
+def named(env: Any) -> list[str]:
+    """The things and regions that the goal names, in its order."""
+    known = {*env.object_sites_dict, *env.obj_body_id}
+    return list(dict.fromkeys(name for goal in env.parsed_problem["goal_state"] for name in goal[1:] if name in known))
 
 
 def image(camera: str) -> str:

@@ -47,6 +47,7 @@ class Libero(ProcessSimulator):
         rotate: bool = True,
         settling: int = SETTLING,
         placement_seed: int = 0,
+        objects: bool = False,
         assets: str | None = None,
         rendering: Literal["auto", "gpu", "software", "none"] = "auto",
         python: str | None = None,
@@ -57,13 +58,15 @@ class Libero(ProcessSimulator):
         default. initial_states: numbers of those that are used; all by default. cameras: agentview, wrist or both, empty for
         states alone. size: side of the pictures in pixels. rotate: turn pictures by 180 degrees, as the published policies see
         them. settling: steps without an action before an episode. placement_seed: of what LIBERO's own reset draws, the places
-        of fixtures. assets: folder of LIBERO's assets. rendering: auto, gpu (EGL), software (OSMesa) or none. python: the
-        interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this one. timeout_s: seconds after which a process
-        that doesn't answer is killed.
-        """
+        of fixtures. objects: the state has also the places of what the goal of one `task` names, 3 numbers each, in metres from
+        the hand: for policies without a camera, which no published one is. assets: folder of LIBERO's assets. rendering: auto,
+        gpu (EGL), software (OSMesa) or none. python: the interpreter with LIBERO, by default that of MMRL_LIBERO_PYTHON, or this
+        one. timeout_s: seconds after which a process that doesn't answer is killed."""
         what = f"libero ({suite or bddl or 'no task'})"
         check_count(what, num_envs)
         _check_options(what, suite, bddl, states, cameras, size, settling, initial_states, max_steps)
+        if objects and suite and task is None:
+            raise UserError(f"{what}: objects = true needs one task, as goals name different numbers of things: set task")
         python = interpreter(python)
         if python is None and importlib.util.find_spec("libero") is None:
             raise UserError(f"{what}: LIBERO is not installed: {CURE}")
@@ -84,6 +87,7 @@ class Libero(ProcessSimulator):
                 "settling": settling,
                 "placement_seed": placement_seed,
                 "assets": assets,
+                "objects": objects,
             },
             num_envs,
             what=what,

@@ -41,7 +41,7 @@ class Suite:
 SUITES = {
     "spatial": Suite(name="libero_spatial", tasks=10, max_steps=220, about="the same bowl in other places", expert=True),
     "object": Suite(name="libero_object", tasks=10, max_steps=280, about="other objects into the basket", expert=True),
-    "goal": Suite(name="libero_goal", tasks=10, max_steps=300, about="other goals in one scene"),
+    "goal": Suite(name="libero_goal", tasks=10, max_steps=300, about="other goals in one scene", expert=True),
     "long": Suite(name="libero_10", tasks=10, max_steps=520, about="LIBERO-10: long tasks in other scenes"),
     "90": Suite(name="libero_90", tasks=90, max_steps=400, about="90 short tasks in other scenes", variants=()),
 }

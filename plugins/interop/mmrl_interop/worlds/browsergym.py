@@ -17,6 +17,16 @@ CURE = "pip install browsergym-core browsergym-miniwob miniwob, or set the optio
 VERSIONS = ((0, 13), (0, 15))
 """From the first, below the second."""
 CHROMIUMS = ("chromium", "chromium-headless-shell", "google-chrome")
+SERVED = {
+    "webarena": ("WA_SHOPPING", "WA_SHOPPING_ADMIN", "WA_REDDIT", "WA_GITLAB", "WA_WIKIPEDIA", "WA_MAP", "WA_HOMEPAGE"),
+    "visualwebarena": (
+        *("VWA_CLASSIFIEDS", "VWA_CLASSIFIEDS_RESET_TOKEN", "VWA_SHOPPING", "VWA_REDDIT", "VWA_WIKIPEDIA", "VWA_HOMEPAGE"),
+    ),
+    "workarena": ("SNOW_INSTANCE_URL", "SNOW_INSTANCE_UNAME", "SNOW_INSTANCE_PWD"),
+}
+"""Benchmark -> the environment variables that say where its sites are. They are BrowserGym's."""
+SAME_SITES = {"webarenalite": "webarena"}
+"""Benchmark -> the one whose sites it uses."""
 FENCED = re.compile(r"```(?:\w*\n)?(.*?)```", re.DOTALL)
 ANSWERED = re.compile(r"<(action|answer)>(.*?)</\1>", re.DOTALL)
 
@@ -126,6 +136,17 @@ def acted(completion: str) -> str:
     return str(found[-1]).strip()
 
 
+def check_sites(tasks: list[str]) -> None:
+    """Raises Refused for a benchmark whose sites are named nowhere, before a browser starts."""
+    for benchmark in dict.fromkeys(task.partition(".")[0] for task in tasks):
+        wanted = SERVED.get(SAME_SITES.get(benchmark, benchmark), ())
+        if lacks := [name for name in wanted if not os.environ.get(name)]:
+            raise Refused(
+                f"{benchmark} is played on sites that you serve: set {', '.join(lacks)} in the option environment, as its "
+                "installation says"
+            )
+
+
 def _imported(tasks: list[str]) -> Any:
     """gymnasium, with the benchmarks' tasks registered. Raises Refused for what is missing or of another version."""
     benchmarks = {task.partition(".")[0] for task in tasks} - {"openended"}
@@ -136,6 +157,7 @@ def _imported(tasks: list[str]) -> Any:
             found = None
         if found is None:
             raise Refused(f"no module named {module!r}: {CURE}")
+        check_sites([module.removeprefix("browsergym.")])  # WebArena's package asserts them when it is imported
         loaded = importlib.import_module(module)
         if module == "browsergym.core":
             version = tuple(int(part) for part in loaded.__version__.split(".")[:2])

@@ -1,0 +1,1 @@
+"""Screens of other machines: AndroidWorld's and OSWorld's servers, whose HTTP interfaces are spoken as published."""
