@@ -1,9 +1,15 @@
-"""Models and people as judges: verifiers that ask an endpoint or a reward model, and tasks on pairs of answers."""
+"""Models and people as judges: verifiers that ask an endpoint or a reward model, tasks on pairs of answers, and harder questions by a
+model."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 from mmrl.api.endpoints import JUDGE_KEYS
+
+if TYPE_CHECKING:
+    import click
 
 MMRL_CONTRACT = 2
 
@@ -52,3 +58,10 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         VerifierSpec(id="judge/same", target="mmrl_judge.pairs:same", summary="the completion is the preferred answer"),
         VerifierSpec(id="judge/verdict", target="mmrl_judge.reward_tasks:verdict", summary="the verdict on an answer is right"),
     ]
+
+
+@hookimpl
+def mmrl_commands(cli: click.Group) -> None:
+    from mmrl_judge.commands import synth
+
+    cli.add_command(synth)
