@@ -80,6 +80,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 
 @hookimpl
 def mmrl_commands(cli: click.Group) -> None:
-    from mmrl_judge.commands import synth
+    from mmrl_judge.commands import consult, synth
 
     cli.add_command(synth)
+    cli.add_command(consult)

@@ -1,4 +1,4 @@
-"""`mmrl synth`. Its imports are made on use, because `mmrl --help` imports this file."""
+"""`mmrl synth` and `mmrl consult`. Their imports are made on use, because `mmrl --help` imports this file."""
 
 from __future__ import annotations
 
@@ -42,4 +42,33 @@ def synth(table: str, out: Path, **given: Any) -> None:
     from mmrl_judge.synth.run import run
 
     for line in run(table, out, **given):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("table")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--model", required=True, metavar="MODEL", help="Model that answers as a specialist.")
+@click.option("--url", default="https://api.openai.com/v1", show_default=True, help="Its endpoint, up to /v1.")
+@click.option("--key-variable", default="OPENAI_API_KEY", show_default=True, help="Environment variable with its key.")
+@click.option("--role", "roles", multiple=True, metavar="NAME", help="A specialist who sees every row, such as radiologist.")
+@click.option("--role-column", help="Column with the specialty of a row, which a triage named.")
+@click.option("--each", default=3, show_default=True, type=FROM_1, help="Answers in each role.")
+@click.option("--question-column", default="question", show_default=True, help="Column of the question.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder that keeps replies, so that a second run goes on.")
+@click.option("--concurrency", default=16, show_default=True, type=FROM_1, help="Questions that are asked at once.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT.")
+def consult(
+    table: str, out: Path, model: str, url: str, key_variable: str, cache: Path | None, concurrency: int, **given: Any
+) -> None:
+    """Have specialists answer TABLE's questions, and write OUT, a .jsonl with their opinions, for `vqa/consult` (MMedAgent-RL).
+
+    \b
+    mmrl consult cases.jsonl opinions.jsonl --model gpt-5 --role-column specialty
+    """
+    from mmrl.api.endpoints.client import ChatEndpoint
+    from mmrl_judge.consult import consult as write
+
+    endpoint = ChatEndpoint(model=model, base_url=url, key_variable=key_variable, cache=cache, concurrency=concurrency)
+    for line in write(table, out, endpoint, **given):
         click.echo(line)

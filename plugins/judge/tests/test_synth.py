@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from mmrl_judge.commands import synth
+from mmrl_judge.commands import consult, synth
 from mmrl_judge.synth import rules
 from mmrl_judge.synth.rules import Evolution, Limits
 from PIL import Image
@@ -130,3 +130,24 @@ def test_a_solver_that_fails_is_no_hard_question(table, tmp_path):
     with stub_module.stub_endpoint(answer=said) as stub:
         out.write_text("")
         assert "exists" in str(call(stub, table, out).exception) and not stub.bodies
+
+
+def test_specialists_write_their_opinions_into_the_table(table, tmp_path):
+    def reply(body):
+        role = body["messages"][0]["content"]
+        if "surgeon" in role and "hard" in str(body["messages"][1]):
+            return "I don't know"
+        return f"<answer>{'7' if 'surgeon' in role else '8'}</answer>"
+
+    out = tmp_path / "new" / "opinions.jsonl"
+    with stub_module.stub_endpoint(answer=reply) as stub:
+        ask = [*map(str, (table, out)), "--model", "m", "--url", stub.url, "--each", "1"]
+        done = CliRunner().invoke(consult, [*ask, "--role", "surgeon", "--role", "nurse"])
+        assert done.exit_code == 0 and "4 rows of 4, 7 opinions, 1 failed" in done.output, done.output
+        nobody = CliRunner().invoke(consult, [*ask, "--overwrite"])
+        assert isinstance(nobody.exception, UserError) and "no specialist is named" in str(nobody.exception)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert rows[0]["opinions"] == [{"role": "surgeon", "answer": "7"}, {"role": "nurse", "answer": "8"}]
+    assert [len(row["opinions"]) for row in rows] == [2, 1, 2, 2] and (out.parent / rows[0]["image"]).exists()
+    task = pytest.importorskip("mmrl_vqa.consult").Consult(path=str(out), test_path=str(out), agreement="medium")
+    assert len(task.prompts("test", 0)) == 2

@@ -167,25 +167,29 @@ class Synthesis:
         return row
 
     def old_row(self, number: int, out: Path) -> dict[str, Any]:
-        """A row of the table as JSON, with paths of pictures from the folder of `out`; a picture that is no file is written beside
-        it."""
-        row = dict(self.table[number])
-        column = next((c for c in IMAGES if row.get(c)), None)
-        if column is not None:
-            cell = row[column]
-            cells = cell if isinstance(cell, list | tuple) else [cell]
-            placed = [self._placed(one, out, f"{number}-{n}") for n, one in enumerate(cells)]
-            row[column] = placed if isinstance(cell, list | tuple) else placed[0]
-        return row
+        return placed_row(self.table, self.path, number, out)
 
-    def _placed(self, picture: Any, out: Path, name: str) -> str:
-        picture = resolve_image(self.path, picture)
-        if isinstance(picture, str):
-            return os.path.relpath(Path(picture).expanduser().resolve(), out.parent.resolve())
-        target = out.with_name(f"{out.stem}-images") / f"{name}.png"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        load_image(picture).save(target)
-        return str(target.relative_to(out.parent))
+
+def placed_row(table: DataTable, path: str, number: int, out: Path) -> dict[str, Any]:
+    """A row of the table as JSON, with paths of pictures from the folder of `out`; a picture that is no file is written beside it."""
+    row = dict(table[number])
+    column = next((c for c in IMAGES if row.get(c)), None)
+    if column is not None:
+        cell = row[column]
+        cells = cell if isinstance(cell, list | tuple) else [cell]
+        placed = [_placed(resolve_image(path, one), out, f"{number}-{n}") for n, one in enumerate(cells)]
+        row[column] = placed if isinstance(cell, list | tuple) else placed[0]
+    return row
+
+
+def _placed(picture: Any, out: Path, name: str) -> str:
+    """The path of a picture from the folder of `out`."""
+    if isinstance(picture, str):
+        return os.path.relpath(Path(picture).expanduser().resolve(), out.parent.resolve())
+    target = out.with_name(f"{out.stem}-images") / f"{name}.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    load_image(picture).save(target)
+    return str(target.relative_to(out.parent))
 
 
 def write_rows(rows: Iterator[Mapping[str, Any]], out: Path) -> int:
