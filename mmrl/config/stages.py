@@ -311,7 +311,9 @@ class RlStage(SampledTraining):
             if self.length and self.length.verifier:
                 raise ValueError(f'length.verifier is never called with labels = "{self.labels}": drop one of them')
         if self.voters > 1 and self.labels not in ("majority", "ttrv"):
-            raise ValueError(f'voters = {self.voters:g} vote only with labels = "majority" or "ttrv", not "{self.labels}": drop it')
+            raise ValueError(
+                f'voters = {self.voters:g} vote only with labels = "majority" or "ttrv", not "{self.labels}": drop it'
+            )
         for key, changed in (("hints", self.hints == "ghpo"), ("labels", self.labels == "co-reward")):
             if self.condition and changed:
                 raise ValueError(

@@ -61,7 +61,10 @@ def main() -> None:
             skill = draw.choice((0.0, 0.2, 0.5, 0.8, 1.0))
             right = [int(draw.random() < skill) for _ in range(ROLLOUTS)]
             said = [f"\\boxed{{{number if r else -draw.randrange(1, 9)}}}" for r in right]
-            said = [s if n == 0 or r or draw.random() < 0.7 else "I don't know" for n, (s, r) in enumerate(zip(said, right, strict=True))]
+            said = [
+                s if n == 0 or r or draw.random() < 0.7 else "I don't know"
+                for n, (s, r) in enumerate(zip(said, right, strict=True))
+            ]
             asked.append((f"q{number}?", [f"t{n}: {s}" for n, s in enumerate(said)], right))
         experiences = [
             SimpleNamespace(sequences=[Sequence(f"user\n{q}\nassistant\n{t}") for t in said], info={"reward": Rewards(right)})
@@ -70,7 +73,11 @@ def main() -> None:
         random.seed(seed)
         tokenizer = SimpleNamespace(batch_decode=lambda one, **_: [str(one)])
         messages, answers = code["new_data_gen"](
-            experiences, [f"gold{n}" for n in range(QUESTIONS)], [None] * QUESTIONS, tokenizer, SimpleNamespace(info=lambda _: None)
+            experiences,
+            [f"gold{n}" for n in range(QUESTIONS)],
+            [None] * QUESTIONS,
+            tokenizer,
+            SimpleNamespace(info=lambda _: None),
         )
         made = [[json.loads(m)[0]["content"][0]["text"], a] for m, a in zip(messages, answers, strict=True)]
         answers_of = [[code["extract_boxed_answer"](t) for t in said] for _, said, _ in asked]

@@ -19,7 +19,9 @@ FROM_1 = click.IntRange(min=1)
 @click.option("--solver-url", default="http://localhost:8000/v1", show_default=True, help="Its endpoint, up to /v1.")
 @click.option("--key-variable", default="OPENAI_API_KEY", show_default=True, help="Environment variable with the key of both.")
 @click.option("--rollouts", default=16, show_default=True, type=FROM_1, help="Answers of the solver to each question.")
-@click.option("--seed-passes", default=12, show_default=True, type=click.IntRange(0), help="Rewrite questions with so many right.")
+@click.option(
+    "--seed-passes", default=12, show_default=True, type=click.IntRange(0), help="Rewrite questions with so many right."
+)
 @click.option("--least", default=4, show_default=True, type=click.IntRange(0), help="Right answers that a new question needs.")
 @click.option("--harder-by", default=2, show_default=True, type=FROM_1, help="So many fewer right answers than of the original.")
 @click.option("--quality", default=8, show_default=True, type=click.IntRange(0, 10), help="Lowest score of a rewriting, of 10.")

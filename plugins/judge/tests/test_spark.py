@@ -93,6 +93,8 @@ def test_the_judge_is_measured_on_right_and_wrong_answers():
     found = [prompts[n] for n in range(12)]
     assert {p.meta["kind"] for p in found} == {"pointwise", "pairwise"} and len({str(p.answer) for p in found}) > 2
     for prompt in found:
-        scores = [boxed(Case(completion=text, answer=prompt.answer)) for text in (task.gold(prompt), prompt.meta["wrong"], "\\boxed{")]
+        scores = [
+            boxed(Case(completion=text, answer=prompt.answer)) for text in (task.gold(prompt), prompt.meta["wrong"], "\\boxed{")
+        ]
         assert scores == [1.0, 0.0, 0.0]
         assert boxed(Case(completion=f"\\boxed{{{prompt.meta['wrong']}}}", answer=prompt.answer)) == 0.0

@@ -92,7 +92,16 @@ class Table(Task):
         check_type("text_only", self.text_only, bool)
         for option in ("path", "question_column", "answer_column"):
             check_type(option, getattr(self, option), str)
-        for option in ("test_path", "name", "revision", "folder", "id_column", "kind_column", "difficulty_column", "rephrased_column"):
+        for option in (
+            "test_path",
+            "name",
+            "revision",
+            "folder",
+            "id_column",
+            "kind_column",
+            "difficulty_column",
+            "rephrased_column",
+        ):
             if getattr(self, option) is not None:
                 check_type(option, getattr(self, option), str)
         for option in ("image_column", "options_column"):

@@ -37,7 +37,11 @@ def test_opinions_stand_before_the_question_and_say_how_easy_it_is(tmp_path):
 def test_opinions_that_are_none_are_refused(tmp_path):
     with pytest.raises(UserError, match="leaves none of the 1 rows of 'train'"):
         Consult(**table(tmp_path, said("A")), agreement="hard")
-    for cell, why in (([], "must be a list of tables"), ("A", "must be a list"), ([{"role": "x", "answer": " "}], "an opinion is")):
+    for cell, why in (
+        ([], "must be a list of tables"),
+        ("A", "must be a list"),
+        ([{"role": "x", "answer": " "}], "an opinion is"),
+    ):
         with pytest.raises(UserError, match=why):
             list(Consult(**table(tmp_path, cell)).prompts("train", 0))
         with pytest.raises(UserError, match=why):

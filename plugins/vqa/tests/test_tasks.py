@@ -304,7 +304,11 @@ def test_drawn_questions_are_asked_in_other_words():
             other = task.rephrase(prompt)
             (question, *rest), (anew, *same) = prompt.text.split("\n"), other.text.split("\n")
             assert anew != question and same == rest and "\\" not in anew
-            assert (other.answer, other.meta, other.id) == (prompt.answer, prompt.meta, prompt.id) and other.images == prompt.images
+            assert (other.answer, other.meta, other.id) == (
+                prompt.answer,
+                prompt.meta,
+                prompt.id,
+            ) and other.images == prompt.images
             used |= {n for n, (form, _) in enumerate(OTHERWISE) if form.fullmatch(question)}
     assert len(used) == len(OTHERWISE)
     hands = Points24(items=1)

@@ -39,7 +39,7 @@ class Recycle(SamplingRule):
     def check(self, verifiers: Collection[str]) -> None:
         if "judge/boxed" not in verifiers:
             raise UserError(
-                f"judgements need a reward: add [[tasks]] id = \"judge/recycled\", weight = 0, verifiers = {{\"judge/boxed\" = 1.0}}"
+                f'judgements need a reward: add [[tasks]] id = "judge/recycled", weight = 0, verifiers = {{"judge/boxed" = 1.0}}'
                 f" (now: {', '.join(sorted(verifiers))[:100]})"
             )
 

@@ -57,9 +57,7 @@ def run(
         solver=ChatEndpoint(model=solver, base_url=solver_url, **shared),
         encoder=ChatEncoder(max_pixels=max_pixels),
     )
-    limits = Limits(
-        rollouts=rollouts, least=least, harder_by=harder_by, seed=seed_passes, quality=quality, attempts=attempts
-    )
+    limits = Limits(rollouts=rollouts, least=least, harder_by=harder_by, seed=seed_passes, quality=quality, attempts=attempts)
     work = open_synthesis(table, models, limits, Columns(question=question_column, answer=answer_column))
     numbers = range(min(n or len(work.table), len(work.table)))
     written = write_rows(_rows(work, numbers, out, only_new), out)
