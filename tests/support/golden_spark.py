@@ -3,8 +3,9 @@
     git clone https://github.com/InternLM/Spark && git -C Spark checkout bc47b93
     python tests/support/golden_spark.py Spark
 
-`new_data_gen` runs as it is, on drawn rollouts, with the words of `mmrl_judge.spark.words` in place of its own, so that its choices are
-what is compared. Every question has an answer that can be read: without any, the code uses a number of the question before.
+`new_data_gen` runs as it is, on drawn rollouts, with the words of `mmrl_judge.spark.words` in place of its own, so that its
+choices are what is compared. Every question has an answer that can be read: without any, the code uses a number of the question
+before.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     git clone https://github.com/NUS-TRAIL/SynthRL && git -C SynthRL checkout b4a6aab
     python tests/support/golden_synthrl.py SynthRL
 
-Its functions run as they are; `call_gemini_api`, `judge_evolved_question_quality` and `solver_rollout` say what a script has them say
-in the rows `evolve`.
+Its functions run as they are; `call_gemini_api`, `judge_evolved_question_quality` and `solver_rollout` say what a script has
+them say in the rows `evolve`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from mmrl.config.sections import RlStage
 class Votes(SamplingRule):
     """`labels = "majority"`: 1 for the majority answer. `labels = "ttrv"` (TTRV): frequency of the answer minus the entropy.
 
-    With `voters` above 1, further completions vote, which are neither rewarded nor trained on (TTRL samples 64 and trains on 32)."""
+    With `voters` above 1, further completions vote, which are neither rewarded nor trained on (TTRL samples 64 and trains on
+    32)."""
 
     def __init__(self, labels: str, voters: float = 1.0) -> None:
         self.labels, self.voters = labels, voters

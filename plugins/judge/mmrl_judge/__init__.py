@@ -1,5 +1,5 @@
-"""Models and people as judges: verifiers that ask an endpoint or a reward model, tasks on pairs of answers, and harder questions by a
-model."""
+"""Models and people as judges: verifiers that ask an endpoint or a reward model, tasks on pairs of answers, and harder
+questions by a model."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def consult(
     question_column: str,
     overwrite: bool,
 ) -> Iterator[str]:
-    """Write OUT, the table with a column `opinions`; yields the lines to print. roles: those that see every row. role_column: column
-    with the specialty of a row, which a triage named. each: answers in each role. Raises UserError for options that can't work, and
-    for a table of which no question is answered."""
+    """Write OUT, the table with a column `opinions`; yields the lines to print. roles: those that see every row. role_column:
+    column with the specialty of a row, which a triage named. each: answers in each role. Raises UserError for options that
+    can't work, and for a table of which no question is answered."""
     if out.suffix != ".jsonl" or (out.exists() and not overwrite):
         raise UserError(f"{display_path(out)} must be a new file that ends with .jsonl: choose another name, or give --overwrite")
     if not roles and role_column is None:

@@ -1,8 +1,9 @@
 """Questions with what specialists said: the attending physician of MMedAgent-RL.
 
-Xia et al. 2025, MMedAgent-RL: Optimizing Multi-Agent Collaboration for Multimodal Medical Reasoning, arXiv 2506.00555: a triage doctor
-names the specialty, models in that role answer, and the attending physician decides. It learns first from questions that all
-specialists answered right, then from those that divide them, then from those that none did. No code is public; the words are ours.
+Xia et al. 2025, MMedAgent-RL: Optimizing Multi-Agent Collaboration for Multimodal Medical Reasoning, arXiv 2506.00555: a triage
+doctor names the specialty, models in that role answer, and the attending physician decides. It learns first from questions that
+all specialists answered right, then from those that divide them, then from those that none did. No code is public; the words
+are ours.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Consult(Table):
     opinions_column: str = "opinions"
     """Column with a list of tables: `role`, and its `answer`."""
     agreement: str = "any"
-    """Which rows: any, easy (all opinions are right), medium (some), hard (none). A stage for each is the published curriculum."""
+    """Which rows: any, easy (all opinions are right), medium (some), hard (none). A stage for each is the published
+    curriculum."""
 
     def __post_init__(self) -> None:
         check_type("opinions_column", self.opinions_column, str)
@@ -53,8 +55,8 @@ class Consult(Table):
                 kept.append(number)
         if not kept:
             raise UserError(
-                f"agreement = {self.agreement!r} leaves none of the {len(numbers)} rows of {split!r} in {self.path}: use any, or ask "
-                "more specialists"
+                f"agreement = {self.agreement!r} leaves none of the {len(numbers)} rows of {split!r} in {self.path}: use any, "
+                "or ask more specialists"
             )
         return kept
 

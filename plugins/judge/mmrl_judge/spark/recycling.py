@@ -1,8 +1,8 @@
 """Which judgements and reflections are made of a step's rollouts.
 
-Liu et al. 2025, SPARK: Synergistic Policy And Reward Co-Evolving Framework, arXiv 2509.22624; its code, github.com/InternLM/Spark,
-commit bc47b93 (`openrlhf/trainer/ppo_utils/new_data_gen.py`), whose choices and draws these are, one for one
-(`plugins/judge/tests/test_spark.py`).
+Liu et al. 2025, SPARK: Synergistic Policy And Reward Co-Evolving Framework, arXiv 2509.22624; its code,
+github.com/InternLM/Spark, commit bc47b93 (`openrlhf/trainer/ppo_utils/new_data_gen.py`), whose choices and draws these are, one
+for one (`plugins/judge/tests/test_spark.py`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Recycled:
 
 
 def judgements(answered: Sequence[Answered], draw: random.Random) -> list[Recycled]:
-    """At most one prompt for a judge by question: about its first answer if all are right, about one that is given if all are wrong,
-    else about one answer (in 3 of 10) or a right one and a wrong one in either order. None where the answer that was drawn is
-    missing, or if none of a question's answers is there."""
+    """At most one prompt for a judge by question: about its first answer if all are right, about one that is given if all are
+    wrong, else about one answer (in 3 of 10) or a right one and a wrong one in either order. None where the answer that was
+    drawn is missing, or if none of a question's answers is there."""
     found = []
     for number, one in enumerate(answered):
         if all(one.right):

@@ -20,15 +20,15 @@ KIND = "recycled"
 
 
 class Recycle(SamplingRule):
-    """Adds groups of prompts that are made of the step's rollouts: is an answer right, which of two is, and think again (SPARK). They
-    are sampled with the weights of this step and trained on with the others."""
+    """Adds groups of prompts that are made of the step's rollouts: is an answer right, which of two is, and think again
+    (SPARK). They are sampled with the weights of this step and trained on with the others."""
 
     phase: ClassVar[Literal["score", "select"]] = "select"
 
     def __init__(self, judge: str = "judge/recycled", share: float = 0.5, right_from: float = 1.0) -> None:
-        """judge: label of the task whose verifiers reward the judgements, as a rule `judge/recycled` with `weight = 0`; reflections
-        are rewarded as their question is. share: at most so many judgements, and so many reflections, by group of the step. right_from:
-        a rollout with at least this reward is right."""
+        """judge: label of the task whose verifiers reward the judgements, as a rule `judge/recycled` with `weight = 0`;
+        reflections are rewarded as their question is. share: at most so many judgements, and so many reflections, by group of
+        the step. right_from: a rollout with at least this reward is right."""
         check_type("judge", judge, str)
         if not is_finite(share) or not 0 < share <= 1:
             raise UserError(f"share = {share!r:.60} must be a number above 0, at most 1")

@@ -1,4 +1,5 @@
-"""The task `judge/recycled`: is an answer right, which of two is. It rewards what `judge/recycle` makes, and measures the judge."""
+"""The task `judge/recycled`: is an answer right, which of two is. It rewards what `judge/recycle` makes, and measures the
+judge."""
 
 from __future__ import annotations
 

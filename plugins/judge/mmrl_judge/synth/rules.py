@@ -1,8 +1,8 @@
 """SynthRL's rules: what is read in a model's reply, and which rewritten question is accepted.
 
 Wu et al. 2025, SynthRL: Scaling Visual Reasoning with Verifiable Data Synthesis, arXiv 2506.02096, section 3; its code,
-github.com/NUS-TRAIL/SynthRL, commit b4a6aab (`synthrl_framework/verify_utils.py`, `evolve_instruction_verifiable.py`). The functions
-give what its code gives, faults included (`plugins/judge/tests/test_synth.py`).
+github.com/NUS-TRAIL/SynthRL, commit b4a6aab (`synthrl_framework/verify_utils.py`, `evolve_instruction_verifiable.py`). The
+functions give what its code gives, faults included (`plugins/judge/tests/test_synth.py`).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Attempt:
 
 @dataclass(slots=True)
 class Evolution:
-    """The rewriting of one question, attempt by attempt. After each accepted attempt the next one starts from it; the question that
-    is kept is the accepted one with the fewest right answers."""
+    """The rewriting of one question, attempt by attempt. After each accepted attempt the next one starts from it; the question
+    that is kept is the accepted one with the fewest right answers."""
 
     question: str
     """The question to rewrite next."""
@@ -89,7 +89,8 @@ class Evolution:
 
 
 def new_question(reply: str) -> str | None:
-    """The rewritten question in a reply: what follows the marker, up to an empty line, without asterisks; None without a marker."""
+    """The rewritten question in a reply: what follows the marker, up to an empty line, without asterisks; None without a
+    marker."""
     text = reply.replace("*", "").replace("\r\n", "\n")
     marker = next((m for m in MARKERS if m in text), None)
     if marker is None:
@@ -110,7 +111,8 @@ def explanation(reply: str) -> str:
 
 
 def final_answer(reply: str) -> str | None:
-    """The answer in a solver's reply: the content of its first box, or else its last line that isn't blank; None if there is none."""
+    """The answer in a solver's reply: the content of its first box, or else its last line that isn't blank; None if there is
+    none."""
     start = reply.find(BOX)
     if start >= 0:
         depth, begin = 1, start + len(BOX)

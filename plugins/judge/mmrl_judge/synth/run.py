@@ -40,8 +40,8 @@ def run(
     max_pixels: int | None,
     overwrite: bool,
 ) -> Iterator[str]:
-    """Write OUT; yields the lines to print. The arguments are the command's options. Raises UserError for ones that can't work, and
-    if no question could be asked."""
+    """Write OUT; yields the lines to print. The arguments are the command's options. Raises UserError for ones that can't work,
+    and if no question could be asked."""
     if out.suffix != ".jsonl":
         raise UserError(f"{display_path(out)} must end with .jsonl: choose another name")
     if out.exists() and not overwrite:

@@ -59,7 +59,7 @@ class Synthesis:
     limits: Limits
     columns: Columns = field(default_factory=Columns)
     counts: Counter[str] = field(default_factory=Counter)
-    """What became of rows (`rows`, `kept`, `options`, `not easy enough`, `harder`, `failed`) and of attempts (`attempts: VERDICT`)."""
+    """What became of rows and of attempts, by the words that are printed."""
     reasons: list[str] = field(default_factory=list)
     """Why models failed, each once, at most 3."""
 
@@ -97,8 +97,8 @@ class Synthesis:
         column = next((c for c in IMAGES if row.get(c)), None)
         if not isinstance(question, str) or not question.strip() or answer in (None, "") or column is None:
             raise UserError(
-                f"{self.table.location(number)} must have a question in {columns.question!r}, an answer in {columns.answer!r} and "
-                f"a picture in {IMAGES[0]!r}; it has {', '.join(map(str, row))[:200]}"
+                f"{self.table.location(number)} must have a question in {columns.question!r}, an answer in {columns.answer!r} "
+                f"and a picture in {IMAGES[0]!r}; it has {', '.join(map(str, row))[:200]}"
             )
         cell = row[column]
         cells = cell if isinstance(cell, list | tuple) else [cell]
@@ -171,7 +171,8 @@ class Synthesis:
 
 
 def placed_row(table: DataTable, path: str, number: int, out: Path) -> dict[str, Any]:
-    """A row of the table as JSON, with paths of pictures from the folder of `out`; a picture that is no file is written beside it."""
+    """A row of the table as JSON, with paths of pictures from the folder of `out`; a picture that is no file is written beside
+    it."""
     row = dict(table[number])
     column = next((c for c in IMAGES if row.get(c)), None)
     if column is not None:

@@ -25,15 +25,15 @@ Say how each point was given. Reply in exactly this form:
 EXPLANATION: [your analysis]
 SCORE: [their sum, one number from 0 to 10]"""
 SOLVES = (
-    "Think first, as an inner monologue in <think> </think> tags. Then give the final answer in \\boxed{}: nothing else may be in "
-    "the box."
+    "Think first, as an inner monologue in <think> </think> tags. Then give the final answer in \\boxed{}: nothing else may be "
+    "in the box."
 )
 COMPARES = """Do these two answers to one question mean the same?
 
 First: {truth}
 Second: {said}
 
-Equal numbers, formulas, measures and words for the same thing count as the same: 1/2 and 0.5, 30 degrees and pi/6 radians. An answer
-with a unit and one without it are the same if the number is.
+Equal numbers, formulas, measures and words for the same thing count as the same: 1/2 and 0.5, 30 degrees and pi/6 radians.
+An answer with a unit and one without it are the same if the number is.
 
 Reply with the single word TRUE if they are the same, and FALSE if not."""
