@@ -98,6 +98,18 @@ def questions() -> None:
         options = meta.get("options")
         rows.append(row | {"answer": prompt.answer} | ({"options": list(options)} if options else {}))
     write("questions.jsonl", rows)
+    write("opinions.jsonl", [with_opinions(row, n) for n, row in enumerate(rows)])
+
+
+def with_opinions(row: dict[str, Any], n: int) -> dict[str, Any]:
+    """The row with three opinions, of which three, two or none are right, and the specialty that it belongs to."""
+    truth, options = row["answer"], row.get("options")
+    other = {"yes": "no", "no": "yes", "circle": "star"}.get(truth, "circle")
+    wrong = ("B" if truth == "A" else "A") if options else str(int(truth) + 1) if truth.isdecimal() else other
+    roles = ["expert in shapes", "expert in colours", "expert in counting"]
+    said = [{"role": role, "answer": truth if i < (3, 2, 0)[n % 3] else wrong} for i, role in enumerate(roles)]
+    asked = f"Who should be asked this? {row['question']}"
+    return {**row, "opinions": said, "triage": asked, "specialties": roles, "specialty": roles[n % 3]}
 
 
 def fine_print() -> None:

@@ -45,6 +45,7 @@ train = {{ threads = 1 }}
 WARM = '{ kind = "sft", split = "warm", steps = 60, batch_size = 64, learning_rate = 1e-3 }'
 RATE = 'steps = {steps}, learning_rate = 4e-4, schedule = "linear"{more}'
 RL = f'{{{{ kind = "rl", algorithm = "{{id}}", prompts_per_step = 24, {RATE} }}}}'
+WIDE = f'{{{{ kind = "rl", algorithm = "{{id}}", prompts_per_step = 3, {RATE} }}}}'
 IMITATES = f'{{{{ kind = "sft", batch_size = 24, {RATE} }}}}'
 VARIANTS = {
     "sft on the same images": (IMITATES, "", ""),
@@ -54,6 +55,9 @@ VARIANTS = {
     "ppo, hl-gauss": (RL, "ppo", ", critic = {{ bins = 51, low = -0.5, high = 1.5 }}"),
     "rover, 2 minibatches": (RL, "rover", ", minibatches = 2"),
     "grpo, aepo": (RL, "grpo", ", entropy_control = {{ target = 0.3 }}"),
+    "grpo, 3 prompts of 8": (WIDE, "grpo", ", group_size = 8"),
+    "grpo, 3 prompts of 64": (WIDE, "grpo", ", group_size = 64"),
+    "grpo, 3 prompts of 512": (WIDE, "grpo", ", group_size = 512"),
     "kdrl": (RL, "kdrl", ', teacher = "{teacher}", settings = {{ teacher_weight = 0.02 }}'),
 }
 """Row -> (stage, algorithm, further keys). A teacher is the policy of a run of GRPO."""

@@ -13,18 +13,22 @@ def majority(answers: Sequence[str | None]) -> str:
     return votes.most_common(1)[0][0] if votes else ""
 
 
-def frequency_entropy(answers: Sequence[str | None], *, entropy_weight: float = 0.75) -> list[float]:
+def frequency_entropy(
+    answers: Sequence[str | None], voters: Sequence[str | None] | None = None, *, entropy_weight: float = 0.75
+) -> list[float]:
     """An answer's share of the votes minus entropy_weight times the entropy of the answers, scaled to 0..1 (TTRV).
 
     The entropy is divided by the logarithm of the number of different answers. A blank answer gets the share 0 and doesn't count
     in the entropy, but it counts in the number of votes, so that blank answers never pay.
 
+    voters: the answers that vote, these among them; by default these.
     Returns a reward per answer, -entropy_weight..1: 1 if all agree.
     """
-    votes = Counter(answer for answer in answers if answer and answer.strip())
+    voters = answers if voters is None else voters
+    votes = Counter(answer for answer in voters if answer and answer.strip())
     shares = [n / votes.total() for n in votes.values()]
     entropy = -sum(p * math.log(p) for p in shares) / math.log(len(shares)) if len(shares) > 1 else 0.0
-    return [(votes[answer] if answer else 0) / len(answers) - entropy_weight * entropy for answer in answers]
+    return [(votes[answer] if answer else 0) / len(voters) - entropy_weight * entropy for answer in answers]
 
 
 def co_reward(answers: Sequence[str | None], others: Sequence[str | None]) -> list[float]:

@@ -262,6 +262,9 @@ class RlStage(SampledTraining):
     labels: Literal["task", "majority", "ttrv", "co-reward"] = "task"
     """Source of the reward: `task`, the task's answers; or without answers: `majority`, the group's majority; `ttrv`, an answer's
     frequency minus the entropy of answers (TTRV); `co-reward`, the majority on a rephrased prompt (Co-Reward)."""
+    voters: Annotated[float, Field(ge=1, le=64)] = 1.0
+    """Completions that vote with `labels = "majority"` or `"ttrv"`, as a multiple of those that are trained on: 2 samples as many
+    again, which only vote (TTRL, TTRV)."""
     # which prompts are sampled
     adapt_task_weights: Literal["none", "variance"] = "none"
     """`variance`: during the stage, weight tasks by the share of their recent groups with different rewards."""
@@ -307,6 +310,10 @@ class RlStage(SampledTraining):
                     )
             if self.length and self.length.verifier:
                 raise ValueError(f'length.verifier is never called with labels = "{self.labels}": drop one of them')
+        if self.voters > 1 and self.labels not in ("majority", "ttrv"):
+            raise ValueError(
+                f'voters = {self.voters:g} vote only with labels = "majority" or "ttrv", not "{self.labels}": drop it'
+            )
         for key, changed in (("hints", self.hints == "ghpo"), ("labels", self.labels == "co-reward")):
             if self.condition and changed:
                 raise ValueError(

@@ -965,6 +965,7 @@ OF_RL = {
         why="votes are the reward",
         seen=lambda a, b: {k for r in b.rollouts for k in r["score"]["parts"]} == {b.data["stages"][0]["labels"]},
     ),
+    "voters": Effect(to=2.0, also={"tasks": RANKED, S + "labels": "ttrv"}, why="more completions vote", seen=rewards),
     "adapt_task_weights": Effect(
         to="variance",
         each=True,

@@ -124,6 +124,8 @@ OPTIONS: Mapping[str, Any] = {
     **{f"video/qa-data{of}": video("next_qa.csv") for of in ("", "@video-rts")},
     "video/qa-data@seed-bench-r1": video("seed_bench_r1.jsonl"),
     "video/qa-data@video-r1": video("video_r1.json"),
+    "judge/recycled": {"task": "vqa/shapes"},
+    "vqa/consult": sample("opinions.jsonl"),
     "vqa/table": sample("questions.jsonl"),
     "vqa/table@vlm-r1": sample("questions.jsonl"),
     "vqa/table@maye": sample("questions.jsonl"),

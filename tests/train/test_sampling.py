@@ -699,6 +699,17 @@ def test_ttrv_rewards_frequency_less_entropy():
     assert values(found.groups[1]) == [1, 1, 1, 1] and found.groups[0].scores[2].parts == {"ttrv": values(found.groups[0])[2]}
 
 
+def test_voters_vote_and_are_not_trained_on():
+    step = Step({"p0": ["a", "a", "b", ""]}, labels="ttrv", group_size=4, prompts_per_step=1, voters=1.5)
+    (group,) = step().groups
+    entropy = -(4 / 5 * math.log(4 / 5) + 1 / 5 * math.log(1 / 5)) / math.log(2)  # two more for a
+    assert values(group) == pytest.approx([n / 6 - 0.75 * entropy for n in (4, 4, 1, 0)]) and len(group.rollouts) == 4
+    split = Step({"p0": ["b", "a", "a", "b", "b"]}, labels="majority", group_size=5, prompts_per_step=1, voters=1.2)()
+    assert values(split.groups[0]) == [1, 0, 0, 1, 1] and len(split.rollouts) == 5
+    with pytest.raises(ValueError, match="vote only with labels"):
+        Step({"p0": ["a"]}, voters=2.0)
+
+
 def co_reward_step(**stage):
     """Prompt -> its answers, and those to the same in other words."""
     answers = {

@@ -12,19 +12,25 @@ from mmrl.config.sections import RlStage
 
 
 class Votes(SamplingRule):
-    """`labels = "majority"`: 1 for the majority answer. `labels = "ttrv"` (TTRV): frequency of the answer minus the entropy."""
+    """`labels = "majority"`: 1 for the majority answer. `labels = "ttrv"` (TTRV): frequency of the answer minus the entropy.
 
-    def __init__(self, labels: str) -> None:
-        self.labels = labels
+    With `voters` above 1, further completions vote, which are neither rewarded nor trained on (TTRL samples 64 and trains on
+    32)."""
+
+    def __init__(self, labels: str, voters: float = 1.0) -> None:
+        self.labels, self.voters = labels, voters
 
     @classmethod
     def of(cls, stage: RlStage) -> Votes | None:
-        return cls(stage.labels) if stage.labels in ("majority", "ttrv") else None
+        return cls(stage.labels, stage.voters) if stage.labels in ("majority", "ttrv") else None
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
-        for group in groups:
+        further = sample.complete(groups, [g.prompt for g in groups], self.voters - 1) if self.voters > 1 else []
+        others = [answers_of(group, sample) for group in further] or [[] for _ in groups]
+        for group, more in zip(groups, others, strict=True):
             answers = answers_of(group, sample)
-            rewards = frequency_entropy(answers) if self.labels == "ttrv" else co_reward(answers, answers)
+            votes = [*answers, *more]
+            rewards = frequency_entropy(answers, votes) if self.labels == "ttrv" else co_reward(answers, votes)
             group.scores = [Score(r, {self.labels: r}) for r in rewards]
         return groups
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mmrl import Prompt, Task, UserError, user_message
@@ -47,6 +47,7 @@ class Digits(Task):
     """Which handwritten digit is shown: 1,797 real ones, without a download."""
 
     splits = ("warm", "train", "test")
+    question, otherwise = "What digit is shown?", "Which number from 0 to 9 did somebody write here?"
 
     def __init__(self, size: int = 56, style: str = "question") -> None:
         """size: pixels of a side, from 8. style: the requested form of the answer, see `Classification.style`."""
@@ -64,10 +65,14 @@ class Digits(Task):
         """The right digit, and another one that depends on the picture alone."""
         return pair_of_labels(prompt, self.style)
 
+    def rephrase(self, prompt: Prompt) -> Prompt:
+        """The same picture with the question in other words."""
+        return asked_anew(prompt, self.question, self.otherwise)
+
     def _pose(self, item: Item) -> Prompt:
         return Prompt(
             id=item.id,
-            messages=[user_message("What digit is shown?" + self.style.suffix, self.pictures.open(item))],
+            messages=[user_message(self.question + self.style.suffix, self.pictures.open(item))],
             answer=item.label,
             meta={"labels": self.pictures.classes},
         )
@@ -88,6 +93,8 @@ class Classification(Task):
     """
     question: str = "What type of object is in the photo?"
     """The first text of the prompt."""
+    rephrased: str = "Which kind of object does the picture show?"
+    """The question in other words, for `labels = "co-reward"`."""
     open_ended: bool = False
     """List no labels in the prompt. By default it lists as many to choose from as CLS-RL does."""
     labels: Sequence[str] | None = None
@@ -107,7 +114,7 @@ class Classification(Task):
     the run stops if more than a tenth are broken."""
 
     def __post_init__(self) -> None:
-        for option, kind in (("question", str), ("open_ended", bool), ("seed", int), ("quarantine", bool)):
+        for option, kind in (("question", str), ("rephrased", str), ("open_ended", bool), ("seed", int), ("quarantine", bool)):
             check_type(option, getattr(self, option), kind)
         check_type("names", self.names, Mapping, "{n01440764 = 'tench'}")
         self._style = style_named(self.style)
@@ -145,6 +152,10 @@ class Classification(Task):
     def pair(self, prompt: Prompt) -> tuple[str, str]:
         """The right label, and another one that depends on the picture alone."""
         return pair_of_labels(prompt, self._style)
+
+    def rephrase(self, prompt: Prompt) -> Prompt:
+        """The same picture and labels with the question in other words."""
+        return asked_anew(prompt, self.question, self.rephrased)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Metrics of base and new classes, if both were evaluated: means, their 95% intervals if all scores are 0 or 1, and the
@@ -310,6 +321,14 @@ def pair_of_labels(prompt: Prompt, style: Style) -> tuple[str, str]:
     if not wrong:
         raise NoPair("its picture has no second label: offer more than one")
     return style.gold.format(prompt.answer), style.gold.format(wrong[hash_rank(0, "pair", prompt.id) % len(wrong)])
+
+
+def asked_anew(prompt: Prompt, question: str, other: str) -> Prompt:
+    """The prompt with another question before its labels and instructions."""
+    (message,) = prompt.messages
+    *shown, text = message["content"]
+    anew = {**text, "text": other + text["text"][len(question) :]}
+    return replace(prompt, messages=[{**message, "content": [*shown, anew]}])
 
 
 def style_named(name: str) -> Style:

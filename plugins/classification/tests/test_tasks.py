@@ -491,3 +491,14 @@ def test_everything_passes_the_conformance_kit(folder, tmp_path):
     options |= {f"classification/dataset{s}": {"path": str(tmp_path / "saved")} for s in ("", "@cls-rl", "@no-thinking-rl")}
     check_plugin("classification", n=8, options=options)
     assert set(STYLES) == {"question", "tags", "confidence", "direct", "cls-rl", "no-thinking"}
+
+
+def test_questions_are_asked_in_other_words():
+    task = Digits(style="tags")
+    prompt = task.prompts("test", 0)[0]
+    other = task.rephrase(prompt)
+    assert other.text == prompt.text.replace(task.question, task.otherwise) != prompt.text
+    assert (other.answer, other.images) == (prompt.answer, prompt.images)
+    folder = Folder(path="assets/samples/classes", rephrased="What is it?", seed=1)
+    prompt = folder.prompts("train", 0)[0]
+    assert folder.rephrase(prompt).text == prompt.text.replace(folder.question, "What is it?")

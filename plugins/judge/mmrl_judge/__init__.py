@@ -1,9 +1,15 @@
-"""Models and people as judges: verifiers that ask an endpoint or a reward model, and tasks on pairs of answers."""
+"""Models and people as judges: verifiers that ask an endpoint or a reward model, tasks on pairs of answers, and harder
+questions by a model."""
 
-from typing import Any
+from __future__ import annotations
 
-from mmrl import TaskSpec, VerifierSpec, hookimpl
+from typing import TYPE_CHECKING, Any
+
+from mmrl import SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
 from mmrl.api.endpoints import JUDGE_KEYS
+
+if TYPE_CHECKING:
+    import click
 
 MMRL_CONTRACT = 2
 
@@ -29,6 +35,23 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers={"judge/verdict": 1.0},
             summary="which of two answers is better: a pairwise reward model from the pairs of another task",
         ),
+        TaskSpec(
+            id="judge/recycled",
+            target="mmrl_judge.spark.task:RecycledJudging",
+            verifiers={"judge/boxed": 1.0},
+            summary="is an answer of another task right, which of two is: the policy as its own judge (SPARK)",
+        ),
+    ]
+
+
+@hookimpl
+def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
+    return [
+        SamplingRuleSpec(
+            id="judge/recycle",
+            target="mmrl_judge.spark.rule:Recycle",
+            summary="also train on judgements and reflections about the step's own rollouts (SPARK)",
+        )
     ]
 
 
@@ -51,4 +74,13 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         local("reward", "Rating", "rating of a reward model with a scalar head, brought to 0..1"),
         VerifierSpec(id="judge/same", target="mmrl_judge.pairs:same", summary="the completion is the preferred answer"),
         VerifierSpec(id="judge/verdict", target="mmrl_judge.reward_tasks:verdict", summary="the verdict on an answer is right"),
+        VerifierSpec(id="judge/boxed", target="mmrl_judge.spark.task:boxed", summary="the verdict in the last box is right"),
     ]
+
+
+@hookimpl
+def mmrl_commands(cli: click.Group) -> None:
+    from mmrl_judge.commands import consult, synth
+
+    cli.add_command(synth)
+    cli.add_command(consult)

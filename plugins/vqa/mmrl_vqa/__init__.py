@@ -42,6 +42,12 @@ def mmrl_tasks() -> list[TaskSpec]:
         ),
         TaskSpec(id="vqa/table", target="mmrl_vqa.table:Table", verifiers=answered, summary="your own questions about pictures"),
         TaskSpec(
+            id="vqa/consult",
+            target="mmrl_vqa.consult:Consult",
+            verifiers=answered,
+            summary="your own questions with the opinions of specialists, as in MMedAgent-RL (Xia et al. 2025)",
+        ),
+        TaskSpec(
             id="vqa/table@vlm-r1",
             target="mmrl_vqa.table:Table",
             options={"style": "vlm-r1"},

@@ -15,6 +15,7 @@ from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_intege
 from mmrl_vqa import cards, generalpoints, points24
 from mmrl_vqa.asking import STYLES, ask, some_of, written
 from mmrl_vqa.questions import Question, choose, compare
+from mmrl_vqa.rephrasing import otherwise, with_question
 from mmrl_vqa.revision import Revisions
 from mmrl_vqa.scenes import COLOURS, MOST, SHAPES, Thing, picture, scatter
 
@@ -48,6 +49,12 @@ class Drawn(Task):
 
     def gold(self, prompt: Prompt) -> str:
         return written(str(prompt.answer), self.style)
+
+    def rephrase(self, prompt: Prompt) -> Prompt | None:
+        """The same question in other words; None for the game of 24, which has one form."""
+        first = prompt.text.partition("\n")[0]
+        other = otherwise(first)
+        return None if other is None else with_question(prompt, first, other)
 
     def make(self, split: str, seed: int, number: int) -> Prompt:
         raise NotImplementedError(f"{type(self).__name__} must define make(split, seed, number)")

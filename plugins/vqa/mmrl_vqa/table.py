@@ -19,6 +19,7 @@ from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.table_splits import Splits, divided, read_rows, undivided
 from mmrl.api.tasks.tables import DataTable, LazyItems, resolve_image
 from mmrl_vqa.asking import MAYE, STYLES, ask, letter_of, written
+from mmrl_vqa.rephrasing import with_question
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
 MANY = 26
@@ -56,6 +57,8 @@ class Table(Task):
     question_column: str = "question"
     answer_column: str = "answer"
     """Column with the answer, or a list of accepted ones; for text, also those of annotators."""
+    rephrased_column: str | None = None
+    """Column with the question in other words, for `labels = "co-reward"`."""
     options_column: str | Sequence[str] = "options"
     """Column with a list of options, or a table of them by letter; or the names of columns with one option each."""
     id_column: str | None = None
@@ -89,7 +92,16 @@ class Table(Task):
         check_type("text_only", self.text_only, bool)
         for option in ("path", "question_column", "answer_column"):
             check_type(option, getattr(self, option), str)
-        for option in ("test_path", "name", "revision", "folder", "id_column", "kind_column", "difficulty_column"):
+        for option in (
+            "test_path",
+            "name",
+            "revision",
+            "folder",
+            "id_column",
+            "kind_column",
+            "difficulty_column",
+            "rephrased_column",
+        ):
             if getattr(self, option) is not None:
                 check_type(option, getattr(self, option), str)
         for option in ("image_column", "options_column"):
@@ -117,6 +129,11 @@ class Table(Task):
 
     def gold(self, prompt: Prompt) -> str:
         return written(str(prompt.answer), self.style)
+
+    def rephrase(self, prompt: Prompt) -> Prompt | None:
+        """The question of `rephrased_column`; None without one."""
+        meta = prompt.meta
+        return with_question(prompt, meta["question"], meta["rephrased"]) if self.rephrased_column else None
 
     # -- tables -------------------------------------------------------------------------------------------------------------
 
@@ -167,6 +184,8 @@ class Table(Task):
         meta: dict[str, Any] = {"kind": kind, "style": self.style}
         if row.get("accu_reward_method"):
             meta["accu_reward_method"] = str(row["accu_reward_method"])
+        if self.rephrased_column:
+            meta["question"], meta["rephrased"] = question.replace("<image>", "").strip(), _question(row, self.rephrased_column)
         if self.difficulty_column:
             meta["difficulty"] = float(row[self.difficulty_column])
         if kind == "choice":
@@ -266,6 +285,12 @@ class Table(Task):
         if kind == "text" and len(accepted) > 1:
             meta["answers"] = tuple(accepted)
         return one
+
+
+def _question(row: Mapping[str, Any], column: str) -> str:
+    if not isinstance(row[column], str) or not row[column].strip():
+        raise ValueError(f"{column} is {row[column]!r:.60}, not a question in other words")
+    return str(row[column]).strip()
 
 
 def _filled(cell: Any) -> list[Any]:

@@ -303,3 +303,17 @@ def test_a_table_that_is_not_there_or_empty_is_refused(tmp_path, write):
         Table(path=str(tmp_path / "empty.jsonl"))
     with pytest.raises(UserError, match="there is no split 'dev': choose one of train"):
         Table(path=write(ROW), test_share=0).prompts("dev", 0)
+
+
+def test_a_column_has_the_question_in_other_words(tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    rows = [{"image": "a.png", "question": "How many?", "other": other, "answer": "2"} for other in ("Count them.", " ")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Table(path=str(tmp_path / "rows.jsonl"), rephrased_column="other", test_path=str(tmp_path / "rows.jsonl"))
+    prompts = task.prompts("train", 0)
+    other = task.rephrase(prompts[0])
+    assert other.text == prompts[0].text.replace("How many?", "Count them.") and other.images == prompts[0].images
+    with pytest.raises(UserError, match="other is ' ', not a question in other words"):
+        prompts[1]

@@ -291,3 +291,25 @@ def test_a_tiny_model_trains_on_it(task, tmp_path, monkeypatch):
     )
     folder = runs.run(config)
     assert (folder.path / "summary.json").is_file() and any("eval" in row for row in runs.rows(folder))
+
+
+def test_drawn_questions_are_asked_in_other_words():
+    from mmrl_vqa.drawn import Compare, Points24, Shapes
+    from mmrl_vqa.rephrasing import OTHERWISE
+
+    used = set()
+    for task in (Shapes(items=200), Compare(items=60), Compare(items=30, pictures=3)):
+        prompts = task.prompts("train", 0)
+        for prompt in (prompts[n] for n in range(len(prompts))):
+            other = task.rephrase(prompt)
+            (question, *rest), (anew, *same) = prompt.text.split("\n"), other.text.split("\n")
+            assert anew != question and same == rest and "\\" not in anew
+            assert (other.answer, other.meta, other.id) == (
+                prompt.answer,
+                prompt.meta,
+                prompt.id,
+            ) and other.images == prompt.images
+            used |= {n for n, (form, _) in enumerate(OTHERWISE) if form.fullmatch(question)}
+    assert len(used) == len(OTHERWISE)
+    hands = Points24(items=1)
+    assert hands.rephrase(hands.prompts("train", 0)[0]) is None

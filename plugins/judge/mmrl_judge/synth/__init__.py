@@ -1,0 +1,1 @@
+"""Harder questions with the same answer, written by a model: SynthRL."""
