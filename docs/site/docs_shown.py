@@ -96,7 +96,7 @@ def show_simulator(registry: plugins.Registry, spec: SimulatorSpec, used: Iterab
     try:
         if spec.screens:
             if "page" not in sample:
-                return Shown(missing="needs pages of your own: the option `folder`")
+                return Shown(missing="needs pages of your own, or servers that you start: the option `folder`, or `servers`")
             screen = registry.make_screens(spec.id, options).open()
             try:
                 seen = screen.start(sample["page"], 0)

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
-from mmrl.api.errors import is_finite, shorten
+from mmrl.api.errors import is_finite
 from mmrl.api.simulators.gui import Action, Element, ScreenObservation
 from mmrl.api.tasks.option_checks import check_integer, check_type
 from mmrl_gui.hosted.desktop_elements import elements_of
 from mmrl_gui.hosted.evaluating import Evaluation, prepare
 from mmrl_gui.hosted.osworld_tasks import TaskFile, read_tasks
 from mmrl_gui.hosted.screens import DONE, IMPOSSIBLE, Hosted, HostedScreen, pixel
-from mmrl_gui.hosted.wire import Server, servers_of
+from mmrl_gui.hosted.wire import Server, one_line, servers_of
 
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 """What OSWorld puts before the code of an action."""
@@ -144,7 +144,7 @@ class Desktop(HostedScreen):
         except OSError as error:
             raise EnvironmentFailed(f"{command[0]} (revert) can't be run: {error.strerror}") from error
         if done.returncode:
-            raise EnvironmentFailed(f"{command[0]} (revert) ended with {done.returncode}: {shorten(done.stderr)[:200]}")
+            raise EnvironmentFailed(f"{command[0]} (revert) ended with {done.returncode}: {one_line(done.stderr)}")
         while True:
             try:
                 self.screens.seen(server)

@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
-from mmrl.api.errors import is_finite, shorten
+from mmrl.api.errors import is_finite
 
 MAX_REPLY = 128 * 2**20
 """Bytes of a reply: AndroidWorld writes a screenshot of 1080 x 2400 pixels as 39 MB of numbers."""
@@ -80,13 +80,13 @@ class Server:
                         raise TimeoutError
         except urllib.error.HTTPError as error:
             said = error.read(200).decode(errors="replace")
-            raise self.failed(path, f"answers {error.code}: {shorten(said)[:120]}") from error
+            raise self.failed(path, f"answers {error.code}: {one_line(said)}") from error
         except TimeoutError as error:
             raise self.failed(path, f"didn't answer within {self.timeout_s:g} s") from error
         except (OSError, ValueError) as error:  # a URLError around a timeout is an OSError, too
             why = getattr(error, "reason", error)
             late = f"didn't answer within {self.timeout_s:g} s"
-            raise self.failed(path, late if isinstance(why, TimeoutError) else shorten(why)[:120]) from error
+            raise self.failed(path, late if isinstance(why, TimeoutError) else one_line(why)) from error
         return b"".join(parts)
 
     def failed(self, path: str, why: str) -> EnvironmentFailed:
@@ -117,6 +117,11 @@ class Pool:
 
     def give_back(self, server: Server) -> None:
         self._free.put(server)
+
+
+def one_line(said: object) -> str:
+    """Anything as at most 120 characters of one line."""
+    return " ".join(str(said).split())[:120] or type(said).__name__
 
 
 def servers_of(addresses: Sequence[str] | str, timeout_s: float) -> list[Server]:
