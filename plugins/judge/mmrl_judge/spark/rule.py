@@ -58,7 +58,7 @@ class Recycle(SamplingRule):
         return [*groups, *added]
 
     def _sampled(self, made: Sequence[Recycled], groups: Sequence[Group], sample: StepSampler) -> list[Group]:
-        """The scored groups of these prompts, at most one of each group. `Group.others` of that group has it too, for `counts`."""
+        """The scored groups of these prompts, at most one of each group. `Group.others` of that group has it, to be counted."""
         asked = {groups[one.number].number: one for one in made}
         homes = {groups[one.number].number: groups[one.number] for one in made}
         found = sample.again(list(homes.values()), lambda group: self._prompt(group, asked[group.number]))
