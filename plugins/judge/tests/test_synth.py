@@ -56,7 +56,7 @@ def test_questions_are_accepted_as_the_released_code_accepts_them():
 
 
 def said(body):
-    """Three models: the rewriting adds `deeper`; of a question with k times deeper the solver gets 2k more of 8 wrong."""
+    """Three models: the rewriting adds `deeper`; of a question with k times deeper the solver gets k more of 4 wrong."""
     text = body["messages"][-1]["content"]
     text = text if isinstance(text, str) else text[-1]["text"]
     if "New Question: [" in text:
@@ -67,7 +67,7 @@ def said(body):
     if "First: " in text:
         truth, answer = re.search(r"First: (.*)\nSecond: (.*)", text).groups()
         return "TRUE" if truth == answer else "FALSE"
-    right = 8 - 2 * text.count("deeper") - 4 * text.count("hard")
+    right = 4 - text.count("deeper") - 2 * text.count("hard")
     return f"<think>.</think> \\boxed{{{'7' if body['seed'] < right else '8'}}}"
 
 
@@ -90,17 +90,17 @@ def table(tmp_path):
 def test_the_command_writes_the_hardest_question_that_can_be_solved_and_where_it_comes_from(table, tmp_path):
     out = tmp_path / "new" / "harder.jsonl"
     with stub_module.stub_endpoint(answer=said) as stub:
-        done = call(stub, table, out, "--attempts", 3, "--rollouts", 8, "--seed-passes", 6, "--least", 2)
+        done = call(stub, table, out, "--attempts", 2, "--rollouts", 4, "--seed-passes", 3, "--least", 2, "--harder-by", 1)
     assert done.exit_code == 0, done.output
     *old, new = (json.loads(line) for line in out.read_text().splitlines())
     assert [row["id"] for row in old] == ["r0", "r1", "r2", "r3"] and "5 rows, 1 of them new" in done.output
-    assert new["question"] == "deeper deeper deeper How many?" and (new["id"], new["answer"]) == ("r0-harder", "7")
+    assert new["question"] == "deeper deeper How many?" and (new["id"], new["answer"]) == ("r0-harder", "7")
     assert new["synth"] == {
-        **{"from": "r0", "question": "How many?", "passes": 8, "harder_passes": 2, "rollouts": 8},
-        **{"quality": 9, "attempt": 3, "writer": "w", "solver": "s"},
+        **{"from": "r0", "question": "How many?", "passes": 4, "harder_passes": 2, "rollouts": 4},
+        **{"quality": 9, "attempt": 2, "writer": "w", "solver": "s"},
     }
     assert (out.parent / new["image"]).resolve() == (tmp_path / "red.png").resolve()
-    for line in ("rows: not easy enough: 1", "rows: with options: 1", "attempts: low-quality: 3", "attempts: harder: 3"):
+    for line in ("rows: not easy enough: 1", "rows: with options: 1", "attempts: low-quality: 2", "attempts: harder: 2"):
         assert line in done.output
     task = pytest.importorskip("mmrl_vqa.table").Table(path=str(out), test_share=0.5)
     assert sum(len(task.prompts(split, 0)) for split in task.splits) == 5

@@ -38,7 +38,7 @@ def rows(tmp_path):
             {"answer": i},
             {"answer": "yes" if i % 8 < 4 else "no"},
         )
-        lines.append(row | ({"answer": f"word {i}"}, *kinds)[i % 4])
+        lines.append(row | {"opinions": [{"role": "reader", "answer": "yes"}]} | ({"answer": f"word {i}"}, *kinds)[i % 4])
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return str(tmp_path / "rows.jsonl")
 
@@ -51,7 +51,7 @@ def test_conformance(rows):
         "vqa/table@maye",
         "vqa/points24@generalpoints",
     )  # the same classes; their prompts and gold are tested below
-    check_plugin("vqa", n=8, options={**few, "vqa/table": {"path": rows}}, skip=published)
+    check_plugin("vqa", n=8, options={**few, "vqa/table": {"path": rows}, "vqa/consult": {"path": rows}}, skip=published)
 
 
 def test_questions_are_true_of_their_scene():

@@ -51,19 +51,21 @@ class Recycle(SamplingRule):
         draw = random.Random(derive(sample.seed, "recycle"))
         answered = [self._answered(group, sample) for group in groups]
         made = recycled(answered, draw, max(1, round(self.share * len(groups))))
-        added: list[Group] = []
-        for kinds in (("pointwise", "pairwise"), ("reflection",)):
-            own = [one for one in made if one.kind in kinds]
-            prompts = {groups[one.number].number: self._prompt(groups[one.number], one) for one in own}
-            kind = {groups[one.number].number: one.kind for one in own}
-            found = sample.again([groups[one.number] for one in own], lambda group, prompts=prompts: prompts[group.number])
-            for group in found:
-                group.notes[KIND] = kind[group.number]
-            added += found
-        for group in added:
-            home = next(g for g in groups if g.number == group.number)
-            home.others.append(group)
+        added = [
+            *self._sampled([one for one in made if one.kind != "reflection"], groups, sample),
+            *self._sampled([one for one in made if one.kind == "reflection"], groups, sample),
+        ]
         return [*groups, *added]
+
+    def _sampled(self, made: Sequence[Recycled], groups: Sequence[Group], sample: StepSampler) -> list[Group]:
+        """The scored groups of these prompts, at most one of each group. `Group.others` of that group has it, to be counted."""
+        asked = {groups[one.number].number: one for one in made}
+        homes = {groups[one.number].number: groups[one.number] for one in made}
+        found = sample.again(list(homes.values()), lambda group: self._prompt(group, asked[group.number]))
+        for group in found:
+            group.notes[KIND] = asked[group.number].kind
+            homes[group.number].others.append(group)
+        return found
 
     def _answered(self, group: Group, sample: StepSampler) -> Answered:
         """What is known of a group in every learner process."""
