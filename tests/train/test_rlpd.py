@@ -81,7 +81,7 @@ def test_critics_learn_what_a_terminated_and_a_cut_off_step_are_worth(bins: Bins
             action = torch.rand(1, 1, generator=torch.Generator().manual_seed(n)) * 2 - 1
             still, paid = torch.zeros(1, 1), torch.full((1,), -0.5)
             replay.add(Episode(seen_TF=still, after_TF=still, actions_TA=action, rewards_T=paid, terminated=terminated))
-        agent = Rlpd(1, 1, replace(OPTIONS, bins=bins, offline_share=0.0, updates=120, target_rate=0.2), 0)
+        agent = Rlpd(1, 1, replace(OPTIONS, bins=bins, offline_share=0.0, updates=70, target_rate=0.2, learning_rate=1e-2), 0)
         figures = agent.update(replay)
         worth[terminated] = figures["critic/q"]
     assert worth[True] == pytest.approx(-0.5, abs=0.06)
