@@ -131,6 +131,19 @@ def test_targets_move_by_their_rate_alone() -> None:
         assert new.grad is None
 
 
+def test_targets_are_those_of_the_target_critics_and_set_priorities() -> None:
+    """With target critics that say 0, a target is the reward alone, whatever the critics that learn say."""
+    agent, replay = Rlpd.twin(1, 1, replace(OPTIONS, updates=1, offline_share=0.0, batch_size=256), 2), memory(5)
+    with torch.no_grad():
+        for weights in agent.target.parameters():
+            weights.zero_()
+    kept = {name: x[: len(replay)] for name, x in replay._kept.items()}
+    q = agent.critic(kept["seen"], kept["actions"]).detach()
+    assert q.abs().min() > 1e-4
+    agent.update(replay)
+    assert torch.allclose(kept["priorities"].float(), (q - kept["rewards"]).abs().mean(0) + 1e-6, atol=1e-6)
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="subset = 5"):
         Rlpd(1, 1, replace(OPTIONS, subset=5), 0)
