@@ -1,0 +1,120 @@
+"""Rules of off-policy learning: targets and losses of critics of actions, and what a policy takes from them.
+
+E critics, n transitions, M candidate actions of each, A numbers of an action. A value is that of a state, a Q that of an action
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def lowest(q_En: torch.Tensor, subset: torch.Tensor | None = None) -> torch.Tensor:
+    """[n]: the lowest of the critics, or of a subset of them (Chen et al., Randomized Ensembled Double Q-Learning, algorithm 1,
+    arXiv 2101.05982). subset: int64, indices of critics."""
+    return (q_En if subset is None else q_En[subset]).amin(0)
+
+
+def td_targets(rewards_n: torch.Tensor, discounts_n: torch.Tensor, next_n: torch.Tensor) -> torch.Tensor:
+    """[n]: reward + discount * next value, without a gradient. discounts_n: 0 where the episode terminated; an episode that was
+    cut off has its discount. A next value that is multiplied by 0 may be anything, infinite too."""
+    following = torch.where(discounts_n > 0, next_n, 0.0)
+    return (rewards_n + discounts_n * following).detach()
+
+
+def td_loss(q_En: torch.Tensor, targets_n: torch.Tensor, weights_n: torch.Tensor) -> torch.Tensor:
+    """The squared error, weighted by transition, averaged over transitions and summed over critics, so that a critic's gradient
+    doesn't depend on how many there are."""
+    return ((q_En - targets_n.detach()).square() * weights_n).mean(1).sum()
+
+
+def expectile_loss(q_n: torch.Tensor, values_n: torch.Tensor, weights_n: torch.Tensor, *, expectile: float = 0.7) -> torch.Tensor:
+    """IQL's loss of the values: a squared error that counts `expectile` where the Q is above the value, and 1 - `expectile` below
+    (Kostrikov et al., Offline RL with Implicit Q-Learning, equation 5, arXiv 2110.06169)."""
+    error_n = q_n.detach() - values_n
+    side_n = torch.where(error_n > 0, expectile, 1 - expectile)
+    return (side_n * error_n.square() * weights_n).mean()
+
+
+def conservative_loss(
+    q_EnM: torch.Tensor,
+    logprobs_nM: torch.Tensor,
+    q_En: torch.Tensor,
+    paid_n: torch.Tensor | None = None,
+    calibrated_M: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """CQL's penalty of actions that the data don't have: log mean exp of sampled actions' Qs, less that of the data's action,
+    averaged over transitions and summed over critics (Kumar et al., Conservative Q-Learning, appendix F, arXiv 2006.04779).
+
+    q_EnM: Qs of sampled actions. logprobs_nM: log-densities with which they were sampled, for the importance weights. q_En: Qs of
+    the data's actions. paid_n: Cal-QL: the returns of the data, below which a Q isn't pushed (Nakamoto et al., Cal-QL, equation
+    5.1, arXiv 2303.05479). calibrated_M: bool: candidates for which that holds, those that the policy sampled; by default all."""
+    if paid_n is not None:
+        floored = torch.maximum(q_EnM, paid_n[None, :, None])
+        q_EnM = floored if calibrated_M is None else torch.where(calibrated_M, floored, q_EnM)
+    number = torch.tensor(float(q_EnM.shape[-1]), device=q_EnM.device)
+    soft_En = torch.logsumexp(q_EnM - logprobs_nM.detach(), -1) - number.log()
+    return (soft_En - q_En).mean(1).sum()
+
+
+def advantage_weights(advantages_n: torch.Tensor, *, temperature: float = 1.0, largest: float = 100.0) -> torch.Tensor:
+    """[n]: exp(advantage / temperature), at most `largest`, without a gradient: weights of the actions' log-likelihoods (Peng et
+    al., Advantage-Weighted Regression, arXiv 1910.00177; Nair et al., AWAC, equation 13, arXiv 2006.09359; IQL, equation 7)."""
+    return (advantages_n.detach() / temperature).exp().clamp_max(largest)
+
+
+def best_of(actions_nMA: torch.Tensor, q_nM: torch.Tensor) -> torch.Tensor:
+    """[n, A]: the candidate of the highest Q; of equal ones the first."""
+    best_n = q_nM.argmax(1)
+    return actions_nMA[torch.arange(len(best_n), device=best_n.device), best_n]
+
+
+def improve(
+    actions_nMA: torch.Tensor,
+    q_of: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    keep: int = 10,
+    steps: int = 10,
+    step_size: float = 3e-4,
+) -> torch.Tensor:
+    """[n, keep, A]: the best `keep` candidates, best first, each moved up the Q's gradient by `steps` steps, in [-1, 1] (Mark et
+    al., Policy Agnostic RL, section 4.1, arXiv 2412.06685). A step that doesn't raise a candidate's Q ends its climb, so that it
+    is never worse than it was.
+
+    q_of: Qs [n, M] of actions [n, M, A]. The weights of the critic get no gradient."""
+    with torch.no_grad():
+        order = q_of(actions_nMA).argsort(dim=1, descending=True, stable=True)[:, :keep]
+    chosen = actions_nMA.detach().gather(1, order[..., None].expand(-1, -1, actions_nMA.shape[-1]))
+    climbing = torch.ones(order.shape, dtype=torch.bool, device=order.device)
+    for _ in range(steps):
+        with torch.enable_grad():
+            at = chosen.clone().requires_grad_()
+            q = q_of(at)
+            (slope,) = torch.autograd.grad(q.sum(), at)
+        moved = (at.detach() + step_size * slope).clamp(-1, 1)
+        with torch.no_grad():
+            climbing = climbing & (q_of(moved) > q)
+        chosen = torch.where(climbing[..., None], moved, chosen)
+    with torch.no_grad():
+        again = q_of(chosen).argsort(dim=1, descending=True, stable=True)
+    return chosen.gather(1, again[..., None].expand_as(chosen))
+
+
+def doubly_robust_filter(
+    values_2n: torch.Tensor, next_values_2n: torch.Tensor, rewards_n: torch.Tensor, paid_n: torch.Tensor, *, margin: float = 0.05
+) -> torch.Tensor:
+    """bool [n]: steps that DigiRL imitates: those whose rise in value plus reward plus return is above `margin`, where the lower
+    of two critics counts before and after (Bai et al., DigiRL, arXiv 2406.11896; its published code, which adds the return of the
+    whole episode to the critic's one-step estimate).
+
+    values_2n, next_values_2n: chances of success before and after the step, by two critics."""
+    rise_n = next_values_2n.amin(0) - values_2n.amin(0)
+    return rise_n + rewards_n + paid_n - margin > 0
+
+
+@torch.no_grad()
+def follow(targets: list[torch.Tensor], sources: list[torch.Tensor], rate: float) -> None:
+    """Move target weights towards their sources: target + rate * (source - target)."""
+    torch._foreach_lerp_(targets, sources, rate)

@@ -1,0 +1,97 @@
+"""Critics of actions: an ensemble of Qs of features and an action, and a policy whose actions can be differentiated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.functional import layer_norm, logsigmoid, relu
+
+from mmrl.policies.return_bins import Bins
+
+LOG_SPREADS = (-20.0, 2.0)
+"""Least and largest logarithm of a standard deviation (Haarnoja et al., Soft Actor-Critic, its published code)."""
+
+
+class _Layer(nn.Module):
+    """E linear maps, side by side."""
+
+    def __init__(self, critics: int, wide: int, out: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(wide)
+        self.weight = nn.Parameter(torch.empty(critics, wide, out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(critics, 1, out).uniform_(-bound, bound))
+
+    def forward(self, x_ExW: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(self.bias, x_ExW, self.weight)
+
+
+class ActionValues(nn.Module):
+    """E critics of equal shape with weights of their own, computed together. Layer normalisation before each activation bounds
+    what they say of actions that no data have (Ball et al., RLPD, section 4.2, arXiv 2302.02948)."""
+
+    def __init__(
+        self,
+        features: int,
+        dims: int,
+        *,
+        critics: int = 10,
+        hidden: Sequence[int] = (256, 256),
+        normalise: bool = True,
+        bins: Bins | None = None,
+    ) -> None:
+        """features: numbers of an observation's features. dims: numbers of an action. critics: 2 are twin Qs. normalise: with
+        layer normalisation. bins: predict a distribution of returns instead of a number."""
+        super().__init__()
+        self.critics, self.normalise, self.bins = critics, normalise, bins
+        widths = [features + dims, *hidden, bins.number if bins else 1]
+        self.layers = nn.ModuleList([_Layer(critics, wide, out) for wide, out in pairwise(widths)])
+
+    def outputs(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
+        """[E, n]: Qs; or with bins [E, n, bins]: their log-probabilities."""
+        x = torch.cat([features_nF, actions_nA], -1).expand(self.critics, -1, -1)
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number < len(self.layers) - 1:
+                x = relu(layer_norm(x, x.shape[-1:]) if self.normalise else x)
+        return x.log_softmax(-1) if self.bins else x[..., 0]
+
+    def forward(self, features_nF: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Qs: [E, n] of actions [n, A], [E, n, M] of M actions each, [n, M, A]."""
+        shape = actions.shape[:-1]
+        if actions.ndim == 3:
+            features_nF = features_nF[:, None].expand(-1, actions.shape[1], -1).flatten(0, 1)
+        found = self.outputs(features_nF, actions.reshape(-1, actions.shape[-1]))
+        return (self.bins.mean(found) if self.bins else found).unflatten(1, shape)
+
+
+class SquashedNormal(nn.Module):
+    """A policy whose action is tanh of a normal number, with a mean and a standard deviation that depend on the features
+    (Haarnoja et al., Soft Actor-Critic, appendix C, arXiv 1801.01290). Its samples have a gradient by its weights."""
+
+    def __init__(self, features: int, dims: int, *, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__()
+        widths = [features, *hidden]
+        layers: list[nn.Module] = []
+        for wide, out in pairwise(widths):
+            layers += [nn.Linear(wide, out), nn.ReLU()]
+        self.body, self.head = nn.Sequential(*layers), nn.Linear(widths[-1], 2 * dims)
+
+    def terms(self, features_nF: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(mean, standard deviation) before tanh, [n, A] each."""
+        mean, log_spread = self.head(self.body(features_nF)).chunk(2, -1)
+        return mean, log_spread.clamp(*LOG_SPREADS).exp()
+
+    def sample(self, features_nF: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(actions, log-densities [n] or [n, M]). noise: standard normal numbers, [n, A] or [n, M, A]; zeros give the mean."""
+        mean, spread = self.terms(features_nF)
+        if noise.ndim == 3:
+            mean, spread = mean[:, None], spread[:, None]
+        before = mean + spread * noise
+        density = -noise.square() / 2 - spread.log() - math.log(2 * math.pi) / 2
+        # log(1 - tanh(x)^2), which would be log(0) for large x
+        squashed = math.log(4.0) + logsigmoid(2 * before) + logsigmoid(-2 * before)
+        return before.tanh(), (density - squashed).sum(-1)

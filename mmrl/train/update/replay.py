@@ -1,0 +1,267 @@
+"""A bounded memory of transitions, from which off-policy learning draws: uniformly or by priority, with returns of n steps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from mmrl.api.errors import UserError
+
+SMALLEST = 1e-6
+"""Added to a priority, so that a transition without an error can be drawn again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What the transitions of a memory are of. Memories of another layout can't be mixed."""
+
+    simulator: str
+    """Id of the simulator."""
+    action: int
+    """Numbers of an action."""
+    features: int
+    """Numbers of an observation's features."""
+
+    def plain(self) -> dict[str, str | int]:
+        return {"simulator": self.simulator, "action": self.action, "features": self.features}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """T transitions of one episode, in order."""
+
+    seen_TF: torch.Tensor
+    """float32: what was seen before each action."""
+    after_TF: torch.Tensor
+    """float32: what was seen after it; after the last one, what the episode ended with, not what the next one begins with."""
+    actions_TA: torch.Tensor
+    """float32, in [-1, 1]."""
+    rewards_T: torch.Tensor
+    """float32."""
+    terminated: bool
+    """Nothing would have followed. False: the episode was cut off, and its last value is bootstrapped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """n drawn transitions, each of up to `steps` steps."""
+
+    seen_nF: torch.Tensor
+    actions_nA: torch.Tensor
+    rewards_n: torch.Tensor
+    """The discounted sum of the rewards of these steps."""
+    after_nF: torch.Tensor
+    """What was seen after the last of them."""
+    discounts_n: torch.Tensor
+    """Factor of the value of `after_nF`: gamma to the power of the steps, and 0 where the episode terminated."""
+    paid_n: torch.Tensor
+    """The discounted sum of all later rewards of the episode, as Cal-QL needs it."""
+    weights_n: torch.Tensor
+    """Importance weights, at most 1."""
+    places_n: torch.Tensor
+    """int64: where they are in the memory, for `Replay.reprioritise`; -1 for those of the offline memory in `draw_mixed`."""
+
+
+class Replay:
+    """A ring of transitions; the oldest are overwritten.
+
+    What is drawn is a function of what was added and of the seed. `save` and `load` keep all of it.
+    """
+
+    def __init__(self, layout: Layout, capacity: int, *, gamma: float, alpha: float = 0.0, beta: float = 0.0) -> None:
+        """capacity: transitions. gamma: discount of a step. alpha: exponent of priorities, 0 draws uniformly. beta: exponent of
+        the importance weights, 1 corrects fully (Schaul et al., Prioritized Experience Replay, section 3.4, arXiv 1511.05952).
+
+        Raises UserError for sizes and exponents out of range."""
+        if capacity < 1 or layout.action < 1 or layout.features < 1:
+            raise UserError(f"a replay memory of {capacity} transitions of {layout.plain()} holds nothing: give larger sizes")
+        for name, value in (("gamma", gamma), ("alpha", alpha), ("beta", beta)):
+            if not 0 <= value <= 1:
+                raise UserError(f"replay.{name} = {value:g} is out of range: give a number from 0 to 1")
+        self.layout, self.capacity, self.gamma, self.alpha, self.beta = layout, capacity, gamma, alpha, beta
+        self.added = 0
+        """Transitions added since the beginning, those that are overwritten included."""
+        self._kept = {
+            "seen": torch.zeros(capacity, layout.features),
+            "after": torch.zeros(capacity, layout.features),
+            "actions": torch.zeros(capacity, layout.action),
+            "rewards": torch.zeros(capacity),
+            "paid": torch.zeros(capacity),
+            "terminated": torch.zeros(capacity, dtype=torch.bool),
+            "ends": torch.zeros(capacity, dtype=torch.bool),
+            "priorities": torch.zeros(capacity, dtype=torch.float64),
+            "highest": torch.ones(1, dtype=torch.float64),
+        }
+
+    def __len__(self) -> int:
+        return min(self.added, self.capacity)
+
+    def add(self, episode: Episode) -> None:
+        """Append a whole episode; its transitions begin with the highest priority so far. Raises UserError for an episode that
+        doesn't fit the memory, or that isn't finite."""
+        count = len(episode.rewards_T)
+        self._check(episode, count)
+        at = (self.added + torch.arange(count)) % self.capacity
+        kept, ends = self._kept, torch.arange(count) == count - 1
+        paid, later = torch.zeros(count), 0.0
+        for t in range(count - 1, -1, -1):
+            later = float(episode.rewards_T[t]) + self.gamma * later
+            paid[t] = later
+        new = {
+            "seen": episode.seen_TF,
+            "after": episode.after_TF,
+            "actions": episode.actions_TA,
+            "rewards": episode.rewards_T,
+            "paid": paid,
+            "terminated": ends & episode.terminated,
+            "ends": ends,
+            "priorities": kept["highest"].expand(count),
+        }
+        for name, values in new.items():
+            kept[name][at] = values.to("cpu", kept[name].dtype)
+        self.added += count
+
+    def draw(self, n: int, seed: int, *, steps: int = 1) -> Drawn:
+        """n transitions with replacement. steps: rewards that are summed before the bootstrap, fewer at the end of an episode.
+        Raises UserError if the memory is empty."""
+        if not len(self):
+            raise UserError("the replay memory is empty: collect episodes first, or give offline ones")
+        generator = torch.Generator().manual_seed(seed)
+        kept, filled = self._kept, len(self)
+        if self.alpha:
+            chances = kept["priorities"][:filled].pow(self.alpha)
+            summed = chances.cumsum(0)
+            aim = torch.rand(n, generator=generator, dtype=torch.float64) * summed[-1]
+            places = torch.searchsorted(summed, aim, right=True).clamp_max(filled - 1)
+            weights = (filled * chances[places] / summed[-1]).pow(-self.beta)
+            weights = (weights / weights.max()).float()
+        else:
+            places = torch.randint(filled, (n,), generator=generator)
+            weights = torch.ones(n)
+        rewards, last, lengths = self._forward(places, steps)
+        ended = kept["terminated"][last]
+        return Drawn(
+            seen_nF=kept["seen"][places],
+            actions_nA=kept["actions"][places],
+            rewards_n=rewards,
+            after_nF=kept["after"][last],
+            discounts_n=torch.where(ended, 0.0, self.gamma ** lengths.float()),
+            paid_n=kept["paid"][places],
+            weights_n=weights,
+            places_n=places,
+        )
+
+    def _forward(self, places: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(sum of rewards, place of the last step, number of steps) of each. A whole episode is added at once and the oldest go
+        first, so that what follows a transition is there up to the episode's end."""
+        kept, last = self._kept, places.clone()
+        rewards, lengths = kept["rewards"][places].clone(), torch.ones_like(places)
+        going = ~kept["ends"][places]
+        for k in range(1, steps):
+            last = torch.where(going, (last + 1) % self.capacity, last)
+            rewards += torch.where(going, self.gamma**k * kept["rewards"][last], 0.0)
+            lengths += going
+            going = going & ~kept["ends"][last]
+        return rewards, last, lengths
+
+    def reprioritise(self, places_n: torch.Tensor, errors_n: torch.Tensor) -> None:
+        """Set the priorities of drawn transitions to the sizes of their errors. Places of -1 are left out; of a place that was
+        drawn twice the largest error counts. Raises UserError for errors that are not finite."""
+        mine = places_n >= 0
+        sizes = errors_n.detach().to("cpu", torch.float64).abs()[mine] + SMALLEST
+        if not sizes.isfinite().all():
+            raise UserError("errors of the critic are not finite: most likely a learning rate was too high; lower it")
+        self._kept["priorities"].scatter_reduce_(0, places_n[mine], sizes, "amax", include_self=False)
+        self._kept["highest"] = torch.cat([self._kept["highest"], sizes]).max()[None]
+
+    def save(self, path: Path) -> None:
+        """Write the memory to a file, atomically."""
+        filled = len(self)
+        tensors = {name: (x if name == "highest" else x[:filled]).contiguous() for name, x in self._kept.items()}
+        marks = {"layout": json.dumps(self.layout.plain()), "added": str(self.added), "digest": _digest(tensors)}
+        marks |= {"capacity": str(self.capacity), "gamma": repr(self.gamma)}
+        aside = path.with_name(f".{path.name}.tmp")
+        save_file(tensors, aside, marks)
+        with open(aside, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+
+    def load(self, path: Path) -> None:
+        """Go on with what `save` wrote. Raises UserError for a file that is torn, or of another simulator, action space, capacity
+        or discount; the memory is then unchanged."""
+        try:
+            with safe_open(path, "pt") as file:
+                marks = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            layout, added, digest = json.loads(marks["layout"]), int(marks["added"]), marks["digest"]
+            capacity, gamma = int(marks["capacity"]), float(marks["gamma"])
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise UserError(f"replay file {path} can't be read: {error}: it is torn; restore it or collect again") from error
+        if tensors.keys() != self._kept.keys() or digest != _digest(tensors):
+            raise UserError(f"replay file {path} isn't what was saved: it is torn; restore it or collect again")
+        here = {**self.layout.plain(), "capacity": self.capacity, "gamma": self.gamma}
+        for name, value in {**layout, "capacity": capacity, "gamma": gamma}.items():
+            if here.get(name) != value:
+                raise UserError(f"replay file {path} has {name} = {value!r}, and this run {here.get(name)!r}: make them equal")
+        for name, values in tensors.items():
+            self._kept[name][: len(values)] = values
+        self.added = added
+
+    def _check(self, episode: Episode, count: int) -> None:
+        action, features = self.layout.action, self.layout.features
+        shapes: dict[str, tuple[int, ...]] = {"seen_TF": (count, features), "after_TF": (count, features)}
+        shapes |= {"actions_TA": (count, action), "rewards_T": (count,)}
+        if not 1 <= count <= self.capacity:
+            raise UserError(f"an episode of {count} steps doesn't fit a replay memory of {self.capacity}: set a larger capacity")
+        for name, shape in shapes.items():
+            found: torch.Tensor = getattr(episode, name)
+            if tuple(found.shape) != shape:
+                raise UserError(f"an episode's {name} is {list(found.shape)}, and the replay memory takes {list(shape)}")
+            if not found.isfinite().all():
+                raise UserError(f"an episode's {name} is not finite: the replay memory takes only numbers")
+
+
+def draw_mixed(online: Replay, offline: Replay | None, n: int, seed: int, *, share: float, steps: int = 1) -> Drawn:
+    """n transitions, of which `share` are offline: RLPD's symmetric sampling with 0.5 (Ball et al., Efficient Online
+    Reinforcement Learning with Offline Data, section 4.1, arXiv 2302.02948). Offline ones come first.
+
+    Raises UserError for a share without offline data, and for memories of different layouts."""
+    if not 0 <= share <= 1:
+        raise UserError(f"replay.offline_share = {share:g} is out of range: give a number from 0 to 1")
+    if not share:
+        return online.draw(n, seed, steps=steps)
+    if offline is None or not len(offline):
+        raise UserError(f"replay.offline_share = {share:g} needs offline data: name a replay file, or set it to 0")
+    for name, value in online.layout.plain().items():
+        if (other := offline.layout.plain()[name]) != value:
+            raise UserError(f"the offline data have {name} = {other!r}, and this run {value!r}: make them equal")
+    given = round(n * share)
+    if given == 0:
+        return online.draw(n, seed, steps=steps)
+    old = offline.draw(given, seed, steps=steps)
+    old_places = torch.full_like(old.places_n, -1)
+    if given == n:
+        return Drawn(**{**_fields(old), "places_n": old_places})
+    new = _fields(online.draw(n - given, seed + 1, steps=steps))
+    mixed = {name: torch.cat([x, new[name]]) for name, x in _fields(old).items()}
+    return Drawn(**{**mixed, "places_n": torch.cat([old_places, new["places_n"]])})
+
+
+def _fields(drawn: Drawn) -> dict[str, torch.Tensor]:
+    return {name: getattr(drawn, name) for name in Drawn.__slots__}
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        found.update(tensors[name].numpy().tobytes())
+    return found.hexdigest()

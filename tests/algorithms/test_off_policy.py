@@ -1,0 +1,130 @@
+"""Rules of off-policy learning against slow references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mmrl.algorithms import off_policy
+
+E, N, M, A = 3, 6, 5, 2
+
+
+@pytest.fixture
+def draw() -> np.random.Generator:
+    return np.random.default_rng(4)
+
+
+def t(x: np.ndarray, grad: bool = False) -> torch.Tensor:
+    return torch.tensor(x, dtype=torch.float64, requires_grad=grad)
+
+
+def test_targets_bootstrap_what_was_cut_off_and_not_what_terminated(draw: np.random.Generator) -> None:
+    next_EN, rewards = draw.normal(size=(E, N)), draw.normal(size=N)
+    discounts = np.array([0.9, 0.0, 0.81, 0.0, 0.9, 0.729])
+    low = off_policy.lowest(t(next_EN), torch.tensor([2, 0]))
+    found = off_policy.td_targets(t(rewards), t(discounts), low)
+    for n in range(N):
+        expected = rewards[n] + (discounts[n] * min(next_EN[2, n], next_EN[0, n]) if discounts[n] else 0.0)
+        assert found[n].item() == pytest.approx(expected)
+    assert np.allclose(off_policy.lowest(t(next_EN)).numpy(), next_EN.min(0))
+    wild = torch.where(t(discounts) == 0, torch.inf, 1.0)  # 0 times infinity must not reach the target
+    assert off_policy.td_targets(t(rewards), t(discounts), wild).isfinite().all()
+
+
+def test_no_gradient_reaches_the_target_and_weights_count(draw: np.random.Generator) -> None:
+    q, following, weights = t(draw.normal(size=(E, N)), True), t(draw.normal(size=N), True), draw.uniform(size=N)
+    targets = off_policy.td_targets(t(np.ones(N)), t(np.full(N, 0.9)), following)
+    loss = off_policy.td_loss(q, targets, t(weights))
+    loss.backward()
+    assert following.grad is None
+    error = q.detach().numpy() - targets.numpy()
+    assert loss.item() == pytest.approx(sum(weights[n] * error[e, n] ** 2 / N for e in range(E) for n in range(N)))
+    assert q.grad is not None and np.allclose(q.grad.numpy(), 2 * error * weights / N)
+
+
+@pytest.mark.parametrize("expectile", [0.5, 0.9])
+def test_the_expectile_is_the_one_of_the_sample(draw: np.random.Generator, expectile: float) -> None:
+    q, values = draw.normal(size=N), draw.normal(size=N)
+    slow = sum((expectile if q[n] > values[n] else 1 - expectile) * (q[n] - values[n]) ** 2 for n in range(N)) / N
+    loss = off_policy.expectile_loss(t(q, True), value := t(values, True), t(np.ones(N)), expectile=expectile)
+    assert loss.item() == pytest.approx(slow)
+    loss.backward()
+    # where the loss of one value for all is least, the weighted errors above and below it are equal
+    level = np.mean(q)
+    for _ in range(200):
+        side = np.where(q > level, expectile, 1 - expectile)
+        level = (side * q).sum() / side.sum()
+    value = torch.full((N,), level, dtype=torch.float64, requires_grad=True)
+    off_policy.expectile_loss(t(q), value, t(np.ones(N)), expectile=expectile).backward()
+    assert value.grad is not None and value.grad.sum().abs() < 1e-6
+
+
+def test_the_conservative_penalty_is_calibrated_by_returns(draw: np.random.Generator) -> None:
+    sampled, logprobs, data, paid = (draw.normal(size=s) for s in ((E, N, M), (N, M), (E, N), N))
+    policys = np.array([True, True, False, False, True])
+
+    def slow(floor: np.ndarray | None, which: np.ndarray) -> float:
+        total = 0.0
+        for e in range(E):
+            for n in range(N):
+                mass = 0.0
+                for m in range(M):
+                    q = sampled[e, n, m]
+                    if floor is not None and which[m]:
+                        q = max(q, floor[n])
+                    mass += np.exp(q) / np.exp(logprobs[n, m]) / M
+                total += (np.log(mass) - data[e, n]) / N
+        return total
+
+    arguments = (t(sampled), t(logprobs), t(data))
+    assert off_policy.conservative_loss(*arguments).item() == pytest.approx(slow(None, policys))
+    found = off_policy.conservative_loss(*arguments, t(paid), torch.tensor(policys))
+    assert found.item() == pytest.approx(slow(paid, policys))
+    assert off_policy.conservative_loss(*arguments, t(paid)).item() == pytest.approx(slow(paid, np.ones(M, bool)))
+
+
+def test_weights_and_candidates(draw: np.random.Generator) -> None:
+    advantages = np.array([-2.0, 0.0, 0.5, 30.0])
+    weights = off_policy.advantage_weights(t(advantages, True), temperature=0.5, largest=20.0)
+    assert not weights.requires_grad
+    assert weights.tolist() == pytest.approx([min(np.exp(a / 0.5), 20.0) for a in advantages])
+    actions, q = draw.normal(size=(N, M, A)), draw.normal(size=(N, M))
+    assert np.array_equal(off_policy.best_of(t(actions), t(q)).numpy(), np.stack([actions[n, q[n].argmax()] for n in range(N)]))
+
+
+def test_improved_actions_climb_and_are_ranked(draw: np.random.Generator) -> None:
+    peak, weight = torch.tensor([0.3, 1.5], dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+
+    def q_of(actions: torch.Tensor) -> torch.Tensor:
+        return -weight * (actions - peak).square().sum(-1)
+
+    actions = draw.uniform(-1, 1, size=(N, M, A))
+    found = off_policy.improve(t(actions), q_of, keep=3, steps=4, step_size=0.05)
+    slow = np.empty((N, 3, A))
+    for n in range(N):
+        score = lambda a: -2.0 * ((a - peak.numpy()) ** 2).sum(-1)  # noqa: E731
+        kept = [actions[n, m] for m in np.argsort(-score(actions[n]), kind="stable")[:3]]
+        for _ in range(4):
+            kept = [np.clip(a + 0.05 * -4.0 * (a - peak.numpy()), -1, 1) for a in kept]
+        slow[n] = np.stack(sorted(kept, key=lambda a: -score(a)))
+    assert np.allclose(found.numpy(), slow)
+    assert weight.grad is None
+    # steps that are far too large are not taken: no candidate is worse than it was
+    wild = off_policy.improve(t(actions), q_of, keep=M, steps=3, step_size=50.0)
+    assert (q_of(wild).sort(1).values >= q_of(t(actions)).sort(1).values).all()
+
+
+def test_the_filter_is_digirls(draw: np.random.Generator) -> None:
+    before, after = draw.uniform(size=(2, 40)), draw.uniform(size=(2, 40))
+    rewards, paid = draw.integers(0, 2, 40).astype(float), draw.integers(0, 2, 40).astype(float)
+    found = off_policy.doubly_robust_filter(t(before), t(after), t(rewards), t(paid))
+    slow = [np.clip(min(after[:, n]) - min(before[:, n]) - 0.05 + rewards[n] + paid[n], 0, 1) > 0 for n in range(40)]
+    assert found.tolist() == slow and 0 < sum(slow) < 40
+
+
+def test_targets_follow_their_sources() -> None:
+    target, source = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])
+    off_policy.follow([target], [source], 0.25)
+    assert target.tolist() == [1.5, 2.0] and source.tolist() == [3.0, 2.0]

@@ -1,0 +1,155 @@
+"""RLPD: what its updates do, and that it resumes bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.policies.action_values import ActionValues, SquashedNormal
+from mmrl.policies.return_bins import Bins
+from mmrl.train.update.replay import Episode, Layout, Replay
+from mmrl.train.update.rlpd import Rlpd, RlpdOptions
+
+BINS = Bins(low=-2.0, high=1.0, number=21, smoothing=0.75)
+OPTIONS = RlpdOptions(batch_size=64, updates=4, critics=4, hidden=(32, 32), learning_rate=3e-3, start_temperature=0.1)
+GAMMA = 0.5
+
+
+def walk(policy: Rlpd | None, seed: int, terminated: bool = True, count: int = 3) -> Episode:
+    """Steps on a line: an action moves a quarter of itself, and what is paid is minus the square of the distance to 0.3."""
+    generator = torch.Generator().manual_seed(seed)
+    at, seen, actions = torch.rand(1, generator=generator) * 2 - 1, [], []
+    for _ in range(count):
+        seen.append(at)
+        noise = torch.randn(1, 1, generator=generator)
+        actions.append(noise[0].clamp(-1, 1) if policy is None else policy.act(at[None], noise)[0])
+        at = at + actions[-1] / 4
+    places = torch.stack([*seen, at])
+    rewards = -(places[1:, 0] - 0.3).square()
+    return Episode(
+        seen_TF=places[:-1], after_TF=places[1:], actions_TA=torch.stack(actions), rewards_T=rewards, terminated=terminated
+    )
+
+
+def memory(count: int, first: int = 0, **options: float) -> Replay:
+    replay = Replay(Layout(simulator="line", action=1, features=1), 1000, gamma=GAMMA, **options)
+    for n in range(count):
+        replay.add(walk(None, first + n))
+    return replay
+
+
+def test_an_ensemble_is_so_many_networks_side_by_side() -> None:
+    torch.manual_seed(0)
+    many = ActionValues(3, 2, critics=3, hidden=(8, 5))
+    seen, actions = torch.randn(4, 3), torch.randn(4, 6, 2)
+    found = many(seen, actions).detach().numpy()
+    for e, n, m in np.ndindex(3, 4, 6):
+        x = torch.cat([seen[n], actions[n, m]]).numpy()
+        for k, layer in enumerate(many.layers):
+            x = x @ layer.weight[e].detach().numpy() + layer.bias[e, 0].detach().numpy()
+            if k < 2:
+                x = np.maximum((x - x.mean()) / np.sqrt(x.var() + 1e-5), 0)
+        assert found[e, n, m] == pytest.approx(x[0], abs=1e-5)
+    assert torch.allclose(many(seen, actions[:, 2]), many(seen, actions)[:, :, 2], atol=1e-6)
+
+
+def test_the_squashed_density_sums_to_one_and_has_a_gradient() -> None:
+    torch.manual_seed(1)
+    policy = SquashedNormal(1, 1, hidden=(4,)).double()
+    seen = torch.full((1, 1), 0.7, dtype=torch.float64)
+    noise = torch.linspace(-8, 8, 4001, dtype=torch.float64)[None, :, None]
+    actions, logprobs = policy.sample(seen, noise)
+    mass = torch.trapezoid(logprobs[0].exp(), actions[0, :, 0])
+    assert mass.item() == pytest.approx(1.0, abs=1e-4)
+    assert policy.sample(seen, torch.full((1, 1), 1e3, dtype=torch.float64))[1].isfinite().all()  # far out, where tanh is 1
+    actions.sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.head.parameters())
+
+
+@pytest.mark.parametrize("bins", [None, BINS])
+def test_critics_learn_what_a_terminated_and_a_cut_off_step_are_worth(bins: Bins | None) -> None:
+    """All is the same place; a step pays -0.5. Terminated it is worth -0.5, cut off -0.5 / (1 - gamma) = -1."""
+    worth = {}
+    for terminated in (True, False):
+        replay = Replay(Layout(simulator="still", action=1, features=1), 100, gamma=GAMMA)
+        for n in range(20):
+            action = torch.rand(1, 1, generator=torch.Generator().manual_seed(n)) * 2 - 1
+            still, paid = torch.zeros(1, 1), torch.full((1,), -0.5)
+            replay.add(Episode(seen_TF=still, after_TF=still, actions_TA=action, rewards_T=paid, terminated=terminated))
+        agent = Rlpd(1, 1, replace(OPTIONS, bins=bins, offline_share=0.0, updates=70, target_rate=0.2, learning_rate=1e-2), 0)
+        figures = agent.update(replay)
+        worth[terminated] = figures["critic/q"]
+    assert worth[True] == pytest.approx(-0.5, abs=0.06)
+    assert worth[False] == pytest.approx(-1.0, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conservative", [0.0, 0.1])
+def test_it_learns_to_walk_to_the_place_that_pays(conservative: float) -> None:
+    offline, online = memory(40), memory(5, 100)
+    agent = Rlpd(1, 1, replace(OPTIONS, conservative=conservative), 3)
+    starts = torch.tensor([[-1.0], [0.3], [1.0]])
+
+    def far() -> float:
+        return (agent.act(starts, torch.zeros(3, 1))[:, 0] - torch.tensor([1.0, 0.0, -1.0])).abs().max().item()
+
+    before = far()
+    for n in range(50):
+        agent.update(online, offline)
+        online.add(walk(agent, 1000 + n))
+    assert before > 0.6 and far() < 0.35
+
+
+def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
+    options = replace(OPTIONS, conservative=1.0, steps=3)
+    whole, offline, online = Rlpd(1, 1, options, 7), memory(10), memory(5, 50, alpha=0.6, beta=0.4)
+    whole.update(online, offline)
+    online.save(tmp_path / "replay.safetensors")
+    resumed, again = Rlpd(1, 1, options, 7), memory(0, alpha=0.6, beta=0.4)
+    resumed.load_state(whole.state())
+    again.load(tmp_path / "replay.safetensors")
+    for agent, replay in ((whole, online), (resumed, again)):
+        for _ in range(2):
+            agent.update(replay, offline)
+            replay.add(walk(agent, 9, terminated=False))
+    theirs = resumed.state()
+    assert whole.state().keys() == theirs.keys()
+    assert all(torch.equal(x, theirs[name]) for name, x in whole.state().items())
+
+
+def test_targets_move_by_their_rate_alone() -> None:
+    agent, replay = Rlpd.twin(1, 1, replace(OPTIONS, updates=1, offline_share=0.0, target_rate=0.25), 2), memory(5)
+    before = [p.clone() for p in agent.target.parameters()]
+    agent.update(replay)
+    for old, new, source in zip(before, agent.target.parameters(), agent.critic.parameters(), strict=True):
+        assert torch.allclose(new, old + 0.25 * (source - old), atol=1e-7) and not torch.equal(new, source)
+        assert new.grad is None
+
+
+def test_targets_are_those_of_the_target_critics_and_set_priorities() -> None:
+    """With target critics that say 0, a target is the reward alone, whatever the critics that learn say."""
+    agent, replay = Rlpd.twin(1, 1, replace(OPTIONS, updates=1, offline_share=0.0, batch_size=256), 2), memory(5)
+    with torch.no_grad():
+        for weights in agent.target.parameters():
+            weights.zero_()
+    kept = {name: x[: len(replay)] for name, x in replay._kept.items()}
+    q = agent.critic(kept["seen"], kept["actions"]).detach()
+    assert q.abs().min() > 1e-4
+    agent.update(replay)
+    assert torch.allclose(kept["priorities"].float(), (q - kept["rewards"]).abs().mean(0) + 1e-6, atol=1e-6)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="subset = 5"):
+        Rlpd(1, 1, replace(OPTIONS, subset=5), 0)
+    with pytest.raises(UserError, match="at least 1"):
+        Rlpd(1, 1, replace(OPTIONS, updates=0), 0)
+    with pytest.raises(UserError, match="make the sizes equal"):
+        Rlpd(2, 1, OPTIONS, 0).load_state(Rlpd(1, 1, OPTIONS, 0).state())
+    with pytest.raises(UserError, match="needs offline data"):
+        Rlpd(1, 1, OPTIONS, 0).update(memory(2))
