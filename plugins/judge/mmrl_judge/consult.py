@@ -63,7 +63,7 @@ def consult(
 
 def _messages(encoder: ChatEncoder, table: str, row: Mapping[str, Any], role: str, column: str) -> list[dict[str, Any]]:
     """What a specialist is told about a row."""
-    cell = next((row[c] for c in IMAGES if row.get(c)), [])
+    cell: Any = next((row[c] for c in IMAGES if row.get(c)), [])
     pictures = [resolve_image(table, one) for one in (cell if isinstance(cell, list | tuple) else [cell])]
     options = [f"{chr(ord('A') + n)}. {option}" for n, option in enumerate(row.get("options") or ())]
     text = "\n".join([row[column].replace("<image>", "").strip(), *options, FORM])

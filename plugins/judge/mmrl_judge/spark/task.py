@@ -49,7 +49,7 @@ class RecycledJudging(Task):
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         """One prompt for each of the other task."""
         found = self.of.prompts(check_split(split, self.splits), seed)
-        items = found if hasattr(found, "__getitem__") and hasattr(found, "__len__") else list(found)
+        items: Any = found if hasattr(found, "__getitem__") and hasattr(found, "__len__") else list(found)
         if len(items) < 2:
             raise UserError(f"task = {self.task!r} has {len(items)} prompts in {split!r}: two are needed for a wrong answer")
         return LazyPrompts(range(len(items)), lambda number: self._judged(items, number))
