@@ -18,8 +18,12 @@ OUT = Path(__file__).parents[1] / "golden" / "rewards-r1-aqa.jsonl"
 AROUND = (
     *("<answer>{}</answer>", "<answer> {} </answer>", "<answer>\n{}\n</answer>", "{}", " {} ", "<answer>{}", "{}</answer>"),
     *("It barks. <answer>{}</answer>", "<answer>{}</answer>.", "<answer>{}</answer>\n", "<ANSWER>{}</ANSWER>"),
-    *("<think>a</think><answer>{}</answer>", "<answer>cow</answer><answer>{}</answer>", "<answer>{}</answer><answer>cow</answer>"),
-    *("<answer><answer>{}</answer></answer>", "<answer>\ncow</answer> <answer>{}</answer>"),
+    *("<think>a</think><answer>{}</answer>", "<answer>cow</answer><answer>{}</answer>"),
+    *(
+        "<answer>{}</answer><answer>cow</answer>",
+        "<answer><answer>{}</answer></answer>",
+        "<answer>\ncow</answer> <answer>{}</answer>",
+    ),
 )
 """What stands around an answer."""
 SAID = {  # truth -> answers, some right and some not
@@ -35,9 +39,8 @@ BARE = (("<answer>dog</answer>", "dog"), ("dog", "dog"), ("3 of 4", "3"), ("", "
 
 def cases() -> list[tuple[str, str]]:
     """(completion, truth)"""
-    found = [
-        (form.replace("{}", said), f"<answer>{truth}</answer>") for truth, all_ in SAID.items() for said in all_ for form in AROUND
-    ]
+    pairs = [(said, truth) for truth, answers in SAID.items() for said in answers]
+    found = [(form.replace("{}", said), f"<answer>{truth}</answer>") for said, truth in pairs for form in AROUND]
     return list(dict.fromkeys([*found, *BARE]))
 
 
