@@ -36,12 +36,20 @@ SAID = {  # truth -> answers, some right and some not
 BARE = (("<answer>dog</answer>", "dog"), ("dog", "dog"), ("3 of 4", "3"), ("", ""), ("<answer></answer>", ""), ("$x+1$", "$1+x$"))
 """Completions and truths that no tag surrounds, though the released data set always writes it."""
 
+READ = (
+    *(("it is 3 <answer>cow</answer>", "3"), ("<answer>$6/2$</answer>", "<answer>$3$</answer>")),
+    *(("\\boxed{3}<answer>cow</answer>", "<answer>$3$</answer>"), ("$0.5$ <answer>cow</answer>", "<answer>$1/2$</answer>")),
+    *(("<answer> 3.0 </answer>", "<answer> 3 </answer>"), ("<answer> 4 </answer>", "<answer> 3 </answer>")),
+    *(("<answer>$3.0$</answer>", "<answer>3</answer>"), ("The answer is 3. <answer>cow</answer>", "<answer>3</answer>")),
+)
+"""Truths that math-verify reads, which it does not where a tag touches the number, and what it finds outside of the tags."""
+
 
 def cases() -> list[tuple[str, str]]:
     """(completion, truth)"""
     pairs = [(said, truth) for truth, answers in SAID.items() for said in answers]
     found = [(form.replace("{}", said), f"<answer>{truth}</answer>") for said, truth in pairs for form in AROUND]
-    return list(dict.fromkeys([*found, *BARE]))
+    return list(dict.fromkeys([*found, *BARE, *READ]))
 
 
 def main() -> None:
