@@ -24,8 +24,8 @@ def accuracy(case: Case) -> float:
     """1 if math-verify finds the truth in the completion, or the first answer tag that opens and closes on one line holds the
     truth, letter by letter. A completion or a truth without such a tag is compared whole.
 
-    Known exploits, as published: "Dog" and "dog." are wrong for "dog". math-verify reads no number that a tag touches, so "3.0" is
-    wrong for "<answer>3</answer>"; of a truth that it reads, "3" or "<answer>$3$</answer>", a number outside of the tags is right.
+    Known exploits, as published: "Dog" and "dog." are wrong for "dog". math-verify reads no number that a tag touches, so "3.0"
+    is wrong for "<answer>3</answer>". Of a truth that it reads, "3" or "<answer>$3$</answer>", a number outside the tags is right.
     Formulas for which math-verify takes long are not compared by it.
     """
     truth = "" if case.answer is None else str(case.answer)
