@@ -25,7 +25,7 @@ def accuracy(case: Case) -> float:
     truth, letter by letter. A completion or a truth without such a tag is compared whole.
 
     Known exploits, as published: "Dog" and "dog." are wrong for "dog". math-verify reads no number that a tag touches, so "3.0"
-    is wrong for "<answer>3</answer>". Of a truth that it reads, "3" or "<answer>$3$</answer>", a number outside the tags is right.
+    is wrong for "<answer>3</answer>". Of a truth that it reads, "3" or "<answer>$3$</answer>", any number outside is right.
     Formulas for which math-verify takes long are not compared by it.
     """
     truth = "" if case.answer is None else str(case.answer)
