@@ -13,7 +13,7 @@ from mmrl.registry import plugins
 TOLERANCE = 2e-6
 MUST_RUN = {
     **{"classification/answer@cls-rl": 22, "classification/exact@cls-rl": 18, "classification/open-answer@cls-rl": 22},
-    **{"vqa/points24@generalpoints": 492, "vqa/reward@maye": 149, "vqa/navigation@v-irl": 244},
+    **{"vqa/points24@generalpoints": 492, "vqa/reward@maye": 149, "vqa/reward@r1-aqa": 350, "vqa/navigation@v-irl": 244},
     **{"video/answer@video-r1": 42, "video/tiou@time-r1": 23, "video/gqa-iou@videochat-r1": 21, "video/counting@videossr": 46},
     **{"video/jigsaw@videossr": 100},
 }
