@@ -44,7 +44,7 @@ def test_the_test_that_is_named_reads_the_page():
     }
 
 
-LONG = ("check_policy(", "vision_language(")
+LONG = ("check_policy(", "vision_language(", "expert_episodes(")
 """What a block that takes a quarter of a minute or more calls."""
 
 
