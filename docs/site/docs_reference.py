@@ -89,7 +89,7 @@ def pages() -> dict[str, str]:
             "",
             "Made from the code. What is here is public: [promises](../promises.md) says what that means.",
             "A plugin imports `mmrl`, `mmrl.api` and `mmrl.testing`, and nothing else of the package.",
-            "[Examples](../examples.md) show each name of `mmrl` and `mmrl.testing` at work, and are run by a test.",
+            "[Examples](../examples.md) show each name at work, and are run by a test.",
             "",
             "What is written into files has pages of its own: [run-file keys](../run-files.md#every-key),",
             "[names for run files](names.md), [metrics](../run-folder.md#metrics), [alarms](../diagnostics.md),",

@@ -44,11 +44,13 @@ def test_the_test_that_is_named_reads_the_page():
     }
 
 
-LONG = "check_policy("
-"""What a block that takes half a minute calls."""
+LONG = ("check_policy(", "vision_language(", "expert_episodes(")
+"""What a block that takes a quarter of a minute or more calls."""
 
 
-@pytest.mark.parametrize("block", [pytest.param(b, id=b.at, marks=[pytest.mark.slow] if LONG in b.body else []) for b in PYTHON])
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.at, marks=[pytest.mark.slow] if any(call in b.body for call in LONG) else []) for b in PYTHON]
+)
 def test_python_runs(block, tmp_path, monkeypatch):
     if block.page == BROWSER:
         pytest.importorskip("mmrl_browser")
