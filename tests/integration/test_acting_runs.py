@@ -253,7 +253,7 @@ def test_a_checkpoint_is_evaluated_again_and_under_a_variant(tmp_path):
 
 def test_smoke_keeps_the_policy_and_plays_few(tmp_path):
     found = smoke(config(tmp_path, [PPO]))
-    assert found.policy.model == "mlp" and found.simulate.num_envs == 4 and found.stages[0].steps == 2
+    assert found.policy.model == "mlp" and found.simulate.num_envs == 2 and found.stages[0].steps == 2
     runs.run(found)
 
 

@@ -388,7 +388,7 @@ def watch(m, found):
         return mmrl.judge.local_judge(verifiers)
 
     class Simulators:
-        """Stands for those that are Ray's, which have tests of their own."""
+        """Stands for those that are Ray's and those over a wire, which have tests of their own."""
 
         def __init__(self, config):
             pass
@@ -402,6 +402,7 @@ def watch(m, found):
 
     m.setattr("mmrl.rollout.collector.EngineActors", Engines)
     m.setattr("mmrl.rollout.collector.SimulatorActors", Simulators)
+    m.setattr("mmrl.rollout.collector.WireSimulators", Simulators)
     m.setattr("mmrl.train.start.ray_judge", judges)
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
@@ -1581,7 +1582,7 @@ ENTRIES = {
         why="three elsewhere, which say the same",
     ),
     "compute.simulators": Effect(
-        to="actors",
+        to=["processes", "actors"],
         each=True,
         also={**ACTS, "simulate.lanes": 2},
         seen=lambda a, b: (a.elsewhere, b.elsewhere) == ([], [2, 2]) and a.resets == b.resets and not learns(a, b),

@@ -99,9 +99,9 @@ REFUSED = {
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
     "simulators of words": (
         {"compute": {"simulators": "actors"}},
-        r'compute\.simulators = "actors", but policy\.kind = \'vlm\' doesn\'t act: use "local"',
+        r'compute\.simulators = "actors", but policy\.kind = \'vlm\' doesn\'t act: leave it out',
     ),
-    "other simulators": ({"compute": {"simulators": "ray"}}, r"compute\.simulators.*'local' or 'actors'"),
+    "other simulators": ({"compute": {"simulators": "ray"}}, r"compute\.simulators.*'local', 'processes' or 'actors'"),
     "fewer judges than none": ({"compute": {"judges": -1}}, r"compute\.judges.*greater than or equal to 0"),
     # groups and samples
     "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1, but grpo compares .* sample at least 2"),
