@@ -9,6 +9,7 @@ from pathlib import Path
 from mmrl.registry import plugins
 
 ROOT = Path(__file__).resolve().parents[2]
+_RECIPE = re.compile(r"^## `([\w-]+)`$", re.MULTILINE)
 _NUMBER = re.compile(r",? *arXiv (\d{4}\.\d{5})\.?")
 
 
@@ -16,9 +17,14 @@ def found() -> tuple[dict[str, list[str]], list[str]]:
     """(arXiv number -> Markdown of what refers to it, what has no number)."""
     numbered: dict[str, list[str]] = defaultdict(list)
     without: list[str] = []
+    page_of = {
+        name: page.relative_to(ROOT / "docs").as_posix()
+        for page in ROOT.glob("docs/recipes/*.md")
+        for name in _RECIPE.findall(page.read_text("utf-8"))
+    }
     for path in sorted(ROOT.glob("configs/recipes/*.toml")):
         said = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
-        link = f"recipe [`{path.stem}`](recipes.md#{path.stem})"
+        link = f"recipe [`{path.stem}`]({page_of[path.stem]}#{path.stem})"
         _enter(numbered, without, said, link)
     for id, spec in plugins.registry().specs("algorithms").items():
         _enter(numbered, without, spec.paper, f"algorithm `{id}`")

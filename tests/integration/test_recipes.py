@@ -17,7 +17,7 @@ from mmrl.train.smoke_proof import told, unproved
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
-PAGE = (ROOT / "docs" / "recipes.md").read_text()
+PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "recipes").glob("*.md")))
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +38,10 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("deepeyes", "pixel-reasoner", "v-irl"),
         *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
     }
-    headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
+    headings = re.findall(r"^## `([^`]+)`", PAGES, re.MULTILINE)
     assert sorted(headings) == sorted(names)
     for name in names:
-        text = PAGE.partition(f"### `{name}`")[2].partition("\n### ")[0]
+        text = PAGES.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
         assert "**Reproduced**" in text and "**Not reproduced**" in text and "**Put in**" in text, name
 
 
