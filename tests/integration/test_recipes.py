@@ -138,7 +138,8 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
         if not (LIBERO / "installed").is_file():
             pytest.skip("LIBERO is not installed: make simulators")
         monkeypatch.setenv("MMRL_LIBERO_PYTHON", str(LIBERO / "bin" / "python"))
-        shorter = [f"tasks.0.options.{option}" for option in ("max_steps=8", "size=32", "task=0")]  # of hundreds of steps
+        shorter = [f"tasks.0.options.{option}" for option in ("max_steps=3", "size=32", "task=0")]  # of hundreds of steps
+        shorter += ["simulate.num_envs=1", "evaluate.num_prompts=1"]  # a process starts in 10 s, and a step takes 0.4
     config = smoke(load_config(path, [f"runs_dir={tmp_path}", *shorter]))
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
