@@ -181,7 +181,7 @@ def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
 def dealt(minibatches, budget=8, keep_zero=True):
     """(what the packer deals for an update, the episodes, their credit)"""
     config = SimpleNamespace(train=SimpleNamespace(micro_batch_tokens=budget))
-    packer = TrajectoryPacker(config, SimpleNamespace(tokens_per_call=lambda trajectories: 1))
+    packer = TrajectoryPacker(config, SimpleNamespace(root=None, tokens_per_call=lambda trajectories: 1))
     some = rollouts()
     credit = Credit(advantages=torch.tensor([1.0, 2.0, 0.0, -1.0, 3.0]))
     options = PackOptions(keep_zero=keep_zero, minibatches=minibatches, seed=7, ratio="action")
