@@ -85,7 +85,33 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         ),
         VerifierSpec(id="vqa/format", target=OURS + "form", summary="one think block, then one answer block"),
         VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards with the value 24"),
+        *_of_r1_reward(),
         *_published(),
+    ]
+
+
+def _of_r1_reward() -> list[VerifierSpec]:
+    return [
+        VerifierSpec(id="vqa/format@r1-reward", target=R1_REWARD + "form", summary="R1-Reward's format reward"),
+        VerifierSpec(
+            id="vqa/reward@r1-reward",
+            timeout_s=SLOW,
+            target=R1_REWARD + "reward",
+            high=1.5,
+            graded=True,
+            summary="R1-Reward's combination, without its judge model",
+        ),
+        VerifierSpec(
+            id="vqa/judged-reward@r1-reward",
+            timeout_s=120.0,
+            target="mmrl_vqa.r1_reward_judge:JudgedReward",
+            high=2.0,
+            graded=True,
+            model=True,
+            batch_size=64,
+            environment=JUDGE_KEYS,
+            summary="R1-Reward's combination, with the consistency that a model behind an endpoint judges",
+        ),
     ]
 
 
@@ -113,26 +139,6 @@ def _published() -> list[VerifierSpec]:
             graded=True,
             rollout=True,
             summary="VLM-R1's cosine length reward, with its fault",
-        ),
-        VerifierSpec(id="vqa/format@r1-reward", target=R1_REWARD + "form", summary="R1-Reward's format reward"),
-        VerifierSpec(
-            id="vqa/reward@r1-reward",
-            timeout_s=SLOW,
-            target=R1_REWARD + "reward",
-            high=1.5,
-            graded=True,
-            summary="R1-Reward's combination, without its judge model",
-        ),
-        VerifierSpec(
-            id="vqa/judged-reward@r1-reward",
-            timeout_s=120.0,
-            target="mmrl_vqa.r1_reward_judge:JudgedReward",
-            high=2.0,
-            graded=True,
-            model=True,
-            batch_size=64,
-            environment=JUDGE_KEYS,
-            summary="R1-Reward's combination, with the consistency that a model behind an endpoint judges",
         ),
         VerifierSpec(
             id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
