@@ -200,7 +200,9 @@ class Run:
             self.proof.begin(self.policy)
         metrics = run_step(self.steps, stage)
         if self.proof:
-            self.proof.end(self.at.stage + 1, stage, self.at.step + 1, self.policy, metrics)
+            algorithm = self.setup.algorithms[self.at.stage]
+            compares = algorithm is None or algorithm.compares
+            self.proof.end(self.at.stage + 1, stage, self.at.step + 1, self.policy, metrics, compares)
         self.at.step += 1
         self.at.stage_step += 1
         self.at.source = self.steps.state()

@@ -27,25 +27,27 @@ class SmokeProof:
         """Keep the weights before a step."""
         self._before = {name: tensor.detach().clone() for name, tensor in policy.parameters()}
 
-    def end(self, number: int, stage: Training, step: int, policy: Policy, metrics: Mapping[str, float]) -> None:
-        """Judge a step. number: of the stage, from 1. step: of the run, from 1."""
+    def end(
+        self, number: int, stage: Training, step: int, policy: Policy, metrics: Mapping[str, float], compares: bool = True
+    ) -> None:
+        """Judge a step. number: of the stage, from 1. step: of the run, from 1. compares: see `Algorithm.compares`."""
         moved = max((float((t.detach() - self._before[n]).abs().max()) for n, t in policy.parameters() if t.numel()), default=0.0)
         self._before = {}
         found = self.seen.setdefault(number, {"stage": number, "kind": stage.kind, "step": None, "why": ""})
         if found["step"] is not None:
             return
-        found["why"] = _missing(stage, metrics, moved)
+        found["why"] = _missing(stage, metrics, moved, compares)
         if not found["why"]:
             found |= {"step": step, "moved": moved, "loss": metrics["loss"]}
             found |= {name: int(metrics.get(f"sampling/smoke_{name}", 0)) for name in ("gold", "drawn")}
 
 
-def _missing(stage: Training, metrics: Mapping[str, float], moved: float) -> str:
+def _missing(stage: Training, metrics: Mapping[str, float], moved: float, compares: bool) -> str:
     """What a step lacks; empty if it proves the update."""
     compared = isinstance(stage, RlStage) and stage.group_size > 1 and not stage.critic and not stage.condition
-    # gold completions that were put in don't count in the share, and an algorithm that imitates has them in some groups alone
-    filled = metrics.get("sampling/smoke_gold", 0.0) > 0
-    if compared and metrics.get("zero_std_share", 0.0) >= 1 and not filled:
+    # what compares no group, such as filtered cloning, learns from gold completions that were put in, whatever the others earn
+    imitates = not compares and metrics.get("sampling/smoke_gold", 0.0) > 0
+    if compared and metrics.get("zero_std_share", 0.0) >= 1 and not imitates:
         return "no group had spread"
     if not math.isfinite(metrics.get("loss", math.nan)):
         return f"the loss was {metrics.get('loss', 'missing')}"

@@ -63,7 +63,7 @@ def both_ways(case: str, folder: Path, attention: str = "sdpa") -> dict[str, Pai
     policy = smolvla(str(theirs), **given)
     assert (policy.dims, policy.chunk, policy.state, policy.chains.steps) == (3, 2, 4, 3)
     found = {"saved by LeRobot": pairs(policy, seen, theirs)}
-    moved(policy).save(ours)
+    moved(policy, 0.02).save(ours)  # of larger weights, states are so large that their rounding is beyond the bound
     acted(ours, seen)
     found["saved by mmrl"] = pairs(policy, seen, ours)
     again = smolvla(str(ours), **given, statistics=policy.statistics.plain())

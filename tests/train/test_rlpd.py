@@ -123,7 +123,10 @@ def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_targets_move_by_their_rate_alone() -> None:
-    agent, replay = Rlpd.twin(1, 1, replace(OPTIONS, updates=1, offline_share=0.0, target_rate=0.25), 2), memory(5)
+    agent, replay = (
+        Rlpd(1, 1, replace(OPTIONS, critics=2, subset=2, updates=1, offline_share=0.0, target_rate=0.25), 2),
+        memory(5),
+    )
     before = [p.clone() for p in agent.target.parameters()]
     agent.update(replay)
     for old, new, source in zip(before, agent.target.parameters(), agent.critic.parameters(), strict=True):
@@ -133,7 +136,7 @@ def test_targets_move_by_their_rate_alone() -> None:
 
 def test_targets_are_those_of_the_target_critics_and_set_priorities() -> None:
     """With target critics that say 0, a target is the reward alone, whatever the critics that learn say."""
-    agent, replay = Rlpd.twin(1, 1, replace(OPTIONS, updates=1, offline_share=0.0, batch_size=256), 2), memory(5)
+    agent, replay = Rlpd(1, 1, replace(OPTIONS, critics=2, subset=2, updates=1, offline_share=0.0, batch_size=256), 2), memory(5)
     with torch.no_grad():
         for weights in agent.target.parameters():
             weights.zero_()

@@ -35,13 +35,13 @@ class Weights:
         return [("a", self.tensor)]
 
 
-def judged(change, stage=None, **metrics):
+def judged(change, stage=None, compares=True, **metrics):
     """The entry of a stage with one step that changes a weight by so much."""
     proof, policy = SmokeProof(), Weights()
     proof.begin(policy)
     policy.tensor[1] += change
     stage = stage or RlStage(kind="rl", steps=1, group_size=4)
-    proof.end(1, stage, 3, policy, {"loss": 0.5, "grad_norm": 1.0, "zero_std_share": 0.5, **metrics})
+    proof.end(1, stage, 3, policy, {"loss": 0.5, "grad_norm": 1.0, "zero_std_share": 0.5, **metrics}, compares)
     return proof.seen[1]
 
 
@@ -69,6 +69,12 @@ def test_a_step_that_lacks_one_of_them_proves_nothing(change, metrics, why):
 
 def test_groups_of_one_need_no_spread():
     assert judged(0.25, RlStage(kind="rl", steps=1, group_size=1), zero_std_share=1.0)["step"] == 3
+
+
+@pytest.mark.parametrize(("compares", "gold", "step"), [(True, 1.0, None), (False, 0.0, None), (False, 1.0, 3)])
+def test_gold_completions_are_spread_enough_for_what_compares_no_group(compares, gold, step):
+    found = judged(0.25, compares=compares, zero_std_share=1.0, **{"sampling/smoke_gold": gold})
+    assert found["step"] == step and (found["why"] == "") == (step is not None)
 
 
 def test_what_one_step_proved_a_later_one_does_not_take_back():

@@ -149,6 +149,10 @@ def read_table(path: str, *, name: str | None = None, revision: str | None = Non
     return _dataset(str(path), local, name, revision, split)
 
 
+IMAGE_COLUMNS = ("image", "images", "image_path", "image_paths")
+"""Columns in which tables have their pictures; the first that a row has is read."""
+
+
 def resolve_image(path: str, image: Any, folder: str | None = None) -> Any:
     """The image of a row: a path relative to `folder` or, by default, to the table's folder becomes a full path; any other value
     is returned as it is. path: of the table. Raises ValueError for a path that is empty or too long."""

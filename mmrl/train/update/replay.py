@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
 
 SMALLEST = 1e-6
 """Added to a priority, so that a transition without an error can be drawn again."""
@@ -235,11 +236,11 @@ def draw_mixed(online: Replay, offline: Replay | None, n: int, seed: int, *, sha
 
     Raises UserError for a share without offline data, and for memories of different layouts."""
     if not 0 <= share <= 1:
-        raise UserError(f"replay.offline_share = {share:g} is out of range: give a number from 0 to 1")
+        raise UserError(f"offline_share = {share:g} is out of range: give a number from 0 to 1")
     if not share:
         return online.draw(n, seed, steps=steps)
     if offline is None or not len(offline):
-        raise UserError(f"replay.offline_share = {share:g} needs offline data: name a replay file, or set it to 0")
+        raise UserError(f"offline_share = {share:g} needs offline data: name a replay file, or set it to 0")
     for name, value in online.layout.plain().items():
         if (other := offline.layout.plain()[name]) != value:
             raise UserError(f"the offline data have {name} = {other!r}, and this run {value!r}: make them equal")
@@ -250,7 +251,7 @@ def draw_mixed(online: Replay, offline: Replay | None, n: int, seed: int, *, sha
     old_places = torch.full_like(old.places_n, -1)
     if given == n:
         return Drawn(**{**_fields(old), "places_n": old_places})
-    new = _fields(online.draw(n - given, seed + 1, steps=steps))
+    new = _fields(online.draw(n - given, derive(seed, "online"), steps=steps))
     mixed = {name: torch.cat([x, new[name]]) for name, x in _fields(old).items()}
     return Drawn(**{**mixed, "places_n": torch.cat([old_places, new["places_n"]])})
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -58,9 +58,7 @@ class Rlpd:
         """features: numbers of an observation's features. dims: numbers of an action. Raises UserError for sizes that don't fit
         each other."""
         if not 1 <= options.subset <= options.critics:
-            raise UserError(
-                f"critic.subset = {options.subset} of critic.critics = {options.critics}: give a number from 1 to that"
-            )
+            raise UserError(f"subset = {options.subset} of {options.critics} critics: give a number from 1 to that")
         if min(options.batch_size, options.updates, options.steps) < 1:
             raise UserError("batch_size, updates and steps of off-policy learning must be at least 1")
         self.options, self.seed, self.dims, self.calls = options, seed, dims, 0
@@ -189,8 +187,3 @@ class Rlpd:
                     place, moment = key.removeprefix(f"adam.{name}.").split(".")
                     moments.setdefault(int(place), {})[moment] = x.clone()
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-
-    @classmethod
-    def twin(cls, features: int, dims: int, options: RlpdOptions, seed: int) -> Rlpd:
-        """A soft actor-critic with two critics, of which the lower one counts."""
-        return cls(features, dims, replace(options, critics=2, subset=2), seed)

@@ -11,9 +11,10 @@ from mmrl.api.endpoints.answers import NoAnswer
 from mmrl.api.endpoints.client import ChatEndpoint, Question
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.errors import display_path
-from mmrl.api.tasks.tables import read_table, resolve_image
+from mmrl.api.tasks.tables import read_table
 from mmrl.api.types import user_message
-from mmrl_judge.synth.table import IMAGES, placed_row, write_rows
+from mmrl.api.verifiers.parse import last_tag
+from mmrl_judge.answered_tables import check_out, pictures_of, placed_row, write_rows
 
 ROLE = "You are a specialist: {role}. Answer from the point of view of your specialty."
 FORM = "Think first. End with your answer alone in <answer> </answer> tags: of options, the letter."
@@ -33,8 +34,7 @@ def consult(
     """Write OUT, the table with a column `opinions`; yields the lines to print. roles: those that see every row. role_column:
     column with the specialty of a row, which a triage named. each: answers in each role. Raises UserError for options that
     can't work, and for a table of which no question is answered."""
-    if out.suffix != ".jsonl" or (out.exists() and not overwrite):
-        raise UserError(f"{display_path(out)} must be a new file that ends with .jsonl: choose another name, or give --overwrite")
+    check_out(out, overwrite)
     if not roles and role_column is None:
         raise UserError("no specialist is named: give --role NAME, or --role-column with the column of each row's specialty")
     rows = read_table(table)
@@ -49,7 +49,7 @@ def consult(
     opinions: dict[int, list[dict[str, str]]] = {}
     failed = []
     for (number, role, _, _), reply in zip(asked, replies, strict=True):
-        said = "" if isinstance(reply, NoAnswer) else _answer(reply.text)
+        said = "" if isinstance(reply, NoAnswer) else " ".join((last_tag(reply.text) or "").split())
         if said:
             opinions.setdefault(number, []).append({"role": role, "answer": said})
         else:
@@ -63,14 +63,7 @@ def consult(
 
 def _messages(encoder: ChatEncoder, table: str, row: Mapping[str, Any], role: str, column: str) -> list[dict[str, Any]]:
     """What a specialist is told about a row."""
-    cell: Any = next((row[c] for c in IMAGES if row.get(c)), [])
-    pictures = [resolve_image(table, one) for one in (cell if isinstance(cell, list | tuple) else [cell])]
+    _, pictures = pictures_of(table, row)
     options = [f"{chr(ord('A') + n)}. {option}" for n, option in enumerate(row.get("options") or ())]
     text = "\n".join([row[column].replace("<image>", "").strip(), *options, FORM])
     return encoder([{"role": "system", "content": ROLE.replace("{role}", role)}, user_message(text, *pictures)])[0]
-
-
-def _answer(text: str) -> str:
-    """The content of the last answer tag; empty without one."""
-    _, found, rest = text.rpartition("<answer>")
-    return " ".join(rest.partition("</answer>")[0].split()) if found else ""

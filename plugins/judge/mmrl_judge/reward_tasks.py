@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from mmrl import Prompt, Task, UserError
-from mmrl.api.coordinates import ImageProcessing
-from mmrl.api.services import pairs_of, task_of
+from mmrl.api.services import pairs_of
 from mmrl.api.tasks.image_sources import chance
-from mmrl.api.tasks.option_checks import LazyPrompts, check_split, check_type
+from mmrl.api.tasks.option_checks import LazyPrompts, check_split
 from mmrl.api.types import Case
+from mmrl_judge.on_task import OnTask
 from mmrl_judge.wording import BETTER, NO, RIGHT, YES, ask_better, ask_right, check_question
 
 
 @dataclass(kw_only=True, eq=False)
-class Judging(Task):
-    """Base class of tasks on the pairs of another task."""
-
-    task: str
-    """Id of the task with the pairs, such as `judge/pairs`."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of that task."""
+class Judging(OnTask):
+    """Base class of tasks on the pairs of another task, such as `judge/pairs`."""
 
     def __post_init__(self) -> None:
-        check_type("task", self.task, str)
-        check_type("options", self.options, Mapping, '{path = "pairs.jsonl"}')
-        self.of = task_of(self.task, self.options)
+        super().__post_init__()
         if type(self.of).pair is Task.pair:
             raise UserError(f"task = {self.task!r} has no pairs: name a task that has, such as judge/pairs")
-        self.splits = self.of.splits  # type: ignore[misc]  # the other task decides
-        self.held_out = self.of.held_out  # type: ignore[misc]
-
-    @property  # type: ignore[override]
-    def image_processing(self) -> ImageProcessing:
-        """How the policy sees images, which the other task needs to know."""
-        return self.of.image_processing
-
-    @image_processing.setter
-    def image_processing(self, value: ImageProcessing) -> None:
-        self.of.image_processing = value
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         """Two prompts for each pair, one after the other."""

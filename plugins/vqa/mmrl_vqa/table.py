@@ -17,15 +17,13 @@ from mmrl.api.media.images import load_image
 from mmrl.api.tasks.image_sources import chance, hash_rank
 from mmrl.api.tasks.option_checks import check_choice, check_split, check_type
 from mmrl.api.tasks.table_splits import Splits, divided, read_rows, undivided
-from mmrl.api.tasks.tables import DataTable, LazyItems, resolve_image
+from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, LazyItems, resolve_image
 from mmrl_vqa.asking import MAYE, STYLES, ask, letter_of, written
 from mmrl_vqa.rephrasing import with_question
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
 MANY = 26
 """Maximum of options of a question: each has a letter."""
-IMAGES = ("image", "images", "image_path", "image_paths")
-"""Default columns of the picture."""
 FORMS = ("auto", "letter", "index", "text")
 FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
@@ -206,11 +204,12 @@ class Table(Task):
             for column in columns:
                 found += _filled(row[column])
         else:
-            columns = [c for c in IMAGES if c in row]
+            columns = [c for c in IMAGE_COLUMNS if c in row]
             found += next((cells for c in columns if (cells := _filled(row[c]))), [])
             if not columns and not self.text_only:
                 raise UserError(
-                    f"it has no column {', '.join(IMAGES[:-1])} or {IMAGES[-1]}, but {', '.join(map(str, row))[:200]}: "
+                    f"it has no column {', '.join(IMAGE_COLUMNS[:-1])} or {IMAGE_COLUMNS[-1]}, "
+                    f"but {', '.join(map(str, row))[:200]}: "
                     "set image_column, or text_only = true for questions without a picture"
                 )
         if not found and not self.text_only:

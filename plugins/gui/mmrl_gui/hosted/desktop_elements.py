@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from mmrl.api.simulators.gui import Element
-from mmrl_gui.hosted.wire import Server
+from mmrl_gui.hosted.servers import Server
 
 NAMESPACE = "https://accessibility.ubuntu.example.org/ns/"
 STATE, COMPONENT = f"{{{NAMESPACE}state}}", f"{{{NAMESPACE}component}}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl_gui.hosted.wire import Server
+from mmrl_gui.hosted.servers import Server
 
 STEPS = {
     "launch": "/setup/launch",

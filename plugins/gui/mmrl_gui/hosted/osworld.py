@@ -22,7 +22,7 @@ from mmrl_gui.hosted.desktop_elements import elements_of
 from mmrl_gui.hosted.evaluating import Evaluation, prepare
 from mmrl_gui.hosted.osworld_tasks import TaskFile, read_tasks
 from mmrl_gui.hosted.screens import DONE, IMPOSSIBLE, Hosted, HostedScreen, pixel
-from mmrl_gui.hosted.wire import Server, one_line, servers_of
+from mmrl_gui.hosted.servers import Server, one_line, servers_of
 
 PREFIX = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 """What OSWorld puts before the code of an action."""

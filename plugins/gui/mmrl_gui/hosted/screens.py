@@ -9,7 +9,7 @@ from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Point, ScreenObservation
-from mmrl_gui.hosted.wire import Pool, Server
+from mmrl_gui.hosted.servers import Pool, Server
 
 DONE, IMPOSSIBLE = "done", ("infeasible", "fail")
 """Answers that end an episode and are no answer to a question."""

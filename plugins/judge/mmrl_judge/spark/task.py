@@ -4,16 +4,14 @@ judge."""
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from mmrl import Prompt, Task, UserError, user_message
-from mmrl.api.coordinates import ImageProcessing
-from mmrl.api.services import task_of
+from mmrl import Prompt, UserError, user_message
 from mmrl.api.tasks.image_sources import chance
-from mmrl.api.tasks.option_checks import LazyPrompts, check_split, check_type
+from mmrl.api.tasks.option_checks import LazyPrompts, check_split
 from mmrl.api.types import Case
+from mmrl_judge.on_task import OnTask
 from mmrl_judge.spark.recycling import Answered, judgements
 
 BOX = "\\boxed{"
@@ -22,29 +20,8 @@ TRIES = 16
 
 
 @dataclass(kw_only=True, eq=False)
-class RecycledJudging(Task):
-    """Judgements about the answers of another task: its own answer is right, that of another of its prompts is wrong."""
-
-    task: str
-    """Id of the task with the questions, such as `vqa/table`."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of that task."""
-
-    def __post_init__(self) -> None:
-        check_type("task", self.task, str)
-        check_type("options", self.options, Mapping, '{path = "questions.jsonl"}')
-        self.of = task_of(self.task, self.options)
-        self.splits = self.of.splits  # type: ignore[misc]  # the other task decides
-        self.held_out = self.of.held_out  # type: ignore[misc]
-
-    @property  # type: ignore[override]
-    def image_processing(self) -> ImageProcessing:
-        """How the policy sees images, which the other task needs to know."""
-        return self.of.image_processing
-
-    @image_processing.setter
-    def image_processing(self, value: ImageProcessing) -> None:
-        self.of.image_processing = value
+class RecycledJudging(OnTask):
+    """Judgements about the answers of another task, such as `vqa/table`: its own is right, that of another prompt is wrong."""
 
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         """One prompt for each of the other task."""

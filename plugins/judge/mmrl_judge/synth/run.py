@@ -10,9 +10,10 @@ from mmrl import UserError
 from mmrl.api.endpoints.client import ChatEndpoint
 from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.errors import display_path
+from mmrl_judge.answered_tables import check_out, write_rows
 from mmrl_judge.synth.models import Models
 from mmrl_judge.synth.rules import Limits
-from mmrl_judge.synth.table import Columns, Synthesis, open_synthesis, write_rows
+from mmrl_judge.synth.table import Columns, Synthesis, open_synthesis
 
 
 def run(
@@ -42,10 +43,7 @@ def run(
 ) -> Iterator[str]:
     """Write OUT; yields the lines to print. The arguments are the command's options. Raises UserError for ones that can't work,
     and if no question could be asked."""
-    if out.suffix != ".jsonl":
-        raise UserError(f"{display_path(out)} must end with .jsonl: choose another name")
-    if out.exists() and not overwrite:
-        raise UserError(f"{display_path(out)} exists: choose another file, or give --overwrite")
+    check_out(out, overwrite)
     if not least + harder_by <= seed_passes <= rollouts:
         raise UserError(
             f"--seed-passes {seed_passes} must be from --least + --harder-by = {least + harder_by} to --rollouts = {rollouts}: "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +11,12 @@ from typing import Any
 from mmrl import UserError
 from mmrl.api.errors import display_path
 from mmrl.api.media.images import load_image
-from mmrl.api.tasks.tables import DataTable, read_table, resolve_image
+from mmrl.api.tasks.tables import IMAGE_COLUMNS, DataTable, read_table
+from mmrl_judge.answered_tables import pictures_of, placed_row
 from mmrl_judge.synth import rules
 from mmrl_judge.synth.models import Failed, Models, Posed
 from mmrl_judge.synth.rules import Evolution, Limits
 
-IMAGES = ("image", "images", "image_path", "image_paths")
-"""Columns of the picture, of which the first that a row has is read; as in `vqa/table`."""
 AT_ONCE = 32
 """Questions that are rewritten side by side."""
 
@@ -94,19 +91,16 @@ class Synthesis:
             self.counts["rows: with options"] += 1
             return None
         question, answer = row.get(columns.question), row.get(columns.answer)
-        column = next((c for c in IMAGES if row.get(c)), None)
+        column, pictures = pictures_of(self.path, row)
         if not isinstance(question, str) or not question.strip() or answer in (None, "") or column is None:
             raise UserError(
                 f"{self.table.location(number)} must have a question in {columns.question!r}, an answer in {columns.answer!r} "
-                f"and a picture in {IMAGES[0]!r}; it has {', '.join(map(str, row))[:200]}"
+                f"and a picture in {IMAGE_COLUMNS[0]!r}; it has {', '.join(map(str, row))[:200]}"
             )
-        cell = row[column]
-        cells = cell if isinstance(cell, list | tuple) else [cell]
-        pictures = tuple(resolve_image(self.path, one) for one in cells)
         for one in pictures:
             load_image(one, name=display_path(one) if isinstance(one, str) else self.table.location(number))
         own = Evolution(question=question.replace("<image>", "").strip(), passes=0, limits=self.limits)
-        return Seed(number=number, row=row, column=column, pictures=pictures, evolution=own, answer=str(answer))
+        return Seed(number=number, row=row, column=column, pictures=tuple(pictures), evolution=own, answer=str(answer))
 
     def _attempt(self, seeds: Sequence[Seed], attempt: int) -> None:
         """One rewriting of each question. Where a model fails the attempt is lost, and the next one begins as this did."""
@@ -168,46 +162,6 @@ class Synthesis:
 
     def old_row(self, number: int, out: Path) -> dict[str, Any]:
         return placed_row(self.table, self.path, number, out)
-
-
-def placed_row(table: DataTable, path: str, number: int, out: Path) -> dict[str, Any]:
-    """A row of the table as JSON, with paths of pictures from the folder of `out`; a picture that is no file is written beside
-    it."""
-    row = dict(table[number])
-    column = next((c for c in IMAGES if row.get(c)), None)
-    if column is not None:
-        cell = row[column]
-        cells = cell if isinstance(cell, list | tuple) else [cell]
-        placed = [_placed(resolve_image(path, one), out, f"{number}-{n}") for n, one in enumerate(cells)]
-        row[column] = placed if isinstance(cell, list | tuple) else placed[0]
-    return row
-
-
-def _placed(picture: Any, out: Path, name: str) -> str:
-    """The path of a picture from the folder of `out`."""
-    if isinstance(picture, str):
-        return os.path.relpath(Path(picture).expanduser().resolve(), out.parent.resolve())
-    target = out.with_name(f"{out.stem}-images") / f"{name}.png"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    load_image(picture).save(target)
-    return str(target.relative_to(out.parent))
-
-
-def write_rows(rows: Iterator[Mapping[str, Any]], out: Path) -> int:
-    """Write JSON lines, whole or not at all; their number. Raises UserError if the file can't be written."""
-    part, count = out.with_name(out.name + ".part"), 0
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-                count += 1
-        part.replace(out)
-    except OSError as error:
-        raise UserError(f"{display_path(out)} can't be written: {error.strerror}: choose another file") from error
-    finally:
-        part.unlink(missing_ok=True)
-    return count
 
 
 def open_synthesis(path: str, models: Models, limits: Limits, columns: Columns) -> Synthesis:
