@@ -31,7 +31,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """On CI, tell of a failure when it happens, so that a run that is cut off has said what failed."""
     if report.failed and "CI" in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
         said = str(report.longrepr).splitlines()
-        print("", f"FAILED {report.nodeid} after {report.duration:.0f} s ({report.when})", *said[-CI_LINES:], sep="\n", flush=True)
+        print(
+            "", f"FAILED {report.nodeid} after {report.duration:.0f} s ({report.when})", *said[-CI_LINES:], sep="\n", flush=True
+        )
 
 
 def pytest_collection() -> None:

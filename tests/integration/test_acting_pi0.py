@@ -137,8 +137,13 @@ def test_a_pi0_follows_another(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "warm", "steps", "learning_rate", "least"),
-    [("pi0", 50, 40, 6e-4, 0.6), ("pi05", 100, 80, 2e-3, 0.5), ("gr00t", 50, 40, 6e-4, 0.6)],
+    [
+        ("pi0", 50, 40, 6e-4, 0.6),
+        pytest.param("pi05", 100, 80, 2e-3, 0.5, marks=pytest.mark.exhaustive),
+        pytest.param("gr00t", 50, 40, 6e-4, 0.6, marks=pytest.mark.exhaustive),
+    ],
 )
+@pytest.mark.timeout(900)
 def test_it_learns_to_turn_to_the_mark(tmp_path, kind, warm, steps, learning_rate, least):
     """Imitation to where more than half succeed, then reinforcement from there. pi0.5 has to learn what the words of the state
     mean, and takes longer."""

@@ -51,6 +51,9 @@ BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
 """An answer in words, a puzzle, a screen, a robot. The others run with the long tests."""
+LONG = ("v-irl", "simplevla-rl-libero", "webwise", "rl4vla", "ript-vla", "videossr")
+"""Those that take a quarter of a minute or more; another one has the same world."""
+MARKS = dict.fromkeys(EVERYDAY, ()) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_systems_for_video_have_the_rules_that_they_publish():
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=() if p.stem in EVERYDAY else pytest.mark.slow) for p in RECIPES], ids=lambda p: p.stem
+    "path", [pytest.param(p, marks=MARKS.get(p.stem, (pytest.mark.slow,))) for p in RECIPES], ids=lambda p: p.stem
 )
 def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     if path.stem in BROWSER and (why := no_browser()):

@@ -25,15 +25,14 @@ from mmrl.testing import check_plugin, check_policy, policies
 TINY = "tiny:qwen3_5:hidden=32,layers=2"
 
 
-LONG = {"gemma3n", "gemma4", "phi4_multimodal"}
-"""Families whose checks take seconds."""
-ALIKE = {"qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe", "glm46v", "minicpmv4_7", "internvl3_5", "cohere2_vision"}
+LONG = {"gemma3n", "phi4_multimodal"}
+"""Families whose checks take half a minute."""
+ALIKE = {"gemma4", "qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe", "glm46v", "minicpmv4_7", "internvl3_5", "cohere2_vision"}
 """Families of which another one is a near relative; all are probed each day for the page of verdicts."""
+MARKS = dict.fromkeys(ALIKE, (pytest.mark.slow,)) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=[pytest.mark.slow] if f in LONG | ALIKE else []) for f in tiny.FAMILIES]
-)
+@pytest.mark.parametrize("family", [pytest.param(f, marks=MARKS.get(f, ())) for f in tiny.FAMILIES])
 def test_every_family_passes(family):
     report = check_policy(f"tiny:{family}:hidden=32,layers=2")
     assert report.ok, report

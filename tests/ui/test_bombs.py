@@ -19,7 +19,7 @@ from boards import board
 from bombs import BOMBS, bombed, pictures
 from damage import whole
 from mmrl.run_folder import bounded, excerpt
-from mmrl.testing.cases import mostly_slow
+from mmrl.testing.cases import mostly_slow, some_of
 from mmrl.ui.board import app, live_updates, pages, run_paths, state
 from mmrl.ui.board.index import Index
 from mmrl.ui.board.live_updates import UpdateHub
@@ -36,10 +36,15 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TRUE = [name for name in BOMBS if not name.startswith(("pipe ", "folder ", "link "))]
+OFTEN = {
+    *("sparse metrics.jsonl", "sparse rollouts/step-000010.jsonl", "long line", "many lines of lists", "many metrics"),
+    *("rollouts in a line", "large group", "many animations", "deep run file", "linked folder"),
+}
+"""Bombs of which CI measures the pages, of every kind one or two."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRUE)
+@pytest.mark.parametrize("name", some_of(TRUE, OFTEN))
 def test_pages_of_a_bomb_are_bounded(tmp_path: Path, name: str) -> None:
     run = bombed(tmp_path / "runs", name)
     cost = bounds.report(run)

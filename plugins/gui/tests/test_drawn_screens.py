@@ -26,6 +26,7 @@ from PIL import Image
 from mmrl import Case, EnvironmentFailed, ImageProcessing, UserError
 from mmrl.api.coordinates import CoordinateFormat
 from mmrl.api.simulators.gui import Action, Element, ScreenObservation
+from mmrl.testing.cases import some_of
 from mmrl.ui.cli import main
 from processes import gone
 
@@ -663,8 +664,8 @@ def test_boxes_are_those_of_the_page_itself(chromium):
 
 @pytest.mark.slow
 def test_boxes_are_those_of_the_page_itself_on_many_pages(chromium):
-    right, faults = against_the_page_itself(chromium, drawn_pages(360, 5000))
-    assert not faults and right > 5000
+    right, faults = against_the_page_itself(chromium, drawn_pages(120, 5000))
+    assert not faults and right > 1600
 
 
 @pytest.mark.slow
@@ -700,7 +701,7 @@ def test_every_click_leads_to_a_screen_of_its_own(chromium):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", pages.KINDS)
+@pytest.mark.parametrize("kind", some_of(pages.KINDS, list(pages.KINDS)[::3]))
 def test_every_click_leads_to_a_screen_of_its_own_on_every_kind_of_page(chromium, kind):
     clicks, same = told_apart(pages.draw_page(random.Random(7), kind, (360, 640), "hard"))
     assert clicks > 3 and all(len(set(names)) == 1 for names in same), "only things of one name, which are not asked about"
