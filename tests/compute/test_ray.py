@@ -343,7 +343,7 @@ def collected(lanes, elsewhere=None, between=lambda made: None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_episodes_are_the_very_same_wherever_they_are_simulated(ray, lanes):
     one, _ = collected(lanes)
     two, figures = collected(lanes, SimulatorActors(runs.toy_config(".")))

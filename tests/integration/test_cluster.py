@@ -113,6 +113,7 @@ def test_ctrl_c_saves_and_ends_and_the_run_goes_on(tmp_path):
     assert code == 0 and f"resumed after step {last}" in out, out + err
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_dies_each_time_ends_the_run_with_one_line(tmp_path):
     code, out, err = mmrl("--cluster", "local", "--set", "compute.retries=1", MMRL_TEST_DIES="5")
     assert code == 2, out + err
@@ -123,6 +124,7 @@ def test_a_process_that_dies_each_time_ends_the_run_with_one_line(tmp_path):
     assert (tmp_path / "runs/toy/checkpoints/step-000003").is_dir()
 
 
+@pytest.mark.exhaustive
 def test_what_a_run_refuses_is_told_once_and_not_tried_again(tmp_path):
     noted = 'with open("loaded", "a") as file:\n    file.write(f"{os.getpid()}\\n")\n'
     (tmp_path / "extras.py").write_text(clustered.EXTRAS + noted)

@@ -136,6 +136,7 @@ def test_killed_while_a_checkpoint_is_written(whole, tmp_path, at):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
 def test_killed_at_every_other_write_of_a_checkpoint(whole, tmp_path):
     assert 6 <= killed_and_resumed(whole, tmp_path, 2, 999, apart=2) < 499

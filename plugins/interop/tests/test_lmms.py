@@ -142,6 +142,7 @@ class TestItsOwnCommand:
         assert {f"lmms-eval/{name}": theirs[f"{name},none"] for name in ("exact", "macro", "error")} == ours
         assert ours["lmms-eval/macro"] == 12.5, "a quarter of the light ones"
 
+    @pytest.mark.exhaustive
     def test_a_run_s_exported_folder_has_the_figures_of_the_run(self, folder, tmp_path, monkeypatch):
         pytest.importorskip("torch")
         monkeypatch.chdir(tmp_path)
