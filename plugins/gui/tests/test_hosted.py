@@ -313,6 +313,10 @@ def test_what_can_not_be_is_refused_in_one_line(phone, machine, tmp_path):
     cases = [
         (AndroidWorld, {"servers": nobody}, "refused: start the server, or correct servers"),
         (AndroidWorld, {"servers": []}, "names no server"),
+        (AndroidWorld, {"servers": True}, "servers = True names no server"),
+        (AndroidWorld, {"servers": 3.5}, "servers = 3.5 names no server"),
+        (AndroidWorld, {"servers": phone.address, "timeout_s": 1e30}, r"timeout_s = 1e\+30 must be .*, at most 86400"),
+        (AndroidWorld, {"servers": phone.address, "wait_s": -1}, "wait_s = -1 must be"),
         (AndroidWorld, {"servers": ["localhost:5000"]}, "that is no address"),
         (AndroidWorld, {"servers": [phone.address] * 2}, "names one server twice"),
         (AndroidWorld, {"servers": phone.address, "timeout_s": 0}, "timeout_s = 0 must be"),

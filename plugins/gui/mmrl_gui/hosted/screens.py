@@ -9,7 +9,7 @@ from PIL import Image
 
 from mmrl import EnvironmentFailed, UserError
 from mmrl.api.simulators.gui import Action, Point, ScreenObservation
-from mmrl_gui.hosted.servers import Pool, Server
+from mmrl_gui.hosted.servers import Pool, Server, check_seconds
 
 DONE, IMPOSSIBLE = "done", ("infeasible", "fail")
 """Answers that end an episode and are no answer to a question."""
@@ -23,6 +23,7 @@ class Hosted(abc.ABC):
 
     def __init__(self, servers: Sequence[Server], wait_s: float) -> None:
         """Asks each server for a picture. Raises UserError if one gives none, or one of another size."""
+        check_seconds("wait_s", wait_s)
         self.pool, sizes = Pool(servers, wait_s), {}
         for server in servers:
             try:

@@ -23,6 +23,8 @@ from mmrl.api.errors import is_finite
 MAX_REPLY = 128 * 2**20
 """Bytes of a reply: AndroidWorld writes a screenshot of 1080 x 2400 pixels as 39 MB of numbers."""
 CHUNK = 2**20
+DAY = 86_400
+"""Seconds."""
 
 
 class Server:
@@ -124,13 +126,18 @@ def one_line(said: object) -> str:
     return " ".join(str(said).split())[:120] or type(said).__name__
 
 
+def check_seconds(option: str, value: Any) -> None:
+    """Raise UserError unless the value is a number of seconds above 0, and a day at most."""
+    if not is_finite(value) or not 0 < value <= DAY:
+        raise UserError(f"{option} = {value!r:.40} must be a number of seconds above 0, at most {DAY}")
+
+
 def servers_of(addresses: Sequence[str] | str, timeout_s: float) -> list[Server]:
     """Raises UserError for what are no addresses."""
+    if not isinstance(addresses, str | list | tuple) or not addresses:
+        raise UserError(f'servers = {addresses!r:.100} names no server: write addresses, such as ["http://localhost:5000"]')
+    check_seconds("timeout_s", timeout_s)
     listed = [addresses] if isinstance(addresses, str) else list(addresses)
-    if not listed:
-        raise UserError('servers = [] names no server: write their addresses, such as ["http://localhost:5000"]')
-    if not is_finite(timeout_s) or timeout_s <= 0:
-        raise UserError(f"timeout_s = {timeout_s!r:.40} must be a number above 0")
     for address in listed:
         if not isinstance(address, str) or urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
             raise UserError(f"servers has {address!r:.100}, and that is no address: write one such as http://localhost:5000")
