@@ -35,9 +35,14 @@ LossFunction = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 positional parameters are among `MEASURED`."""
 MEASURED = {
     "mean_log_ratio_L": "float32 [L], without gradient; in the state before the trained token, the mean over all tokens of the "
-    "vocabulary of their log-probability under the current weights less that before the step's first update"
+    "vocabulary of their log-probability under the current weights less that before the step's first update",
+    "log_ratios_N": "float32 [N], without gradient; the sum over each rollout's tokens of their log-probability under the "
+    "current weights less that before the step's first update; 0 for rollouts of other mini-batches",
+    "groups_N": "int64 [N]; rollouts with the same number answer the same prompt",
+    "credits_N": "float32 [N]; the advantage of each rollout, the mean of its tokens'; NaN for those of other mini-batches and "
+    "those that are left out",
 }
-"""Name -> what a loss may also ask for, at the cost of a forward pass in each update but a step's first."""
+"""Name -> what a loss may also ask for. The first two cost a forward pass in each update but a step's first."""
 
 
 def clipped_surrogate(

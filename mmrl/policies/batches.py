@@ -148,5 +148,9 @@ class Batch:
     """Trained rollouts over all micro-batches and ranks: the normaliser of sequence means."""
     lengths_N: torch.Tensor
     """int64 trained tokens per rollout."""
+    groups_N: torch.Tensor | None = None
+    """int64 group of each rollout; None from a packer that doesn't say."""
+    credits_N: torch.Tensor | None = None
+    """float32 credit of each rollout, the mean of its tokens'; NaN for rollouts that aren't in this batch."""
     looks: bool = True
     """Some rollout that is computed saw a picture. Where weights are spread over ranks, blank pictures stand in for none."""

@@ -211,6 +211,17 @@ def _of_selections() -> list[AlgorithmSpec]:
             paper="He et al., Random Policy Valuation is Enough (ROVER), arXiv 2509.24981",
         ),
         AlgorithmSpec(
+            id="pacs",
+            target="mmrl.algorithms.implicit_critic:class_balanced",
+            options={"beta": 1.0},
+            loss="mmrl.algorithms.implicit_critic:implicit_critic",
+            normalise="constant",
+            constant=1,
+            bounds={"beta": POSITIVE},
+            summary="Supervised learning of whether an answer is right, from its log-ratio less those of the others of its group",
+            paper="Li et al., Implicit Actor Critic Coupling (PACS), arXiv 2509.02522",
+        ),
+        AlgorithmSpec(
             id="nft",
             target=ADVANTAGE + "success_relative",
             options={"least": 1.0, "negative_weight": 1.0},

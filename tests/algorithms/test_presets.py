@@ -33,6 +33,7 @@ BUILT_IN = [
         "nft",
         "nsr",
         "opd",
+        "pacs",
         "ppo",
         "psr",
         "reinforce++",

@@ -985,6 +985,34 @@ def test_two_updates_of_rover_are_what_they_are_by_hand():
     assert same(weights(run.policy), weights(policy), weights(first))
 
 
+@pytest.mark.parametrize("train", [{}, {"packing": "per-completion", "micro_batch_tokens": 1}])
+def test_two_epochs_of_pacs_are_what_they_are_by_hand(train):
+    """By autograd of the whole group's loss. The second update has scores, whose gradient reaches the baselines of the others,
+    also where each rollout has a pass of its own."""
+    stage = {"algorithm": "pacs", "epochs": 2, "learning_rate": 0.05, "settings": {"beta": 3.0}}
+    run = begun(stage, MIXED, train=train)
+    first, policy = copy.deepcopy(run.policy), copy.deepcopy(run.policy)
+    step(run)
+    rollouts, rewards = run.steps.sampler.last.rollouts, (1, 0, 0.5, 0, 0, 1, 0, 0)
+    labels = torch.tensor([float(reward >= 0.5) for reward in rewards])
+    weights_N = torch.tensor([1.0] * 4 + [2 / 3, 2.0, 2 / 3, 2 / 3])
+
+    def loss(now):
+        scores = torch.stack([3.0 * (logprobs(now, r) - logprobs(first, r).detach()).sum() for r in rollouts]).view(2, 4)
+        logits = (scores - (scores.sum(1, keepdim=True) - scores) / 3).flatten()
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels, weight=weights_N)
+
+    for _ in range(2):
+        before = weights(policy)
+        moved = before + 0.05 * (descended(policy, loss(policy)) - before)
+        with torch.no_grad():
+            at = 0
+            for _, p in policy.parameters():
+                p.copy_(moved[at : at + p.numel()].view_as(p))
+                at += p.numel()
+    assert same(weights(run.policy), weights(policy), weights(first))
+
+
 def test_a_step_of_d3s_trains_on_the_tokens_that_it_chose():
     settings = {"first_rollouts": 0.25, "first_tokens": 0.5}
     run = begun({"algorithm": "d3s", "settings": settings}, lambda p: EVERY.split(" "))

@@ -229,7 +229,7 @@ def check_stage(
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
     if algorithm.loss_needs and plugins.registry().get("policies", config.policy.kind).acts:
         raise UserError(
-            f"{where}: {stage.algorithm} needs a mean over a vocabulary, which a policy that acts doesn't have: use ppo"
+            f"{where}: the loss of {stage.algorithm} is for policies that write, and {config.policy.kind} acts: use ppo"
         )
     taught = "teacher_logprobs_NT" in algorithm.needs
     if stage.teacher == EXPERT:

@@ -25,6 +25,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.shard import distribute_like
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.loss_weights import check_loss_output, importance_weights
+from mmrl.train.update.measured import Measured
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
 from mmrl.train.update.redealing import dealt, table
@@ -84,7 +85,7 @@ class Learner:
         self.loss: LossFunction = probability_weighted_likelihood if likely else negative_log_likelihood
         if algorithm:
             self.loss = algorithm.loss
-        self.loss_needs = algorithm.loss_needs if algorithm else ()
+        self.measured = Measured(policy, temperature, algorithm.loss_needs if algorithm else ())
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
         own = list(critic.parameters()) if critic else []
@@ -94,7 +95,7 @@ class Learner:
     def needs_every_rollout(self) -> bool:
         """Whether rollouts whose advantage is zero may have a gradient too."""
         kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
-        return kl or self.critic is not None or bool(self.rl and self.rl.entropy_coef) or bool(self.loss_needs)
+        return kl or self.critic is not None or bool(self.rl and self.rl.entropy_coef) or bool(self.measured)
 
     # -- the update -----------------------------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class Learner:
             self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
         ]  # before the first step changes the weights
         later = len(counted) > 1 or (self.rl is not None and self.rl.epochs > 1)
-        means = [self._means(b) if self.loss_needs and later else [] for b in counted]
+        means = [self.measured.before(b) if later else [] for b in counted]
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
         known_NT: torch.Tensor | None = None
@@ -134,9 +135,9 @@ class Learner:
                 means = means if means_NT is None else dealt(means_NT, counted)
             for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
                 first = epoch == 0 and not (exact and i)
-                moved = means[i] if epoch or i else []
+                measured = self.measured.now(batch, known, means[i], changed=bool(epoch or i)) if self.measured else []
                 weight = 1 - (demonstrations.weight if demonstrations else 0.0)
-                figures = self._accumulate(batch, known, kl, weight, first, moved)
+                figures = self._accumulate(batch, known, kl, weight, first, measured)
                 if figures.pop("moved", 0.0) > (math.inf if limit is None else limit):
                     self.optimizer.clear()
                     return metrics | _means(passed) | {"optimizer_steps": float(self.optimizer.steps - before)}
@@ -157,10 +158,16 @@ class Learner:
         return replace(batch, num_tokens=tokens, num_rollouts=rollouts, looks=bool(looks))
 
     def _accumulate(
-        self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool, means: Sequence[torch.Tensor]
+        self,
+        batch: Batch,
+        old: list[torch.Tensor],
+        kl: float,
+        weight: float,
+        first: bool,
+        measured: Sequence[Sequence[torch.Tensor]],
     ) -> dict[str, float]:
         """Accumulate the gradients of the objective. old: log-probabilities before the update; appended to in the first pass.
-        means: those of `_means` before the update; empty if the weights are still the same."""
+        measured: what the loss needs besides its inputs, for each micro-batch; empty if it needs nothing."""
         sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # the same on every rank
         targets = all_reduce_sum(
             _sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device)
@@ -170,7 +177,7 @@ class Learner:
                 if self.over_vocabulary:
                     loss_L, found = self._diverge(micro)
                 else:
-                    loss_L, found = self._objective(micro, batch, old, i, kl, means[i] if means else None)
+                    loss_L, found = self._objective(micro, batch, old, i, kl, measured[i] if measured else ())
                 loss = weight * average(loss_L, micro, batch, self.normalise, self.constant)
                 if "value_loss" in found and self.critic is not None:
                     loss = loss + self.critic.config.value_coef * found["value_loss"] / targets.clamp_min(1)
@@ -188,7 +195,7 @@ class Learner:
         old: list[torch.Tensor],
         i: int,
         kl: float,
-        mean_L: torch.Tensor | None,
+        measured: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, Sums]:
         """(loss of each token, with KL penalty and entropy bonus; sums for metrics)."""
         stage, critic = self.rl, self.critic
@@ -205,7 +212,7 @@ class Learner:
             lengths_N=batch.lengths_N,
         )
         with plugin_errors(self.what):
-            computed = self.loss(inputs, *self._measured(micro, mean_L, out.logprobs_L))
+            computed = self.loss(inputs, *measured)
         loss_L, clipped_L = check_loss_output(computed, out.logprobs_L, self.what)
         own_L = sampled_L & ~micro.off_policy_L
         weighed = {}
@@ -303,17 +310,6 @@ class Learner:
                 alarm="logprob_gap",
             )
 
-    def _measured(
-        self, micro: MicroBatch | ActionMicroBatch, mean_L: torch.Tensor | None, like_L: torch.Tensor
-    ) -> list[torch.Tensor]:
-        """What the loss needs besides its inputs: `mean_log_ratio_L`, 0 if the weights are still the same (`mean_L` is None)."""
-        if not self.loss_needs:
-            return []
-        if mean_L is None:
-            return [torch.zeros_like(like_L)]
-        with torch.no_grad():
-            return [self.policy.mean_logprobs(micro, self.temperature) - mean_L]
-
     # -- measurements -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -323,11 +319,6 @@ class Learner:
         if self.policy.exact_sampler:
             return [micro.sampler_logprobs_L for micro in batch.micro] if number else []
         return [self.policy.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
-
-    @torch.no_grad()
-    def _means(self, batch: Batch) -> list[torch.Tensor]:
-        """The means of log-probabilities over the vocabulary before the update, per micro-batch."""
-        return [self.policy.mean_logprobs(micro, self.temperature) for micro in batch.micro]
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ and its images are computed once; a model that can't share a prompt gets one `[p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,13 +68,20 @@ def pack(
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
     micro = tuple(_micro(_seeing(chunk, rollouts, policy), rollouts, credit, policy) for chunk in _fill(rows, rollouts, budget))
     tokens = sum(rollouts[n].length for n in trained)
+    whole = {"lengths_N": lengths_N, "groups_N": torch.tensor([r.group for r in rollouts], dtype=torch.long)}
+    whole["credits_N"] = torch.tensor([_mean(advantages[n], r.length) for n, r in enumerate(rollouts)], dtype=torch.float32)
     return Batch(
         micro=micro,
         num_tokens=tokens,
         num_rollouts=len(trained),
-        lengths_N=upload({"lengths_N": lengths_N}, policy.device)["lengths_N"],
+        **upload(whole, policy.device),
         looks=any(_looks(row, rollouts) for row in rows),
     )
+
+
+def _mean(advantages: np.ndarray, length: int) -> float:
+    """The mean credit of a rollout. advantages: one, or one for each token and 0 after them."""
+    return float(advantages[0] if len(advantages) == 1 else advantages[:length].mean()) if length else math.nan
 
 
 def pad_passes(batch: Batch, policy: VLM) -> Batch:
