@@ -30,8 +30,9 @@ _BLOCK = re.compile(
 )
 RUN_BY = {
     ("README.md", "python"): "tests/packaging/test_readme.py",
-    ("docs/algorithms.md", "python"): "tests/docs/test_algorithms_doc.py",
+    ("docs/rl-options.md", "python"): "tests/docs/test_algorithms_doc.py",
     ("docs/algorithms.md", "toml"): "tests/docs/test_algorithms_doc.py",
+    ("docs/rl-options.md", "toml"): "tests/docs/test_algorithms_doc.py",
     ("docs/classification.md", "toml"): "tests/docs/test_classification_doc.py",
     ("docs/interop.md", "python"): "tests/docs/test_interop_doc.py",
     ("docs/mixtures.md", "python"): "tests/docs/test_mixtures_doc.py",

@@ -1,4 +1,4 @@
-"""docs/algorithms.md and docs/training.md: every run file on them is accepted, and the table of algorithms is that of the code.
+"""docs/algorithms.md, docs/rl-options.md, docs/training.md: every run file is accepted, and the table is that of the code.
 The guide to plugins: the fields of what tasks, verifiers and simulators handle are those of the code.
 
 MMRL_UPDATE_DOCS=1 writes the tables anew.
@@ -38,15 +38,16 @@ from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.smoke import smoke
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "training")}
-BLOCKS = {name: re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) for name, text in PAGES.items()}
+PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "rl-options", "training")}
+SHOWN = {"algorithms": PAGES["algorithms"] + PAGES["rl-options"], "training": PAGES["training"]}
+BLOCKS = {name: re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) for name, text in SHOWN.items()}
 EXAMPLES = [pytest.param(page, i, id=f"{page}-{i}") for page, blocks in BLOCKS.items() for i in range(len(blocks))]
 
 
 @pytest.fixture
 def my_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
     """The task of the page that rephrases, in the file that the page names."""
-    (code,) = re.findall(r"file `my_digits\.py`:\n\n```python\n(.*?)^```$", PAGES["algorithms"], re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"file `my_digits\.py`:\n\n```python\n(.*?)^```$", PAGES["rl-options"], re.MULTILINE | re.DOTALL)
     (tmp_path / "my_digits.py").write_text(code, "utf-8")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "my_digits.py"))
     monkeypatch.setenv("MMRL_PLUGINS", "classification,video,my_digits")

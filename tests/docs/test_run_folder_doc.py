@@ -194,7 +194,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}
     assert several | rl | beside | played | more | conditioned | distill | pairs == documented("Metrics")
     times = {key for key in rl if key.startswith(("time/", "memory/"))}
-    told, _, more_told = asked_for.partition(", the memory and the times, a `distill` stage also ")
+    told, _, more_told = asked_for.partition(", the memory and the times. A `distill` stage also has ")
     assert sft == {*re.findall("`(.+?)`", told), *times}
     assert distill == sft | set(re.findall("`(.+?)`", more_told.partition(";")[0]))
 

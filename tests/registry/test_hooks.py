@@ -218,7 +218,7 @@ def test_the_guide_shows_what_a_loss_sees_and_what_a_simulator_does() -> None:
 
 def test_the_simulator_of_the_guide_keeps_all_rules(site) -> None:
     """Whole: no check of it is skipped, and its task and its verifier pass too."""
-    (code,) = re.findall(r"whole in one file,\n`hoist\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"in the file `hoist\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
     site("mmrl-hoist", {"hoist.py": code}, {"hoist": "hoist"})
     reports = check_plugin("hoist", n=8)
     assert [(r.kind, r.id) for r in reports] == [
@@ -247,7 +247,7 @@ def test_the_guide_has_what_a_simulator_is_written_with() -> None:
 @pytest.fixture
 def rloo(tmp_path: Path) -> Path:
     """The guide's algorithm, in the file that the guide names."""
-    (code,) = re.findall(r"whole in one file, `rloo\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"in the file `rloo\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
     path = tmp_path / "rloo.py"
     path.write_text(code, "utf-8")
     return path

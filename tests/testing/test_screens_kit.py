@@ -21,7 +21,7 @@ from mmrl.testing import screens as rules
 from mmrl.testing.simulators import check_simulator
 from mmrl.train.resolve import resolve
 
-(CODE,) = re.findall(r"whole in one file, `doors\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
+(CODE,) = re.findall(r"in the file `doors\.py`:\n\n```python\n(.*?)^```$", guide.TEXT, re.MULTILINE | re.DOTALL)
 SPEC = SimulatorSpec(id="doors/hall", target="-:-", screens=True)
 GUIDED: dict[str, Any] = {}
 exec(CODE, GUIDED)
