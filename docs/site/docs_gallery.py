@@ -82,7 +82,7 @@ def save(shown: Shown, folder: Path, id: str, kind: str) -> str:
     if shown.picture is None:
         (folder / f"{name}.svg").write_text(_placeholder(shown), "utf-8")
         return f"pictures/{name}.svg"
-    shown.picture.save(folder / f"{name}.png", optimize=True)
+    shown.picture.save(folder / f"{name}.png")
     return f"pictures/{name}.png"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import re
@@ -129,6 +130,7 @@ def _meanings(target: Any, names: Iterable[str]) -> dict[str, str]:
     return {name: _flow(text) for name, text in meanings.items()}
 
 
+@functools.cache  # of a base class, too, whose file would be read for each of its subclasses
 def _under_attributes(cls: type) -> dict[str, str]:
     """Attribute -> the string literal under it in the class's source."""
     try:
