@@ -86,6 +86,8 @@ class OffPolicySteps(Steps):
         with run.clock("update"):
             self.sleep()
             run.consistent = False  # until the step is counted
+            if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
+                self.learner.forget()
             for _ in range(calls):
                 for name, value in self.learner.update(self.memory, self.offline, run.at.stage_step).items():
                     summed[name] = summed.get(name, 0.0) + value

@@ -129,6 +129,11 @@ class Rlpd:
         loss.backward()
         return self.optimizers[name].step(step)
 
+    def forget(self) -> None:
+        """Drop the optimisers' running means, see `Optimizer.forget`."""
+        for optimizer in self.optimizers.values():
+            optimizer.forget()
+
     # -- resume -----------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
