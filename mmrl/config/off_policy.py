@@ -30,7 +30,9 @@ class OffPolicyStage(Training):
     starts_after: Count = 0
     """Steps of the simulators before the first update."""
     learning_rate: Rate = 3e-4
-    """Learning rate after the warm-up, of the policy, of its critics and of its temperature."""
+    """Learning rate after the warm-up, of the policy and of its temperature."""
+    critic_learning_rate: Rate | None = None
+    """That of the critics; by default the same."""
     max_grad_norm: Limit = math.inf
     """Gradients with a larger norm are scaled down to this; inf: never."""
     batch_size: Positive = 256

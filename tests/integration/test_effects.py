@@ -1324,6 +1324,7 @@ OF_OFF_POLICY = {
     "low": Effect(to=-2.0, also=CRITIC_BINS, seen=learns, why="other bins"),
     "high": Effect(to=2.0, also=CRITIC_BINS, seen=learns, why="other bins"),
     "smoothing": Effect(to=2.0, also=CRITIC_BINS, seen=learns, why="wider targets"),
+    "critic_learning_rate": Effect(to=1e-3, seen=learns, why="the critics take smaller steps"),
     "target_rate": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="targets follow sooner"),
     "conservative": Effect(to=1.0, seen=learns, why="unknown actions are pushed down"),
     "conservative_samples": Effect(to=2, also=CAUTIOUS, seen=learns, why="fewer actions are pushed down"),

@@ -24,6 +24,7 @@ from mmrl.policies.load import make_policy, saved_policy
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import told, unproved
+from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -106,30 +107,26 @@ def test_nothing_is_learned_before_there_are_enough_steps(tmp_path: Path) -> Non
 
 def test_its_policy_is_evaluated_and_exported_like_others(tmp_path: Path) -> None:
     folder = runs.run(config(tmp_path, steps=2)).path
-    summary = json.loads((folder / "summary.json").read_text())["last"]["dial/turn"]["value"]
-    found = CliRunner().invoke(main, ["eval", str(folder), "--json"])
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.output.strip().splitlines()[-1])["value"] == summary if found.output.strip().startswith("{") else True
-    out = tmp_path / "out"
-    found = CliRunner().invoke(main, ["export", str(folder), str(out)])
-    assert found.exit_code == 0, found.output
-    loaded = saved_policy(out, PolicyConfig(model=str(out), kind="squashed"), "cpu")
+    measured = json.loads((folder / "summary.json").read_text())["last"]["dial/turn"]["value"]
+    (found,) = evaluate_only(config(tmp_path, steps=2), folder, "last")
+    assert found.value == measured
+    exported = CliRunner().invoke(main, ["export", str(folder), str(tmp_path / "out")])
+    assert exported.exit_code == 0, exported.output
+    loaded = saved_policy(tmp_path / "out", PolicyConfig(model=str(tmp_path / "out"), kind="squashed"), "cpu")
     there = load_file(last(folder) / "policy" / "acting.safetensors")
     assert all(torch.equal(p, there[name]) for name, p in loaded.parameters())
 
 
 def test_a_memory_is_another_run_s_offline_data_and_a_torn_one_is_refused_in_one_line(tmp_path: Path) -> None:
-    memory = last(runs.run(config(tmp_path, "first", steps=2)).path) / "memory.safetensors"
-    folder = runs.run(config(tmp_path, "second", steps=2, offline=str(memory), offline_share=0.25)).path
-    assert json.loads((folder / "summary.json").read_text())["steps"] == 2
-    whole, torn = memory.read_bytes(), tmp_path / "torn.safetensors"
-    for n, damaged in enumerate((whole[:-100], whole[:20], b"", whole[:-50] + bytes([whole[-50] ^ 1]) + whole[-49:])):
-        torn.write_bytes(damaged)
-        path = tmp_path / "run.toml"
-        path.write_text(tomli_w.dumps(data_of(tmp_path, f"torn-{n}", offline=str(torn))))
-        found = CliRunner().invoke(main, ["train", str(path)])
-        (line,) = [line for line in found.output.splitlines() if "torn" in line and "replay file" in line]
-        assert found.exit_code == 2 and "restore it or collect again" in line
+    memory = last(runs.run(config(tmp_path, "first", steps=1)).path) / "memory.safetensors"
+    folder = runs.run(config(tmp_path, "second", steps=1, offline=str(memory), offline_share=0.25)).path
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 1
+    torn, path = tmp_path / "torn.safetensors", tmp_path / "run.toml"
+    torn.write_bytes(memory.read_bytes()[:-100])
+    path.write_text(tomli_w.dumps(data_of(tmp_path, "torn", offline=str(torn))))
+    found = CliRunner().invoke(main, ["train", str(path)])
+    (line,) = [line for line in found.output.splitlines() if "replay file" in line]
+    assert found.exit_code == 2 and "it is torn; restore it or collect again" in line
     with pytest.raises(UserError, match=r"has gamma = 0\.99, and this run 0\.9: make them equal"):
         runs.run(config(tmp_path, "other", offline=str(memory), gamma=0.9))
 
@@ -206,11 +203,11 @@ def made(**options: Any) -> Squashed:
 
 
 def test_a_residual_policy_s_features_are_its_base_s(tmp_path: Path) -> None:
-    base = make_policy(
-        PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 2, "state": 2, "hidden": [8]}), device="cpu", seed=1
-    )
-    base.save(tmp_path / "base")
-    policy = made(base=str(tmp_path / "base"), residual=0.5)
+    small = PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 2, "state": 2, "hidden": [8]})
+    base, where = make_policy(small, device="cpu", seed=1), str(tmp_path / "base")
+    base.save(Path(where))
+    policy = made(base=where, residual=0.5)
+    assert policy.base is not None and not any(p.requires_grad for p in policy.base.model.parameters())
     seen = Observation(images={}, state=torch.tensor([[0.1, -0.4], [0.7, 0.2], [0.0, 1.0]]), instructions=["turn"] * 3)
     seeds, calls = torch.arange(3), torch.zeros(3, dtype=torch.int64)
     likeliest = base.act(seen, seeds, calls, 0.0).actions_nKA[:, 0]  # type: ignore[attr-defined]
@@ -218,15 +215,10 @@ def test_a_residual_policy_s_features_are_its_base_s(tmp_path: Path) -> None:
     assert features.shape == (3, 8 + 2 + 2) == (3, policy.width)
     assert torch.equal(features[:, 8:10], seen.state) and torch.allclose(features[:, 10:], likeliest, atol=1e-6)
     assert torch.equal(policy.act(seen, seeds, calls, 0.0).actions_nKA[:, 0], features[:, 10:]), "it begins at its base"
-    assert not any(p.requires_grad for p in policy.base.model.parameters()) if policy.base else False
-    folder = runs.run(
-        config(
-            tmp_path,
-            policy={**POLICY, "options": {"dims": 2, "state": 2, "base": str(tmp_path / "base"), "residual": 0.5}},
-            steps=2,
-        )
-    ).path
-    assert json.loads((folder / "summary.json").read_text())["steps"] == 2
+    residual = {**POLICY, "options": {"dims": 2, "state": 2, "base": where, "residual": 0.5}}
+    folder = runs.run(config(tmp_path, policy=residual, steps=1)).path
+    kept = load_file(last(folder) / "memory.safetensors")
+    assert kept["seen"].shape[1] == 12 and (kept["actions"] - kept["seen"][:, 10:]).abs().max() <= 0.5 + 1e-6
 
 
 def test_its_density_is_that_of_its_actions() -> None:

@@ -41,9 +41,10 @@ class Rlpd:
         self.aim = -dims / 2 if stage.target_entropy is None else stage.target_entropy
         self.optimizer = Optimizer(list(actor.named_parameters()), stage)
         others = stage.model_copy(update={"ema_decay": 0.0})
+        critics = others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
         self.optimizers = {
             "actor": self.optimizer,
-            "critic": Optimizer(list(self.critic.named_parameters()), others),
+            "critic": Optimizer(list(self.critic.named_parameters()), critics),
             "temperature": Optimizer([("log_temperature", self.log_temperature)], others),
         }
 
