@@ -266,7 +266,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(
                 title="Penalty of unknown actions",
                 keys=("off_policy/conservative",),
-                hint="Cal-QL's, before its weight: how much more the critics think of sampled actions than of those that were taken.",
+                hint="Cal-QL's, before its weight: how much more critics think of sampled actions than of those taken.",
             ),
         ),
     ),

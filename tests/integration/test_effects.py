@@ -427,7 +427,7 @@ def watch(m, found):
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 
-    def laned(simulation, size, device, elsewhere, watchdog, history):
+    def laned(simulation, size, device, elsewhere=None, watchdog=None, history=0):
         found.timeouts.append(watchdog and watchdog.seconds)
         made = lane(simulation, size, device, elsewhere, watchdog, history)
         found.lanes.append(size)
@@ -1228,7 +1228,8 @@ def outputs(ran):
     return ran.tensors("learner.safetensors")["critic/layers.1.weight"].shape[-1]
 
 
-CHOSEN = {S + "select": MOST_SPREAD, S + "steps": 3}
+RATED = {"tasks": [TURN | {"name": "extras/ranked"}], S + "steps": 3}
+CHOSEN = RATED | {S + "select": MOST_SPREAD}
 EXPERT_TOO = {S + "offline": "expert", S + "offline_episodes": 4}
 CRITIC_BINS = {S + "bins": 11}
 CAUTIOUS = {S + "conservative": 1.0}
@@ -1256,7 +1257,7 @@ OF_OFF_POLICY = {
         why="the second task isn't drawn from",
     ),
     "order": Effect(to="easy-first", each=True, seen=refused("difficulty"), why="these starts have no difficulty"),
-    "select": Effect(to=MOST_SPREAD, seen=played({"train-2", "train-1", "train-3"}), why="they vary most"),
+    "select": Effect(to=MOST_SPREAD, also=RATED, seen=played({"train-2", "train-1", "train-3"}), why="they vary most"),
     "select.path": Effect(
         to=f"{SCORES}-other.jsonl", also=CHOSEN, seen=played({"train-6", "train-5", "train-7"}), why="others vary most"
     ),
@@ -1304,7 +1305,7 @@ OF_OFF_POLICY = {
     "n_step": Effect(to=3, also={S + "steps": 3}, seen=learns, why="more rewards before the critics' value"),
     "priority": Effect(to=0.8, also={S + "steps": 3}, seen=learns, why="others are drawn"),
     "priority_correction": Effect(to=1.0, also=BY_PRIORITY, seen=learns, why="their weights are smaller"),
-    "offline": Effect(to="expert", seen=learns, why="half of a batch is the expert's"),
+    "offline": Effect(instead=EXPERT_TOO, seen=learns, why="half of a batch is the expert's"),
     "offline_episodes": Effect(to=2, also=EXPERT_TOO, seen=learns, why="fewer of the expert's episodes"),
     "offline_share": Effect(to=0.25, also=EXPERT_TOO, seen=learns, why="less of a batch is the expert's"),
     "critics": Effect(

@@ -132,7 +132,7 @@ def test_a_memory_is_opened_whatever_its_capacity_was(tmp_path: Path) -> None:
         saved.save(path)
         found = Replay.opened(path, LAYOUT, gamma=GAMMA)
         assert len(found) == len(saved) and same(found.draw(64, 3, steps=2), saved.draw(64, 3, steps=2))
-    with pytest.raises(UserError, match="gamma = .*make them equal"):
+    with pytest.raises(UserError, match=r"gamma = .*make them equal"):
         Replay.opened(path, LAYOUT, gamma=GAMMA / 2)
     filled(episodes=[]).save(path)
     with pytest.raises(UserError, match="holds no transition"):

@@ -28,7 +28,9 @@ class Rlpd:
         """actor: the policy that learns. features: numbers of an observation's features. Raises UserError for a stage that the
         policy can't learn by."""
         if stage.conservative and actor.residual:
-            raise UserError("conservative needs the density of actions, and a residual policy has that of corrections: set it to 0")
+            raise UserError(
+                "conservative needs the density of actions, and a residual policy has that of corrections: set it to 0"
+            )
         dims = actor.dims
         self.stage, self.seed, self.dims, self.calls, self.actor = stage, seed, dims, 0, actor
         self.device = next(actor.parameters()).device
