@@ -377,13 +377,8 @@ def teacher_of(stage: Training) -> str:
     return "" if teacher == EXPERT else teacher
 
 
-STAGES: dict[str, type[Training]] = {
-    "sft": SftStage,
-    "rl": RlStage,
-    "distill": DistillStage,
-    "preference": PreferenceStage,
-    "off-policy": OffPolicyStage,
-}
+STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage}
+STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage}
 """The built-in kinds."""
 OF_PLUGINS = "plugin"
 """The tag under which pydantic finds `PluginStage`."""

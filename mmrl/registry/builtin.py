@@ -47,7 +47,7 @@ def mmrl_policies() -> list[PolicySpec]:
         ),
         PolicySpec(
             id="squashed",
-            target="mmrl.policies.acting.squashed:Squashed",
+            target="mmrl.policies.squashed:Squashed",
             acts=True,
             summary="A perceptron on the state or on a frozen policy's hidden states, for off-policy learning",
         ),

@@ -245,29 +245,10 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
     (
         "Off-policy learning",
         (
-            Chart(
-                title="Transitions remembered",
-                keys=("off_policy/transitions",),
-                zero=True,
-                hint="In the memory; at stages.capacity the oldest are overwritten.",
-            ),
-            Chart(
-                title="Updates of the critics",
-                keys=("off_policy/updates",),
-                zero=True,
-                hint="In a step: stages.updates for each step of the simulators.",
-            ),
-            Chart(
-                title="Temperature",
-                keys=("off_policy/temperature",),
-                zero=True,
-                hint="Weight of the entropy. It falls while the entropy is above its target.",
-            ),
-            Chart(
-                title="Penalty of unknown actions",
-                keys=("off_policy/conservative",),
-                hint="Cal-QL's, before its weight: how much more critics think of sampled actions than of those taken.",
-            ),
+            Chart(title="Remembered transitions", keys=("off_policy/transitions",), zero=True, hint="At most stages.capacity."),
+            Chart(title="Updates of the critics", keys=("off_policy/updates",), zero=True, hint="In a step of the stage."),
+            Chart(title="Temperature", keys=("off_policy/temperature",), zero=True, hint="Weight of the entropy."),
+            Chart(title="Cal-QL's penalty", keys=("off_policy/conservative",), hint="Of actions that the data don't have."),
         ),
     ),
     (

@@ -19,8 +19,8 @@ from mmrl.api.simulators.types import Observation
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.squashed import Squashed
 from mmrl.policies.load import make_policy, saved_policy
+from mmrl.policies.squashed import Squashed
 from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import told, unproved

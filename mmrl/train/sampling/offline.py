@@ -10,7 +10,7 @@ import torch
 from mmrl.api.simulators.history import in_track
 from mmrl.api.types import Status
 from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage
-from mmrl.policies.acting.squashed import Squashed
+from mmrl.policies.squashed import Squashed
 from mmrl.rollout.simulators.experts import Episodes
 from mmrl.rollout.simulators.lane import EpisodeJob
 from mmrl.train.update.replay import Episode, Layout, Replay

@@ -11,8 +11,8 @@ from mmrl.api.episodes import Trajectory
 from mmrl.api.seeds import derive
 from mmrl.api.types import Score, Status
 from mmrl.config.sections import OffPolicyStage
-from mmrl.policies.acting.squashed import Squashed
 from mmrl.policies.batches import Credit
+from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.offline import layout_of, offline_memory
