@@ -99,6 +99,26 @@ def test_what_it_remembers_and_reports(tmp_path: Path) -> None:
     assert torch.equal(kept["after"][:-1][inside], kept["seen"][1:][inside]), "what follows a step begins the next"
 
 
+def test_its_policy_also_imitates_and_learns_by_ppo(tmp_path: Path) -> None:
+    data = data_of(tmp_path, steps=1)
+    warm = {"kind": "sft", "split": "warm", "steps": 1, "batch_size": 8, "learning_rate": 1e-3}
+    ppo = {
+        "kind": "rl",
+        "algorithm": "ppo",
+        "steps": 1,
+        "prompts_per_step": 4,
+        "group_size": 1,
+        "ratio": "action",
+        "credit": "action",
+    }
+    ppo |= {"credit": "action", "learning_rate": 1e-3, "critic": {"learning_rate": 1e-3}}
+    data["stages"] = [warm, *data["stages"], ppo]
+    folder = runs.run(parse_config(data)).path
+    rows = [(row["stage"], row["metrics"]) for row in runs.rows(folder) if "metrics" in row]
+    assert [kind for kind, _ in rows] == ["sft", "off-policy", "rl"] and all(m["grad_norm"] > 0 for _, m in rows)
+    assert rows[-1][1]["logprob_gap"] < 1e-5, "the sampler's probabilities are the learner's"
+
+
 def test_nothing_is_learned_before_there_are_enough_steps(tmp_path: Path) -> None:
     folder = runs.run(config(tmp_path, starts_after=10_000, steps=1)).path
     (row,) = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
@@ -121,6 +141,8 @@ def test_a_memory_is_another_run_s_offline_data_and_a_torn_one_is_refused_in_one
     memory = last(runs.run(config(tmp_path, "first", steps=1)).path) / "memory.safetensors"
     folder = runs.run(config(tmp_path, "second", steps=1, offline=str(memory), offline_share=0.25)).path
     assert json.loads((folder / "summary.json").read_text())["steps"] == 1
+    with pytest.raises(UserError, match="which this run would replace"):
+        runs.run(config(tmp_path, "first", steps=1, offline=str(memory)), overwrite=True)
     torn, path = tmp_path / "torn.safetensors", tmp_path / "run.toml"
     torn.write_bytes(memory.read_bytes()[:-100])
     path.write_text(tomli_w.dumps(data_of(tmp_path, "torn", offline=str(torn))))

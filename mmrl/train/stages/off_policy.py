@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mmrl.api.episodes import Trajectory
+from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.types import Score, Status
 from mmrl.config.sections import OffPolicyStage
@@ -51,6 +52,7 @@ class OffPolicySteps(Steps):
     def __call__(self) -> dict[str, float]:
         sampled = self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
         self.run.report_failures(sampled.everything)
+        self.run.consistent = False  # until the step is counted: the memory changes, and then the weights
         before = self.memory.added
         kept = self.remember(sampled)
         self.record(sampled, Credit(advantages=kept))
@@ -85,12 +87,14 @@ class OffPolicySteps(Steps):
         calls = count if self.memory.added > self.stage.starts_after else 0
         with run.clock("update"):
             self.sleep()
-            run.consistent = False  # until the step is counted
             if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
                 self.learner.forget()
-            for _ in range(calls):
-                for name, value in self.learner.update(self.memory, self.offline, run.at.stage_step).items():
-                    summed[name] = summed.get(name, 0.0) + value
+            try:
+                for _ in range(calls):
+                    for name, value in self.learner.update(self.memory, self.offline, run.at.stage_step).items():
+                        summed[name] = summed.get(name, 0.0) + value
+            except UserError as error:
+                raise error.at(f"step {run.at.step + 1}") from error.__cause__
         remembered = {"off_policy/transitions": float(len(self.memory)), "off_policy/updates": float(calls * self.stage.updates)}
         return {name: value / calls for name, value in summed.items()} | remembered
 
