@@ -130,7 +130,7 @@ def test_its_policy_is_evaluated_and_exported_like_others(tmp_path: Path) -> Non
     measured = json.loads((folder / "summary.json").read_text())["last"]["dial/turn"]["value"]
     (found,) = evaluate_only(config(tmp_path, steps=2), folder, "last")
     assert found.value == measured
-    exported = CliRunner().invoke(main, ["export", str(folder), str(tmp_path / "out")])
+    exported = CliRunner().invoke(main, ["export", str(folder), str(tmp_path / "out"), "--checkpoint", "last"])
     assert exported.exit_code == 0, exported.output
     loaded = saved_policy(tmp_path / "out", PolicyConfig(model=str(tmp_path / "out"), kind="squashed"), "cpu")
     there = load_file(last(folder) / "policy" / "acting.safetensors")
