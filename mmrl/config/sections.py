@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.limits import Alarm, LimitsConfig
+from mmrl.config.off_policy import EXPERT_EPISODES, OffPolicyStage
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.simulate import SimulateConfig
@@ -36,6 +37,7 @@ from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share
 
 __all__ = [
     "EXPERT",
+    "EXPERT_EPISODES",
     "PARTS",
     "STAGES",
     "Alarm",
@@ -48,6 +50,7 @@ __all__ = [
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",
+    "OffPolicyStage",
     "PartConfig",
     "PluginStage",
     "PolicyConfig",

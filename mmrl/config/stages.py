@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.training import SampledTraining, Training
 from mmrl.config.values import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
@@ -376,7 +377,8 @@ def teacher_of(stage: Training) -> str:
     return "" if teacher == EXPERT else teacher
 
 
-STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage, "preference": PreferenceStage}
+STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage}
+STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage}
 """The built-in kinds."""
 OF_PLUGINS = "plugin"
 """The tag under which pydantic finds `PluginStage`."""
@@ -392,6 +394,7 @@ Stage = Annotated[
     | Annotated[RlStage, Tag("rl")]
     | Annotated[DistillStage, Tag("distill")]
     | Annotated[PreferenceStage, Tag("preference")]
+    | Annotated[OffPolicyStage, Tag("off-policy")]
     | Annotated[PluginStage, Tag(OF_PLUGINS)],
     Discriminator(_tag),
 ]

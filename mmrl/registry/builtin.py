@@ -46,6 +46,12 @@ def mmrl_policies() -> list[PolicySpec]:
             summary="A Qwen vision-language model or OpenVLA as a robot policy: action tokens, or a head on its hidden states",
         ),
         PolicySpec(
+            id="squashed",
+            target="mmrl.policies.squashed:Squashed",
+            acts=True,
+            summary="A perceptron on the state or on a frozen policy's hidden states, for off-policy learning",
+        ),
+        PolicySpec(
             id="pi0",
             target="mmrl.policies.pi0.model:Pi0",
             acts=True,

@@ -243,6 +243,15 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
     (
+        "Off-policy learning",
+        (
+            Chart(title="Remembered transitions", keys=("off_policy/transitions",), zero=True, hint="At most stages.capacity."),
+            Chart(title="Updates of the critics", keys=("off_policy/updates",), zero=True, hint="In a step of the stage."),
+            Chart(title="Temperature", keys=("off_policy/temperature",), zero=True, hint="Weight of the entropy."),
+            Chart(title="Cal-QL's penalty", keys=("off_policy/conservative",), hint="Of actions that the data don't have."),
+        ),
+    ),
+    (
         "Preferences",
         (
             Chart(

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,15 +21,31 @@ from mmrl.compute import ranks
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import gather_to_first, unsharded
 from mmrl.policies.shard_files import Shards, write_shards
-from mmrl.train.update.learner import Learner
+from mmrl.train.update.optimizer import Optimizer
 
 POLICY, LEARNER, SHARDS, STATE = "policy", "learner.safetensors", "learner", "state.json"
 
 
-def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any], shards: bool = False) -> None:
+class Kept(Protocol):
+    """What a checkpoint keeps of a learner."""
+
+    optimizer: Optimizer
+    """That of the policy."""
+
+    def state(self) -> dict[str, torch.Tensor]: ...
+
+
+def save(
+    path: Path,
+    policy: Policy,
+    learner: Kept,
+    state: Mapping[str, Any],
+    shards: bool = False,
+    beside: Callable[[Path], None] | None = None,
+) -> None:
     """Write a checkpoint folder: the policy as transformers loads it (the mean weights, if the stage keeps them), the rest of the
     learner's state (optimiser, KL reference, critic), and `state` as JSON. shards: with sharded weights, every rank writes its
-    own part of the learner's state; any number of ranks can resume from it.
+    own part of the learner's state; any number of ranks can resume from it. beside: writes further files into the folder.
 
     Everything is written and flushed to a temporary folder, which is then renamed, so a kill never damages a checkpoint. Raises
     UserError if the disk is full or not writable; earlier checkpoints are untouched.
@@ -39,13 +55,15 @@ def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any],
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
         return
     ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
+    if beside:
+        ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: beside(aside)))
     # before averaging, as some tensors are the weights themselves
     _save_learner(path, aside, learner, shards and policy.root is not None)
     with learner.optimizer.averaged(), unsharded(policy.root):
         ranks.broadcast_from_first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
 
 
-def _save_learner(path: Path, aside: Path, learner: Learner, shards: bool) -> None:
+def _save_learner(path: Path, aside: Path, learner: Kept, shards: bool) -> None:
     tensors = learner.state()
     if shards:
         ranks.run_on_all(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))

@@ -12,13 +12,23 @@ from mmrl.api.processes import sandbox
 from mmrl.api.specs import AlgorithmSpec
 from mmrl.compute.devices import resolve_device
 from mmrl.config.load import describe_validation_error
-from mmrl.config.sections import DistillStage, PluginStage, PreferenceStage, RlStage, RunConfig, Training, stage_limit
+from mmrl.config.sections import (
+    DistillStage,
+    OffPolicyStage,
+    PluginStage,
+    PreferenceStage,
+    RlStage,
+    RunConfig,
+    Training,
+    stage_limit,
+)
 from mmrl.data.prompts import Splits
 from mmrl.data.selection import Subset, selected
 from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
+from mmrl.train.checks.off_policy import check_off_policy
 from mmrl.train.checks.preferences import check_preference, check_rating
 from mmrl.train.checks.run_file import (
     check_acting,
@@ -59,6 +69,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
             check_stage(config, number, stage, algorithm, tasks, weights)
         if isinstance(stage, PreferenceStage):
             check_preference(config, number, stage, tasks)
+        if isinstance(stage, OffPolicyStage) and train:
+            check_off_policy(config, number, stage, policy, tasks, simulators)
         if isinstance(stage, PluginStage):
             check_plugin_stage(f"stages.{number}", stage)
         for label in config.weights(stage) if train else ():

@@ -190,6 +190,7 @@ class Run:
                     self.steps.source.restore(self.at.source)
                 if self.at.stage_step:
                     self.steps.learner.load_state(self.resume[1])
+                    self.steps.load_beside(self.resume[0])
         self.resume = None
 
     def step(self, stage: Training) -> None:
@@ -278,7 +279,9 @@ class Run:
         started = time.perf_counter()
         path = self.folder.checkpoint_dir(self.at.step)
         best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
-        checkpoint.save(path, self.policy, self.steps.learner, vars(self.at), self.config.checkpoint.shards)
+        checkpoint.save(
+            path, self.policy, self.steps.learner, vars(self.at), self.config.checkpoint.shards, self.steps.save_beside
+        )
         ranks.broadcast_from_first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 

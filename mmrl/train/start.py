@@ -21,7 +21,7 @@ from mmrl.compute import ranks
 from mmrl.compute.devices import held_by_others, prepare_device
 from mmrl.compute.progress import Progress
 from mmrl.config.load import to_dict
-from mmrl.config.sections import RunConfig, teacher_of
+from mmrl.config.sections import OffPolicyStage, RunConfig, teacher_of
 from mmrl.evaluation.pairs import evaluator_of
 from mmrl.evaluation.results import Evaluation
 from mmrl.judge import Judge, local_judge
@@ -158,9 +158,10 @@ def check_shared(path: Path) -> None:
 
 
 def refuse_own_files(config: RunConfig, path: Path) -> None:
-    """Raise UserError if a model or an evaluation that the run reads is in the folder that the run would replace."""
+    """Raise UserError if a model, a memory or an evaluation that the run reads is in the folder that the run would replace."""
     teachers = [name for s in config.stages if (name := teacher_of(s))]
-    for name in [config.policy.model, *teachers, *(s.select.path for s in config.stages if s.select)]:
+    memories = [s.offline for s in config.stages if isinstance(s, OffPolicyStage) and s.offline]
+    for name in [config.policy.model, *teachers, *memories, *(s.select.path for s in config.stages if s.select)]:
         if is_run(path) and Path(name).exists() and Path(name).resolve().is_relative_to(path.resolve()):
             raise UserError(f"{name} is in {path}, which this run would replace: choose another name for the run")
 

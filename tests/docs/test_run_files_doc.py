@@ -31,6 +31,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ('[[stages]] kind = "rl"', sections.RlStage),
     ('[[stages]] kind = "distill"', sections.DistillStage),
     ('[[stages]] kind = "preference"', sections.PreferenceStage),
+    ('[[stages]] kind = "off-policy"', sections.OffPolicyStage),
     ('[[stages]] kind = "PLUGIN/NAME"', sections.PluginStage),
     ("[stages.select]", sections.SelectConfig),
     ("[[stages.parts]]", sections.PartConfig),

@@ -158,7 +158,26 @@ BASES: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-2,
     },
     "preference": {"kind": "preference", "steps": 2, "prompts_per_step": 2, "learning_rate": 1e-2},
+    "off-policy": {
+        "kind": "off-policy",
+        "steps": 2,
+        "prompts_per_step": 2,
+        "updates": 2,
+        "batch_size": 8,
+        "critics": 3,
+        "hidden": [8],
+        "learning_rate": 1e-2,
+    },
 }
+TURN = {"id": "dial/turn", "options": {"reward": "own", "n": 8}, "verifiers": {"dial/success": 1.0}}
+AROUND: dict[str, dict[str, Any]] = {
+    "off-policy": {
+        "policy": {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
+        "tasks": [TURN],
+        "simulate": {"num_envs": 4},
+    }
+}
+"""What the runs of a kind of stage have in place of the tiny model and its task."""
 FILM = {"tasks": [{"id": "extras/film"}]}
 FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
 CONTRAST = {"id": "video/temporal-contrast"}
@@ -329,6 +348,7 @@ class Lab:
             "evaluate": {"num_prompts": 0},
             "train": {"threads": 1},
             "record": {"rollouts_every": 1, "rollouts": 999, "trackers": []},
+            **AROUND.get(base, {}),
         }
         data = copy.deepcopy(data)
         for path, value in changes.items():
@@ -407,7 +427,7 @@ def watch(m, found):
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 
-    def laned(simulation, size, device, elsewhere, watchdog, history):
+    def laned(simulation, size, device, elsewhere=None, watchdog=None, history=0):
         found.timeouts.append(watchdog and watchdog.seconds)
         made = lane(simulation, size, device, elsewhere, watchdog, history)
         found.lanes.append(size)
@@ -1190,6 +1210,131 @@ OF_PREFERENCE = {
 }
 
 
+def played(ids):
+    """Episodes of these starts are played and of no others, and it was otherwise."""
+    return lambda a, b: starts(b) == ids != starts(a)
+
+
+def starts(ran):
+    return {row["prompt_id"] for row in ran.rollouts}
+
+
+def remembered(ran):
+    return ran.tensors("memory.safetensors")
+
+
+def outputs(ran):
+    """Numbers that a critic gives."""
+    return ran.tensors("learner.safetensors")["critic/layers.1.weight"].shape[-1]
+
+
+RATED = {"tasks": [TURN | {"name": "extras/ranked"}], S + "steps": 3}
+CHOSEN = RATED | {S + "select": MOST_SPREAD}
+EXPERT_TOO = {S + "offline": "expert", S + "offline_episodes": 4}
+CRITIC_BINS = {S + "bins": 11}
+CAUTIOUS = {S + "conservative": 1.0}
+BY_PRIORITY = {S + "priority": 0.8, S + "steps": 3}
+OF_OFF_POLICY = {
+    **{
+        key: of_training("off-policy")[key]
+        for key in (
+            *("steps", "optimizer", "beta1", "beta2", "learning_rate", "warmup_steps", "schedule", "min_lr_ratio"),
+            *("optimizer_every", "weight_decay", "ema_decay"),
+        )
+    },
+    "kind": Effect(
+        instead={"stages": [{"kind": "sft", "steps": 2, "batch_size": 2}]},
+        seen=both(lambda r: r.kinds, ["off-policy"] * 2, ["sft"] * 2),
+        why="another kind of stage",
+    ),
+    "split": Effect(
+        to="test", seen=both(lambda r: {p.split("-")[0] for p in starts(r)}, {"train"}, {"test"}), why="starts of another split"
+    ),
+    "tasks": Effect(
+        to={"one": 1.0, "two": 0.0},
+        also={"tasks": [TURN | {"name": "one"}, TURN | {"name": "two"}], "seed": 3},
+        seen=both(lambda r: {row["task"] for row in r.rollouts}, {"one", "two"}, {"one"}),
+        why="the second task isn't drawn from",
+    ),
+    "order": Effect(to="easy-first", each=True, seen=refused("difficulty"), why="these starts have no difficulty"),
+    "select": Effect(to=MOST_SPREAD, also=RATED, seen=played({"train-2", "train-1", "train-3"}), why="they vary most"),
+    "select.path": Effect(
+        to=f"{SCORES}-other.jsonl", also=CHOSEN, seen=played({"train-6", "train-5", "train-7"}), why="others vary most"
+    ),
+    "select.rule": Effect(
+        to=["bell", "all"], each=True, also=CHOSEN, seen=lambda a, b: starts(a) != starts(b), why="others are taken"
+    ),
+    "select.max_prompts": Effect(to=1, also=CHOSEN, seen=played({"train-2"}), why="the one that varies most"),
+    "select.above": Effect(to=0.6, also=CHOSEN, seen=played({"train-3", "train-7"}), why="those above it that vary"),
+    "select.up_to": Effect(to=0.4, also=CHOSEN, seen=played({"train-1", "train-5"}), why="those up to it that vary"),
+    "select.center": Effect(
+        to=0.75, also=CHOSEN | {S + "select": BELL}, seen=played({"train-3"}), why="the only one with that mean"
+    ),
+    "select.width": Effect(
+        to=1e9,
+        also=CHOSEN | {S + "select": BELL | {"max_prompts": 3, "width": 1e-3}},
+        seen=lambda a, b: starts(a) != starts(b),
+        why="all are as likely",
+    ),
+    "max_grad_norm": Effect(to=1e-4, also={S + "optimizer": "sgd"}, seen=learns, why="a long gradient is cut"),
+    "parts": Effect(
+        to=[{"match": "vision", "freeze": True}], seen=refused("always trains all its weights"), why="this policy has no parts"
+    ),
+    **{
+        f"parts.{key}": Effect(
+            to=value,
+            instead={S + "parts": [{"match": "vision", "freeze": True} | {key: value}]},
+            seen=refused("stages"),
+            why="this policy has no parts",
+        )
+        for key, value in (("match", "language"), ("freeze", True), ("learning_rate", 1e-4), ("weight_decay", 1.0))
+    },
+    "prompts_per_step": Effect(to=3, seen=both(lambda r: len(r.rollouts), 4, 6), why="more starts"),
+    "group_size": Effect(to=2, seen=both(lambda r: len(r.rollouts), 4, 8), why="more episodes of each"),
+    "updates": Effect(
+        to=4, seen=lambda a, b: b.metric("off_policy/updates")[0] == 2 * a.metric("off_policy/updates")[0], why="twice as many"
+    ),
+    "starts_after": Effect(
+        to=1000, seen=lambda a, b: learns(a, b) and b.metric("off_policy/updates") == [0, 0], why="there are too few steps"
+    ),
+    "batch_size": Effect(to=4, seen=learns, why="fewer transitions"),
+    "capacity": Effect(
+        to=8, seen=lambda a, b: len(remembered(a)["rewards"]) > 8 == len(remembered(b)["rewards"]), why="it is full"
+    ),
+    "gamma": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="what is paid later counts less"),
+    "n_step": Effect(to=3, also={S + "steps": 3}, seen=learns, why="more rewards before the critics' value"),
+    "priority": Effect(to=0.8, also={S + "steps": 3}, seen=learns, why="others are drawn"),
+    "priority_correction": Effect(to=1.0, also=BY_PRIORITY, seen=learns, why="their weights are smaller"),
+    "offline": Effect(instead=EXPERT_TOO, seen=learns, why="half of a batch is the expert's"),
+    "offline_episodes": Effect(to=2, also=EXPERT_TOO, seen=learns, why="fewer of the expert's episodes"),
+    "offline_share": Effect(to=0.25, also=EXPERT_TOO, seen=learns, why="less of a batch is the expert's"),
+    "critics": Effect(
+        to=2, seen=both(lambda r: len(r.tensors("learner.safetensors")["critic/layers.0.weight"]), 3, 2), why="fewer critics"
+    ),
+    "subset": Effect(to=3, also={S + "steps": 3}, seen=learns, why="the lowest of more critics"),
+    "hidden": Effect(
+        to=[12],
+        seen=both(lambda r: r.tensors("learner.safetensors")["critic/layers.0.weight"].shape[-1], 8, 12),
+        why="wider critics",
+    ),
+    "bins": Effect(
+        to=11,
+        seen=both(lambda r: r.tensors("learner.safetensors")["critic/layers.1.weight"].shape[-1], 1, 11),
+        why="distributions",
+    ),
+    "low": Effect(to=-2.0, also=CRITIC_BINS, seen=learns, why="other bins"),
+    "high": Effect(to=2.0, also=CRITIC_BINS, seen=learns, why="other bins"),
+    "smoothing": Effect(to=2.0, also=CRITIC_BINS, seen=learns, why="wider targets"),
+    "critic_learning_rate": Effect(to=1e-3, seen=learns, why="the critics take smaller steps"),
+    "target_rate": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="targets follow sooner"),
+    "conservative": Effect(to=1.0, seen=learns, why="unknown actions are pushed down"),
+    "conservative_samples": Effect(to=2, also=CAUTIOUS, seen=learns, why="fewer actions are pushed down"),
+    "backup_entropy": Effect(to=True, also={S + "steps": 3}, seen=learns, why="the target has the entropy"),
+    "target_entropy": Effect(to=1.0, seen=metric("off_policy/temperature"), why="the temperature aims elsewhere"),
+    "start_temperature": Effect(to=0.1, seen=metric("off_policy/temperature"), why="another beginning"),
+}
+
+
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
     m.setattr(mmrl.evaluation.results, "mean_interval", lambda values: (statistics.fmean(values),) * 2)
@@ -1206,11 +1351,12 @@ def alarm(name, warn, text, patch=None, **also):
 
 
 ENTRIES = {
-    **{f"stages.{kind}.{key}": effect for kind in STAGES for key, effect in of_training(kind).items()},
+    **{f"stages.{kind}.{key}": effect for kind in STAGES if kind not in AROUND for key, effect in of_training(kind).items()},
     **{f"stages.rl.{key}": effect for key, effect in OF_RL.items()},
     **{f"stages.sft.{key}": effect for key, effect in OF_SFT.items()},
     **{f"stages.distill.{key}": effect for key, effect in OF_DISTILL.items()},
     **{f"stages.preference.{key}": effect for key, effect in OF_PREFERENCE.items()},
+    **{f"stages.off-policy.{key}": effect for key, effect in OF_OFF_POLICY.items()},
     # the run
     "name": Effect(to="other", seen=both(lambda r: r.path.name, "toy", "other"), why="names the run folder"),
     "smoke": Effect(

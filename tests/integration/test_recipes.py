@@ -32,7 +32,19 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
         *("synthrl", "spark", "mmedagent-rl", "metis-rise", "co-reward"),
-        *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
+        *(
+            "rl4vla",
+            "rlinf-vla-ppo",
+            "rlinf-vla-grpo",
+            "simplevla-rl",
+            "vla-rl",
+            "vla-opd",
+            "pi-rl",
+            "llarp",
+            "resfit",
+            "recap",
+            "rlpd",
+        ),
         *("vlac-critic", "vlac", "vlm-rm", "ript-vla", "simplevla-rl-libero", "openvla-oft-libero"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
         *("deepeyes", "pixel-reasoner", "v-irl"),
@@ -42,7 +54,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
     assert sorted(headings) == sorted(names)
     for name in names:
         text = PAGES.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-        assert "**Reproduced**" in text and "**Not reproduced**" in text and "**Put in**" in text, name
+        assert "**Reproduced**" in text and "**Not reproduced**" in text and "**You bring**" in text, name
 
 
 LIBERO = ROOT / ".simulators" / "libero"
@@ -147,7 +159,9 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}
-    rows = [row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill", "preference") and "metrics" in row]
+    rows = [
+        row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill", "preference", "off-policy") and "metrics" in row
+    ]
     assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
     assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))

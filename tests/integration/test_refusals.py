@@ -555,7 +555,7 @@ def put(path, value):
     """A run file in which that number is the value."""
     first = {
         "sft": {"kind": "sft", "steps": 1}, "rl": {**RL, "critic": {}, "imitation": {}, "condition": {}}, "distill": DISTILL,
-        "preference": {"kind": "preference", "steps": 1},
+        "preference": {"kind": "preference", "steps": 1}, "off-policy": {"kind": "off-policy", "steps": 1},
     }  # fmt: skip
     data = {
         "name": "x", "policy": {"model": "m", "lora": {}}, "tasks": [{"id": "a", "verifiers": {}}],

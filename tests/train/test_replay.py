@@ -122,6 +122,37 @@ def test_torn_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
         Replay(LAYOUT, 50, gamma=GAMMA).load(path)
 
 
+def test_a_memory_is_opened_whatever_its_capacity_was(tmp_path: Path) -> None:
+    """One that went round, and one that is not yet full: both give the same draws as the memory that was saved."""
+    path = tmp_path / "replay.safetensors"
+    for capacity in (8, 100):
+        saved = Replay(LAYOUT, capacity, gamma=GAMMA)
+        for episode in EPISODES:
+            saved.add(episode)
+        saved.save(path)
+        found = Replay.opened(path, LAYOUT, gamma=GAMMA)
+        assert len(found) == len(saved) and same(found.draw(64, 3, steps=2), saved.draw(64, 3, steps=2))
+    with pytest.raises(UserError, match=r"gamma = .*make them equal"):
+        Replay.opened(path, LAYOUT, gamma=GAMMA / 2)
+    filled(episodes=[]).save(path)
+    with pytest.raises(UserError, match="holds no transition"):
+        Replay.opened(path, LAYOUT, gamma=GAMMA)
+    with pytest.raises(UserError, match="there is no replay file"):
+        Replay.opened(tmp_path / "nothing", LAYOUT, gamma=GAMMA)
+
+
+def test_a_memory_that_says_something_else_of_itself_is_torn(tmp_path: Path) -> None:
+    """Its digest covers what the file says of the memory, too."""
+    path = tmp_path / "replay.safetensors"
+    filled().save(path)
+    whole = path.read_bytes()
+    assert whole.count(b'"added":"') == 1
+    at = whole.index(b'"added":"') + len(b'"added":"')
+    path.write_bytes(whole[:at] + (b"9" if whole[at : at + 1] != b"9" else b"8") + whole[at + 1 :])
+    with pytest.raises(UserError, match="torn"):
+        Replay.opened(path, LAYOUT, gamma=GAMMA)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     replay = filled(episodes=[])
     with pytest.raises(UserError, match="empty"):

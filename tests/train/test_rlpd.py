@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from mmrl.api.errors import UserError
+from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.action_values import ActionValues, SquashedNormal
-from mmrl.policies.return_bins import Bins
 from mmrl.train.update.replay import Episode, Layout, Replay
-from mmrl.train.update.rlpd import Rlpd, RlpdOptions
+from mmrl.train.update.rlpd import Rlpd
 
-BINS = Bins(low=-2.0, high=1.0, number=21, smoothing=0.75)
-OPTIONS = RlpdOptions(batch_size=64, updates=4, critics=4, hidden=(32, 32), learning_rate=3e-3, start_temperature=0.1)
+STAGE = {"kind": "off-policy", "steps": 1, "batch_size": 64, "updates": 4, "critics": 4, "hidden": [32, 32]}
+STAGE |= {"learning_rate": 3e-3, "start_temperature": 0.1}
+BINS = {"low": -2.0, "high": 1.0, "bins": 21}
 GAMMA = 0.5
+
+
+def learner(seed: int, features: int = 1, **keys: Any) -> Rlpd:
+    torch.manual_seed(seed)
+    return Rlpd(SquashedNormal(features, 1, hidden=(32, 32)), features, OffPolicyStage(**(STAGE | keys)), seed)
 
 
 def walk(policy: Rlpd | None, seed: int, terminated: bool = True, count: int = 3) -> Episode:
@@ -71,8 +77,8 @@ def test_the_squashed_density_sums_to_one_and_has_a_gradient() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.head.parameters())
 
 
-@pytest.mark.parametrize("bins", [None, BINS])
-def test_critics_learn_what_a_terminated_and_a_cut_off_step_are_worth(bins: Bins | None) -> None:
+@pytest.mark.parametrize("bins", [{}, BINS], ids=["numbers", "bins"])
+def test_critics_learn_what_a_terminated_and_a_cut_off_step_are_worth(bins: dict[str, Any]) -> None:
     """All is the same place; a step pays -0.5. Terminated it is worth -0.5, cut off -0.5 / (1 - gamma) = -1."""
     worth = {}
     for terminated in (True, False):
@@ -81,9 +87,8 @@ def test_critics_learn_what_a_terminated_and_a_cut_off_step_are_worth(bins: Bins
             action = torch.rand(1, 1, generator=torch.Generator().manual_seed(n)) * 2 - 1
             still, paid = torch.zeros(1, 1), torch.full((1,), -0.5)
             replay.add(Episode(seen_TF=still, after_TF=still, actions_TA=action, rewards_T=paid, terminated=terminated))
-        agent = Rlpd(1, 1, replace(OPTIONS, bins=bins, offline_share=0.0, updates=70, target_rate=0.2, learning_rate=1e-2), 0)
-        figures = agent.update(replay)
-        worth[terminated] = figures["critic/q"]
+        agent = learner(0, **bins, updates=70, target_rate=0.2, learning_rate=1e-2)
+        worth[terminated] = agent.update(replay)["value"]
     assert worth[True] == pytest.approx(-0.5, abs=0.06)
     assert worth[False] == pytest.approx(-1.0, abs=0.1)
 
@@ -92,7 +97,7 @@ def test_critics_learn_what_a_terminated_and_a_cut_off_step_are_worth(bins: Bins
 @pytest.mark.parametrize("conservative", [0.0, 0.1])
 def test_it_learns_to_walk_to_the_place_that_pays(conservative: float) -> None:
     offline, online = memory(40), memory(5, 100)
-    agent = Rlpd(1, 1, replace(OPTIONS, conservative=conservative), 3)
+    agent = learner(3, conservative=conservative)
     starts = torch.tensor([[-1.0], [0.3], [1.0]])
 
     def far() -> float:
@@ -106,11 +111,11 @@ def test_it_learns_to_walk_to_the_place_that_pays(conservative: float) -> None:
 
 
 def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
-    options = replace(OPTIONS, conservative=1.0, steps=3)
-    whole, offline, online = Rlpd(1, 1, options, 7), memory(10), memory(5, 50, alpha=0.6, beta=0.4)
+    options = {"conservative": 1.0, "n_step": 3, "ema_decay": 0.9}
+    whole, offline, online = learner(7, **options), memory(10), memory(5, 50, alpha=0.6, beta=0.4)
     whole.update(online, offline)
     online.save(tmp_path / "replay.safetensors")
-    resumed, again = Rlpd(1, 1, options, 7), memory(0, alpha=0.6, beta=0.4)
+    resumed, again = learner(7, **options), memory(0, alpha=0.6, beta=0.4)
     resumed.load_state(whole.state())
     again.load(tmp_path / "replay.safetensors")
     for agent, replay in ((whole, online), (resumed, again)):
@@ -123,10 +128,7 @@ def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_targets_move_by_their_rate_alone() -> None:
-    agent, replay = (
-        Rlpd(1, 1, replace(OPTIONS, critics=2, subset=2, updates=1, offline_share=0.0, target_rate=0.25), 2),
-        memory(5),
-    )
+    agent, replay = learner(2, critics=2, subset=2, updates=1, target_rate=0.25), memory(5)
     before = [p.clone() for p in agent.target.parameters()]
     agent.update(replay)
     for old, new, source in zip(before, agent.target.parameters(), agent.critic.parameters(), strict=True):
@@ -136,7 +138,7 @@ def test_targets_move_by_their_rate_alone() -> None:
 
 def test_targets_are_those_of_the_target_critics_and_set_priorities() -> None:
     """With target critics that say 0, a target is the reward alone, whatever the critics that learn say."""
-    agent, replay = Rlpd(1, 1, replace(OPTIONS, critics=2, subset=2, updates=1, offline_share=0.0, batch_size=256), 2), memory(5)
+    agent, replay = learner(2, critics=2, subset=2, updates=1, batch_size=256), memory(5)
     with torch.no_grad():
         for weights in agent.target.parameters():
             weights.zero_()
@@ -148,11 +150,37 @@ def test_targets_are_those_of_the_target_critics_and_set_priorities() -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="subset = 5"):
-        Rlpd(1, 1, replace(OPTIONS, subset=5), 0)
-    with pytest.raises(UserError, match="at least 1"):
-        Rlpd(1, 1, replace(OPTIONS, updates=0), 0)
     with pytest.raises(UserError, match="make the sizes equal"):
-        Rlpd(2, 1, OPTIONS, 0).load_state(Rlpd(1, 1, OPTIONS, 0).state())
-    with pytest.raises(UserError, match="needs offline data"):
-        Rlpd(1, 1, OPTIONS, 0).update(memory(2))
+        learner(0, features=2).load_state(learner(0).state())
+    with pytest.raises(UserError, match="conservative needs the density of actions"):
+        Rlpd(SquashedNormal(1, 1, residual=0.1), 1, OffPolicyStage(**STAGE, conservative=1.0), 0)
+
+
+def test_the_policy_s_update_leaves_its_critics_alone_and_the_other_way_round() -> None:
+    agent, replay = learner(4, critics=2, subset=2, updates=1), memory(5)
+    drawn, noise = replay.draw(32, 0), torch.Generator().manual_seed(0)
+    before = {name: x.clone() for name, x in agent.state().items()}
+    agent._update_actor(drawn, noise, 0)
+    after = agent.state()
+    assert all(torch.equal(x, after[name]) for name, x in before.items() if name.startswith(("critic", "target")))
+    assert not torch.equal(before["actor/head.weight"], after["actor/head.weight"])
+    agent._update_critic(drawn, noise, 0)
+    last = agent.state()
+    assert all(torch.equal(x, last[name]) for name, x in after.items() if name.startswith("actor"))
+    assert not torch.equal(after["critic/layers.0.weight"], last["critic/layers.0.weight"])
+
+
+def test_a_residual_policy_begins_at_its_base_and_stays_near_it() -> None:
+    policy = SquashedNormal(5, 2, hidden=(8,), residual=0.25)
+    features = torch.rand(6, 5) * 2 - 1
+    noise = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0)) * 5
+    assert torch.equal(policy.sample(features, torch.zeros(6, 2))[0], features[:, -2:])
+    actions, _ = policy.sample(features, noise)
+    expected = (features[:, None, -2:] + 0.25 * noise.tanh()).clamp(-1, 1)  # its first standard deviation is 1
+    assert torch.allclose(actions, expected, atol=1e-6)
+
+
+def test_actions_at_the_ends_have_numbers_before_tanh() -> None:
+    policy = SquashedNormal(1, 2)
+    actions = torch.tensor([[1.0, -1.0], [0.3, 0.0]])
+    assert torch.allclose(policy.action(actions, policy.before(actions)), actions, atol=2e-6)

@@ -41,14 +41,20 @@ class Episodes:
         for track, outcome in self.trajectories():
             yield _shown(track), outcome
 
-    def trajectories(self) -> Iterator[tuple[TrajectoryData, Mapping[str, float]]]:
-        """The same as trajectory data, with the final observation of each episode."""
+    def jobs(self) -> Iterator[EpisodeJob]:
+        """The same as they were played."""
         at_once = 4 * self.lane.num_envs  # episodes in memory
         for first in range(0, len(self.starts), at_once):
             for job in self._played(self.starts[first : first + at_once]):
                 if job.track is None:
                     raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
-                yield job.track, job.outcome
+                yield job
+
+    def trajectories(self) -> Iterator[tuple[TrajectoryData, Mapping[str, float]]]:
+        """The same as trajectory data, with the final observation of each episode."""
+        for job in self.jobs():
+            assert job.track is not None
+            yield job.track, job.outcome
 
     def close(self) -> None:
         self.lane.simulator.close()

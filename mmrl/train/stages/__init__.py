@@ -21,7 +21,7 @@ def steps_of(run: StageContext, stage: Training) -> Steps:
     """The object that runs the steps of a stage, of the class that its module calls `STEPS`, or that a plugin brings."""
     if isinstance(stage, PluginStage):
         return _steps_of_plugin(run, stage)
-    name = stage.kind
+    name = stage.kind.replace("-", "_")
     if isinstance(stage, RlStage):
         name = "imitation" if stage.imitation else "entropy" if stage.entropy_control else name
     found: Steps = importlib.import_module(f"{__name__}.{name}").STEPS(run, stage)

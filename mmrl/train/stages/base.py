@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,6 +48,12 @@ class Steps:
     def state(self) -> dict[str, Any]:
         """The state with which the source of prompts continues after this step."""
         return self.source.state()
+
+    def save_beside(self, folder: Path) -> None:
+        """Write what a resume needs besides the learner's state into a checkpoint's folder."""
+
+    def load_beside(self, folder: Path) -> None:
+        """Read what `save_beside` wrote."""
 
     def close(self) -> None:
         """Drop what was sampled for later steps."""

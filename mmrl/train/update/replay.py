@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
@@ -68,7 +68,12 @@ class Drawn:
     weights_n: torch.Tensor
     """Importance weights, at most 1."""
     places_n: torch.Tensor
-    """int64: where they are in the memory, for `Replay.reprioritise`; -1 for those of the offline memory in `draw_mixed`."""
+    """int64, on the host: where they are in the memory, for `Replay.reprioritise`; -1 for those of the offline memory in
+    `draw_mixed`."""
+
+    def on(self, device: torch.device) -> Drawn:
+        """The same on this device, the places excepted."""
+        return Drawn(**{name: x if name == "places_n" else x.to(device) for name, x in _fields(self).items()})
 
 
 class Replay:
@@ -187,10 +192,10 @@ class Replay:
         """Write the memory to a file, atomically."""
         filled = len(self)
         tensors = {name: (x if name == "highest" else x[:filled]).contiguous() for name, x in self._kept.items()}
-        marks = {"layout": json.dumps(self.layout.plain()), "added": str(self.added), "digest": _digest(tensors)}
+        marks = {"layout": json.dumps(self.layout.plain()), "added": str(self.added)}
         marks |= {"capacity": str(self.capacity), "gamma": repr(self.gamma)}
         aside = path.with_name(f".{path.name}.tmp")
-        save_file(tensors, aside, marks)
+        save_file(tensors, aside, {**marks, "digest": _digest(tensors, marks)})
         with open(aside, "rb") as file:
             os.fsync(file.fileno())
         os.replace(aside, path)
@@ -198,23 +203,28 @@ class Replay:
     def load(self, path: Path) -> None:
         """Go on with what `save` wrote. Raises UserError for a file that is torn, or of another simulator, action space, capacity
         or discount; the memory is then unchanged."""
-        try:
-            with safe_open(path, "pt") as file:
-                marks = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-            layout, added, digest = json.loads(marks["layout"]), int(marks["added"]), marks["digest"]
-            capacity, gamma = int(marks["capacity"]), float(marks["gamma"])
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise UserError(f"replay file {path} can't be read: {error}: it is torn; restore it or collect again") from error
-        if tensors.keys() != self._kept.keys() or digest != _digest(tensors):
-            raise UserError(f"replay file {path} isn't what was saved: it is torn; restore it or collect again")
-        here = {**self.layout.plain(), "capacity": self.capacity, "gamma": self.gamma}
-        for name, value in {**layout, "capacity": capacity, "gamma": gamma}.items():
-            if here.get(name) != value:
-                raise UserError(f"replay file {path} has {name} = {value!r}, and this run {here.get(name)!r}: make them equal")
+        self._fill(path, *_read(path), capacity=self.capacity)
+
+    @classmethod
+    def opened(cls, path: Path, layout: Layout, *, gamma: float) -> Replay:
+        """What `save` wrote, as a memory to draw from, whatever its capacity was. Raises UserError as `load` does, and for an
+        empty one."""
+        marks, tensors = _read(path)
+        if not len(tensors["rewards"]):
+            raise UserError(f"replay file {path} holds no transition: name one of a run that played episodes")
+        found = cls(layout, len(tensors["rewards"]), gamma=gamma)
+        found._fill(path, marks, tensors, capacity=int(marks["capacity"]))
+        return found
+
+    def _fill(self, path: Path, marks: Mapping[str, str], tensors: Mapping[str, torch.Tensor], capacity: int) -> None:
+        here = {**self.layout.plain(), "capacity": capacity, "gamma": self.gamma}
+        there = {**json.loads(marks["layout"]), "capacity": int(marks["capacity"]), "gamma": float(marks["gamma"])}
+        for name, value in here.items():
+            if there[name] != value:
+                raise UserError(f"replay file {path} has {name} = {there[name]!r}, and this run {value!r}: make them equal")
         for name, values in tensors.items():
             self._kept[name][: len(values)] = values
-        self.added = added
+        self.added = int(marks["added"])
 
     def _check(self, episode: Episode, count: int) -> None:
         action, features = self.layout.action, self.layout.features
@@ -228,6 +238,23 @@ class Replay:
                 raise UserError(f"an episode's {name} is {list(found.shape)}, and the replay memory takes {list(shape)}")
             if not found.isfinite().all():
                 raise UserError(f"an episode's {name} is not finite: the replay memory takes only numbers")
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """(marks, tensors) of a replay file. Raises UserError if there is none, or if it isn't what was saved."""
+    if not path.is_file():
+        raise UserError(f"there is no replay file {path}: name one, such as runs/NAME/checkpoints/step-.../memory.safetensors")
+    torn = f"replay file {path} {{}}: it is torn; restore it or collect again"
+    try:
+        with safe_open(path, "pt") as file:
+            marks = file.metadata() or {}
+        tensors = load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(torn.format(f"can't be read: {error}")) from error
+    digest = marks.pop("digest", "")
+    if digest != _digest(tensors, marks):
+        raise UserError(torn.format("isn't what was saved"))
+    return marks, tensors
 
 
 def draw_mixed(online: Replay, offline: Replay | None, n: int, seed: int, *, share: float, steps: int = 1) -> Drawn:
@@ -260,8 +287,8 @@ def _fields(drawn: Drawn) -> dict[str, torch.Tensor]:
     return {name: getattr(drawn, name) for name in Drawn.__slots__}
 
 
-def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    found = hashlib.sha256()
+def _digest(tensors: Mapping[str, torch.Tensor], marks: Mapping[str, str]) -> str:
+    found = hashlib.sha256(json.dumps(marks, sort_keys=True).encode())
     for name in sorted(tensors):
         found.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
         found.update(tensors[name].numpy().tobytes())

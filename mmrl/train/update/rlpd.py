@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -14,66 +13,41 @@ from torch import nn
 from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
+from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.action_values import ActionValues, SquashedNormal
 from mmrl.policies.return_bins import Bins, distributional_loss
+from mmrl.policies.shard_files import Under
+from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay, draw_mixed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlpdOptions:
-    """Defaults are RLPD's."""
-
-    batch_size: int = 256
-    """Transitions of an update."""
-    updates: int = 20
-    """Critic updates of a call; the policy is updated once, on the last batch."""
-    offline_share: float = 0.5
-    """Share of a batch that is offline."""
-    steps: int = 1
-    """Steps of a return before the bootstrap."""
-    critics: int = 10
-    subset: int = 2
-    """Critics whose lowest value is the target, drawn anew in each update."""
-    hidden: Sequence[int] = (256, 256)
-    bins: Bins | None = None
-    """Critics of distributions of returns."""
-    learning_rate: float = 3e-4
-    target_rate: float = 5e-3
-    """See `off_policy.follow`."""
-    backup_entropy: bool = False
-    """Add the policy's entropy to the target's value."""
-    target_entropy: float | None = None
-    """In nats; by default minus half the numbers of an action."""
-    start_temperature: float = 1.0
-    conservative: float = 0.0
-    """Weight of Cal-QL's penalty, such as 5."""
-    conservative_samples: int = 4
-    """Actions sampled for it, of the policy and at random each."""
-
-
 class Rlpd:
-    """A policy, its critics, their optimisers, and what resumes them."""
+    """The learner of an `off-policy` stage: a policy, its critics, their optimisers, and what resumes them."""
 
-    def __init__(self, features: int, dims: int, options: RlpdOptions, seed: int) -> None:
-        """features: numbers of an observation's features. dims: numbers of an action. Raises UserError for sizes that don't fit
-        each other."""
-        if not 1 <= options.subset <= options.critics:
-            raise UserError(f"subset = {options.subset} of {options.critics} critics: give a number from 1 to that")
-        if min(options.batch_size, options.updates, options.steps) < 1:
-            raise UserError("batch_size, updates and steps of off-policy learning must be at least 1")
-        self.options, self.seed, self.dims, self.calls = options, seed, dims, 0
+    def __init__(self, actor: SquashedNormal, features: int, stage: OffPolicyStage, seed: int) -> None:
+        """actor: the policy that learns. features: numbers of an observation's features. Raises UserError for a stage that the
+        policy can't learn by."""
+        if stage.conservative and actor.residual:
+            raise UserError(
+                "conservative needs the density of actions, and a residual policy has that of corrections: set it to 0"
+            )
+        dims = actor.dims
+        self.stage, self.seed, self.dims, self.calls, self.actor = stage, seed, dims, 0, actor
+        self.device = next(actor.parameters()).device
+        self.bins = Bins(low=stage.low, high=stage.high, number=stage.bins, smoothing=stage.smoothing) if stage.bins else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.actor = SquashedNormal(features, dims, hidden=options.hidden)
-            self.critic = ActionValues(features, dims, critics=options.critics, hidden=options.hidden, bins=options.bins)
+            self.critic = ActionValues(features, dims, critics=stage.critics, hidden=stage.hidden, bins=self.bins).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
-        self.log_temperature = nn.Parameter(torch.tensor(options.start_temperature).log())
-        self.aim = -dims / 2 if options.target_entropy is None else options.target_entropy
-        rate = options.learning_rate
+        self.log_temperature = nn.Parameter(torch.tensor(stage.start_temperature, device=self.device).log())
+        self.aim = -dims / 2 if stage.target_entropy is None else stage.target_entropy
+        self.optimizer = Optimizer(list(actor.named_parameters()), stage)
+        others = stage.model_copy(update={"ema_decay": 0.0})
+        critics = others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
         self.optimizers = {
-            "actor": torch.optim.Adam(self.actor.parameters(), rate),
-            "critic": torch.optim.Adam(self.critic.parameters(), rate),
-            "temperature": torch.optim.Adam([self.log_temperature], rate),
+            "actor": self.optimizer,
+            "critic": Optimizer(list(self.critic.named_parameters()), critics),
+            "temperature": Optimizer([("log_temperature", self.log_temperature)], others),
         }
 
     @torch.no_grad()
@@ -81,97 +55,104 @@ class Rlpd:
         """[n, A], in [-1, 1]. noise_nA: standard normal numbers; zeros give the likeliest action before tanh."""
         return self.actor.sample(features_nF, noise_nA)[0]
 
-    def update(self, online: Replay, offline: Replay | None = None) -> dict[str, float]:
-        """`updates` steps of the critics and one of the policy and its temperature. Returns metrics."""
+    def update(self, online: Replay, offline: Replay | None = None, step: int = 0) -> dict[str, float]:
+        """`updates` steps of the critics, and one of the policy and its temperature on the last batch. step: index in the stage,
+        for the learning rate. Returns metrics."""
         figures: dict[str, float] = {}
-        for number in range(self.options.updates):
+        stage, share = self.stage, self.stage.offline_share if offline is not None else 0.0
+        for number in range(stage.updates):
             seed = derive(self.seed, "off-policy", self.calls, number)
-            options = self.options
-            drawn = draw_mixed(online, offline, options.batch_size, seed, share=options.offline_share, steps=options.steps)
+            drawn = draw_mixed(online, offline, stage.batch_size, seed, share=share, steps=stage.n_step).on(self.device)
             generator = torch.Generator().manual_seed(derive(seed, "noise"))
-            errors_n, figures = self._update_critic(drawn, generator)
+            errors_n, figures = self._update_critic(drawn, generator, step)
             online.reprioritise(drawn.places_n, errors_n)
-        figures |= self._update_actor(drawn, generator)
+        figures |= self._update_actor(drawn, generator, step)
         self.calls += 1
         return figures
 
-    def _update_critic(self, drawn: Drawn, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+    def _noise(self, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+        """Standard normal numbers, the same on every device."""
+        return torch.randn(*shape, generator=generator).to(self.device)
+
+    def _update_critic(self, drawn: Drawn, generator: torch.Generator, step: int) -> tuple[torch.Tensor, dict[str, float]]:
         """(errors [n], metrics)."""
-        options = self.options
+        stage = self.stage
         with torch.no_grad():
-            noise = torch.randn(drawn.actions_nA.shape, generator=generator)
+            noise = self._noise(drawn.actions_nA.shape, generator)
             actions, logprobs = self.actor.sample(drawn.after_nF, noise)
-            subset = torch.randperm(options.critics, generator=generator)[: options.subset]
+            subset = torch.randperm(stage.critics, generator=generator)[: stage.subset].to(self.device)
             following = off_policy.lowest(self.target(drawn.after_nF, actions), subset)
-            if options.backup_entropy:
+            if stage.backup_entropy:
                 following = following - self.log_temperature.exp() * logprobs
             targets = off_policy.td_targets(drawn.rewards_n, drawn.discounts_n, following)
         outputs = self.critic.outputs(drawn.seen_nF, drawn.actions_nA)
-        if options.bins:
-            q_En = options.bins.mean(outputs)
-            per = distributional_loss(outputs.flatten(0, 1), targets.repeat(options.critics), options.bins)
-            loss = (per.unflatten(0, (options.critics, -1)) * drawn.weights_n).mean(1).sum()
+        if self.bins:
+            q_En = self.bins.mean(outputs)
+            per = distributional_loss(outputs.flatten(0, 1), targets.repeat(stage.critics), self.bins)
+            loss = (per.unflatten(0, (stage.critics, -1)) * drawn.weights_n).mean(1).sum()
         else:
             q_En = outputs
             loss = off_policy.td_loss(q_En, targets, drawn.weights_n)
-        figures = {"critic/loss": loss.item(), "critic/q": q_En.mean().item()}
-        if options.conservative:
+        figures = {"value_loss": loss.item(), "value": q_En.mean().item()}
+        if stage.conservative:
             penalty = self._conservative(drawn, q_En, generator)
-            figures["critic/conservative"] = penalty.item()
-            loss = loss + options.conservative * penalty
-        self._step("critic", loss)
-        off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), options.target_rate)
+            figures["off_policy/conservative"] = penalty.item()
+            loss = loss + stage.conservative * penalty
+        figures["grad_norm/critic"] = self._step("critic", loss, step)["grad_norm"]
+        off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
         return (q_En.detach() - targets).abs().mean(0), figures
 
     def _conservative(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        count, many = len(drawn.rewards_n), self.options.conservative_samples
+        count, many = len(drawn.rewards_n), self.stage.conservative_samples
         shape = (count, many, self.dims)
         with torch.no_grad():
-            here, at_here = self.actor.sample(drawn.seen_nF, torch.randn(shape, generator=generator))
-            there, at_there = self.actor.sample(drawn.after_nF, torch.randn(shape, generator=generator))
-        anywhere = torch.rand(shape, generator=generator) * 2 - 1
-        even = torch.full((count, many), -self.dims * math.log(2))  # the density of a box of sides 2
+            here, at_here = self.actor.sample(drawn.seen_nF, self._noise(shape, generator))
+            there, at_there = self.actor.sample(drawn.after_nF, self._noise(shape, generator))
+        anywhere = (torch.rand(shape, generator=generator) * 2 - 1).to(self.device)
+        even = torch.full((count, many), -self.dims * math.log(2), device=self.device)  # the density of a box of sides 2
         candidates, logprobs = torch.cat([anywhere, here, there], 1), torch.cat([even, at_here, at_there], 1)
-        return off_policy.conservative_loss(
-            self.critic(drawn.seen_nF, candidates), logprobs, q_En, drawn.paid_n, torch.arange(3 * many) >= many
-        )
+        calibrated = torch.arange(3 * many, device=self.device) >= many
+        return off_policy.conservative_loss(self.critic(drawn.seen_nF, candidates), logprobs, q_En, drawn.paid_n, calibrated)
 
-    def _update_actor(self, drawn: Drawn, generator: torch.Generator) -> dict[str, float]:
-        noise = torch.randn(drawn.actions_nA.shape, generator=generator)
-        actions, logprobs_n = self.actor.sample(drawn.seen_nF, noise)
+    def _update_actor(self, drawn: Drawn, generator: torch.Generator, step: int) -> dict[str, float]:
+        actions, logprobs_n = self.actor.sample(drawn.seen_nF, self._noise(drawn.actions_nA.shape, generator))
         temperature = self.log_temperature.exp().detach()
+        self.critic.requires_grad_(False)  # a gradient by the action alone
         # the mean over critics, not the lowest, as REDQ and RLPD have it
         loss = (temperature * logprobs_n - self.critic(drawn.seen_nF, actions).mean(0)).mean()
-        self._step("actor", loss)
+        self.critic.requires_grad_(True)
+        stepped = self._step("actor", loss, step)
         entropy = -logprobs_n.detach().mean()
-        self._step("temperature", self.log_temperature.exp() * (entropy - self.aim))
-        return {"actor/loss": loss.item(), "actor/entropy": entropy.item(), "actor/temperature": temperature.item()}
+        self._step("temperature", self.log_temperature.exp() * (entropy - self.aim), step)
+        return {"loss": loss.item(), "entropy": entropy.item(), "off_policy/temperature": temperature.item(), **stepped}
 
-    def _step(self, name: str, loss: torch.Tensor) -> None:
+    def _step(self, name: str, loss: torch.Tensor, step: int) -> dict[str, float]:
         if not loss.isfinite():
             raise UserError(f"the loss of the {name} is not finite: most likely a learning rate was too high; lower it")
-        optimizer = self.optimizers[name]
-        # the policy's loss also gives the critics a gradient, which must not stay
-        self.critic.zero_grad(set_to_none=True)
-        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimizer.step()
+        return self.optimizers[name].step(step)
+
+    def forget(self) -> None:
+        """Drop the optimisers' running means, see `Optimizer.forget`."""
+        for optimizer in self.optimizers.values():
+            optimizer.forget()
+
+    # -- resume -----------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that `load_state` needs to go on bit for bit, beside the memories."""
         modules = {"actor": self.actor, "critic": self.critic, "target": self.target}
-        found = {f"{name}.{key}": x for name, module in modules.items() for key, x in module.state_dict().items()}
+        found = {f"{name}/{key}": x for name, module in modules.items() for key, x in module.state_dict().items()}
         found |= {"temperature": self.log_temperature.detach(), "calls": torch.tensor(self.calls)}
         for name, optimizer in self.optimizers.items():
-            for place, moments in optimizer.state_dict()["state"].items():
-                found |= {f"adam.{name}.{place}.{key}": x for key, x in moments.items()}
+            found |= {f"optimizer/{name}/{key}": x for key, x in optimizer.state().items()}
         return {name: x.detach().clone() for name, x in found.items()}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Go on from what `state` gave. Raises UserError for the state of another shape."""
         modules = {"actor": self.actor, "critic": self.critic, "target": self.target}
         for name, module in modules.items():
-            own = {key: tensors.get(f"{name}.{key}") for key in module.state_dict()}
+            own = {key: tensors.get(f"{name}/{key}") for key in module.state_dict()}
             for key, x in module.state_dict().items():
                 if (found := own[key]) is None or found.shape != x.shape:
                     there = None if found is None else list(found.shape)
@@ -181,9 +162,7 @@ class Rlpd:
         with torch.no_grad():
             self.log_temperature.copy_(tensors["temperature"])
         for name, optimizer in self.optimizers.items():
-            moments: dict[int, dict[str, torch.Tensor]] = {}
-            for key, x in tensors.items():
-                if key.startswith(f"adam.{name}."):
-                    place, moment = key.removeprefix(f"adam.{name}.").split(".")
-                    moments.setdefault(int(place), {})[moment] = x.clone()
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+            optimizer.load_state(Under(tensors, f"optimizer/{name}/"))
+
+    def close(self) -> None:
+        """End the stage."""

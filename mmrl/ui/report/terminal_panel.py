@@ -39,6 +39,14 @@ SHOWN = {
         ("grad_norm", "gradient norm"),
         ("time/step", "s/step"),
     ),
+    "off-policy": (
+        ("reward/mean", "reward"),
+        ("episode/success", "success"),
+        ("value", "value"),
+        ("entropy", "entropy"),
+        ("off_policy/transitions", "remembered"),
+        ("time/step", "s/step"),
+    ),
     "distill": (
         ("loss", "loss"),
         ("length/mean", "length"),

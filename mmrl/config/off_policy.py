@@ -1,0 +1,118 @@
+"""The keys of `[[stages]] kind = "off-policy"`, besides those of `mmrl.config.training`."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from mmrl.config.training import Training
+from mmrl.config.values import Count, Limit, Positive, Rate, Real, Share, Weight
+
+EXPERT_EPISODES = "expert"
+"""The `offline` of a stage that stands for episodes of the simulator's own expert."""
+
+
+class OffPolicyStage(Training):
+    """`[[stages]] kind = "off-policy"`: keep every step of the simulators, and learn from each many times, by a soft actor-critic
+    with an ensemble of critics (Ball et al., RLPD, algorithm 1, arXiv 2302.02948). For policies whose actions have a gradient by
+    their weights, such as `policy.kind = "squashed"`."""
+
+    kind: Literal["off-policy"]
+    """Kind of the stage."""
+    prompts_per_step: Positive = 16
+    """Starts per step, each of which is played."""
+    group_size: Positive = 1
+    """Episodes from each start."""
+    updates: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Updates of the critics for each step of a simulator; the policy is updated once."""
+    starts_after: Count = 0
+    """Steps of the simulators before the first update."""
+    learning_rate: Rate = 3e-4
+    """Learning rate after the warm-up, of the policy and of its temperature."""
+    critic_learning_rate: Rate | None = None
+    """That of the critics; by default the same."""
+    max_grad_norm: Limit = math.inf
+    """Gradients with a larger norm are scaled down to this; inf: never."""
+    batch_size: Positive = 256
+    """Transitions of an update."""
+    # the memory
+    capacity: Annotated[int, Field(ge=1, le=10**8)] = 100_000
+    """Transitions that are remembered, the newest."""
+    gamma: Share = 0.99
+    """Discount of a step."""
+    n_step: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Rewards of a return before the critic's value."""
+    priority: Share = 0.0
+    """Draw transitions by their error to the power of this, such as 0.6; 0: all alike (Schaul et al., Prioritized Experience
+    Replay, arXiv 1511.05952)."""
+    priority_correction: Share = 0.4
+    """Power of the importance weights that correct `priority`."""
+    offline: str = ""
+    """What is learned from besides: the memory of another run, such as `runs/NAME/checkpoints/step-.../memory.safetensors`; or
+    `expert`: episodes of the simulator's own expert. Empty: nothing."""
+    offline_episodes: Positive = 100
+    """Number of the expert's episodes, with `offline = "expert"`."""
+    offline_share: Share = 0.5
+    """Share of a batch that is offline, if `offline` is set."""
+    # the critics
+    critics: Annotated[int, Field(ge=1, le=100)] = 10
+    """Number of critics."""
+    subset: Annotated[int, Field(ge=1, le=100)] = 2
+    """Critics whose lowest value is the target, drawn anew in each update (Chen et al., REDQ, arXiv 2101.05982)."""
+    hidden: Annotated[list[Positive], Field(min_length=1)] = [256, 256]
+    """Widths of a critic's hidden layers."""
+    bins: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Predict a distribution over this many bins of returns by cross-entropy instead of a number, such as 51; 0: a number."""
+    low: Real = -1.0
+    """Lowest return of the bins."""
+    high: Real = 1.0
+    """Highest return of the bins."""
+    smoothing: Rate = 0.75
+    """Standard deviation of the Gaussian around a return that the bins learn, in bins."""
+    target_rate: Annotated[float, Field(gt=0, le=1)] = 5e-3
+    """Share by which the target critics move towards the critics in each update."""
+    conservative: Weight = 0.0
+    """Weight of Cal-QL's penalty of actions that the data don't have, such as 5 (Nakamoto et al., Cal-QL, arXiv 2303.05479)."""
+    conservative_samples: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Actions sampled for it, of the policy and at random each."""
+    # the entropy
+    backup_entropy: bool = False
+    """Add the policy's entropy to the target's value."""
+    target_entropy: Real | None = None
+    """Entropy of an action that the temperature aims at, in nats; by default minus half the numbers of an action."""
+    start_temperature: Rate = 1.0
+    """Weight of the entropy at the beginning."""
+
+    def smaller(self) -> OffPolicyStage:
+        small = super().smaller().at_most(updates=2, starts_after=0, critics=4, subset=2)
+        return small.at_most(offline_episodes=2) if self.offline == EXPERT_EPISODES else small
+
+    @model_validator(mode="after")
+    def _sizes_fit_each_other(self) -> OffPolicyStage:
+        if self.subset > self.critics:
+            raise ValueError(f"subset = {self.subset} of critics = {self.critics}: give at most as many as there are")
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} is not below high = {self.high:g}: give the range of returns")
+        if self.bins == 1:
+            raise ValueError("bins = 1 can't tell returns apart: give at least 2, such as 51, or 0 for a number")
+        if self.starts_after >= self.capacity:
+            raise ValueError(f"starts_after = {self.starts_after} is above capacity = {self.capacity}: lower it")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_set_has_an_effect(self) -> OffPolicyStage:
+        needs = {
+            "offline_episodes": (self.offline == EXPERT_EPISODES, f'offline = "{EXPERT_EPISODES}"'),
+            "offline_share": (bool(self.offline), "offline"),
+            "priority_correction": (bool(self.priority), "priority"),
+            "conservative_samples": (bool(self.conservative), "conservative"),
+            **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
+        }
+        for key, (read, of) in needs.items():
+            if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys
+                raise ValueError(f"{key} has no effect without {of}: set that, or drop it")
+        if self.offline and not self.offline_share:
+            raise ValueError("offline_share = 0 reads nothing of offline: raise it, or drop offline")
+        return self

@@ -1,0 +1,210 @@
+"""A small policy with a gradient from its actions to its weights, as off-policy learning needs it. It reads what doesn't change
+while it learns: the simulator's state, and the hidden states of a frozen policy that sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.api.specs import SimulatorSpec
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
+from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.observed import state_of
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
+from mmrl.policies.action_values import SquashedNormal
+from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.load import saved_policy
+
+if TYPE_CHECKING:
+    from mmrl.api.interfaces import Simulator
+
+AT_ONCE = 256
+"""Observations of an episode whose features are computed in one pass."""
+
+
+class Squashed(ActingPolicy):
+    """A perceptron whose action is tanh of a normal number (`SquashedNormal`), of features that nothing trains.
+
+    Features [n, F] are, in this order: the base's hidden states, the simulator's state, and with `residual` the base's likeliest
+    action, to which a correction is added. A choice is the features and the action before tanh, [n, 1, F + A]: whoever learns
+    from an episode needs no second pass of the base.
+    """
+
+    trained_whole = True
+    remembers: ClassVar[bool] = True
+    """An off-policy stage can learn it from what a memory keeps."""
+    choice_settings = frozenset({"dims", "state", "base", "residual"})
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        dims: int = 7,
+        state: int = 0,
+        base: str = "",
+        residual: float = 0.0,
+        hidden: Sequence[int] = (256, 256),
+    ) -> None:
+        """dims: numbers of an action. state: numbers of the state that is read, 0 for none. base: a folder with a frozen policy
+        whose hidden states are read; it is neither trained nor saved. residual: largest correction of a number of the base's
+        action; 0: the action is its own. hidden: widths of the perceptron. Raises UserError for options that don't fit each
+        other."""
+        options.check_integer("dims", dims, 1, 256)
+        options.check_integer("state", state, 0, 100_000)
+        options.check_text("base", base)
+        options.check_number("residual", residual, -1e-9, 2)
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
+            raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
+        for wide in hidden:
+            options.check_integer("hidden", wide, 1, 100_000)
+        if not base and not state:
+            raise UserError("policy.options.state = 0 and base is empty, so it would see nothing: set one of them")
+        self.device, self.dims, self.state, self.where = torch.device(device), dims, state, base
+        self.residual, self.hidden = float(residual), list(hidden)
+        self.base = _base_of(Path(base), config, device, dims, bool(residual)) if base else None
+        if residual and self.base is None:
+            raise UserError(f"policy.options.residual = {residual:g} corrects a base: set policy.options.base")
+        self.history = self.base.history if self.base else 0
+        self.width = (self.base.width if self.base else 0) + state + (dims if residual else 0)
+        given = source or (Path(config.model) if _check_model(config.model) else None)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.actor = SquashedNormal(self.width, dims, hidden=self.hidden, residual=self.residual).to(self.device)
+        self.model, self.head = self.actor, self.actor  # type: ignore[assignment]  # its methods are called here alone
+        if given:
+            self.load(given)
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Raise UserError for an invalid `model`, without making it."""
+        _check_model(config.model)
+
+    def settings(self) -> Mapping[str, Any]:
+        found = {"kind": "squashed", "model": "mlp", "dims": self.dims, "state": self.state, "base": self.where}
+        return found | {"residual": self.residual, "hidden": self.hidden}
+
+    def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
+        super().fits(task, simulator, spec)
+        if self.base is not None:
+            self.base.fits(task, simulator, spec)
+
+    def shared_by_copies(self) -> dict[int, Any]:
+        """The base, because it never changes."""
+        return {id(self.base): self.base}
+
+    # -- what it sees -----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
+        """float32 [n, F]: the features of observations, which a memory keeps. draw: the calls' randomness, for a base that
+        begins from noise; zeros if None."""
+        seen, found = seen.on(self.device), []
+        if self.base is not None:
+            if draw is None:
+                nothing_n = torch.zeros(len(seen), dtype=torch.int64, device=self.device)
+                draw = CallRandomness(seeds_n=nothing_n, calls_n=nothing_n)
+            actions_n1A, _, _, states = self.base.choose(seen, draw, 0.0)
+            found.append(states)
+        if self.state:
+            found.append(state_of(seen, self.state))
+        if self.base is not None and self.residual:
+            found.append(self.base.simulated(actions_n1A, seen)[:, 0])
+        return torch.cat([x.float() for x in found], 1)
+
+    def remembered_of(self, track: TrajectoryData) -> torch.Tensor:
+        """float32 [T + 1, F]: the features of an episode's observations, that of the last state included."""
+        count = len(track.choices) + 1
+        whole = Observation(images=track.images, state=track.state, instructions=[track.instruction] * count)
+        rows = torch.arange(count).split(AT_ONCE)
+        return torch.cat([self.remembered(whole.rows(some)) for some in rows])
+
+    def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.remembered(seen)
+        return found[:, None], found
+
+    # -- what it does -----------------------------------------------------------------------------------------------------
+
+    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+        features = self.remembered(seen, draw)
+        mean, spread = self.actor.terms(features)
+        noise = draw.normal(0, self.dims) if temperature else torch.zeros_like(mean)
+        spread = spread * (temperature or 1.0)
+        before = mean + spread * noise
+        logprobs = self.actor.density(before, noise, spread)
+        choices = torch.cat([features, before], 1)[:, None]
+        return self.actor.action(features, before)[:, None], choices, logprobs[:, None, None], features
+
+    def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The entropy is that of the normal number before tanh."""
+        features, before = calls.choices[:, 0].split([self.width, self.dims], -1)
+        mean, spread = self.actor.terms(features)
+        spread = spread * temperature
+        logprobs = self.actor.density(before, (before - mean) / spread, spread)
+        entropy = torch.distributions.Normal(mean, spread).entropy().sum(-1)
+        return logprobs[:, None, None], entropy[:, None, None], features
+
+    def states(self, calls: ActionMicroBatch) -> torch.Tensor:
+        return calls.choices[:, 0, : self.width]
+
+    def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
+        """A demonstration with its features, and its actions before tanh."""
+        if self.residual:
+            raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
+        actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical, track)
+        features = self.remembered_of(track)[:-1]
+        count = len(actions_TA)
+        return replace(
+            track,
+            choices=torch.cat([features, self.actor.before(actions_TA)], 1)[:, None],
+            logprobs_TKC=torch.full((count, 1, 1), torch.nan, device=self.device),
+            valid_TK=torch.ones(count, 1, dtype=torch.bool, device=self.device),
+            rewards_TK=torch.zeros(count, 1, device=self.device),
+        )
+
+    def transitions(self, track: TrajectoryData) -> tuple[torch.Tensor, torch.Tensor]:
+        """(features [T + 1, F], actions [T, A] in [-1, 1]) of an episode that it played. Only the last state takes a pass."""
+        features, before = track.choices[:, 0].split([self.width, self.dims], -1)
+        last = Observation(
+            images={camera: rows[-1:] for camera, rows in track.images.items()},
+            state=None if track.state is None else track.state[-1:],
+            instructions=[track.instruction],
+        )
+        return torch.cat([features, self.remembered(last)]), self.actor.action(features, before).detach()
+
+
+def _check_model(model: str) -> bool:
+    """Whether the model is a folder with such a policy. Raises UserError if it is neither that nor a new one."""
+    if Path(model).is_dir():
+        if not read_settings(Path(model)):
+            raise UserError(f"{model!r} has no {SETTINGS}: it is not a policy that acts", key="policy.model")
+        return True
+    if model != "mlp":
+        raise UserError(f"{model!r} is no squashed policy: use mlp, or a folder with one", key="policy.model")
+    return False
+
+
+def _base_of(folder: Path, config: PolicyConfig, device: str | torch.device, dims: int, residual: bool) -> ActingPolicy:
+    """The frozen policy that was saved in a folder. Raises UserError if there is none, or if it doesn't fit."""
+    if not (folder / SETTINGS).is_file():
+        raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
+    base = saved_policy(folder, config, device)
+    if not isinstance(base, ActingPolicy):
+        raise UserError(f"policy.options.base {str(folder)!r} doesn't act in simulators: give a folder with a policy that does")
+    if residual and (base.chunk != 1 or base.dims != dims):
+        raise UserError(
+            f"policy.options.residual corrects one action of {dims} numbers, and the base chooses {base.chunk} of {base.dims}: "
+            "take another base, or set residual = 0"
+        )
+    base.model.requires_grad_(False)
+    return base

@@ -1,0 +1,52 @@
+"""Checks of `off-policy` stages, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.specs import PolicySpec, SimulatorSpec
+from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RunConfig
+from mmrl.policies.load import policy_class
+
+
+def check_off_policy(
+    config: RunConfig,
+    number: int,
+    stage: OffPolicyStage,
+    policy: PolicySpec,
+    tasks: Mapping[str, Task],
+    simulators: Mapping[str, SimulatorSpec],
+) -> None:
+    """Refuse an off-policy stage whose policy, tasks or computers it can't learn with. number: the stage's index. tasks,
+    simulators: by label."""
+    where, labels = f"stages.{number}", list(config.weights(stage))
+    if not getattr(policy_class(policy), "remembers", False):
+        raise UserError(
+            f'{where}: kind = "off-policy" needs actions with a gradient by the policy\'s weights, which policy.kind = '
+            f'{config.policy.kind!r} doesn\'t give: use "squashed"'
+        )
+    if config.compute.learners > 1:
+        raise UserError(f'{where}: kind = "off-policy" learns in one process: set compute.learners = 1')
+    if config.compute.staleness:
+        raise UserError(f'{where}: kind = "off-policy" learns from old episodes anyway: leave out compute.staleness')
+    several = list(dict.fromkeys(simulators[label].id for label in labels if label in simulators))
+    if len(several) > 1:
+        raise UserError(f"{where}: tasks of {several[0]!r} and {several[1]!r} can't share a memory: give each a stage or a run")
+    if stage.offline == EXPERT_EPISODES:
+        for label in labels:
+            if label in simulators and "expert" not in simulators[label].capabilities:
+                raise UserError(f"{where}.offline: simulator {simulators[label].id!r} of {label!r} has no expert: name a file")
+            simulation = tasks[label].simulation
+            if simulation is not None and simulation.reward == "none":
+                raise UserError(
+                    f'{where}.offline = "{EXPERT_EPISODES}": task {label!r} is paid by verifiers alone, which don\'t score the '
+                    "expert: reward it by stages"
+                )
+    elif stage.offline and not Path(stage.offline).is_file():
+        raise UserError(
+            f"{where}.offline = {stage.offline!r} is no file: name a memory, such as runs/NAME/checkpoints/step-.../"
+            f'memory.safetensors, or "{EXPERT_EPISODES}"'
+        )

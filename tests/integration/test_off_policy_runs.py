@@ -1,0 +1,255 @@
+"""Whole runs of `off-policy` stages: they learn, resume bit for bit, are used like other policies, and say what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+import runs
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
+from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.load import make_policy, saved_policy
+from mmrl.policies.squashed import Squashed
+from mmrl.train.resolve import resolve
+from mmrl.train.smoke import smoke
+from mmrl.train.smoke_proof import told, unproved
+from mmrl.train.start import evaluate_only
+from mmrl.ui.cli import main
+
+DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
+POLICY = {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [32, 32]}}
+STAGE = {"kind": "off-policy", "steps": 4, "prompts_per_step": 4, "updates": 1, "batch_size": 32, "critics": 3}
+STAGE |= {"hidden": [32, 32], "learning_rate": 2e-3, "start_temperature": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+
+
+def data_of(folder: Path, name: str = "dial", policy: Any = POLICY, sections: Any = None, **stage: Any) -> dict[str, Any]:
+    paid = {"reward": "stages", "stages": {"near": 0.2, "success": 1.0}}
+    return {
+        "name": name,
+        "runs_dir": str(folder),
+        "policy": policy,
+        "tasks": [{"id": "dial/turn", "options": {"n": 500, **paid}, "verifiers": {"dial/success": 0.0}}],
+        "stages": [STAGE | stage],
+        "simulate": {"num_envs": 4},
+        "evaluate": {"num_prompts": 16},
+        "record": {"trackers": [], "rollouts": 4},
+        "train": {"threads": 1},
+        **(sections or {}),
+    }
+
+
+def config(folder: Path, name: str = "dial", policy: Any = POLICY, sections: Any = None, **stage: Any) -> Any:
+    return parse_config(data_of(folder, name, policy, sections, **stage))
+
+
+def trajectory(folder: Path) -> list[Any]:
+    """Metrics but for times and speeds, and evaluations."""
+    timed = ("time/", "memory/", "simulator/", "policy/")
+    return [row.get("eval") or {k: v for k, v in row["metrics"].items() if not k.startswith(timed)} for row in runs.rows(folder)]
+
+
+def last(folder: Path) -> Path:
+    return sorted((folder / "checkpoints").glob("step-*"))[-1]
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+    """With priorities, which the memory holds, returns of several steps, the expert's episodes, and mean weights."""
+    stage = {"priority": 0.6, "n_step": 2, "offline": "expert", "offline_episodes": 6, "ema_decay": 0.5}
+    whole = runs.run(config(tmp_path, "whole", **stage)).path
+    broken = config(tmp_path, "broken", **stage)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(broken, progress=runs.Silent(stop_after=2))
+    resumed = runs.run(broken, resume=True).path
+    assert last(whole).name == last(resumed).name == "step-000004"
+    for file in ("learner.safetensors", "memory.safetensors", "policy/acting.safetensors"):
+        one, two = load_file(last(whole) / file), load_file(last(resumed) / file)
+        assert one.keys() == two.keys() and len(one) > 4, file
+        assert all(torch.equal(one[name], two[name]) for name in one), file
+    assert trajectory(whole) == trajectory(resumed)
+
+
+def test_what_it_remembers_and_reports(tmp_path: Path) -> None:
+    folder = runs.run(config(tmp_path, starts_after=5, group_size=2)).path
+    rows = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
+    lengths = [row["length/mean"] * 8 for row in rows]
+    assert rows[-1]["off_policy/transitions"] == pytest.approx(sum(lengths))
+    assert [row["off_policy/updates"] for row in rows] == pytest.approx(lengths)
+    assert {"loss", "entropy", "value", "value_loss", "grad_norm", "grad_norm/critic", "learning_rate"} <= rows[0].keys()
+    kept = load_file(last(folder) / "memory.safetensors")
+    assert len(kept["rewards"]) == sum(lengths)
+    paid = sum(row["reward/mean"] * 8 for row in rows)
+    assert kept["rewards"].sum().item() == pytest.approx(paid, abs=1e-4), "the memory holds what the episodes earned"
+    inside = ~kept["ends"][:-1]
+    assert torch.equal(kept["after"][:-1][inside], kept["seen"][1:][inside]), "what follows a step begins the next"
+
+
+def test_its_policy_also_imitates_and_learns_by_ppo(tmp_path: Path) -> None:
+    data = data_of(tmp_path, steps=1)
+    warm = {"kind": "sft", "split": "warm", "steps": 1, "batch_size": 8, "learning_rate": 1e-3}
+    ppo = {
+        "kind": "rl",
+        "algorithm": "ppo",
+        "steps": 1,
+        "prompts_per_step": 4,
+        "group_size": 1,
+        "ratio": "action",
+        "credit": "action",
+    }
+    ppo |= {"credit": "action", "learning_rate": 1e-3, "critic": {"learning_rate": 1e-3}}
+    data["stages"] = [warm, *data["stages"], ppo]
+    folder = runs.run(parse_config(data)).path
+    rows = [(row["stage"], row["metrics"]) for row in runs.rows(folder) if "metrics" in row]
+    assert [kind for kind, _ in rows] == ["sft", "off-policy", "rl"] and all(m["grad_norm"] > 0 for _, m in rows)
+    assert rows[-1][1]["logprob_gap"] < 1e-5, "the sampler's probabilities are the learner's"
+
+
+def test_nothing_is_learned_before_there_are_enough_steps(tmp_path: Path) -> None:
+    folder = runs.run(config(tmp_path, starts_after=10_000, steps=1)).path
+    (row,) = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
+    assert row["off_policy/updates"] == 0 and "loss" not in row
+
+
+def test_its_policy_is_evaluated_and_exported_like_others(tmp_path: Path) -> None:
+    folder = runs.run(config(tmp_path, steps=2)).path
+    measured = json.loads((folder / "summary.json").read_text())["last"]["dial/turn"]["value"]
+    (found,) = evaluate_only(config(tmp_path, steps=2), folder, "last")
+    assert found.value == measured
+    exported = CliRunner().invoke(main, ["export", str(folder), str(tmp_path / "out"), "--checkpoint", "last"])
+    assert exported.exit_code == 0, exported.output
+    loaded = saved_policy(tmp_path / "out", PolicyConfig(model=str(tmp_path / "out"), kind="squashed"), "cpu")
+    there = load_file(last(folder) / "policy" / "acting.safetensors")
+    assert all(torch.equal(p, there[name]) for name, p in loaded.parameters())
+
+
+def test_a_memory_is_another_run_s_offline_data_and_a_torn_one_is_refused_in_one_line(tmp_path: Path) -> None:
+    memory = last(runs.run(config(tmp_path, "first", steps=1)).path) / "memory.safetensors"
+    folder = runs.run(config(tmp_path, "second", steps=1, offline=str(memory), offline_share=0.25)).path
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 1
+    with pytest.raises(UserError, match="which this run would replace"):
+        runs.run(config(tmp_path, "first", steps=1, offline=str(memory)), overwrite=True)
+    torn, path = tmp_path / "torn.safetensors", tmp_path / "run.toml"
+    torn.write_bytes(memory.read_bytes()[:-100])
+    path.write_text(tomli_w.dumps(data_of(tmp_path, "torn", offline=str(torn))))
+    found = CliRunner().invoke(main, ["train", str(path)])
+    (line,) = [line for line in found.output.splitlines() if "replay file" in line]
+    assert found.exit_code == 2 and "it is torn; restore it or collect again" in line
+    with pytest.raises(UserError, match=r"has gamma = 0\.99, and this run 0\.9: make them equal"):
+        runs.run(config(tmp_path, "other", offline=str(memory), gamma=0.9))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offline", [{}, {"offline": "expert", "offline_episodes": 16}], ids=["alone", "with the expert"])
+def test_it_learns(tmp_path: Path, offline: dict[str, Any]) -> None:
+    folder = runs.run(
+        config(tmp_path, steps=12, prompts_per_step=16, sections={"evaluate": {"num_prompts": 100}}, **offline)
+    ).path
+    summary = json.loads((folder / "summary.json").read_text())
+    before, after = (summary[name]["dial/turn"]["value"] for name in ("before", "last"))
+    assert before < 0.6 and after > 0.9
+
+
+def test_a_smoke_run_proves_its_update(tmp_path: Path) -> None:
+    folder = runs.run(smoke(config(tmp_path, steps=50, updates=9, offline="expert", offline_episodes=50, n_step=3))).path
+    proof = json.loads((folder / "summary.json").read_text())["smoke"]
+    assert not unproved(proof), told(proof)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "another policy",
+        {"policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2}}},
+        'use "squashed"',
+    ),
+    ("no such file", {"offline": "nowhere.safetensors"}, "is no file: name a memory"),
+    ("no reward", {"offline": "expert", "reward": "none"}, "which don't score the expert"),
+    ("several learners", {"sections": {"compute": {"learners": 2}}}, "set compute.learners = 1"),
+    ("stale", {"sections": {"compute": {"staleness": 1}}}, "leave out compute.staleness"),
+    ("subset", {"subset": 4}, "subset = 4 of critics = 3"),
+    ("no effect", {"offline_episodes": 7}, "offline_episodes has no effect without offline"),
+    ("bins", {"bins": 1}, "bins = 1 can't tell returns apart"),
+    ("range", {"bins": 9, "low": 2.0}, "low = 2 is not below high = 1"),
+    ("empty share", {"offline": "expert", "offline_share": 0.0}, "offline_share = 0 reads nothing"),
+    ("late", {"starts_after": 500, "capacity": 500}, "starts_after = 500"),
+]
+
+
+@pytest.mark.parametrize(("keys", "said"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_it_cannot_do_is_refused(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
+    keys = dict(keys)
+    reward = keys.pop("reward", None)
+    with pytest.raises(UserError) as caught:
+        data = data_of(tmp_path, **keys)
+        if reward:
+            data["tasks"][0]["options"] = {"reward": reward}
+        resolve(parse_config(data))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"state": 0}, "it would see nothing"),
+        ({"residual": 0.1}, "corrects a base"),
+        ({"base": "nowhere"}, "has no acting.json"),
+        ({"hidden": []}, "must be a list of widths"),
+        ({"state": 9}, "the simulator shows a state of 2"),
+    ],
+)
+def test_options_of_the_policy_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    policy = {**POLICY, "options": {**POLICY["options"], **options}}  # type: ignore[dict-item]
+    with pytest.raises(UserError) as caught:
+        runs.run(config(tmp_path, policy=policy))
+    assert said in str(caught.value)
+
+
+def made(**options: Any) -> Squashed:
+    found = make_policy(PolicyConfig(**{**POLICY, "options": {**POLICY["options"], **options}}), device="cpu", seed=3)  # type: ignore[arg-type, dict-item]
+    assert isinstance(found, Squashed)
+    return found
+
+
+def test_a_residual_policy_s_features_are_its_base_s(tmp_path: Path) -> None:
+    small = PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 2, "state": 2, "hidden": [8]})
+    base, where = make_policy(small, device="cpu", seed=1), str(tmp_path / "base")
+    base.save(Path(where))
+    policy = made(base=where, residual=0.5)
+    assert policy.base is not None and not any(p.requires_grad for p in policy.base.model.parameters())
+    seen = Observation(images={}, state=torch.tensor([[0.1, -0.4], [0.7, 0.2], [0.0, 1.0]]), instructions=["turn"] * 3)
+    seeds, calls = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    likeliest = base.act(seen, seeds, calls, 0.0).actions_nKA[:, 0]  # type: ignore[attr-defined]
+    features = policy.remembered(seen, CallRandomness(seeds_n=seeds, calls_n=calls))
+    assert features.shape == (3, 8 + 2 + 2) == (3, policy.width)
+    assert torch.equal(features[:, 8:10], seen.state) and torch.allclose(features[:, 10:], likeliest, atol=1e-6)
+    assert torch.equal(policy.act(seen, seeds, calls, 0.0).actions_nKA[:, 0], features[:, 10:]), "it begins at its base"
+    residual = {**POLICY, "options": {"dims": 2, "state": 2, "base": where, "residual": 0.5}}
+    folder = runs.run(config(tmp_path, policy=residual, steps=1)).path
+    kept = load_file(last(folder) / "memory.safetensors")
+    assert kept["seen"].shape[1] == 12 and (kept["actions"] - kept["seen"][:, 10:]).abs().max() <= 0.5 + 1e-6
+
+
+def test_its_density_is_that_of_its_actions() -> None:
+    """A call's log-probability is what the update computes again from its choice, and its sum over all actions is 1."""
+    policy = made()
+    seen = Observation(images={}, state=torch.tensor([[0.3, -0.2]]).repeat(4000, 1), instructions=[""] * 4000)
+    sample = policy.act(seen, torch.arange(4000), torch.zeros(4000, dtype=torch.int64), 0.7)
+    features, before = sample.choices[:, 0].split([2, 2], -1)
+    assert torch.equal(policy.actor.action(features, before), sample.actions_nKA[:, 0])
+    # the mean of 1 / density over samples is the size of the set that they come from: here [-1, 1] x [-1, 1]
+    inside = sample.actions_nKA[:, 0].abs().amax(1) < 0.5
+    assert ((-sample.logprobs_nKC[:, 0, 0]).exp() * inside).mean().item() == pytest.approx(1.0, rel=0.15)
