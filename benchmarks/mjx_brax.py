@@ -96,7 +96,7 @@ def main() -> None:
             action = policy(jnp.asarray(seen), jax.random.PRNGKey(0))[0]
             moved = judged.simulator.step(torch.from_numpy(numpy.array(action)), torch.ones(judged.num, dtype=torch.bool))
             seen, total, success = moved.observation.state.numpy(), total + moved.reward_N, success | moved.success_N
-        row = {"success": success.float().mean(), "success at end": moved.success_N.float().mean(), "return": total.mean()}
+        row = {"success": success.float().mean(), "success_at_end": moved.success_N.float().mean(), "return": total.mean()}
         print(json.dumps({"steps": int(steps)} | {name: round(float(v), 4) for name, v in row.items()}), flush=True)
 
     train.train(

@@ -40,7 +40,7 @@ SETTINGS = {
 }
 SETTING = {"OMP_NUM_THREADS": "1", "JAX_PMAP_SHMAP_MERGE": "false"}
 """Brax 0.14.2 needs the older of JAX 0.8's two pmaps."""
-FIGURES = ("success", "success at end", "return")
+FIGURES = ("success", "success_at_end", "return")
 
 
 def main() -> None:

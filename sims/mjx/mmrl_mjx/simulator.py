@@ -54,7 +54,7 @@ class Mjx:
         """task: reach, pick, stack or door. obs: rgb, pictures and what the robot knows of itself; or state, the full state
         without pictures. size: side of the pictures in pixels. cameras: list of front, wrist, top. dims: 7 numbers of an action,
         or 4 (x, y, z, gripper). reward: dense, 0 to 1 in each step by progress; or sparse, 1 in steps that end solved."""
-        self._what = f"mjx/{task}"
+        self._what = f"mjx/{task}" if task in tuple(TASKS) else "mjx"
         _check(self._what, num_envs, task, obs, size, cameras, dims, reward)
         self.num_envs, self.device = num_envs, torch.device(device)
         self._called, self._task, self._dense = task, TASKS[task], reward == "dense"
@@ -242,7 +242,8 @@ def _check(what: str, num_envs: int, task: str, obs: str, size: int, cameras: Se
             raise UserError(f"{what}: {name} = {value!r} must be one of {', '.join(map(str, known))}")
     if isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 1024:
         raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 1024")
-    if isinstance(cameras, str) or not cameras or not all(camera in CAMERAS for camera in cameras):
+    listed = isinstance(cameras, Sequence) and not isinstance(cameras, str)
+    if not listed or not cameras or any(camera not in CAMERAS for camera in cameras):
         raise UserError(f"{what}: cameras = {cameras!r} must be a list of {', '.join(CAMERAS)}")
     if len(set(cameras)) < len(cameras):
         raise UserError(f"{what}: cameras = {cameras!r} names a camera twice")

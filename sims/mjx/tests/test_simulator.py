@@ -12,7 +12,7 @@ ON = torch.ones(2, dtype=torch.bool)
 @pytest.mark.parametrize(
     "options,said",
     [
-        ({"task": "fly"}, "mjx/fly: task = 'fly' must be one of reach, pick, stack, door"),
+        ({"task": "fly"}, "mjx: task = 'fly' must be one of reach, pick, stack, door"),
         ({"num_envs": 0}, "mjx/reach: num_envs = 0 must be a whole number of 1 or more"),
         ({"obs": "pixels"}, "mjx/reach: obs = 'pixels' must be one of rgb, state"),
         ({"dims": 8}, "mjx/reach: dims = 8 must be one of 4, 7"),
@@ -21,6 +21,9 @@ ON = torch.ones(2, dtype=torch.bool)
         ({"size": 4}, "mjx/reach: size = 4 must be a whole number of 8 to 1024"),
         ({"cameras": "front"}, "mjx/reach: cameras = 'front' must be a list of front, wrist, top"),
         ({"cameras": ["side"]}, "mjx/reach: cameras = ['side'] must be a list of front, wrist, top"),
+        ({"cameras": 0.5}, "mjx/reach: cameras = 0.5 must be a list of front, wrist, top"),
+        ({"cameras": [["top"]]}, "mjx/reach: cameras = [['top']] must be a list of front, wrist, top"),
+        ({"task": ["reach"]}, "mjx: task = ['reach'] must be one of reach, pick, stack, door"),
         ({"cameras": ["top", "top"]}, "mjx/reach: cameras = ['top', 'top'] names a camera twice"),
     ],
 )
