@@ -47,8 +47,7 @@ class BatchRenderer:
             mujoco_warp.render(worlds.model, data, context)
             pictures = wp.empty((len(ids_n), size, size), dtype=wp.vec3)
             shown = {}
-            numbered = sorted(self._cameras, key=lambda name: worlds.source.camera(name).id)  # as the context numbers them
-            for number, camera in enumerate(numbered):
+            for number, camera in enumerate(self._cameras):
                 mujoco_warp.get_rgb(context, number, pictures)
                 shown[camera] = (wp.to_torch(pictures) * 255 + 0.5).clamp(0, 255).to(torch.uint8)
         return shown

@@ -112,3 +112,14 @@ def test_pictures_show_the_named_ball_in_its_colour() -> None:
     moved = simulator.step(torch.ones(12, 7), torch.arange(12) % 2 == 0)
     assert not moved.observation.images["top"][1::2].any() and moved.observation.images["top"][::2].flatten(1).any(1).all()
     assert simulator.render(torch.tensor([1, 0])).shape == (2, 256, 256, 3)
+
+
+def test_a_camera_shows_the_same_in_any_order_and_alone() -> None:
+    """The gripper's fingers are dark, and near the wrist's camera alone."""
+    orders = (("front", "wrist", "top"), ("top", "front", "wrist"), ("wrist",), ("top",), ("front",))
+    seen = [Mjx(num_envs=1, device="cpu", task="reach", size=32, cameras=c).reset(torch.tensor([3])).images for c in orders]
+    for camera in ("front", "wrist", "top"):
+        first, *others = [shown[camera] for shown in seen if camera in shown]
+        assert len(others) == 2 and all(torch.equal(first, other) for other in others), camera
+    dark = {camera: int((seen[0][camera].int().sum(-1) < 150).sum()) for camera in seen[0]}
+    assert dark["wrist"] > 4 * max(dark["front"], dark["top"]), dark
