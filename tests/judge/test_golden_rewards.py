@@ -38,8 +38,8 @@ def test_the_rows_that_must_run_do():
 
 
 def test_the_page_of_recipes_has_these_numbers():
-    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert f"{len(KNOWN)} of\nthem are compared with {sum(len(ROWS[id]) for id in KNOWN):,} values" in page
+    page = " ".join((Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8").split())
+    assert f"{len(KNOWN)} of them are compared with {sum(len(ROWS[id]) for id in KNOWN):,} values" in page
 
 
 @pytest.mark.parametrize("id", KNOWN)
