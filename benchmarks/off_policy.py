@@ -6,8 +6,8 @@
 The run files are `configs/demo/robot.toml` and `configs/demo/robot-rlpd.toml`: the same pictures, episodes and reward. PPO trains
 all of the model in `assets/models/tabletop-pick`; RLPD a small network from nothing on that model's hidden states, with the steps
 of 200 episodes of the table's expert, which are not counted. Each run is `mmrl train` in a separate process with one thread. A
-figure is the steps of the simulator that training took until the first evaluation with at least `--success` held-out successes;
-steps of evaluations don't count. `--runs` keeps the runs, and goes on with those that are there. Prints one JSON object.
+figure is the steps of the simulator that training took until `--success` of the held-out starts succeed, by the line between
+evaluations, whose own steps don't count. `--runs` keeps the runs, and goes on with those that are there. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -74,8 +74,14 @@ def curve_of(folder: Path, episodes: int) -> list[tuple[float, dict[str, Any]]]:
 
 
 def reached(curve: Sequence[tuple[float, Mapping[str, Any]]], success: float) -> float | None:
-    """Steps of the simulator until the first evaluation with this success; None if there is none."""
-    return next((steps for steps, evaluation in curve if evaluation["value"] >= success), None)
+    """Steps of the simulator until this success, by the line between the evaluations, since PPO has few of them; None if there is
+    none with so much."""
+    before, low = 0.0, 0.0
+    for steps, evaluation in curve:
+        if (value := evaluation["value"]) >= success:
+            return round(before + (steps - before) * (success - low) / (value - low)) if value > low else steps
+        before, low = steps, value
+    return None
 
 
 def ratio_of(ppo: Sequence[float | None], rlpd: Sequence[float | None]) -> float | None:
