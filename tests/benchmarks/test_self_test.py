@@ -64,13 +64,13 @@ def test_metrics_are_apart_by_the_largest_relative_difference():
         _apart({"loss": 1.0, "kl": 0.0}, {"loss": 1.0})
 
 
-ROWS = ["GRPO", "acting, tokens", "SmolVLA", "resume", "padded prompts", *(f"family {f}" for f in tiny.FAMILIES)]
+CASES = ["GRPO", "acting, tokens", "SmolVLA", "resume", "padded prompts", *(f"family {f}" for f in tiny.FAMILIES)]
 LONG = ("gemma3n", "gemma4", "phi4_multimodal")
 """Families whose rows take seconds."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", some_of(ROWS, set(ROWS) - {f"family {family}" for family in LONG}))
+@pytest.mark.parametrize("row", some_of(CASES, set(CASES) - {f"family {family}" for family in LONG}))
 def test_a_row_agrees_with_itself_on_the_cpu(row, monkeypatch):
     """Also in bfloat16, which a family may not support by itself."""
     import self_test_rows

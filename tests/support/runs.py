@@ -85,11 +85,15 @@ def rows(folder: RunFolder | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
+CLOCKED = ("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share")
+"""Metrics of simulators that depend on the clock."""
+
+
 def trajectory(folder: RunFolder | Path) -> list[Any]:
     """What of a run must be reproduced bit for bit: metrics but for times and memory, evaluations, rollouts with prompts."""
     path = folder.path if isinstance(folder, RunFolder) else folder
     steps = [
-        (r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith(("time/", "memory/"))})
+        (r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith(("time/", "memory/", *CLOCKED))})
         for r in rows(path)
     ]
     sampled = [json.loads(line) for f in sorted((path / "rollouts").glob("step-*.jsonl")) for line in f.read_text().splitlines()]
