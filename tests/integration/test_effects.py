@@ -30,6 +30,7 @@ import mmrl.compute.ranks
 import mmrl.evaluation.evaluator
 import mmrl.judge
 import mmrl.registry.plugins
+import mmrl.rollout.simulators.experts  # before a run replaces what it imports
 import mmrl.rollout.simulators.lockstep
 import mmrl.train.start
 import mmrl.train.update.pack_conversations
