@@ -107,6 +107,22 @@ tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/succe
 stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
 evaluate = {num_prompts = 4}
 """
+REMEMBERS = """
+name = "dial"
+policy = {kind = "squashed", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
+tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
+evaluate = {num_prompts = 4}
+
+[[stages]]
+kind = "off-policy"
+steps = 1
+prompts_per_step = 4
+updates = 1
+batch_size = 4
+critics = 2
+hidden = [4]
+conservative = 0.5
+"""
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +141,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def acted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("acts"), ACTS, Path(__file__).parents[1] / "support" / "dial.py")
+
+
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("remembers"), REMEMBERS, Path(__file__).parents[1] / "support" / "dial.py")
 
 
 @pytest.fixture(scope="module")
@@ -179,11 +200,12 @@ def general(metrics: Mapping[str, float]) -> set[str]:
     return {key.replace("task/shades/name/", "task/<task>/").replace("shades/exact", "<verifier id>") for key in metrics}
 
 
-def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
+def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Path) -> None:
     beside = general(read_run(ahead).steps[1]["metrics"])
     sft, rl = (general(row["metrics"]) for row in read_run(run).steps)
     (played,) = ({re.sub(r"^episode/.*", "episode/<name>", key) for key in row["metrics"]} for row in read_run(acted).steps)
     played = {key for key in played if key.startswith(("episode/", "simulator/", "policy/"))}
+    kept = {key for row in read_run(remembered).steps for key in row["metrics"] if key.startswith("off_policy/")}
     more, conditioned, distill = (general(row["metrics"]) for row in read_run(full).steps)
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
@@ -192,7 +214,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}
-    assert several | rl | beside | played | more | conditioned | distill | pairs == documented("Metrics")
+    assert several | rl | beside | played | kept | more | conditioned | distill | pairs == documented("Metrics")
     times = {key for key in rl if key.startswith(("time/", "memory/"))}
     told, _, more_told = asked_for.partition(", the memory and the times. A `distill` stage also has ")
     assert sft == {*re.findall("`(.+?)`", told), *times}
@@ -249,8 +271,9 @@ def test_errors(run: Path) -> None:
     assert all(set(row) | {"task"} == documented("errors.jsonl") for row in alarms)
 
 
-def test_checkpoints(run: Path, full: Path) -> None:
-    held = {path.name for path in (run / "checkpoints" / "step-000002").iterdir()}
+def test_checkpoints(run: Path, full: Path, remembered: Path) -> None:
+    ends = run / "checkpoints" / "step-000002", remembered / "checkpoints" / "step-000001"
+    held = {path.name for end in ends for path in end.iterdir()}
     assert held == {name.rstrip("/") for name in documented("checkpoints/") - {"learner/"}}  # there is one learner
     parts = set(re.findall(r"`(\w+)/\.\.\.`", PAGE.split("## checkpoints/")[1].split("## ")[0]))
     tensors = load_file(full / "checkpoints" / "step-000001" / "learner.safetensors")
