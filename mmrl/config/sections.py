@@ -15,23 +15,18 @@ from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.off_policy import EXPERT_EPISODES, OffPolicyStage
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
-from mmrl.config.simulate import SimulateConfig
-from mmrl.config.stages import (
-    EXPERT,
-    STAGES,
+from mmrl.config.rl_sections import (
     ConditionConfig,
     CriticConfig,
-    DistillStage,
+    CurriculumConfig,
     EntropyConfig,
     ImitationConfig,
     LengthConfig,
-    PluginStage,
-    RlStage,
+    ReweightConfig,
     RuleConfig,
-    SftStage,
-    Stage,
-    teacher_of,
 )
+from mmrl.config.simulate import SimulateConfig
+from mmrl.config.stages import EXPERT, STAGES, DistillStage, PluginStage, RlStage, SftStage, Stage, teacher_of
 from mmrl.config.training import PARTS, PartConfig, SampledTraining, SelectConfig, Training
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Weight
 
@@ -44,6 +39,7 @@ __all__ = [
     "ComputeConfig",
     "ConditionConfig",
     "CriticConfig",
+    "CurriculumConfig",
     "DistillStage",
     "EntropyConfig",
     "ImitationConfig",
@@ -55,6 +51,7 @@ __all__ = [
     "PluginStage",
     "PolicyConfig",
     "PreferenceStage",
+    "ReweightConfig",
     "RlStage",
     "RuleConfig",
     "SampledTraining",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
+from mmrl.config.rl_sections import (
+    ConditionConfig,
+    CriticConfig,
+    CurriculumConfig,
+    EntropyConfig,
+    ImitationConfig,
+    LengthConfig,
+    ReweightConfig,
+    RuleConfig,
+)
 from mmrl.config.training import SampledTraining, Training
-from mmrl.config.values import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
+from mmrl.config.values import Count, Free, Positive, Rate, Real, Share, Weight
 
 
 class SftStage(Training):
@@ -25,156 +34,6 @@ class SftStage(Training):
     token_weights: Literal["equal", "probability"] = "equal"
     """`probability`: weight each gold token by its own probability, without a gradient through it, so that very unlikely tokens
     don't dominate the gradient (Wu et al., DFT, arXiv 2508.05629)."""
-
-
-class CriticConfig(Section):
-    """`[stages.critic]`: the value function of an algorithm that needs one, such as `ppo`."""
-
-    backbone: Literal["shared", "separate"] = "shared"
-    """`shared`: a value head on the policy's hidden states; `separate`: a second copy of the model with its own head."""
-    hidden_sizes: list[Positive] = []
-    """Widths of the head's hidden layers; by default a linear head. RL4VLA uses `[512, 128]`."""
-    learning_rate: Rate = 1e-4
-    """Learning rate of the head and of a separate critic's backbone, with the stage's warm-up and schedule."""
-    value_coef: Rate = 0.5
-    """Weight of the value loss, relative to the policy loss."""
-    detach: bool = False
-    """Don't propagate the value loss's gradient into a shared backbone."""
-    warmup_steps: Count = 0
-    """Steps at the beginning of the stage that train only the critic."""
-    clip_range: Weight = 0.2
-    """PPO's value clipping: the loss stops decreasing once a value is this far from the old value; 0: no clipping."""
-    huber: Limit = math.inf
-    """Threshold of the Huber loss: larger errors count linearly; inf: half the squared error."""
-    bins: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Predict a distribution over this many bins of returns by cross-entropy instead of a number, such as 51, without
-    `clip_range` and `huber` (HL-Gauss; Farebrother et al., Stop Regressing, arXiv 2403.03950); 0: a number."""
-    low: Real = -1.0
-    """Lowest return of the bins."""
-    high: Real = 1.0
-    """Highest return of the bins. The first value of all states is the middle of the two."""
-    smoothing: Rate = 0.75
-    """Standard deviation of the Gaussian around a return that the bins learn, in bins."""
-
-    @model_validator(mode="after")
-    def _bins_have_a_range(self) -> CriticConfig:
-        if self.low >= self.high:
-            raise ValueError(f"critic.low = {self.low:g} is not below critic.high = {self.high:g}: give the range of returns")
-        if self.bins == 1:
-            raise ValueError("critic.bins = 1 can't tell returns apart: give at least 2, such as 51, or 0 for a number")
-        return self
-
-    def smaller(self) -> CriticConfig:
-        return self.at_most(warmup_steps=1)
-
-    max_grad_norm: Limit = 1.0
-    """Largest norm of the critic's gradient (with a shared backbone, of the head's), clipped separately from the policy's."""
-
-
-class ImitationConfig(Section):
-    """`[stages.imitation]`: also train on gold completions, in the same loss or in separate steps."""
-
-    rule: Literal["mixed", "sasr", "hpt", "relift"] = "mixed"
-    """`mixed`: (1 - w) x RL + w x SFT in every step (Zhang et al., CHORD-mu); `sasr`: each step is RL or SFT, SFT with
-    probability g / (g + gamma g0), where g and g0 are the gradient norms of SFT now and at first (Chen et al., SASR); `hpt`: SFT
-    in place of RL for the prompts whose share of successes is at most `up_to` (Lv et al., HPT, arXiv 2509.04419); `relift`: RL in
-    every step, and after it SFT as soon as `batch_size` prompts without a success have come together (Ma et al., ReLIFT, arXiv
-    2506.07527)."""
-    start_weight: Share = 0.9
-    """w at the first step, for `mixed`."""
-    end_weight: Share = 0.05
-    """w after `decay_steps`, for `mixed`; linear in between."""
-    decay_steps: Positive = 100
-    """Steps from start to end, for `mixed`."""
-    gamma: Rate = 1.0
-    """Weight of the first gradient norm, for `sasr`."""
-    up_to: Share = 0.0
-    """Largest share of successes of a prompt that is imitated, for `hpt`."""
-    batch_size: Positive = 16
-    """Gold completions per step; of `hpt` as many as there are such prompts."""
-    uncertainty_weighting: bool = False
-    """Weight each gold token by p (1 - p), with p its probability, so that certain and very unlikely tokens count little
-    (CHORD-phi)."""
-
-
-class ConditionConfig(Section):
-    """`[stages.condition]`: train on all completions with their quality in the prompt, and sample with the text of good ones
-    (RECAP, pi*0.6)."""
-
-    positive: str = "Advantage: positive"
-    """Text in the prompts of the best completions, and in prompts for sampling and evaluation."""
-    negative: str = "Advantage: negative"
-    """Text in the prompts of other completions."""
-    top: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of a step's completions, by advantage, that get the positive text."""
-    drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the prompts that get neither text, so that the policy also learns to answer without it."""
-
-    @model_validator(mode="after")
-    def _texts_tell_good_from_bad(self) -> ConditionConfig:
-        for key in ("positive", "negative"):
-            if not getattr(self, key).strip():
-                raise ValueError(f"condition.{key} is blank, so it doesn't change a prompt: give a text")
-        if self.positive.strip() == self.negative.strip():
-            raise ValueError(f"condition.positive and negative are both {self.positive!r}: give two different texts")
-        return self
-
-
-class EntropyConfig(Section):
-    """`[stages.entropy_control]`: hold the policy's entropy at a target by imitating its own right answers at another temperature
-    (Wang et al., AEPO, arXiv 2510.08141)."""
-
-    target: Rate = 0.5
-    """Entropy per token that is aimed at, in nats."""
-    low: Annotated[float, Field(ge=1e-3, le=1e3)] = 0.8
-    """Temperature of these answers while the last update's entropy is at least the target."""
-    high: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.2
-    """Their temperature while it is below."""
-    weight: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Weight of their likelihood in the loss; the algorithm's has 1 - `weight`."""
-    prompts: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """Share of the step's prompts that are answered again at this temperature."""
-
-    @model_validator(mode="after")
-    def _temperatures_are_apart(self) -> EntropyConfig:
-        if self.low >= self.high:
-            raise ValueError(
-                f"entropy_control.low = {self.low:g} is not below entropy_control.high = {self.high:g}: the two steer the entropy"
-            )
-        return self
-
-
-class RuleConfig(Section):
-    """`[[stages.rules]]`: a plugin's sampling rule."""
-
-    id: str
-    """Id of the rule, see `mmrl list sampling_rules`."""
-    options: Free = {}
-    """Options of the rule, see `mmrl list sampling_rules ID`."""
-
-
-class LengthConfig(Section):
-    """`[stages.length]`: a bonus for correct answers of a certain length (Feng et al., Video-R1)."""
-
-    bonus: Weight = 0.2
-    """Bonus on the reward of each correct answer of this length, if at least two answers of the group are correct."""
-    min_tokens: Count = 320
-    """Shortest completion with a bonus, in tokens."""
-    max_tokens: Positive = 512
-    """Longest completion with a bonus, in tokens."""
-    correct_above: Real = 0.1
-    """An answer is correct if its verifier gives more than this."""
-    verifier: str = ""
-    """Id of the verifier that decides; by default the whole reward."""
-
-    @model_validator(mode="after")
-    def _some_length_is_paid(self) -> LengthConfig:
-        low, high = self.min_tokens, self.max_tokens
-        if low > high:
-            raise ValueError(
-                f"length.min_tokens = {low} is above length.max_tokens = {high}, so no length has a bonus: swap them"
-            )
-        return self
 
 
 class RlStage(SampledTraining):
@@ -273,6 +132,8 @@ class RlStage(SampledTraining):
     """Share of the prompts that are taken from prompts that failed before."""
     replay_buffer_size: Positive = 256
     """Number of failed prompts that are remembered, the newest."""
+    curriculum: CurriculumConfig | None = None
+    """Draw prompts by their angle concentration."""
     critic: CriticConfig | None = None
     """The value function; an algorithm that needs one gets the defaults."""
     imitation: ImitationConfig | None = None
@@ -285,6 +146,8 @@ class RlStage(SampledTraining):
     """Sampling rules of plugins, in the order in which they are applied."""
     length: LengthConfig | None = None
     """A bonus for correct answers of a certain length."""
+    reweight: ReweightConfig | None = None
+    """Weigh the verifiers anew in each step."""
 
     def smaller(self) -> RlStage:
         smaller = super().smaller()
@@ -311,6 +174,8 @@ class RlStage(SampledTraining):
                     )
             if self.length and self.length.verifier:
                 raise ValueError(f'length.verifier is never called with labels = "{self.labels}": drop one of them')
+            if self.reweight:
+                raise ValueError(f'reweight weighs verifiers, which labels = "{self.labels}" never calls: drop one of them')
         if self.voters > 1 and self.labels not in ("majority", "ttrv"):
             raise ValueError(
                 f'voters = {self.voters:g} vote only with labels = "majority" or "ttrv", not "{self.labels}": drop it'
@@ -320,6 +185,16 @@ class RlStage(SampledTraining):
                 raise ValueError(
                     f'condition and {key} = "{getattr(self, key)}" both change the prompts that are trained on: drop one'
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _curriculum_is_the_order(self) -> RlStage:
+        if self.curriculum and self.order != "shuffled":
+            raise ValueError(f'order = "{self.order}" and curriculum are two orders of the prompts: drop one')
+        if self.curriculum and self.replay_share:
+            raise ValueError(
+                f"replay_share = {self.replay_share:g} draws prompts again that curriculum has left behind: drop one"
+            )
         return self
 
     @model_validator(mode="after")

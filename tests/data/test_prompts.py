@@ -12,7 +12,8 @@ from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.api.types import Prompt, user_message
-from mmrl.data.prompts import GroupOutcome, PromptStream, easy_first, load_prompts, prompt_at
+from mmrl.data.prompts import load_prompts, prompt_at
+from mmrl.data.stream import GroupOutcome, PromptStream, easy_first
 
 
 def items(n, name="p"):

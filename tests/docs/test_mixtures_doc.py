@@ -13,7 +13,7 @@ from PIL import Image
 from mmrl.config import load as configs
 from mmrl.config.sections import RlStage, SelectConfig, TaskConfig
 from mmrl.data.mixture import enough
-from mmrl.data.prompts import DECAY, FLOOR
+from mmrl.data.stream import DECAY, FLOOR
 from mmrl.registry import plugins
 from mmrl.testing.kit import check_task
 from mmrl.train.resolve import resolve

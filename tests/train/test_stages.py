@@ -18,7 +18,7 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.specs import TaskSpec
+from mmrl.api.specs import TaskSpec, VerifierSpec
 from mmrl.api.types import Prompt, Score, Status, Turn, user_message
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, stage_limit
@@ -26,6 +26,7 @@ from mmrl.data.prompts import Splits
 from mmrl.judge import weighted_score
 from mmrl.judge.rewards import weights_of
 from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.angles import prompt_angles
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.turns import ConversationCollector
@@ -823,6 +824,35 @@ def test_aepo_imitates_nothing_where_no_answer_is_right():
     run = begun({"entropy_control": {}}, lambda p: ["0", "0!", "0.4", "0"])
     step(run)
     assert "imitation/loss" not in step(run)
+
+
+def test_verifiers_that_have_converged_weigh_less_from_the_step_that_fills_two_windows():
+    """`right` is solved in the newest two steps, and `length` stays at half of its range."""
+    values = ["0!!"] * 2 + ["1!!"] * 4  # 12 prompts, easy first: each step has the next two
+    tasks = [{"id": "a", "verifiers": {"right": 1.0, "length": 0.5}}]
+    run = begun({"reweight": {"window": 2, "temperature": 1.0}}, lambda p: [values[int(p.id[1:]) // 2]] * 4, tasks=tasks)
+    run.setup.verifiers.update({n: VerifierSpec(id=n, target="", high=high) for n, high in (("right", 1.0), ("length", 4.0))})
+    found = [step(run) for _ in range(6)]
+    assert all(f["task/a/weight/right"] == f["task/a/weight/length"] == 1.0 for f in found[:4])
+    right, length = (2 * math.exp(x) / (math.exp(0) + math.exp(1)) for x in (0, 1))
+    assert (found[4]["task/a/weight/right"], found[4]["task/a/weight/length"]) == pytest.approx((right, length))
+    assert found[4]["reward/mean"] == pytest.approx(right * 1.0 * 1 + length * 0.5 * 2)
+    assert len(run.at.memory) == 8 and all(key.startswith("objective/") for key in run.at.memory)
+
+
+def test_a_curriculum_begins_with_the_largest_angles_and_moves_by_those_of_each_step():
+    run = begun({"order": "shuffled", "curriculum": {"width": 1e-3, "step": 2.0}}, lambda p: ["1", "1", "1", "0"])
+    before = [prompt_angles(run.policy, run.steps.source["a", i]).question for i in range(12)]
+    order = sorted(range(12), key=lambda i: -before[i])
+    found = step(run)
+    assert [g.place[1] for g in run.steps.sampler.last.groups] == order[:2]
+    assert found["task/a/curriculum"] == 0.0
+    angles = [prompt_angles(run.policy, run.steps.source["a", i]).everything for i in order[:2]]
+    second = step(run)
+    centre = 2.0 * (math.tanh(2 * (0.75 - 0.5)) + math.tanh(2 * sum(angles) / 2))
+    assert second["task/a/curriculum"] == pytest.approx(centre, rel=1e-4) and centre > 0.5
+    assert [g.place[1] for g in run.steps.sampler.last.groups][0] == order[round(centre)]
+    assert run.steps.source.curriculum.orders == {"a": order}  # by the weights at the beginning of the stage
 
 
 def test_sasrs_gamma_weighs_the_first_norm():

@@ -12,6 +12,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.transfer import upload
 from mmrl.api.types import Prompt
 from mmrl.config.parts import part_of
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 
 
@@ -37,18 +38,22 @@ def tower_features(policy: VLM, prompts: Sequence[Prompt]) -> torch.Tensor:
     try:
         for prompt in prompts:
             seen.clear()
-            inputs = policy.encode(prompt)
-            media = {**inputs.media, **{key: values[None] for key, values in inputs.token_types.items()}}
-            positions = None if inputs.positions is None else inputs.positions[:, None].to(policy.device)
-            there = upload(media, policy.device, policy.family.on_host)
-            cache = DynamicCache(config=policy.model.config)
-            policy.family.step(inputs.ids[None].to(policy.device), None, positions, there, cache)
+            pass_prompt(policy, policy.encode(prompt))
             if not seen:
                 raise UserError(f"prompt {prompt.id!r} has no picture for the vision tower: give prompts with pictures")
             found.append(torch.cat(seen).mean(0).float().cpu())
     finally:
         hook.remove()
     return torch.stack(found)
+
+
+def pass_prompt(policy: VLM, inputs: PromptInputs) -> None:
+    """A forward pass over a prompt, for hooks on its modules."""
+    media = {**inputs.media, **{key: values[None] for key, values in inputs.token_types.items()}}
+    positions = None if inputs.positions is None else inputs.positions[:, None].to(policy.device)
+    there = upload(media, policy.device, policy.family.on_host)
+    cache = DynamicCache(config=policy.model.config)
+    policy.family.step(inputs.ids[None].to(policy.device), None, positions, there, cache)
 
 
 def _states(output: Any) -> torch.Tensor:

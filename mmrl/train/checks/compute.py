@@ -126,6 +126,8 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
                 f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of the current weights, but "
                 f"compute.staleness = {k} samples with older ones: {cure}"
             )
+        if stage.curriculum:
+            raise UserError(f"stages.{number}.curriculum measures prompts while compute.staleness = {k} samples others: {cure}")
         if stage.entropy_control:
             raise UserError(
                 f"stages.{number}.entropy_control answers prompts again while compute.staleness = {k} samples others: {cure}"

@@ -12,7 +12,8 @@ from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
 from mmrl.compute.devices import check_device
 from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, PreferenceStage, RlStage, RunConfig, Training, teacher_of
-from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
+from mmrl.data.prompts import Indexable, Splits, prompt_at
+from mmrl.data.stream import easy_first
 from mmrl.judge.rewards import Weights
 from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
@@ -227,6 +228,8 @@ def check_stage(
     for key in ("kl_target", "reference_every"):  # here, as kl_coef may be the algorithm's default
         if getattr(stage, key) and not stage.kl_coef:
             raise UserError(f"{where}.{key} is set, but kl_coef = 0, so there is no penalty: set kl_coef, or drop {key}")
+    if stage.curriculum and plugins.registry().get("policies", config.policy.kind).acts:
+        raise UserError(f"{where}.curriculum measures prompts of a policy that writes, and {config.policy.kind} acts: drop it")
     if algorithm.loss_needs and plugins.registry().get("policies", config.policy.kind).acts:
         raise UserError(
             f"{where}: the loss of {stage.algorithm} is for policies that write, and {config.policy.kind} acts: use ppo"

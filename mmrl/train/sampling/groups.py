@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mmrl.api.sampling import Group
+from mmrl.api.sampling import Group, share_of
 from mmrl.api.types import Rollout, Score
-from mmrl.data.prompts import GroupOutcome
+from mmrl.data.stream import GroupOutcome
 
 
 @dataclass(kw_only=True)
@@ -22,6 +22,8 @@ class Sampled:
     """Metrics of the sampling and of its rules."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Part -> seconds that the step waited for it."""
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Task -> verifier -> its weight in the reward."""
     idle: bool = False
     """The rules left no group: `groups` are all that were sampled, and the step trains on none of them."""
 
@@ -55,6 +57,12 @@ def group_stub(group: Group) -> Group:
 def outcomes(groups: Sequence[Group], success: float) -> list[GroupOutcome]:
     """The outcomes of the groups, for the source of prompts. A prompt that succeeded only with a hint counts as failed."""
     return [
-        GroupOutcome(g.place, tuple(g.unaided), spread=g.spread > 0, failed=bool(g.unaided) and max(g.unaided) < success)
+        GroupOutcome(
+            g.place,
+            tuple(g.unaided),
+            spread=g.spread > 0,
+            failed=bool(g.unaided) and max(g.unaided) < success,
+            successes=share_of(g.unaided, success),
+        )
         for g in groups
     ]

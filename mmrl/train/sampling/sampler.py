@@ -17,13 +17,13 @@ from mmrl.compute import ranks
 from mmrl.config.sections import OffPolicyStage, PluginStage, PreferenceStage, RlStage
 from mmrl.data.prompts import gold_completion
 from mmrl.judge import build_cases
-from mmrl.judge.rewards import weights_at
 from mmrl.rollout.collector import Collector
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.train.metrics import StepTimer, collected_figures
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled, group_stub
 from mmrl.train.sampling.guard import applied, counted
+from mmrl.train.sampling.reward_weights import RewardWeights
 from mmrl.train.sampling.source import EncodedPrompt, Prompts, PromptSource
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Sampler:
     ) -> None:
         """source: gives prompts to rules that need more of them. rules: in the order in which they are applied."""
         self.run, self.stage, self.source, self.rules = run, stage, source, rules
+        self.weights = RewardWeights(run, stage)
         self.scoring = [rule for rule in rules if rule.phase == "score"]
         self.selecting = [rule for rule in rules if rule.phase == "select"]
         self.per_prompt = math.prod(rule.groups_per_prompt for rule in rules)
@@ -67,6 +68,7 @@ class Sampler:
     def refresh(self) -> None:
         """Give the current weights to the sampling policy and the outcomes of earlier groups to the source of prompts."""
         self.source.settle()
+        self.weights.refresh()
         self.run.collector.wake_up()
 
     def sample(self, prompts: Prompts, at: StepIndex) -> Sampled:
@@ -74,6 +76,7 @@ class Sampler:
         step = SamplingStep(self, at, StepTimer())
         kept = step.passed(step.fresh(prompts), self.selecting)
         found = Sampled(groups=kept or step.sampled, sampled=step.sampled, seconds=step.clock.seconds, idle=not kept)
+        found.weights = step.weights
         for number, group in enumerate(found.groups):
             group.number, group.rollouts = number, [replace(r, group=number) for r in group.rollouts]
         if any(rule.leaves_out for rule in self.rules):
@@ -81,7 +84,7 @@ class Sampler:
             found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/filtered_share": left}
         for rule in self.rules:
             found.counts |= counted(rule, found.everything, known=found.counts)
-        found.counts |= self.source.metrics() | collected_figures(self.run.collector)
+        found.counts |= self.weights.metrics() | self.source.metrics() | collected_figures(self.run.collector)
         return found
 
     def greedy(self, groups: Sequence[Group], at: StepIndex, clock: StepTimer) -> list[Group]:
@@ -115,6 +118,7 @@ class SamplingStep:
 
     def __init__(self, sampler: Sampler, at: StepIndex, clock: StepTimer) -> None:
         self.sampler, self.run, self.at, self.clock = sampler, sampler.run, at, clock
+        self.weights = sampler.weights.of(at)
         self.calls = 0
         """Number of times that the step has sampled."""
         self.sampled: list[Group] = []
@@ -146,9 +150,7 @@ class SamplingStep:
 
     def score(self, groups: Sequence[Group], without: Collection[str] = ()) -> None:
         rollouts = [r for g in groups for r in g.rollouts]
-        share = self.at.stage_step / max(1, self.sampler.stage.steps - 1)
-        weights = [weights_at(self.run.setup.weights[r.prompt.task], share) for r in rollouts]
-        weights = [{v: 0.0 if v in without else w for v, w in own.items()} for own in weights]
+        weights = [{v: 0.0 if v in without else w for v, w in self.weights[r.prompt.task].items()} for r in rollouts]
         with self.clock("judge"):
             scores = iter(self.run.judge.score(build_cases(rollouts), weights))
         for group in groups:

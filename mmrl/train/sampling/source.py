@@ -12,7 +12,9 @@ from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
-from mmrl.data.prompts import GroupOutcome, PromptIndex, PromptStream, max_broken
+from mmrl.data.curriculum import Curriculum
+from mmrl.data.prompts import PromptIndex, max_broken
+from mmrl.data.stream import GroupOutcome, PromptStream
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.condition import stage_condition
@@ -42,8 +44,9 @@ class PromptSource(PromptStream):
         """The outcomes that the next `settle` records."""
         rl, config = stage if isinstance(stage, RlStage) else None, run.config
         weights = config.weights(stage)
+        prompts = {label: run.setup.prompts(run.at.stage, label) for label in weights}
         super().__init__(
-            {label: run.setup.prompts(run.at.stage, label) for label in weights},
+            prompts,
             weights,
             derive(config.seed, "source", run.at.stage),
             order=stage.order,
@@ -52,6 +55,7 @@ class PromptSource(PromptStream):
             replay_size=rl.replay_buffer_size if rl else 1,
             templates={t.label: t.prompt_template for t in config.tasks if t.prompt_template},
             history=history,
+            curriculum=Curriculum(rl.curriculum, {t: len(p) for t, p in prompts.items()}) if rl and rl.curriculum else None,
         )
 
     def upcoming(self, n: int) -> Prompts:

@@ -13,12 +13,12 @@ from mmrl.algorithms.signals import Signals
 from mmrl.api.errors import PluginError
 from mmrl.api.seeds import derive
 from mmrl.config.sections import CriticConfig, RlStage
-from mmrl.judge.rewards import weights_at
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.position import StepIndex
+from mmrl.train.sampling.angles import measure_step, order_prompts
 from mmrl.train.sampling.async_sampling import AsyncSampler
 from mmrl.train.sampling.condition import relabel
 from mmrl.train.sampling.groups import Sampled, outcomes
@@ -91,6 +91,7 @@ class RlSteps(Steps):
     def __call__(self, beside: Demonstrations | None = None) -> dict[str, float]:
         """beside: gold completions that the update also imitates."""
         at = self.run.at.moment
+        order_prompts(self.run, self.source)
         prompts = self.source.upcoming(self.sampler.prompts)
         groups = self.sampler(prompts, at)
         credit = self.credit(groups, at)
@@ -116,7 +117,7 @@ class RlSteps(Steps):
             rollouts,
             sampled.scores,
             self.stage,
-            weights=[self.parts(r.prompt.task, at) for r in rollouts],
+            weights=[self.parts(r.prompt.task, sampled) for r in rollouts],
             kl=self.kl,
             measure=lambda names: self.measure(rollouts, names),
             greedy=lambda: self.greedy(sampled, at),
@@ -139,13 +140,9 @@ class RlSteps(Steps):
         """From 0 at the stage's first step to 1 at its last."""
         return at.stage_step / max(1, self.stage.steps - 1)
 
-    def parts(self, task: str, at: StepIndex) -> dict[str, float]:
+    def parts(self, task: str, sampled: Sampled) -> dict[str, float]:
         """Reward part -> weight: the verifiers or the label-free reward, and the penalty of long completions."""
-        own = (
-            weights_at(self.run.setup.weights[task], self.progress(at))
-            if self.stage.labels == "task"
-            else {self.stage.labels: 1.0}
-        )
+        own = dict(sampled.weights[task]) if self.stage.labels == "task" else {self.stage.labels: 1.0}
         return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
 
     # -- the update -------------------------------------------------------------------------------------------------------
@@ -193,6 +190,8 @@ class RlSteps(Steps):
         """Metrics of the step; also passes the outcomes of the groups to the source of prompts."""
         self.run.clock.add(sampled.seconds)
         self.source.tell(outcomes(sampled.sampled, self.stage.success_threshold))
+        measure_step(self.run, self.source, [g.place for g in sampled.sampled])
+        self.direct.weights.record(sampled.everything)
         own = [n for n, r in enumerate(sampled.rollouts) if not r.is_demonstration]
         rollouts, scores = [sampled.rollouts[n] for n in own], [sampled.scores[n] for n in own]
         metrics = rl_metrics(rollouts, scores, credit.advantages[own])
