@@ -96,7 +96,7 @@ def test_a_step_moves_the_centre_by_the_successes_and_angles_of_its_prompts():
 
 def test_a_resumed_source_draws_the_same():
     one = stream()
-    for n in range(3):
+    for _ in range(3):
         places = [one.draw() for _ in range(5)]
         one.curriculum.angles = dict.fromkeys(places, 0.3)
         one.record_outcomes([outcome(p, 1.0, 0.0) for p in places])
@@ -128,8 +128,8 @@ def test_a_state_that_can_not_be_is_refused_and_changes_nothing(key, value, comp
 
 def test_a_state_of_another_kind_of_source_is_refused():
     plain, one = PromptStream({"t": items(40)}, {"t": 1.0}, 3), stream()
-    for taken, given in ((plain, one), (one, plain)):
+    for taken, other in ((plain, one), (one, plain)):
         with pytest.raises(ValueError, match="a source's state has"):
-            taken.restore(given.state())
+            taken.restore(other.state())
     with pytest.raises(ValueError, match="a curriculum's state has orders, centres, drawn"):
         one.restore({**one.state(), "curriculum": {}})

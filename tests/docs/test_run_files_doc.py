@@ -41,6 +41,8 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[[stages.rules]]", sections.RuleConfig),
     ("[stages.length]", sections.LengthConfig),
     ("[stages.condition]", sections.ConditionConfig),
+    ("[stages.curriculum]", sections.CurriculumConfig),
+    ("[stages.reweight]", sections.ReweightConfig),
     ("[generate]", sections.GenerateConfig),
     ("[simulate]", sections.SimulateConfig),
     ("[evaluate]", sections.EvaluateConfig),

@@ -8,7 +8,7 @@ import pytest
 
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import GenerateConfig, TaskConfig
-from mmrl.config.stages import CriticConfig, EntropyConfig, ImitationConfig, RlStage, SftStage
+from mmrl.config.stages import CriticConfig, CurriculumConfig, EntropyConfig, ImitationConfig, ReweightConfig, RlStage, SftStage
 from mmrl.registry import plugins
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def test_what_a_row_names_is_there():
             key, _, value = name.partition(" = ")
             there = name in RECIPES or any(name in specs for specs in kinds) or (value and key in KEYS)
             assert there, f"{row[0]}: {name} is no recipe, no algorithm, verifier or task and no key of a run file"
-            if value and key not in ("imitation", "critic", "entropy_control"):
+            if value and key not in ("imitation", "critic", "entropy_control", "curriculum", "reweight"):
                 kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
                 kind(**of_stage.get(kind, {}), **{key: _read(value)})
@@ -49,6 +49,8 @@ def test_what_a_row_names_is_there():
         ImitationConfig(uncertainty_weighting=True),
         CriticConfig(bins=51),
         EntropyConfig(target=0.5),
+        CurriculumConfig(width=1000),
+        ReweightConfig(window=10),
     )
 
 

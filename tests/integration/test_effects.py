@@ -808,6 +808,13 @@ def far(ran, part):
 
 PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
 EASY = {S + "success_threshold": 0.1, S + "steps": 3}
+CURRICULUM = {"tasks": RANKED, S + "curriculum": {"width": 1e-3, "step": 2.0}, S + "success_threshold": 0.1, S + "steps": 4}
+WEIGHED = {
+    "tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 1.0, "extras/opposite": 1.0}}],
+    S + "algorithm": "dr-grpo",
+    S + "reweight": {"window": 2, "temperature": 0.1},
+    S + "steps": 6,
+}
 STEADY = {**EASY, S + "entropy_control": {"target": 100.0}}
 BINS = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2, "bins": 11}}
 KL = {S + "kl_coef": 0.5, S + "steps": 3}
@@ -1094,6 +1101,20 @@ OF_RL = {
     "imitation.uncertainty_weighting": Effect(
         to=True, also=IMITATE, seen=lambda a, b: metric("imitation/loss")(a, b) and learns(a, b), why="tokens weigh p (1 - p)"
     ),
+    "curriculum": Effect(to={}, also={"tasks": RANKED}, seen=otherwise_drawn, why="by the angles of hidden states"),
+    "curriculum.width": Effect(to=1e3, also=CURRICULUM, seen=otherwise_drawn, why="prompts are drawn from further away"),
+    "curriculum.step": Effect(to=50.0, also=CURRICULUM, seen=otherwise_drawn, why="the centre moves faster"),
+    "curriculum.sensitivity": Effect(to=0.01, also=CURRICULUM, seen=otherwise_drawn, why="successes hardly move the centre"),
+    "curriculum.target": Effect(to=1.0, also=CURRICULUM, seen=otherwise_drawn, why="fewer successes are not enough"),
+    "curriculum.most": Effect(to=0.1, also=CURRICULUM, seen=otherwise_drawn, why="the centre moves less"),
+    "reweight": Effect(
+        to={"window": 2, "temperature": 0.1},
+        also={**{k: v for k, v in WEIGHED.items() if k != S + "reweight"}},
+        seen=learns,
+        why="one of two verifiers weighs more",
+    ),
+    "reweight.window": Effect(to=3, also=WEIGHED, seen=learns, why="the weights stay longer"),
+    "reweight.temperature": Effect(to=1e3, also=WEIGHED, seen=learns, why="all weigh the same"),
     "entropy_control": Effect(
         to={},
         also=EASY,

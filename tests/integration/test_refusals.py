@@ -95,6 +95,24 @@ REFUSED = {
         {"compute": {"staleness": 1}, **stage(entropy_control={})},
         r"stages\.0\.entropy_control answers prompts again while compute\.staleness = 1 samples others",
     ),
+    "prompts measured beside answers ahead": (
+        {"compute": {"staleness": 1}, **stage(curriculum={})},
+        r"stages\.0\.curriculum measures prompts while compute\.staleness = 1 samples others",
+    ),
+    "two orders": (
+        stage(order="easy-first", curriculum={}),
+        r'order = "easy-first" and curriculum are two orders of the prompts',
+    ),
+    "replay of what a curriculum has left": (
+        stage(replay_share=0.5, curriculum={}),
+        r"replay_share = 0\.5 draws prompts again that curriculum has left behind",
+    ),
+    "weights of verifiers that are not called": (
+        stage(labels="majority", reweight={}),
+        r'reweight weighs verifiers, which labels = "majority" never calls',
+    ),
+    "a window of one step": (stage(reweight={"window": 1}), r"reweight\.window.*greater than or equal to 2"),
+    "a Gaussian without width": (stage(curriculum={"width": 0}), r"curriculum\.width.*greater than 0"),
     "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
     "simulators of words": (

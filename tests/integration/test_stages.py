@@ -132,6 +132,11 @@ RESUMED = {
     "kdrl": ({"algorithm": "kdrl", "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1"}, {}),
     "resets": ({"optimizer_every": 1, "max_tokens": 3}, {}),
     "entropy": ({"entropy_control": {"target": 100.0}, "success_threshold": 0.5, "steps": 6}, {}),
+    "curriculum": ({"curriculum": {"width": 2.0, "step": 1.0}, "success_threshold": 0.5, "steps": 6}, {}),
+    "reweight": (
+        {"reweight": {"window": 2, "temperature": 0.1}, "algorithm": "dr-grpo", "steps": 6},
+        {"tasks": [{"id": "words/first", "verifiers": {"words/letters": 1, "words/gold": 1}}]},
+    ),
     "dcpo": ({"algorithm": "dcpo", "prompts_per_step": 6}, {}),
     "ppo-separate": ({"algorithm": "ppo", "critic": {"backbone": "separate"}}, {}),
     "lora": ({"kl_coef": 0.1}, {"policy": {"model": MODEL, "lora": {"rank": 2}}}),

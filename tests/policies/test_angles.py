@@ -63,7 +63,10 @@ def test_it_is_of_the_questions_tokens_in_what_the_last_feed_forward_network_rea
     for name, prompt in prompts().items():
         inputs = policy.encode(prompt)
         seen = []
-        with torch.no_grad(), last_feed_forward(policy).register_forward_pre_hook(lambda m, args, seen=seen: seen.append(args[0])):
+        with (
+            torch.no_grad(),
+            last_feed_forward(policy).register_forward_pre_hook(lambda m, args, seen=seen: seen.append(args[0])),
+        ):
             media = {**inputs.media, **{k: v[None] for k, v in inputs.token_types.items()}}
             several = inputs.positions is not None and len(inputs.positions) > 1
             positions = {"position_ids": inputs.positions[:, None]} if several else {}

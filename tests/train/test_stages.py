@@ -851,7 +851,7 @@ def test_a_curriculum_begins_with_the_largest_angles_and_moves_by_those_of_each_
     second = step(run)
     centre = 2.0 * (math.tanh(2 * (0.75 - 0.5)) + math.tanh(2 * sum(angles) / 2))
     assert second["task/a/curriculum"] == pytest.approx(centre, rel=1e-4) and centre > 0.5
-    assert [g.place[1] for g in run.steps.sampler.last.groups][0] == order[round(centre)]
+    assert run.steps.sampler.last.groups[0].place[1] == order[round(centre)]
     assert run.steps.source.curriculum.orders == {"a": order}  # by the weights at the beginning of the stage
 
 
