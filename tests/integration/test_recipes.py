@@ -9,6 +9,7 @@ import pytest
 
 import runs
 from browsers import no_browser
+from mmrl.api.processes import sandbox
 from mmrl.config.load import load_config
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
@@ -61,10 +62,21 @@ LIBERO = ROOT / ".simulators" / "libero"
 """Where `make simulators` puts it."""
 BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
+SANDBOX = ("rrvf",)
+"""Those whose programs run in a sandbox."""
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
 """An answer in words, a puzzle, a screen, a robot. The others run with the long tests."""
 LONG = ("v-irl", "simplevla-rl-libero", "webwise", "rl4vla", "ript-vla", "videossr")
 """Those that take a quarter of a minute or more; another one has the same world."""
+
+
+def lacking(recipe):
+    """Why a recipe can't run here, or an empty text."""
+    if recipe in BROWSER:
+        return no_browser()
+    return f"no sandbox here: {why}" if recipe in SANDBOX and (why := sandbox.problem()) else ""
+
+
 MARKS = dict.fromkeys(EVERYDAY, ()) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))
 
 
@@ -74,7 +86,7 @@ MARKS = dict.fromkeys(EVERYDAY, ()) | dict.fromkeys(LONG, (pytest.mark.slow, pyt
     ids=lambda p: p.stem,
 )
 def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
-    if path.stem in BROWSER and (why := no_browser()):
+    if why := lacking(path.stem):
         pytest.skip(why)
     config = load_config(path)
     first = path.read_text().splitlines()[0]
@@ -146,7 +158,7 @@ def test_systems_for_video_have_the_rules_that_they_publish():
     "path", [pytest.param(p, marks=MARKS.get(p.stem, (pytest.mark.slow,))) for p in RECIPES], ids=lambda p: p.stem
 )
 def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
-    if path.stem in BROWSER and (why := no_browser()):
+    if why := lacking(path.stem):
         pytest.skip(why)
     shorter = []
     if path.stem.endswith("-libero"):

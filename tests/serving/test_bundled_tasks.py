@@ -16,6 +16,7 @@ from mmrl_interop.trl import TrlTask
 import mmrl
 from browsers import no_browser
 from mmrl import OpenTask, Prompt, UserError
+from mmrl.api.processes import sandbox
 from mmrl.api.cases import case_from_json, case_to_json
 from mmrl.api.services import expert_episodes
 from mmrl.registry import plugins
@@ -112,6 +113,7 @@ OPTIONS: Mapping[str, Any] = {
     "judge/better": {"task": "classification/digits"},
     "rendering/rows": icons,
     "rendering/page": {"size": 112, "items": {"train": 2, "test": 2}},
+    "rendering/plot": {"size": 160, "items": {"train": 2, "test": 2}},
     "robotics/demos": demonstrations,
     "robotics/episodes": {"simulator": "tabletop/table", "task": "reach"},
     **{f"tools/answer{of}": sample("tools.jsonl") for of in ("", "@deepeyes", "@pixel-reasoner")},
@@ -145,7 +147,7 @@ def options_of(id: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("id", mostly_slow(IDS, everyday=len(EVERYDAY)))
 def test_gold_scores_the_maximum(id: str, tmp_path: Path) -> None:
-    if id in BROWSER and (why := no_browser()):
+    if why := no_browser() if id in BROWSER else sandbox.problem() if id == "rendering/plot" else "":
         pytest.skip(why)
     if id == "interop/reasoning-gym":
         pytest.importorskip("reasoning_gym")
@@ -198,6 +200,6 @@ def test_every_bundled_task_is_in_the_table() -> None:
     """Those without options open without; the options that are given are of tasks that need them."""
     assert len(IDS) >= 77 and set(OPTIONS) <= set(IDS) and set(EVERYDAY) <= set(IDS)
     for id in OPTIONS:
-        if id not in ("rendering/page", "gui/episodes"):
+        if id not in ("rendering/page", "rendering/plot", "gui/episodes"):
             with pytest.raises(UserError, match="needs the option"):
                 mmrl.open_task(id)

@@ -829,14 +829,14 @@ def test_aepo_imitates_nothing_where_no_answer_is_right():
 def test_verifiers_that_have_converged_weigh_less_from_the_step_that_fills_two_windows():
     """`right` is solved in the newest two steps, and `length` stays at half of its range."""
     values = ["0!!"] * 2 + ["1!!"] * 4  # 12 prompts, easy first: each step has the next two
-    tasks = [{"id": "a", "verifiers": {"right": 1.0, "length": 0.5}}]
+    tasks = [{"id": "a", "verifiers": {"right": 1.0, "length": 0.25}}]
     run = begun({"reweight": {"window": 2, "temperature": 1.0}}, lambda p: [values[int(p.id[1:]) // 2]] * 4, tasks=tasks)
     run.setup.verifiers.update({n: VerifierSpec(id=n, target="", high=high) for n, high in (("right", 1.0), ("length", 4.0))})
     found = [step(run) for _ in range(6)]
     assert all(f["task/a/weight/right"] == f["task/a/weight/length"] == 1.0 for f in found[:4])
     right, length = (2 * math.exp(x) / (math.exp(0) + math.exp(1)) for x in (0, 1))
     assert (found[4]["task/a/weight/right"], found[4]["task/a/weight/length"]) == pytest.approx((right, length))
-    assert found[4]["reward/mean"] == pytest.approx(right * 1.0 * 1 + length * 0.5 * 2)
+    assert found[4]["reward/mean"] == pytest.approx(right * 1.0 * 1 + length * 0.25 * 2)
     assert len(run.at.memory) == 8 and all(key.startswith("objective/") for key in run.at.memory)
 
 

@@ -43,15 +43,17 @@ def check(what: str) -> None:
         raise UserError(f"{what} needs a sandbox, and {reason}: {CURE}")
 
 
-def bare_wrapper(shown: Sequence[Path]) -> list[str]:
-    """The command that runs `interpreter()` in a sandbox in which nothing can be written and nothing is there but the interpreter
-    with its libraries, the system's shared libraries, and these folders. For code that nobody has read."""
+def bare_wrapper(shown: Sequence[Path], scratch_mb: int = 0) -> list[str]:
+    """The command that runs `interpreter()` in a sandbox in which nothing is there but the interpreter with its libraries, the
+    system's shared libraries, and these folders. Nothing can be written, except for so many MB in the folder `SCRATCH`, if they
+    aren't 0. For code that nobody has read."""
     standard = Path(os.__file__).parent
     folders = dict.fromkeys(map(str, (interpreter(), standard, *_python_libraries(), *shown)))
     return [
         *_separate(),
         *(part for folder in LIBRARIES for part in ("--ro-bind-try", folder, folder)),
         *(part for folder in folders for part in ("--ro-bind", folder, folder)),
+        *(("--size", str(scratch_mb * 2**20), "--tmpfs", SCRATCH) if scratch_mb else ()),
         *("--remount-ro", "/", "--chdir", "/"),
     ]
 

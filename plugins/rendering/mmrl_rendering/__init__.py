@@ -1,4 +1,4 @@
-"""Pictures as SVG, charts and web pages: code is rendered and compared; rewards similar to RLRF and RRVF."""
+"""Pictures as SVG, charts, web pages and plots: code is rendered and compared; rewards similar to RLRF and RRVF."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 from mmrl.api.endpoints import JUDGE_KEYS
@@ -28,6 +28,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             target="mmrl_rendering.task:Pages",
             verifiers={"rendering/picture": 1.0},
             summary="write a web page as HTML; needs Chromium",
+        ),
+        TaskSpec(
+            id="rendering/plot",
+            target="mmrl_rendering.task:Plots",
+            verifiers={"rendering/picture": 1.0, "rendering/parse": 0.1},
+            summary="write a figure as a program with matplotlib; needs bubblewrap",
         ),
         TaskSpec(
             id="rendering/rows",

@@ -19,6 +19,7 @@ from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
 from mmrl_rendering.compare import rendered
 from mmrl_rendering.pages import random_page
+from mmrl_rendering.plot_code import as_program
 from mmrl_rendering.revision import Redraw
 from mmrl_rendering.svg import Refused
 
@@ -28,11 +29,13 @@ ASK = {
     "svg": "Write this picture as SVG, with viewBox 0 0 100 100.",
     "short": "Write this picture as shapes, with x and y from 0 to 100.",
     "html": "Write this web page as HTML.",
+    "matplotlib": "Write this figure as a Python program with matplotlib.",
     "chart": "Write this chart as JSON with the keys type (bar, line, scatter or pie), title, x, y, labels, series.",
 }
 FORM = {
     "svg": "Answer with the SVG code and nothing else.",
     "html": "Answer with the page, <html>...</html>, its style inside it, and nothing else.",
+    "matplotlib": "Answer with the program and nothing else.",
     "short": f"Answer with {'; '.join(f'{k} {chr(32).join(v)} colour' for k, v in shapes.SHAPES.items())}.",
     "chart": 'A series is {"name": ..., "values": [...]}. Answer with the JSON and nothing else.',
 }
@@ -174,6 +177,33 @@ class Pages(Drawn):
 
 
 @dataclass(kw_only=True, eq=False)
+class Plots(Drawn):
+    """A figure by matplotlib, drawn by the program that is the answer. The programs of the policy run in a sandbox, which needs
+    bubblewrap, and matplotlib."""
+
+    size: int = 320
+    """Width in pixels, 160 to 640; the height is three quarters of it."""
+    items: Mapping[str, int] = field(default_factory=lambda: {"warm": 50, "train": 400, "test": 50})
+    """Split -> number of items. A figure takes a second."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known("matplotlib")
+        check_integer("size", self.size, 160, 640)
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        level, draw = self._level(number), chance(self.seed, split, str(number), "matplotlib")
+        made = random_pictures.random_chart(draw, level)
+        while not self._is_of(split, repr(made)):
+            made = random_pictures.random_chart(draw, level)
+        program, count = as_program(made), sum(len(values) for _, values in made.series)
+        shown = render(program, "matplotlib", (self.size, round(self.size * 0.75)))
+        return posed(
+            f"{split}-{number}", "matplotlib", program, shown, self.think, {"difficulty": LEVELS.index(level) + count / 100}
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class Own(Rendered):
     """Pictures with their code, from a folder or a table."""
 
@@ -182,7 +212,7 @@ class Own(Rendered):
     test_path: str | None = None
     """Another folder or table for the split test; by default 30% of the items."""
     code: str = "svg"
-    """The language of the code: svg, short, chart or html, which needs a browser."""
+    """The language of the code: svg, short, chart, html, which needs a browser, or matplotlib, which needs a sandbox."""
     code_column: str = "code"
     """The column of the code: text, or the path of a file relative to the table; for charts also an object."""
     image_column: str = "image"
@@ -253,7 +283,7 @@ class Own(Rendered):
 
     def _size(self, text: str) -> tuple[int, int]:
         """The size of a rendering: `size`, in the code's own proportions."""
-        if self.code in ("chart", "html"):
+        if self.code in ("chart", "html", "matplotlib"):
             return self.size, round(self.size * CHART_SIZE[1] / CHART_SIZE[0])
         if self.code == "short":
             return self.size, self.size

@@ -7,8 +7,6 @@ kernel refuses it whatever opens a file or a socket or starts a process (`mmrl.a
 from __future__ import annotations
 
 import functools
-import os
-import select
 import sys
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 from mmrl import UserError
 from mmrl.api.errors import shorten
 from mmrl.api.processes import CHILD, ENVIRONMENT, ChildProcess
+from mmrl.api.processes.answers import EndedEarly, TookTooLong, answer_to
 from mmrl.api.processes.sandbox import bare_wrapper, check, interpreter
 from mmrl_tools import program
 from mmrl_tools.tool import Refused
@@ -29,8 +28,6 @@ PRINTED = 2_000
 TOOL = "the tool python"
 PROBE_S = 20.0
 """Time that the first program may take, which is a check."""
-ENDS_S = 0.5
-"""Time that a program which closed its output has to end, at least."""
 
 
 def check_sandbox() -> None:
@@ -73,27 +70,12 @@ def run_program(code: str, seconds: float = SECONDS) -> str:
 
 
 def _printed(child: ChildProcess, code: bytes, end: float) -> str:
-    assert child.popen.stdin and child.popen.stdout
     try:
-        child.popen.stdin.write(len(code).to_bytes(8, "big") + code)
-        child.popen.stdin.close()
-    except BrokenPipeError:
-        pass  # it died at its start, which is told below
-    output, pipe = b"", child.popen.stdout
-    while len(output) <= 4 * PRINTED:
-        if (left := end - time.monotonic()) <= 0 or not select.select([pipe], [], [], left)[0]:
-            raise Refused("the program took too long and was stopped")
-        if not (part := os.read(pipe.fileno(), 1 << 14)):
-            break
-        output += part
-    else:
-        return _cut(output)
-    ended = child.exit_code(max(ENDS_S, end - time.monotonic()))
-    if ended is None:
-        raise Refused("the program took too long and was stopped")
-    if ended != 0:
-        raise Refused(f"the program ended early: it {child.how_it_ended().partition(';')[0]}")
-    return _cut(output)
+        return _cut(answer_to(child, code, end, 4 * PRINTED))
+    except TookTooLong:
+        raise Refused("the program took too long and was stopped") from None
+    except EndedEarly as error:
+        raise Refused(f"the program ended early: it {str(error).partition(';')[0]}") from None
 
 
 def _cut(output: bytes) -> str:

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mmrl_tools.sandbox import ENDS_S, PRINTED, _printed, run_program, runs_as_here
+from mmrl_tools.sandbox import PRINTED, _printed, run_program, runs_as_here
 from mmrl_tools.task import WithTools
 from mmrl_tools.tool import Refused
 
 from mmrl import UserError
 from mmrl.api.processes import sandbox as sandboxes
+from mmrl.api.processes.answers import ENDS_S
 from mmrl.testing.cases import mostly_slow
 
 pytestmark = pytest.mark.skipif(bool(sandboxes.problem()), reason=f"no sandbox here: {sandboxes.problem()}")

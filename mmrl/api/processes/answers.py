@@ -1,0 +1,49 @@
+"""The answer of a child process to one request, within bounds of time and size."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from mmrl.api.processes import ChildProcess
+
+ENDS_S = 0.5
+"""Time that a process which closed its output has to end, at least."""
+
+
+class TookTooLong(Exception):
+    """The process had not answered in time."""
+
+
+class EndedEarly(Exception):
+    """The process ended with an error; the message says how."""
+
+
+def answer_to(child: ChildProcess, request: bytes, end: float, most: int) -> bytes:
+    """What the process writes to stdout until it ends; at most about `most` bytes, after which it isn't waited for.
+
+    child: with pipes; it reads 8 bytes that hold the length of the request, and the request. end: when its time is up, by
+    `time.monotonic`. Raises TookTooLong and EndedEarly; the caller closes the process.
+    """
+    assert child.popen.stdin and child.popen.stdout
+    try:
+        child.popen.stdin.write(len(request).to_bytes(8, "big") + request)
+        child.popen.stdin.close()
+    except BrokenPipeError:
+        pass  # it died at its start, which is told below
+    output, pipe = b"", child.popen.stdout
+    while len(output) <= most:
+        if (left := end - time.monotonic()) <= 0 or not select.select([pipe], [], [], left)[0]:
+            raise TookTooLong
+        if not (part := os.read(pipe.fileno(), 1 << 14)):
+            break
+        output += part
+    else:
+        return output
+    ended = child.exit_code(max(ENDS_S, end - time.monotonic()))
+    if ended is None:
+        raise TookTooLong
+    if ended != 0:
+        raise EndedEarly(child.how_it_ended())
+    return output
