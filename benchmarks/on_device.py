@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from mmrl.compute.devices import prepare_device
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import LoraConfig, PolicyConfig
 from mmrl.policies.vlm import tiny, vlm
 from mmrl.policies.vlm.vlm import VLM
@@ -45,7 +44,6 @@ def config_of(size: str, small: Any) -> Any:
 
 def built(size: str, device: str, dtype: torch.dtype, attention: str = "sdpa") -> tuple[Any, Any]:
     """(model of that size with random weights on the device, a tiny model's processor)."""
-    prepare_torchvision()
     prepare_device(device, "float32" if dtype == torch.float32 else "bfloat16")
     import transformers
 

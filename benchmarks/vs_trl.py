@@ -103,10 +103,6 @@ def run_trl(
 ) -> None:
     import torch
     from datasets import Dataset
-
-    from mmrl.compute.torchvision import prepare_torchvision
-
-    prepare_torchvision()
     from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 

@@ -29,11 +29,13 @@ from mmrl.api.specs import (
 )
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user_message
+from mmrl.compute.torchvision import prepare_torchvision
 
 __version__ = "0.2.0"
 
 if MovedFinder not in sys.meta_path:
     sys.meta_path.append(MovedFinder)
+prepare_torchvision()  # here, as a plugin may import vision code at any time
 
 __all__ = [
     "CONTRACT",

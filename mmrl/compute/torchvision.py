@@ -5,15 +5,13 @@ with it every vision model of transformers, raises "operator torchvision::nms do
 operators that its import looks up: transforms, image and video processors need no more. torchvision's own operators are used
 wherever they load.
 
-Inside mmrl, `prepare_torchvision()` is called before vision code is imported. For processes that mmrl doesn't start itself
-(vLLM's workers, notebooks) a `.pth` file does the same: `python -m mmrl.compute.torchvision --install-pth`.
+`import mmrl` calls `prepare_torchvision()`. For programs that import torchvision without mmrl a `.pth` file does the same:
+`python -m mmrl.compute.torchvision --install-pth`.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -77,12 +75,16 @@ def prepare_torchvision() -> None:
 
 def install_pth(directory: Path | None = None) -> Path:
     """Write the `.pth` file into `directory`, by default this environment's site-packages, and return its path."""
+    import sysconfig
+
     path = (directory or Path(sysconfig.get_path("purelib"))) / PTH_NAME
     path.write_text(f"import sys; exec({_PTH_SOURCE!r})\n", encoding="utf-8")
     return path
 
 
 def main() -> None:
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="python -m mmrl.compute.torchvision", description="Make `import torchvision` work with CPU torch."
     )

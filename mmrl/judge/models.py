@@ -17,7 +17,6 @@ import torch
 from mmrl.api.errors import UserError, shorten
 from mmrl.api.tasks.option_checks import check_integer
 from mmrl.api.types import Message, Prompt
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
@@ -161,7 +160,6 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
         from mmrl.judge import tiny_clip
 
         return Contrastive(*tiny_clip.build(), device, batch_size)
-    prepare_torchvision()
     from transformers import AutoModel, AutoProcessor
 
     try:

@@ -13,9 +13,7 @@ SIDE, PATCH, WIDTH, LENGTH = 32, 8, 32, 77
 
 def build(seed: int = 0) -> tuple[Any, Any]:
     """A `CLIPModel` and its `CLIPProcessor`. Same seed, same weights."""
-    from mmrl.compute.torchvision import prepare_torchvision
 
-    prepare_torchvision()
     import transformers
 
     tokenizer = _tokenizer()

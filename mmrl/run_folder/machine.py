@@ -31,14 +31,12 @@ print(json.dumps({"build": torch.version.cuda or torch.version.hip or "cpu", "gp
 """
 TRY_TORCHVISION = """
 import json
-from mmrl.compute.torchvision import prepare_torchvision
-prepare_torchvision()
+import mmrl  # declares the operators
 import torchvision, torchvision.extension
 print(json.dumps({"compiled": torchvision.extension._has_ops()}))
 """
 TRY_TRANSFORMERS = """
-from mmrl.compute.torchvision import prepare_torchvision
-prepare_torchvision()
+import mmrl
 from transformers import AutoModelForImageTextToText, AutoProcessor, Qwen2_5_VLForConditionalGeneration
 print("{}")
 """

@@ -179,7 +179,7 @@ def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pt
         name="torchvision",
         state="note",
         cure="python -m mmrl.compute.torchvision --install-pth",
-        detail=f"{ours} does not import with CPU torch, except in mmrl's own processes",
+        detail=f"{ours} imports with CPU torch only where mmrl is imported first",
     )
 
 

@@ -18,11 +18,9 @@ def test_the_arithmetic_counts_the_weights_of_the_model_that_is_built(size, tied
     import transformers
 
     import on_device
-    from mmrl.compute.torchvision import prepare_torchvision
     from mmrl.policies.vlm import tiny
     from model_shapes import shape, shape_of
 
-    prepare_torchvision()
     small, _ = tiny.build("qwen2_5_vl")
     config = on_device.config_of(size, small.config)
     with torch.device("meta"):

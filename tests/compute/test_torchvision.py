@@ -75,6 +75,12 @@ def test_missing_operators_are_declared_once(tmp_path):
     assert python(PREPARE + SHOW, path, ROOT, SITE_PACKAGES) == listed(SCHEMA, SCHEMA)
 
 
+def test_importing_mmrl_is_enough(tmp_path):
+    """A plugin may import vision code before mmrl makes a model."""
+    path = fake_libraries(tmp_path, loads=False)
+    assert python("import mmrl\n" + SHOW, path, ROOT, SITE_PACKAGES) == listed(SCHEMA, SCHEMA)
+
+
 def test_compiled_operators_are_left_alone(tmp_path):
     path = fake_libraries(tmp_path, loads=True)
     assert python(PREPARE + SHOW, path, ROOT, SITE_PACKAGES) == listed("compiled", "compiled")
@@ -110,7 +116,7 @@ def test_pth_serves_processes_that_never_heard_of_mmrl(tmp_path):
 
 
 def test_the_command_writes_the_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(torchvision.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["compat", "--install-pth"])
     torchvision.main()
     assert capsys.readouterr().out == f"wrote {tmp_path / torchvision.PTH_NAME}\n"

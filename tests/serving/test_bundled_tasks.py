@@ -16,8 +16,8 @@ from mmrl_interop.trl import TrlTask
 import mmrl
 from browsers import no_browser
 from mmrl import OpenTask, Prompt, UserError
-from mmrl.api.processes import sandbox
 from mmrl.api.cases import case_from_json, case_to_json
+from mmrl.api.processes import sandbox
 from mmrl.api.services import expert_episodes
 from mmrl.registry import plugins
 from mmrl.testing.cases import mostly_slow

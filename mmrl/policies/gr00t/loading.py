@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import saved_options
 from mmrl.policies.acting.units import load_statistics
@@ -116,7 +115,6 @@ def skeleton(name: str) -> Network:
 
 
 def _processor(name: str, where: str, plan: Plan) -> Any:
-    prepare_torchvision()
     from transformers import AutoProcessor
 
     try:

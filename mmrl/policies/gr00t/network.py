@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.gr00t import lerobot_layout
 from mmrl.policies.gr00t.config import HeadConfig, head_config
 from mmrl.policies.gr00t.head import FLOAT32, ActionHead, Context
@@ -55,7 +54,6 @@ class Network(nn.Module):
         """backbone: the configuration of the Qwen3-VL. layers: of its language model, how many are used. attention: of the
         Qwen3-VL, see `policy.attn_implementation`. Raises UserError if it has fewer layers, or another width than the head
         reads."""
-        prepare_torchvision()
         from transformers import Qwen3VLModel
 
         super().__init__()
@@ -199,7 +197,6 @@ def save_network(network: Network, table: Mapping[str, Any], folder: Path, lerob
 def backbone_config(name: str) -> Any:
     """The configuration of the Qwen3-VL that `model_name` of config.json names: a folder, a hub name, or `COSMOS`, whose sizes
     are known."""
-    prepare_torchvision()
     from transformers import AutoConfig, Qwen3VLConfig
 
     if name == COSMOS:

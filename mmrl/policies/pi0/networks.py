@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.pi0.waves import Waves
 
 
@@ -13,7 +12,6 @@ from mmrl.policies.pi0.waves import Waves
 def network_class(kind: str) -> Any:
     """For pi0 transformers' class, whose first and last layers stay float32 as openpi's do: an action's numbers go through
     them."""
-    prepare_torchvision()
     if kind == "pi05":
         from mmrl.policies.pi0.network05 import PI05
 
@@ -29,7 +27,6 @@ def network_class(kind: str) -> Any:
 
 
 def config_class(kind: str) -> Any:
-    prepare_torchvision()
     if kind == "pi05":
         from mmrl.policies.pi0.network05 import PI05Config
 

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
@@ -83,7 +82,6 @@ def check_statistics(name: str, dims: Any, state: Any) -> None:
 def open_checkpoint(name: str, backbone: str = "", words: bool = True) -> Checkpoint:
     """Read all but the weights. backbone: see the option of `SmolVLA`. words: whether the tokenizer is needed. Raises UserError
     for what is not a SmolVLA or lacks a part."""
-    prepare_torchvision()
     if name.startswith("tiny:"):
         config, vlm, tokenizer = tiny.parts(name)
         table: Mapping[str, Any] = {"type": "smolvla", **dataclasses.asdict(config)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from mmrl.api.errors import UserError
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.smolvla.config import SmolVLAConfig
 from mmrl.policies.vlm.tiny.checkpoint import eye, text
@@ -49,7 +48,6 @@ def full_name(name: str, seed: int) -> str:
 
 def parts(name: str) -> tuple[SmolVLAConfig, Any, Any]:
     """(configuration, that of its SmolVLM, tokenizer), for pictures of 56 pixels, 16 tokens each."""
-    prepare_torchvision()
     from transformers import SmolVLMConfig
 
     sizes = parse(name, 0)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.lora import adapter_chain, merge_saved_adapters
 from mmrl.policies.names import refuse_path
@@ -22,7 +21,6 @@ from mmrl.policies.vlm.suitability import MODEL_CURE, named_class
 def load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     """(model, processor), with the adapters of a folder that holds some merged. Raises UserError for what can't be loaded; before
     weights are read, if the other files tell."""
-    prepare_torchvision()
     adapters, name = adapter_chain(name)
     weights.refuse_lost_base(adapters, name)
     _refuse_frame(config, name)
@@ -64,13 +62,11 @@ def check(config: PolicyConfig) -> None:
     if name.startswith("tiny:") or settings.get("model_type") == "openvla":
         weights.check_files(config.model, lambda: skeleton(config))
     elif settings:
-        prepare_torchvision()
         examine(name, config.trust_remote_code, adapters)
 
 
 def skeleton(config: PolicyConfig) -> Any:
     """The model of a run file on torch's meta device: all weights have names and shapes, none has values."""
-    prepare_torchvision()
     _, name = adapter_chain(config.model)
     if name.startswith("tiny:"):
         options = tiny.parse(name, 0)
@@ -164,7 +160,6 @@ def config_and_processor(name: str, trusted: bool) -> tuple[Any, Any]:
     of a tiny model. Raises UserError for what can't be loaded.
 
     trusted: code that comes with the checkpoint may run."""
-    prepare_torchvision()
     _, name = adapter_chain(name)
     if name.startswith("tiny:"):
         return tiny.build(**tiny.parse(name, 0))

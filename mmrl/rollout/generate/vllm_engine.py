@@ -15,7 +15,6 @@ import torch
 from packaging.version import InvalidVersion, Version
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import ComputeConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.vllm_inputs import VllmInputs, refusal
@@ -51,7 +50,6 @@ def check_engine(policy: VLM, settings: ComputeConfig, batch_size: int, max_cont
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if policy.device.type == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # otherwise each worker claims cores of its own
-    prepare_torchvision()
     try:
         from vllm import EngineArgs
         from vllm.multimodal import MULTIMODAL_REGISTRY

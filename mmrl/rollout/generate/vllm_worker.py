@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.rollout.generate.weights import Named, Place, open_shared
-
-prepare_torchvision()  # before models are imported
 
 
 class Banned(LogitsProcessor):

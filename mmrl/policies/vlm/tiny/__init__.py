@@ -16,7 +16,6 @@ import torch
 
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.specs import FamilySpec
-from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
 from mmrl.policies.vlm.tiny.checkpoint import Checkpoint
@@ -113,7 +112,6 @@ def build(
 def _made(family: str, hidden: int, layers: int, words: Sequence[str], attention: str) -> tuple[Any, Any]:
     """(model with random weights, processor)."""
     if spec := _of_plugin(family):
-        prepare_torchvision()
         _refuse(family, hidden, layers)
         with plugin_errors(f"family {spec.id!r}"):
             model, processor = builder(spec)(hidden, layers)
@@ -146,7 +144,6 @@ def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
 
 def _checkpoint(family: str, hidden: int, layers: int, words: Sequence[str] = ()) -> Checkpoint:
     _refuse(family, hidden, layers)
-    prepare_torchvision()  # before the import of transformers' classes
     module = importlib.import_module(f"{__name__}.{FAMILIES[family]}")
     try:
         made: Checkpoint = getattr(module, family)(hidden, layers, words)
