@@ -103,8 +103,11 @@ def _index(node: list[Any], part: str, text: str) -> int:
 
 
 def describe_validation_error(err: ValidationError) -> str:
-    """The first error in one line: the key, the rule, the value."""
-    fault = err.errors()[0]
+    """The first error in one line: the key, the rule, the value. Where a key is missing beside one that is unknown, the unknown
+    one is told: it may be the other, misspelt."""
+    first, *others = err.errors()
+    misspelt = [f for f in others if f["type"] == "extra_forbidden" and f["loc"][:-1] == first["loc"][:-1]]
+    fault = misspelt[0] if first["type"] == "missing" and misspelt else first
     loc = fault["loc"]  # for a stage, pydantic inserts its kind at the third position
     path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
     key = [path.pop()] if fault["type"] == "extra_forbidden" else []  # as it was written, whatever it contains

@@ -189,12 +189,23 @@ def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, st
     absent, unfit = _lacking(wanted, have)
     if unfit:
         return this(state="broken", detail=_outside(unfit, have), cure=_install(unfit))
+    here = [str(path) for r in absent if (path := checkout_of(r.name))]
     names, cure = ", ".join(r.name for r in absent), f'pip install "{DISTRIBUTION}[{extra}]"'
+    if here:  # mmrl runs from its repository, where these are beside it
+        cure = " ".join(["pip install", *(f"-e {path}" for path in here)])
     if absent and extra == "train" and "torch" in have:
         return this(state="broken", detail=f"not installed: {names}", cure=cure)
     if absent:
         return this(state="missing", detail=f"it adds: {names}", cure=cure)
     return this(state="ok", detail=", ".join(f"{r.name} {have[canonical(r.name)]}" for r in wanted))
+
+
+def checkout_of(dist: str, root: Path = Path(__file__).parents[2]) -> Path | None:
+    """The folder of a bundled plugin or simulator in a checkout of mmrl's repository; None for another distribution, or where
+    mmrl wasn't installed from a checkout."""
+    name = canonical(dist).removeprefix(f"{DISTRIBUTION}-")
+    found = (root / room / name for room in ("plugins", "sims"))
+    return next((path for path in found if name != canonical(dist) and (path / "pyproject.toml").is_file()), None)
 
 
 def _lacking(wanted: Iterable[Requirement], have: Mapping[str, str]) -> tuple[list[Requirement], list[Requirement]]:

@@ -151,6 +151,9 @@ def test_what_is_missing_is_named():
         configs.parse_config({**GOOD, "policy": {}})
     with pytest.raises(UserError, match="'stages' is missing"):
         configs.parse_config({k: v for k, v in GOOD.items() if k != "stages"})
+    misspelt = [{"kind": "rl", "stpes": 3}]
+    with pytest.raises(UserError, match=r"unknown key 'stages\.0\.stpes': did you mean 'steps'\?"):
+        configs.parse_config({**GOOD, "stages": misspelt})
     with pytest.raises(UserError, match="'a/b' is listed twice"):
         configs.parse_config({**GOOD, "tasks": [{"id": "a/b"}, {"id": "a/b"}]})
 

@@ -432,3 +432,12 @@ def test_adapters_that_are_no_lora(adapters, unread):
     refused(adapters, ": it has adapter_config.json and no adapter_model.safetensors: copy it, too")
     changed(adapters, "adapter_config.json", peft_type="IA3")
     refused(adapters, ": its adapters are of type 'IA3', and only LORA can be read: merge them with peft")
+
+
+def test_a_hub_name_that_is_nowhere_is_told_as_such(monkeypatch):
+    """transformers raises OSError for it, without a network too."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    told = r"'no/such-model': it is no folder, and the hub doesn't give it \(.+\): check the name"
+    with pytest.raises(UserError, match=told) as caught:
+        suitability.read_settings("no/such-model")
+    assert "\n" not in str(caught.value)

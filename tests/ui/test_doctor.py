@@ -152,6 +152,15 @@ def test_extras():
     assert (other.state, other.detail, other.cure) == ("missing", "it adds: vllm", 'pip install "multimodal-rl[vllm]"')
 
 
+def test_a_bundled_plugin_is_installed_from_the_checkout_that_mmrl_runs_from(tmp_path):
+    """No index has it before a release."""
+    root = Path(__file__).parents[2]
+    found = doctor.check_extra("jigsaw", [Requirement("multimodal-rl-jigsaw>=0.2")], {})
+    assert (found.state, found.cure) == ("missing", f"pip install -e {root / 'plugins' / 'jigsaw'}")
+    assert doctor.checkout_of("multimodal-rl-tabletop") == root / "sims" / "tabletop"
+    assert doctor.checkout_of("jigsaw") is doctor.checkout_of("multimodal-rl-jigsaw", tmp_path) is None
+
+
 def test_requirements_of_an_extra_are_its_own(monkeypatch):
     class Declared(dict):
         def get_all(self, name):

@@ -37,14 +37,19 @@ def refusal(name: str, reason: str) -> UserError:
 
 def read_settings(name: str) -> dict[str, Any]:
     """The table in the config.json of a folder or hub name. Raises UserError for a folder that holds another kind of model, or
-    whose config.json is damaged; of a hub name that can't be read, the table is empty, since loading it reports the error."""
+    whose config.json is damaged, and for a hub name that can't be looked up. Of a hub's config.json that holds no table, the
+    result is empty."""
     refuse_gguf(name)
     if not Path(name).is_dir():
         from transformers import PreTrainedConfig
 
         try:
             return dict(PreTrainedConfig.get_config_dict(name)[0])
-        except (OSError, ValueError, AttributeError, TypeError):  # AttributeError, TypeError: it holds no table
+        except OSError as error:  # transformers' error for a name that is nowhere, and for a hub that can't be reached
+            why = shorten(error).partition(". ")[0][:200]
+            reason = f"it is no folder, and the hub doesn't give it ({why}): check the name, or give a folder"
+            raise refusal(name, reason) from error
+        except (ValueError, AttributeError, TypeError):  # AttributeError, TypeError: it holds no table
             return {}
     file = Path(name) / "config.json"
     if not file.is_file():
