@@ -38,7 +38,7 @@ def new_plugin(name: str, parent: str) -> None:
             (Path(aside) / folder.name).rename(folder)
     except OSError as error:
         raise UserError(f"can't write {folder}: {error.strerror}; choose another parent folder with --dir") from error
-    commands = f"  cd {folder}\n  pip install -e .\n  pytest\n  mmrl train run.toml"
+    commands = f"  cd {folder}\n  pip install -e . pytest\n  pytest\n  mmrl train run.toml"
     click.echo(f"Wrote {folder}. Now:\n\n{commands}\n\nIts README.md describes the next steps.")
 
 

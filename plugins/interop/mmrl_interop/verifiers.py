@@ -29,10 +29,13 @@ class ForeignRewards:
     ) -> Score:
         """The score of a case. call: calls a function with it."""
         weights, (low, high) = _weights(functions), _range(functions, range)
-        values = {name: _number(call(load_function(name), case), name) for name in weights}
+        values = {name: _number(_told(name, call, case), name) for name in weights}
         total = sum(weights[name] * value for name, value in values.items())
         if not low - 1e-6 <= total <= high + 1e-6:
-            return Score(None, {}, f"the sum is {total:g}, outside of range = [{low:g}, {high:g}]: set range to what it can be")
+            bounds = f"range = [{low:g}, {high:g}]"
+            return Score(
+                None, {}, f"the sum is {total:g}, outside of {bounds}: set its option range to what it can be"
+            )
         parts = {name.rpartition(":")[2] if _is_single(name, weights) else name: value for name, value in values.items()}
         return Score(min(max((total - low) / (high - low), 0.0), 1.0), parts)
 
@@ -87,12 +90,14 @@ class TrlRewards(ForeignRewards):
         own = {"trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
 
         def call(function: Any, case: Case) -> Any:
-            found = _done(function(completions=[said], **columns, **own))
+            found = _done(_call(function, completions=[said], **columns, **own))
             if not isinstance(found, str | bytes | Mapping) and hasattr(found, "__len__") and hasattr(found, "__getitem__"):
                 if len(found) != 1:
                     raise ForeignError(f"returned {len(found)} rewards for one completion")
                 return found[0]
-            raise ForeignError(f"returned {found!r:.60} and no list of rewards")
+            raise ForeignError(
+                f"returned {found!r:.60} and no list of rewards: return one reward for each completion, such as [1.0]"
+            )
 
         return self.score(case, functions, range, call)
 
@@ -119,7 +124,8 @@ class VerlRewards(ForeignRewards):
 
         def call(function: Any, case: Case) -> Any:
             found = _done(
-                function(
+                _call(
+                    function,
                     data_source=source,
                     solution_str=case.completion,
                     ground_truth=case.answer,
@@ -132,6 +138,25 @@ class VerlRewards(ForeignRewards):
             return found["score"] if isinstance(found, Mapping) else found
 
         return self.score(case, functions, range, call)
+
+
+def _told(name: str, call: Callable[[Any, Case], Any], case: Case) -> Any:
+    """What a function gives. Raises ForeignError with its name."""
+    try:
+        return call(load_function(name), case)
+    except ForeignError as error:
+        raise ForeignError(f"{name} {error}") from error.__cause__
+
+
+def _call(function: Any, **arguments: Any) -> Any:
+    """Call a function. Raises ForeignError for one with another signature."""
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise ForeignError(f"can't be called: {error}; it is given {', '.join(arguments)}") from None
+    except ValueError:  # a function without a signature, such as one in C
+        pass
+    return function(**arguments)
 
 
 class ForeignError(Exception):

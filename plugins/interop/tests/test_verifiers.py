@@ -133,18 +133,31 @@ def test_whatever_a_reward_does_is_one_missing_score():
     for name, text in {
         "none": "rewards.py:odd returned None: there is no reward",
         "nan": "rewards.py:odd returned nan",
-        "two": "returned 2 rewards for one completion",
+        "two": "rewards.py:odd returned 2 rewards for one completion",
         "zero": "returned 0 rewards for one completion",
         "text": "returned '1' and no list of rewards",
-        "one": "returned 1.0 and no list of rewards",
+        "one": "rewards.py:odd returned 1.0 and no list of rewards: return one reward for each completion, such as [1.0]",
         "nothing": "returned None and no list of rewards",
         "words": "rewards.py:odd returned 'good', which is no number",
-        "big": "the sum is 7, outside of range = [0, 1]: set range to what it can be",
+        "big": "the sum is 7, outside of range = [0, 1]: set its option range to what it can be",
         "raise": "KeyError: 'what'",
         "exit": "SystemExit: 3",
         "hang": "took longer than its deadline of 1 s",
     }.items():
         assert text in said[name], name
+
+
+def test_a_function_of_another_signature_is_told_what_it_is_given(tmp_path):
+    (tmp_path / "other.py").write_text(
+        "def labels(completions, labels):\n    return [1.0]\n\ndef built_in(*, completions, **_):\n    return [1.0]\n"
+    )
+    (swapped,) = scored("interop/trl", [Case(completion="a")], functions=f"{tmp_path}/other.py:labels")
+    assert (
+        "other.py:labels can't be called: missing a required argument: 'labels'; it is given completions, " in swapped.detail
+        or ("other.py:labels can't be called: got an unexpected keyword argument" in swapped.detail)
+    )
+    (right,) = scored("interop/trl", [Case(completion="a")], functions=f"{tmp_path}/other.py:built_in")
+    assert right.value == 1.0
 
 
 def test_a_file_is_loaded_before_the_first_case():
