@@ -96,10 +96,9 @@ def _guarded(path: Path, aside: Path, work: Callable[[], None]) -> None:
         if number is None:
             raise
         cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "fix that"
-        raise UserError(
-            f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, then continue with --resume; "
-            "earlier checkpoints are intact"
-        ) from error
+        kept = sorted(folder.name for folder in path.parent.glob("step-*"))
+        then = f"then continue with --resume from {kept[-1]}" if kept else "then start again, as there is none before it"
+        raise UserError(f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, {then}") from error
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:

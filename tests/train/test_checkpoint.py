@@ -107,7 +107,8 @@ def test_a_full_disk_leaves_the_earlier_ones_and_nothing_half_made(tmp_path):
             super().save(folder)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(UserError, match=r"step-000002 could not be written: No space left on device: free some space"):
+    told = r"step-000002 could not be written: No space left on device: free some space, then continue .* from step-000001"
+    with pytest.raises(UserError, match=told):
         checkpoint.save(tmp_path / "step-000002", Full(), Learner(STATE), {})
     assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
 

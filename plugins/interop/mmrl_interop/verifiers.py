@@ -33,9 +33,7 @@ class ForeignRewards:
         total = sum(weights[name] * value for name, value in values.items())
         if not low - 1e-6 <= total <= high + 1e-6:
             bounds = f"range = [{low:g}, {high:g}]"
-            return Score(
-                None, {}, f"the sum is {total:g}, outside of {bounds}: set its option range to what it can be"
-            )
+            return Score(None, {}, f"the sum is {total:g}, outside of {bounds}: set its option range to what it can be")
         parts = {name.rpartition(":")[2] if _is_single(name, weights) else name: value for name, value in values.items()}
         return Score(min(max((total - low) / (high - low), 0.0), 1.0), parts)
 
