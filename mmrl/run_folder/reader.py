@@ -173,6 +173,14 @@ def is_run(path: Path) -> bool:
         return False
 
 
+def is_unstarted(path: Path) -> bool:
+    """Whether the run in a folder ended before its first figure, so that nothing is lost with it."""
+    figures = path / "metrics.jsonl"
+    if not is_run(path) or any((path / "checkpoints").glob("step-*")):
+        return False
+    return not figures.exists() or figures.stat().st_size == 0
+
+
 OWN_NAMES = frozenset(
     (
         *("config.toml", "manifest.json", "metrics.jsonl", "errors.jsonl", "summary.json", "report.html", ".lock"),

@@ -29,7 +29,7 @@ from mmrl.judge.actors import ray_judge
 from mmrl.policies.load import make_policy
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import make_collector
-from mmrl.run_folder.reader import check_removable, is_run
+from mmrl.run_folder.reader import check_removable, is_run, is_unstarted
 from mmrl.run_folder.writer import ENDED, NullRunFolder, RunFolder, check_unused
 from mmrl.train import checkpoint
 from mmrl.train.checks.run_file import check_model, check_trainable, of_teacher
@@ -126,8 +126,10 @@ def check_started(learners: int) -> None:
 
 
 def open_run(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
-    """The folder of a run to resume; None for a new run. held: gets the lock of an existing run folder."""
+    """The folder of a run to resume; None for a new run, which may replace one that ended before its first figure. held: gets the
+    lock of an existing run folder."""
     going_on = resume and is_run(path)
+    overwrite = overwrite or is_unstarted(path)
     if not going_on:
         refuse_own_files(config, path)
     if not going_on and not (overwrite and is_run(path)):

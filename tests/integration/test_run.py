@@ -18,6 +18,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.policies.vlm import vlm as vlm_module
 from mmrl.policies.vlm.capabilities import UNKNOWN
+from mmrl.run_folder.reader import is_run
 from mmrl.testing.cases import mostly_slow
 from mmrl.train.alarms import AlarmMonitor
 from mmrl.train.start import evaluate_only
@@ -241,6 +242,20 @@ def test_a_folder_that_holds_a_run_is_not_touched(tmp_path):
     assert {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()} == before
     runs.run(runs.toy_config(tmp_path, overrides=("seed=3",)), overwrite=True)
     assert json.loads((folder.path / "manifest.json").read_text())["seed"] == 3
+
+
+def test_a_run_that_ended_before_its_first_figure_is_replaced(tmp_path):
+    """A reward that raises is mended, and the same command is given again. After a figure it takes --overwrite."""
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 2}
+    failing = {"tasks": [{"id": "toy/colour", "verifiers": {"toy/raises": 1.0}}], "stages": [stage]}
+    with pytest.raises(UserError, match=r"scores of step 1 failed"):
+        runs.run(runs.toy_config(tmp_path, overrides=("evaluate.num_prompts=0",), **failing))
+    assert is_run(tmp_path / "toy") and not (tmp_path / "toy" / "summary.json").exists()
+    runs.run(runs.toy_config(tmp_path))
+    assert (tmp_path / "toy" / "summary.json").exists()
+    (tmp_path / "toy" / "summary.json").unlink()
+    with pytest.raises(UserError, match="already has a run"):
+        runs.run(runs.toy_config(tmp_path))
 
 
 def test_overwrite_removes_runs_only(tmp_path):
