@@ -11,7 +11,7 @@ import torch
 
 from mmrl.api.simulators.noise import uniform
 from mmrl_tabletop import language
-from mmrl_tabletop.reproducible import length
+from mmrl.api.simulators.reproducible import length
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import FLAT_SHAPES, Settings
 from mmrl_tabletop.things import (

@@ -142,16 +142,8 @@ class Table:
     def restore(self, env_ids_n: torch.Tensor, state: Mapping[str, torch.Tensor]) -> Observation:
         """See `mmrl.Simulator.restore`. Raises UserError if the state is from a table with other options."""
         ids_n = self._ids(env_ids_n)
-        mine = self._scene.as_mapping()
-        if set(state) != set(mine) or any(
-            state[name].shape != (len(ids_n), *value.shape[1:]) or state[name].dtype != value.dtype
-            for name, value in mine.items()
-        ):
-            raise UserError(
-                f"the state doesn't fit {len(ids_n)} environments of this table: restore it with the task and the distractors "
-                "that it was taken with"
-            )
-        return self._put(ids_n, Scene.from_mapping({name: value.to(self.device) for name, value in state.items()}))
+        what = "this table: restore it with the task and the distractors that it was taken with"
+        return self._put(ids_n, self._scene.restored(state, len(ids_n), what))
 
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
         """uint8 [n, 256, 256, 3], from the front, with smooth edges and without noise."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from mmrl_tabletop.reproducible import sin_cos, wrapped
+from mmrl.api.simulators.reproducible import sin_cos, wrapped
 from mmrl_tabletop.scene import REACH, TIP
 from mmrl_tabletop.table import Table
 from mmrl_tabletop.things import SHAPES, shape_ids

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mmrl_tabletop import VARIANTS
-from mmrl_tabletop.reproducible import root
+from mmrl.api.simulators.reproducible import root
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import TASKS
 from mmrl_tabletop.table import Table
