@@ -56,8 +56,19 @@ LOOKING = [
         timeout_s=60.0,
         summary="Similarity of each picture to a text by CLIP",
     ),
+    VerifierSpec(
+        id="robotics/vlm-rl",
+        target="mmrl_robotics.vlm_rl:Contrast",
+        model=True,
+        rollout=True,
+        graded=True,
+        low=-MOST,
+        high=MOST,
+        timeout_s=60.0,
+        summary="Driving at the speed that two contrasting goals allow by CLIP",
+    ),
 ]
-"""Verifiers that are models; the last two reward each call of the policy."""
+"""Verifiers that are models; the last three reward each call of the policy."""
 
 
 @hookimpl

@@ -29,30 +29,24 @@ SIDEWAYS = 2.0
 def act(scene: Scene, settings: Settings) -> torch.Tensor:
     """float32 [N, 2], in [-1, 1]: steering and pedal."""
     routes, place = located(scene, settings)
-    ways = (place.left, torch.zeros_like(place.left)) if settings.task == "motorway" else (place.left,)
-    aims = [(Routes(settings.task, scene.route), place.along, place.left)]
-    if settings.task == "motorway":  # it may stay in the lane in which it is
-        lane = (scene.car[:, 0] / LANE + 0.5).floor().clamp(-1, 1).long() + 1
-        own = Routes(settings.task, lane)
-        aims.append((own, place.along, own.locate(scene.car[:, 0], scene.car[:, 1]).left))
-    assert len(aims) == len(ways)
     speed = scene.car[:, 3]
     wanted = _wanted(scene, settings, routes, place.along)
     quick = ((wanted - speed) / 0.4).clamp(-SLOW_DOWN, SPEED_UP)
     quick = torch.where(quick > 0, quick / SPEED_UP, quick / SLOW_DOWN)
-    steering, pedal = torch.zeros_like(speed), torch.full_like(speed, -1.0)
+    ways = [(routes, place.left)]
+    if settings.task == "motorway":  # it may also stay in the lane in which it is
+        own = Routes(settings.task, (scene.car[:, 0] / LANE + 0.5).floor().clamp(-1, 1).long() + 1)
+        ways.append((own, own.locate(scene.car[:, 0], scene.car[:, 1]).left))
     inside = (place.along > 0) & (settings.task == "crossing")
-    pedal = torch.where(inside, quick, pedal)  # where nothing is free, it leaves the crossing
+    steering, pedal = _pursuit(scene, routes, place.along), torch.where(inside, quick, -1.0)  # where nothing is free
     found = torch.zeros_like(inside)
-    for number, (way, along, left) in enumerate(aims):
-        turn = _pursuit(scene, way, along)
-        for choice in PEDALS:
-            tried = torch.minimum(quick, torch.full_like(quick, choice))
-            free = ~found & ~_meets(scene, way, along, left, tried, wanted)
-            steering, pedal = torch.where(free, turn, steering), torch.where(free, tried, pedal)
+    tries_NP = torch.minimum(quick[:, None], torch.tensor(PEDALS, device=quick.device))
+    for way, left in ways:
+        turn, meets_NP = _pursuit(scene, way, place.along), _meets(scene, way, place.along, left, tries_NP, wanted)
+        for p in range(len(PEDALS)):
+            free = ~found & ~meets_NP[:, p]
+            steering, pedal = torch.where(free, turn, steering), torch.where(free, tries_NP[:, p], pedal)
             found = found | free
-        if number == 0:
-            steering = torch.where(found, steering, turn)
     return torch.stack([steering, pedal], 1).clamp(-1, 1)
 
 
@@ -83,32 +77,31 @@ def _meets(
     routes: Routes,
     along: torch.Tensor,
     left: torch.Tensor,
-    pedal: torch.Tensor,
+    pedals_NP: torch.Tensor,
     wanted: torch.Tensor,
 ) -> torch.Tensor:
-    """bool [N]: with this pedal the car would come too near to another one."""
-    speed = scene.car[:, 3]
-    push = torch.where(pedal > 0, pedal * SPEED_UP, pedal * SLOW_DOWN)
-    x, y, direction, fast, _ = scene.others.unbind(2)
+    """bool [N, P]: with this pedal the car would come too near to another one."""
+    n, count = pedals_NP.shape
+    push = torch.where(pedals_NP > 0, pedals_NP * SPEED_UP, pedals_NP * SLOW_DOWN)
+    now, speed = along[:, None], scene.car[:, 3:4]
+    limit = torch.maximum(wanted[:, None], speed)
+    gone, fast = [], []
+    for _ in range(int(HORIZON / MOMENT)):
+        now = now + speed * MOMENT
+        speed = torch.minimum((speed + push * MOMENT).clamp(min=0), limit)
+        gone.append(now.expand(n, count))
+        fast.append(speed)
+    t = (torch.arange(len(gone), device=along.device) + 1) * MOMENT
+    px, py, heading = (v.view(n, count, -1, 1) for v in routes.points(torch.stack(gone, 2).flatten(1)))
+    sin, cos = sin_cos(heading)
+    off = (left[:, None] * (1 - t / SIDEWAYS).clamp(min=0))[:, None, :, None]
+    x, y, direction, its_speed, _ = (v[:, None, None] for v in scene.others.unbind(2))
     its_sin, its_cos = sin_cos(direction)
-    meets = torch.zeros_like(scene.failed)
-    for moment in range(1, int(HORIZON / MOMENT) + 1):
-        limit = torch.maximum(wanted, speed)
-        along = along + speed * MOMENT
-        speed = (speed + push * MOMENT).clamp(min=0)
-        speed = torch.minimum(speed, limit)
-        t = moment * MOMENT
-        px, py, heading = (v[:, 0] for v in routes.points(along[:, None]))
-        sin, cos = sin_cos(heading)
-        off = left * max(0.0, 1 - t / SIDEWAYS)
-        px, py = px - off * sin, py + off * cos
-        dx, dy = x + fast * its_cos * t - px[:, None], y + fast * its_sin * t - py[:, None]
-        same = (cos[:, None] * its_cos + sin[:, None] * its_sin).abs()
-        across = (cos[:, None] * its_sin - sin[:, None] * its_cos).abs()
-        ahead, aside = dx * cos[:, None] + dy * sin[:, None], dy * cos[:, None] - dx * sin[:, None]
-        long = (LENGTH + LENGTH * same + WIDTH * across) / 2 + ROOM + 0.15 * speed[:, None]
-        wide = (WIDTH + WIDTH * same + LENGTH * across) / 2 + ROOM * (0.5 + across)
-        meets = meets | ((ahead.abs() < long) & (aside.abs() < wide) & scene.present).any(1)
-    return meets
-
-
+    way = its_speed * t[:, None]
+    dx, dy = x + way * its_cos - px + off * sin, y + way * its_sin - py - off * cos
+    same, across = (cos * its_cos + sin * its_sin).abs(), (cos * its_sin - sin * its_cos).abs()
+    ahead, aside = dx * cos + dy * sin, dy * cos - dx * sin
+    long = (LENGTH + LENGTH * same + WIDTH * across) / 2 + ROOM + 0.15 * torch.stack(fast, 2)[..., None]
+    wide = (WIDTH + WIDTH * same + LENGTH * across) / 2 + ROOM * (0.5 + across)
+    near = (ahead.abs() < long) & (aside.abs() < wide) & scene.present[:, None, None]
+    return near.flatten(2).any(2)
