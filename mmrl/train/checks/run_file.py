@@ -56,6 +56,7 @@ def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) ->
         stage.labels == "task" if isinstance(stage, RlStage) else isinstance(stage, PreferenceStage) and stage.pairs == "sampled"
     )
     paid = has_environment(task) if task.simulation is None else task.simulation.reward != "none"
+    paid = paid or (isinstance(stage, RlStage) and any(rule.rewards for rule in plugin_rules(stage)))
     if rewarded and not paid and not any(map(any, weights.values())):
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 
