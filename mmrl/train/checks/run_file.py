@@ -19,7 +19,7 @@ from mmrl.registry import plugins
 from mmrl.registry.importing import check_types
 from mmrl.rollout.environments import has_environment
 from mmrl.train.checks.parts import check_parts
-from mmrl.train.sampling.rules import check_plugin_rules
+from mmrl.train.sampling.rules import check_plugin_rules, plugin_rules
 
 
 def check_verifiers(

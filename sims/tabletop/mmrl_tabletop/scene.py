@@ -74,6 +74,10 @@ class Scene(SceneRows):
     """bool [N]: over the whole picture, not only over the arm and the objects."""
     potential: torch.Tensor
     """float32 [N]: potential of the state, for the simulator's shaped reward."""
+    reference: torch.Tensor
+    """float32 [N, M, 4]: x, y, z, yaw of the target in a demonstration, moment by moment; M is 0 unless it is tracked."""
+    phase: torch.Tensor
+    """int64 [N]: the moment of `reference` that the next step is compared with."""
 
 
 def pick(values_NK: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:

@@ -129,6 +129,8 @@ def spawn(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> Scen
         overlay_share=zero_n + share if blended else zero_n,
         overlay_whole=torch.full((n,), whole, device=device),
         potential=zero_n,
+        reference=torch.zeros(n, 0, 4, device=device),
+        phase=whole_n,
     )
 
 
