@@ -45,7 +45,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "recap",
             "rlpd",
         ),
-        *("vlac-critic", "vlac", "vlm-rm", "ript-vla", "simplevla-rl-libero", "openvla-oft-libero"),
+        *("vlac-critic", "vlac", "vlm-rm", "vlm-rl", "rl-vlm-f", "human2sim2robot", "ript-vla", "simplevla-rl-libero", "openvla-oft-libero"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
         *("deepeyes", "pixel-reasoner", "v-irl"),
         *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
