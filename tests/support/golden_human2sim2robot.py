@@ -44,13 +44,20 @@ def main() -> None:
     folder = Path(sys.argv[1]) / "human2sim2robot" / "sim_training"
     constants: dict[str, Any] = {}
     exec((folder / "utils" / "cross_embodiment" / "object_constants.py").read_text(), constants)
-    offsets, known = torch.tensor(constants["OBJECT_KEYPOINT_OFFSETS"]), {"NUM_XYZ": 3, "NUM_QUAT": 4, "assert_equals": lambda *_: None}
+    offsets, known = (
+        torch.tensor(constants["OBJECT_KEYPOINT_OFFSETS"]),
+        {"NUM_XYZ": 3, "NUM_QUAT": 4, "assert_equals": lambda *_: None},
+    )
     turned = functions(folder / "utils" / "torch_utils.py", "quat_rotate")["quat_rotate"]
-    placed = functions(folder / "utils" / "cross_embodiment" / "utils.py", "compute_keypoint_positions", quat_rotate=turned, **known)
+    placed = functions(
+        folder / "utils" / "cross_embodiment" / "utils.py", "compute_keypoint_positions", quat_rotate=turned, **known
+    )
     paid = functions(folder / "tasks" / "cross_embodiment" / "env.py", "compute_reward_jit")["compute_reward_jit"]
     noise, n = torch.Generator().manual_seed(0), 60
     pose = (torch.rand(n, 4, generator=noise) - 0.5) * torch.tensor([0.6, 0.6, 0.3, 2 * math.pi])
-    goal = pose + (torch.rand(n, 4, generator=noise) - 0.5) * torch.tensor([0.3, 0.3, 0.2, 1.5]) * torch.rand(n, 1, generator=noise)
+    goal = pose + (torch.rand(n, 4, generator=noise) - 0.5) * torch.tensor([0.3, 0.3, 0.2, 1.5]) * torch.rand(
+        n, 1, generator=noise
+    )
     distance = 0.5 * torch.rand(n, generator=noise)
     pose, goal, distance = (x.round(decimals=4) for x in (pose, goal, distance))
     repeated = offsets[None].repeat(n, 1, 1)
@@ -59,7 +66,23 @@ def main() -> None:
     far, flags = error > 0.2, torch.zeros(n, dtype=torch.bool)
     empty, actions = torch.zeros(n), torch.zeros(n, 2)
     rewards = paid(
-        empty, flags, flags, empty, empty, empty, distance, empty, error, distance < 0.3, flags, flags, 100, empty, actions, actions, far
+        empty,
+        flags,
+        flags,
+        empty,
+        empty,
+        empty,
+        distance,
+        empty,
+        error,
+        distance < 0.3,
+        flags,
+        flags,
+        100,
+        empty,
+        actions,
+        actions,
+        far,
     )["Object Tracking Reward"]
     columns = {"pose": pose, "goal": goal, "distance": distance, "error": error, "reward": rewards}
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)

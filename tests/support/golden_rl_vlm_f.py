@@ -3,8 +3,8 @@
     git clone https://github.com/yufeiwang63/RL-VLM-F && git -C RL-VLM-F checkout febe2f2
     python tests/support/golden_rl_vlm_f.py RL-VLM-F
 
-`gen_image_net`'s network, `RewardModel.train_reward` and `r_hat_batch` as they are, on a CPU, with first weights and orders of pairs
-that `weights` and `pairs` below make again.
+`gen_image_net`'s network, `RewardModel.train_reward` and `r_hat_batch` as they are, on a CPU, with first weights and orders of
+pairs that `weights` and `pairs` below make again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ def main() -> None:
         first, second, labels = pairs(count, seed)
         model = SimpleNamespace(
             **{"train_times": 0, "de": MEMBERS, "capacity": count, "buffer_full": True, "train_batch_size": batch},
-            **{"buffer_seg1": first[:, None].numpy(), "buffer_seg2": second[:, None].numpy(), "buffer_label": labels[:, None].numpy()},
+            **{
+                "buffer_seg1": first[:, None].numpy(),
+                "buffer_seg2": second[:, None].numpy(),
+                "buffer_label": labels[:, None].numpy(),
+            },
             **{"image_reward": True, "ensemble": ensemble, "CEloss": torch.nn.CrossEntropyLoss()},
             opt=torch.optim.Adam([p for member in ensemble for p in member.parameters()], lr=3e-4),
         )

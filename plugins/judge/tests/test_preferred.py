@@ -67,7 +67,8 @@ def prefer_redder(body):
 
 
 def test_learning_is_the_published_one():
-    """First weights, pairs and orders as the released code had them: the same accuracies, and the same rewards after three epochs."""
+    """First weights, pairs and orders as the released code had them: the same accuracies, and the same rewards after three
+    epochs."""
     for row in ROWS:
         ensemble = Ensemble(golden.MEMBERS, golden.SIDE, golden.SIDE, learning_rate=3e-4, seed=0, device=torch.device("cpu"))
         for number, member in enumerate(ensemble.members):
@@ -199,7 +200,9 @@ def test_options_that_cannot_be(options, said):
 
 
 def test_episodes_and_endpoints_that_cannot_be_used():
-    with pytest.raises(UserError, match=r"camera = 'top': the episode has front, wrist; the rule judge/preferred compares pictures"):
+    with pytest.raises(
+        UserError, match=r"camera = 'top': the episode has front, wrist; the rule judge/preferred compares pictures"
+    ):
         Preferred(model="tiny", camera="top")(groups(episode([0, 1])), Sample())
     small = episode([0, 1])
     small.data.images["front"] = small.data.images["front"][:, :20]
@@ -207,5 +210,7 @@ def test_episodes_and_endpoints_that_cannot_be_used():
         Preferred(model="tiny")(groups(small), Sample())
     with stub_endpoint(answer=lambda body: "no idea") as stub:
         rule = Preferred(model="m", base_url=stub.url, pairs=3, retries=0)
-        with pytest.raises(UserError, match=r"none of \d comparisons has an answer: the judge's answer can't be read: its last line"):
+        with pytest.raises(
+            UserError, match=r"none of \d comparisons has an answer: the judge's answer can't be read: its last line"
+        ):
             rule(groups(episode([0, 10, 200])), Sample())

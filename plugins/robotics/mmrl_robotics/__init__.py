@@ -18,7 +18,10 @@ TABLETOP = {
     "put-on": "Put a named object on another",
     "stack": "Stack one object on another",
 }
-ROADS = {"drive": ("crossing", "Turn as told at a crossing, among other cars"), "motorway": ("motorway", "Drive in the lane that is named")}
+ROADS = {
+    "drive": ("crossing", "Turn as told at a crossing, among other cars"),
+    "motorway": ("motorway", "Drive in the lane that is named"),
+}
 SUCCESS = {"robotics/success": 0.0}
 """The reward comes from the simulator, by stages; the verifier measures success, for evaluations."""
 

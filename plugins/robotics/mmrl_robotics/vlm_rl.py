@@ -1,5 +1,5 @@
-"""Rewards from two contrasting goals in language, and from how a car drives (Huang et al., VLM-RL: A Unified Vision Language Models
-and Reinforcement Learning Framework for Safe Autonomous Driving, section 4, arXiv 2412.15544; the figures are those of
+"""Rewards from two contrasting goals in language, and from how a car drives (Huang et al., VLM-RL: A Unified Vision Language
+Models and Reinforcement Learning Framework for Safe Autonomous Driving, section 4, arXiv 2412.15544; the figures are those of
 clip/clip_rewarded_sac.py of zihaosheng/VLM-RL @48dbb27).
 
 T calls, D numbers of an embedding.
@@ -21,8 +21,8 @@ COLUMNS = 3
 
 
 class Contrast:
-    """How fast the pictures say that the car may drive, and how near to that it drives; the value is the sum over the calls of the
-    policy."""
+    """How fast the pictures say that the car may drive, and how near to that it drives; the value is the sum over the calls of
+    the policy."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Contrast:
         batch_size: int = 64,
     ) -> None:
         """model: the folder or hub name of a CLIP, or tiny. goal: description of a picture in which all is well; {instruction}
-        stands for the episode's. avoid: description of a picture of what must not be. alpha, beta: weights of the similarity to the
-        goal and to what is to be avoided. low, high: their difference at which the car should stand, and drive at its target speed.
-        columns: where in the simulator's state are the speed in units of the target speed, how well the car keeps its way from 0 to
-        1, and the simulator's own reward. camera: its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or
-        bfloat16. batch_size: pictures encoded at once."""
+        stands for the episode's. avoid: description of a picture of what must not be. alpha, beta: weights of the similarity to
+        the goal and to what is to be avoided. low, high: their difference at which the car should stand, and drive at its target
+        speed. columns: where in the simulator's state are the speed in units of the target speed, how well the car keeps its way
+        from 0 to 1, and the simulator's own reward. camera: its name; the first when empty. device: auto, cpu, cuda. dtype:
+        auto, float32 or bfloat16. batch_size: pictures encoded at once."""
         self.check(
             {},
             model=model,
@@ -96,7 +96,9 @@ class Contrast:
             raise UserError(f"alpha = {alpha:g} and beta = {beta:g} must be 0 or more")
         if low >= high:
             raise UserError(f"low = {low:g} must be less than high = {high:g}")
-        whole = isinstance(columns, list | tuple) and all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in columns)
+        whole = isinstance(columns, list | tuple) and all(
+            isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in columns
+        )
         if not whole or len(set(columns)) != COLUMNS:
             raise UserError(f"columns = {columns!r} must be {COLUMNS} different places in the state, from 0")
 
@@ -126,18 +128,16 @@ class Contrast:
 def allowed(
     pictures_TD: torch.Tensor, goals_2D: torch.Tensor, weights: tuple[float, float], bounds: tuple[float, float]
 ) -> torch.Tensor:
-    """float32 [T], 0 to 1: the share of the target speed that the pictures allow. goals_2D: embeddings of the goal and of what is to
-    be avoided, of length 1."""
+    """float32 [T], 0 to 1: the share of the target speed that the pictures allow. goals_2D: embeddings of the goal and of what
+    is to be avoided, of length 1."""
     pictures_TD = pictures_TD / pictures_TD.norm(dim=-1, keepdim=True)
     goal_T, avoid_T = (pictures_TD @ goals_2D.T).unbind(1)
     low, high = bounds
     return ((weights[0] * goal_T - weights[1] * avoid_T).clamp(low, high) - low) / (high - low)
 
 
-def driving_reward(
-    allowed_T: torch.Tensor, speed_T: torch.Tensor, kept_T: torch.Tensor, own_T: torch.Tensor
-) -> torch.Tensor:
-    """float32 [T]: 1 less the distance from the allowed speed, times how well the way is kept; where the simulator's own reward is
-    below 0, as after a collision, that instead. Speeds are in units of the target speed."""
+def driving_reward(allowed_T: torch.Tensor, speed_T: torch.Tensor, kept_T: torch.Tensor, own_T: torch.Tensor) -> torch.Tensor:
+    """float32 [T]: 1 less the distance from the allowed speed, times how well the way is kept; where the simulator's own reward
+    is below 0, as after a collision, that instead. Speeds are in units of the target speed."""
     allowed_T = allowed_T.to(speed_T)
     return torch.where(own_T < 0, own_T, (1 - (speed_T - allowed_T).abs()) * kept_T)

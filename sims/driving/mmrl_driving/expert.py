@@ -4,7 +4,6 @@ allow, if the others go on as they are. Its action is a function of the current 
 
 from __future__ import annotations
 
-
 import torch
 
 from mmrl.api.simulators.reproducible import root, sin_cos
@@ -73,12 +72,7 @@ def _pursuit(scene: Scene, routes: Routes, along: torch.Tensor) -> torch.Tensor:
 
 
 def _meets(
-    scene: Scene,
-    routes: Routes,
-    along: torch.Tensor,
-    left: torch.Tensor,
-    pedals_NP: torch.Tensor,
-    wanted: torch.Tensor,
+    scene: Scene, routes: Routes, along: torch.Tensor, left: torch.Tensor, pedals_NP: torch.Tensor, wanted: torch.Tensor
 ) -> torch.Tensor:
     """bool [N, P]: with this pedal the car would come too near to another one."""
     n, count = pedals_NP.shape

@@ -56,12 +56,7 @@ def judge(scene: Scene, settings: Settings, place: Place) -> Judgement:
         "stable": stable,
         "unharmed": (~failed).float(),
     }
-    return Judgement(
-        parts=parts,
-        success_N=there & ~failed,
-        failed_N=failed,
-        reward_N=torch.where(failed, PENALTY, paid),
-    )
+    return Judgement(parts=parts, success_N=there & ~failed, failed_N=failed, reward_N=torch.where(failed, PENALTY, paid))
 
 
 def pace(course: Course, speed: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,11 @@ TEMPLATES = {
         ("turn left at the crossing", "drive straight on at the crossing", "turn right at the crossing"),
         ("take a left at the crossing", "cross the crossing", "take a right at the crossing"),
         ("at the crossing, go left", "at the crossing, go straight ahead", "at the crossing, go right"),
-        ("leave the crossing by the road on the left", "keep going past the crossing", "leave the crossing by the road on the right"),
+        (
+            "leave the crossing by the road on the left",
+            "keep going past the crossing",
+            "leave the crossing by the road on the right",
+        ),
         ("left here, please", "no turn here, please", "right here, please"),
     ),
     "motorway": (

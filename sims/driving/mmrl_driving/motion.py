@@ -70,10 +70,7 @@ def collided(scene: Scene) -> torch.Tensor:
     its_sin, its_cos = sin_cos(scene.others[..., 2])
     dx, dy = scene.others[..., 0] - scene.car[:, :1], scene.others[..., 1] - scene.car[:, 1:2]
     same, across = (cos * its_cos + sin * its_sin).abs(), (cos * its_sin - sin * its_cos).abs()
-    reach = {
-        LENGTH: (LENGTH + LENGTH * same + WIDTH * across) / 2,
-        WIDTH: (WIDTH + WIDTH * same + LENGTH * across) / 2,
-    }
+    reach = {LENGTH: (LENGTH + LENGTH * same + WIDTH * across) / 2, WIDTH: (WIDTH + WIDTH * same + LENGTH * across) / 2}
     apart = torch.zeros_like(scene.present)
     for s, c in ((sin, cos), (its_sin, its_cos)):
         apart = apart | ((dx * c + dy * s).abs() > reach[LENGTH]) | ((dy * c - dx * s).abs() > reach[WIDTH])

@@ -119,6 +119,8 @@ def _colour(rgb: tuple[int, int, int], like: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _where(
-    yes: torch.Tensor, one: tuple[int, int, int] | tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...] | tuple[int, int, int]
+    yes: torch.Tensor,
+    one: tuple[int, int, int] | tuple[torch.Tensor, ...],
+    other: tuple[torch.Tensor, ...] | tuple[int, int, int],
 ) -> tuple[torch.Tensor, ...]:
     return tuple(torch.where(yes, a, b).float() for a, b in zip(one, other, strict=True))

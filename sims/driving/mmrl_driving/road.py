@@ -86,7 +86,7 @@ class Road:
         car = steered(before.car, actions_NA[:, 0], actions_NA[:, 1], settings.course.fast)
         after = dataclasses.replace(before, car=car, steering=actions_NA[:, 0], steps=before.steps + 1)
         after.others = driven_on(after)
-        routes, place = located(after, settings)
+        place = located(after, settings)[1]
         after.aside = torch.cat([place.left.abs()[:, None], before.aside[:, : HISTORY - 1]], 1)
         judgement = judge(after, settings, place)
         after.failed, after.reward = judgement.failed_N, judgement.reward_N

@@ -1,4 +1,5 @@
-"""Where a route goes: a straight line, or a quarter of a circle between two. n environments, K points of each. Metres, radians."""
+"""Where a route goes: a straight line, or a quarter of a circle between two. n environments, K points of each. Metres,
+radians."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def is_marked(task: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _arm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Marks of a road along y outside of the crossing: its middle, and a line where cars stop, which come from the right of it."""
+    """Marks of a road along y outside of the crossing: its middle, and a line where cars stop, which come from the right of
+    it."""
     outside = y.abs() > CORNER
     right = torch.where(y < 0, x, -x)
     stop = (y.abs() < CORNER + 0.6) & (right > 0) & (right < LANE)

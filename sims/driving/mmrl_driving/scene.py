@@ -37,7 +37,8 @@ class Scene(SceneRows):
     first: torch.Tensor
     """float32 [N]: where on its route the episode began."""
     aside: torch.Tensor
-    """float32 [N, 30]: distances from the named lane's middle after the last steps, the newest first; 0 where there were fewer."""
+    """float32 [N, 30]: distances from the named lane's middle after the last steps, the newest first; 0 where there were
+    fewer."""
     failed: torch.Tensor
     """bool [N]: it collided, or left the road or its route."""
     reward: torch.Tensor

@@ -35,12 +35,8 @@ class Course:
 
 KMH = 1 / 3.6
 COURSES = {
-    "crossing": Course(
-        slow=20 * KMH, target=25 * KMH, fast=35 * KMH, wide=3.0, swing=0.4, length=36.0, horizon=80, traffic=4
-    ),
-    "motorway": Course(
-        slow=72 * KMH, target=90 * KMH, fast=126 * KMH, wide=9.0, swing=4.0, length=120.0, horizon=60, traffic=4
-    ),
+    "crossing": Course(slow=20 * KMH, target=25 * KMH, fast=35 * KMH, wide=3.0, swing=0.4, length=36.0, horizon=80, traffic=4),
+    "motorway": Course(slow=72 * KMH, target=90 * KMH, fast=126 * KMH, wide=9.0, swing=4.0, length=120.0, horizon=60, traffic=4),
 }
 """Those of the crossing are VLM-RL's (config.py of its code: `reward_fn_5_default`)."""
 TASKS = tuple(COURSES)

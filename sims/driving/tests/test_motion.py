@@ -55,9 +55,7 @@ def test_a_point_beside_a_route_is_located_there(route: int, along: float, left:
     for task in ("crossing", "motorway"):
         routes = Routes(task, torch.tensor([route]))
         x, y, direction = (float(v) for v in routes.points(torch.tensor([[along]])))
-        place = routes.locate(
-            torch.tensor([x - left * math.sin(direction)]), torch.tensor([y + left * math.cos(direction)])
-        )
+        place = routes.locate(torch.tensor([x - left * math.sin(direction)]), torch.tensor([y + left * math.cos(direction)]))
         assert float(place.along) == pytest.approx(along, abs=2e-3) and float(place.left) == pytest.approx(left, abs=2e-3)
         assert math.cos(float(place.direction) - direction) == pytest.approx(1, abs=1e-6)
         there = routes.points(torch.tensor([[along + 0.01]]))

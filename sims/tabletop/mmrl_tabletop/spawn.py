@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 
 from mmrl.api.simulators.noise import uniform
-from mmrl_tabletop import language
 from mmrl.api.simulators.reproducible import length
+from mmrl_tabletop import language
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import FLAT_SHAPES, Settings
 from mmrl_tabletop.things import (

@@ -65,7 +65,8 @@ class Table:
         pictures in training. horizon: maximum steps of an episode, by default by task. step: metres for an action of 1.
         radius: of the objects in metres. light: greatest relative change of the brightness, 0 to 0.8. noise: standard deviation
         of pixel noise in 255ths. samples: rays along each side of a pixel. expert_slop: deliberate clumsiness of `expert`, 0 to
-        1. tracking: the own reward is for the target's pose relative to a demonstration's, instead of differences of the potential.
+        1. tracking: the own reward is for the target's pose relative to a demonstration's, instead of differences of the
+        potential.
         """
         check_count("tabletop/table", num_envs)
         self.device = torch.device(device)

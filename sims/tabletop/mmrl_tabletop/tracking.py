@@ -1,5 +1,5 @@
-"""A reward by the pose of the named object relative to a demonstration's (Lum et al., Crossing the Human-Robot Embodiment Gap with
-Sim-to-Real RL using One Human Demonstration, section 4; `compute_reward_jit` and `compute_keypoint_positions` in
+"""A reward by the pose of the named object relative to a demonstration's (Lum et al., Crossing the Human-Robot Embodiment Gap
+with Sim-to-Real RL using One Human Demonstration, section 4; `compute_reward_jit` and `compute_keypoint_positions` in
 human2sim2robot/sim_training of tylerlum/human2sim2robot @c468b75).
 
 The demonstration is the expert's, from the same start. Only the path of the object is used, and the state from which the hand
@@ -80,8 +80,8 @@ def track(scene: Scene) -> Tracked:
 
 
 def keypoint_error(pose_N4: torch.Tensor, goal_N4: torch.Tensor) -> torch.Tensor:
-    """float32 [N]: the mean distance of the object's keypoints from where they should be. Poses are x, y, z and the turn about the
-    upright axis."""
+    """float32 [N]: the mean distance of the object's keypoints from where they should be. Poses are x, y, z and the turn about
+    the upright axis."""
     total = torch.zeros_like(pose_N4[:, 0])
     places = []
     for pose in (pose_N4, goal_N4):

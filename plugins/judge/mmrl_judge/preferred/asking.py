@@ -39,8 +39,8 @@ def compare(
     goals: Sequence[str],
     max_tokens: int,
 ) -> Verdicts:
-    """pairs: uint8 [H, W, 3] twice each. endpoint: None in a smoke run, where labels are made of the bytes. Raises UserError if no
-    answer came at all."""
+    """pairs: uint8 [H, W, 3] twice each. endpoint: None in a smoke run, where labels are made of the bytes. Raises UserError if
+    no answer came at all."""
     if endpoint is None:
         sums = [[zlib.crc32(side.numpy().tobytes()) for side in pair] for pair in pairs]
         return Verdicts([int(first < second) for first, second in sums], 0)

@@ -68,8 +68,9 @@ class Ensemble(nn.Module):
     def epoch(
         self, pairs: tuple[torch.Tensor, torch.Tensor], better_P: torch.Tensor, orders: Sequence[torch.Tensor], batch: int
     ) -> float:
-        """One pass over the pairs; returns the accuracy before each step, the mean of the members. pairs: uint8 [P, H, W, 3] twice.
-        better_P: int64, 0 where the first picture is preferred, 1 where the second is. orders: of the pairs, one for each member."""
+        """One pass over the pairs; returns the accuracy before each step, the mean of the members. pairs: uint8 [P, H, W, 3]
+        twice. better_P: int64, 0 where the first picture is preferred, 1 where the second is. orders: of the pairs, one for each
+        member."""
         count, right = len(better_P), 0
         for start in range(0, count, batch):
             loss = torch.zeros((), device=self.device)

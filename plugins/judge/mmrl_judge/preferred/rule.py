@@ -1,5 +1,5 @@
-"""The sampling rule `judge/preferred`: pictures of the step's episodes are compared by a model, a reward is learned from that, and
-it pays the episodes (Wang et al., RL-VLM-F: Reinforcement Learning from Vision Language Foundation Model Feedback, 2024).
+"""The sampling rule `judge/preferred`: pictures of the step's episodes are compared by a model, a reward is learned from that,
+and it pays the episodes (Wang et al., RL-VLM-F: Reinforcement Learning from Vision Language Foundation Model Feedback, 2024).
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Preferred(SamplingRule):
         extra: Mapping[str, Any] | None = None,
         omit: Sequence[str] = (),
     ) -> None:
-        """model: name of a model that the endpoint serves. goal: what the pictures are compared by; the episode's instruction when
-        empty, and then only pictures of one instruction are compared. camera: its name; the first when empty. every: steps between
-        two rounds of comparisons. pairs: of pictures in a round. most: comparisons of the whole run. remembered: pictures among
-        which pairs are drawn, and pairs that are learned from, the newest. members: networks of the ensemble. learning_rate: of
-        Adam. batch_size: pairs. epochs: passes over the pairs after a round, at most. weight: of the learned reward. device: of the
-        networks, cpu or cuda. base_url, key_variable, max_tokens, concurrency, retries, request_timeout_s, max_calls, cache, extra,
-        omit: of the endpoint, as those of judge/openai."""
+        """model: name of a model that the endpoint serves. goal: what the pictures are compared by; the episode's instruction
+        when empty, and then only pictures of one instruction are compared. camera: its name; the first when empty. every: steps
+        between two rounds of comparisons. pairs: of pictures in a round. most: comparisons of the whole run. remembered:
+        pictures among which pairs are drawn, and pairs that are learned from, the newest. members: networks of the ensemble.
+        learning_rate: of Adam. batch_size: pairs. epochs: passes over the pairs after a round, at most. weight: of the learned
+        reward. device: of the networks, cpu or cuda. base_url, key_variable, max_tokens, concurrency, retries,
+        request_timeout_s, max_calls, cache, extra, omit: of the endpoint, as those of judge/openai."""
         for name, value in (("goal", goal), ("camera", camera)):
             check_type(name, value, str)
         counts = {"every": every, "pairs": pairs, "most": most, "remembered": remembered, "members": members}
