@@ -47,10 +47,10 @@ def loaded(file, monkeypatch):
     monkeypatch.setenv("MMRL_PLUGIN_FILES", f"{runs.TOY}:{file}")
 
 
-def config(folder, rules, **sections):
+def config(folder, rules, options=None, **sections):
     rl = {"kind": "rl", "steps": 4, "prompts_per_step": 2, "group_size": 2, "learning_rate": 1e-3}
     given = {"tasks": [{"id": "toy/colour", "verifiers": {"toy/exact": 0.0}}], "checkpoint": {"every": 1}} | sections
-    return runs.toy_config(folder, stages=[rl | {"rules": [{"id": rule} for rule in rules]}], **given)
+    return runs.toy_config(folder, stages=[rl | {"rules": [{"id": rule, "options": options or {}} for rule in rules]}], **given)
 
 
 def test_a_run_that_was_stopped_goes_on_with_it(tmp_path):
@@ -74,8 +74,7 @@ def test_only_a_rule_that_rewards_replaces_verifiers(tmp_path):
 def test_a_smoke_run_gives_a_rule_a_tiny_model(tmp_path):
     from mmrl.train.smoke import smoke
 
-    full = config(tmp_path, ["counted/pay"])
-    full.stages[0].rules[0].options["model"] = "a judge"
+    full = config(tmp_path, ["counted/pay"], {"model": "a judge"})
     small = smoke(full)
     assert small.stages[0].rules[0].options == {"model": "tiny"} and full.stages[0].rules[0].options == {"model": "a judge"}
     assert [rule.model for rule in plugin_rules(small.stages[0])] == ["tiny"]
