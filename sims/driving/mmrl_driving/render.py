@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -118,9 +120,6 @@ def _colour(rgb: tuple[int, int, int], like: torch.Tensor) -> tuple[torch.Tensor
     return tuple(torch.full_like(like, value) for value in rgb)
 
 
-def _where(
-    yes: torch.Tensor,
-    one: tuple[int, int, int] | tuple[torch.Tensor, ...],
-    other: tuple[torch.Tensor, ...] | tuple[int, int, int],
-) -> tuple[torch.Tensor, ...]:
+def _where(yes: torch.Tensor, one: Sequence[Any], other: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Of three channels each: numbers or tensors."""
     return tuple(torch.where(yes, a, b).float() for a, b in zip(one, other, strict=True))
