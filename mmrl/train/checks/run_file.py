@@ -19,7 +19,7 @@ from mmrl.registry import plugins
 from mmrl.registry.importing import check_types
 from mmrl.rollout.environments import has_environment
 from mmrl.train.checks.parts import check_parts
-from mmrl.train.sampling.rules import check_plugin_rules, plugin_rules
+from mmrl.train.sampling.rules import check_plugin_rules
 
 
 def check_verifiers(
@@ -56,7 +56,11 @@ def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) ->
         stage.labels == "task" if isinstance(stage, RlStage) else isinstance(stage, PreferenceStage) and stage.pairs == "sampled"
     )
     paid = has_environment(task) if task.simulation is None else task.simulation.reward != "none"
-    paid = paid or (isinstance(stage, RlStage) and any(rule.rewards for rule in plugin_rules(stage)))
+    registry = plugins.registry()
+    rules = (
+        [registry.target(registry.get("sampling_rules", rule.id)) for rule in stage.rules] if isinstance(stage, RlStage) else []
+    )
+    paid = paid or any(getattr(rule, "rewards", False) for rule in rules)
     if rewarded and not paid and not any(map(any, weights.values())):
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 
