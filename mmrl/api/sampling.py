@@ -137,6 +137,8 @@ class SamplingRule:
     per_rollout: ClassVar[bool] = False
     """True for a rule of the phase `score` that rewards each rollout independently: it is then also applied to the greedy
     completion that some algorithms use as a baseline."""
+    rewards: ClassVar[bool] = False
+    """The rule rewards every rollout, so that a task needs no verifier with a weight."""
     groups_per_prompt: ClassVar[int] = 1
     """How many groups the rule makes from the group of each prompt."""
     oversample: float = 1.0
@@ -155,6 +157,13 @@ class SamplingRule:
     def credit(self, groups: Sequence[Group], advantages: torch.Tensor) -> None:
         """Change in place the advantages ([N] or [N, T]) of the N rollouts of the groups that are trained on: 0 for rollouts that
         only count in their group's mean, NaN for rollouts that stay out of the update."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """What the rule has learned or remembers, kept in checkpoints; empty by default."""
+        return {}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `state` gave; not called for an empty state."""
 
     def check(self, verifiers: Collection[str]) -> None:
         """Raise UserError for options that can't work, before a run starts. verifiers: ids of the verifiers that reward the

@@ -43,11 +43,13 @@ def smoke(config: RunConfig) -> RunConfig:
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if (teacher := teacher_of(full)) and not teacher.startswith("tiny:"):
             stage["teacher"] = data["policy"]["model"]
+        for rule in stage.get("rules", []):
+            rule["options"] = _small_verifier(rule.get("options", {}))
     data["verifiers"] = {name: _small_verifier(options) for name, options in config.verifiers.items()}
     data.setdefault("record", {})["trackers"] = [t for t in config.record.trackers if plugins.registry().get("trackers", t).local]
     return RunConfig.model_validate(data)
 
 
 def _small_verifier(options: dict[str, Any]) -> dict[str, Any]:
-    """A verifier's options with a tiny model on the CPU, if they name a model or a device."""
+    """A verifier's or a rule's options with a tiny model on the CPU, if they name a model or a device."""
     return options | {name: value for name, value in (("model", "tiny"), ("device", "cpu")) if name in options}

@@ -57,6 +57,11 @@ def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) ->
         stage.labels == "task" if isinstance(stage, RlStage) else isinstance(stage, PreferenceStage) and stage.pairs == "sampled"
     )
     paid = has_environment(task) if task.simulation is None else task.simulation.reward != "none"
+    registry = plugins.registry()
+    rules = (
+        [registry.target(registry.get("sampling_rules", rule.id)) for rule in stage.rules] if isinstance(stage, RlStage) else []
+    )
+    paid = paid or any(getattr(rule, "rewards", False) for rule in rules)
     if rewarded and not paid and not any(map(any, weights.values())):
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")
 

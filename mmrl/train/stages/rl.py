@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
@@ -32,6 +34,9 @@ from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
+
+RULE = "rule-{}.safetensors"
+"""A sampling rule's state in a checkpoint, by its number among the stage's rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,16 @@ class RlSteps(Steps):
 
     def state(self) -> dict[str, Any]:
         return self.sampler.state()
+
+    def save_beside(self, folder: Path) -> None:
+        for number, rule in enumerate(self.rules):
+            if state := {name: x.contiguous() for name, x in rule.state().items()}:
+                save_file(state, folder / RULE.format(number))
+
+    def load_beside(self, folder: Path) -> None:
+        for number, rule in enumerate(self.rules):
+            if (path := folder / RULE.format(number)).is_file():
+                rule.load_state(load_file(path))
 
     def close(self) -> None:
         self.sampler.close()

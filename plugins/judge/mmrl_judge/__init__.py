@@ -51,7 +51,12 @@ def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
             id="judge/recycle",
             target="mmrl_judge.spark.rule:Recycle",
             summary="also train on judgements and reflections about the step's own rollouts (SPARK)",
-        )
+        ),
+        SamplingRuleSpec(
+            id="judge/preferred",
+            target="mmrl_judge.preferred.rule:Preferred",
+            summary="pay episodes by a reward that is learned from a model's preferences between pictures (RL-VLM-F)",
+        ),
     ]
 
 

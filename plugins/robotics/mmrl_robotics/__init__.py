@@ -18,6 +18,10 @@ TABLETOP = {
     "put-on": "Put a named object on another",
     "stack": "Stack one object on another",
 }
+ROADS = {
+    "drive": ("crossing", "Turn as told at a crossing, among other cars"),
+    "motorway": ("motorway", "Drive in the lane that is named"),
+}
 SUCCESS = {"robotics/success": 0.0}
 """The reward comes from the simulator, by stages; the verifier measures success, for evaluations."""
 
@@ -55,8 +59,19 @@ LOOKING = [
         timeout_s=60.0,
         summary="Similarity of each picture to a text by CLIP",
     ),
+    VerifierSpec(
+        id="robotics/vlm-rl",
+        target="mmrl_robotics.vlm_rl:Contrast",
+        model=True,
+        rollout=True,
+        graded=True,
+        low=-MOST,
+        high=MOST,
+        timeout_s=60.0,
+        summary="Driving at the speed that two contrasting goals allow by CLIP",
+    ),
 ]
-"""Verifiers that are models; the last two reward each call of the policy."""
+"""Verifiers that are models; the last three reward each call of the policy."""
 
 
 @hookimpl
@@ -71,6 +86,16 @@ def mmrl_tasks() -> list[TaskSpec]:
                 summary=f"{summary}, on the embedded table",
             )
             for name, summary in TABLETOP.items()
+        ),
+        *(
+            TaskSpec(
+                id=f"robotics/{name}",
+                target="mmrl_robotics.task:Episodes",
+                options={"simulator": "driving/road", "task": task, "stages": {"progress": 1.0, "success": 1.0}},
+                verifiers=SUCCESS,
+                summary=f"{summary}, on the embedded road",
+            )
+            for name, (task, summary) in ROADS.items()
         ),
         TaskSpec(
             id="robotics/episodes",

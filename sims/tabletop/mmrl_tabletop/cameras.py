@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mmrl_tabletop.reproducible import sin_cos
+from mmrl.api.simulators.reproducible import sin_cos
 from mmrl_tabletop.scene import Scene
 
 

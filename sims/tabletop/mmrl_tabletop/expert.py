@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from mmrl.api.simulators.noise import uniform
+from mmrl.api.simulators.reproducible import length, root, wrapped
 from mmrl_tabletop.physics import FINGER, TURN, Contact
-from mmrl_tabletop.reproducible import length, root, wrapped
 from mmrl_tabletop.scene import TIP, Scene
 from mmrl_tabletop.settings import Settings
 from mmrl_tabletop.tasks import Judgement

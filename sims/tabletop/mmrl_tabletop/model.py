@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mmrl.api.simulators.reproducible import root, sin_cos
 from mmrl_tabletop.physics import FINGER, Contact
-from mmrl_tabletop.reproducible import root, sin_cos
 from mmrl_tabletop.scene import TIP, Scene
 from mmrl_tabletop.things import BALL, BOX, CYLINDER, NAMES, PLATE_HALF, PLATE_KINDS, PLATE_RADIUS, SHAPES
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mmrl_tabletop.reproducible import length, sin_cos, wrapped
+from mmrl.api.simulators.reproducible import length, sin_cos, wrapped
 from mmrl_tabletop.scene import CEILING, REACH, TABLE, TIP, Scene, pick
 from mmrl_tabletop.things import PLATE_HALF, PLATE_RADIUS, SHAPES
 

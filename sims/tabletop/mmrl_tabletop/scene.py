@@ -6,10 +6,11 @@ to the right of the front camera, y away from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
+
+from mmrl.api.simulators.scenes import SceneRows
 
 TABLE = 0.4
 """Half the table's side."""
@@ -22,7 +23,7 @@ TIP = 0.018
 
 
 @dataclass(slots=True, kw_only=True)
-class Scene:
+class Scene(SceneRows):
     """Every field has a row for each environment. Rows are never changed in place: new tensors replace old ones."""
 
     seed: torch.Tensor
@@ -73,34 +74,10 @@ class Scene:
     """bool [N]: over the whole picture, not only over the arm and the objects."""
     potential: torch.Tensor
     """float32 [N]: potential of the state, for the simulator's shaped reward."""
-
-    def rows(self, ids_n: torch.Tensor) -> Scene:
-        """A copy of some environments."""
-        return Scene(**{name: value.index_select(0, ids_n) for name, value in self.as_mapping().items()})
-
-    def put(self, ids_n: torch.Tensor, other: Scene) -> None:
-        """Replaces these environments by the rows of another scene."""
-        theirs = other.as_mapping()
-        for name, value in self.as_mapping().items():
-            setattr(self, name, value.index_copy(0, ids_n, theirs[name]))
-
-    def merged(self, active_N: torch.Tensor, later: Scene) -> Scene:
-        """`later` where active, this scene elsewhere."""
-        theirs = later.as_mapping()
-        return Scene(
-            **{
-                name: torch.where(active_N.view(-1, *[1] * (value.dim() - 1)), theirs[name], value)
-                for name, value in self.as_mapping().items()
-            }
-        )
-
-    def as_mapping(self) -> dict[str, torch.Tensor]:
-        """Field -> tensor."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, torch.Tensor]) -> Scene:
-        return cls(**mapping)
+    reference: torch.Tensor
+    """float32 [N, M, 4]: x, y, z, yaw of the target in a demonstration, moment by moment; M is 0 unless it is tracked."""
+    phase: torch.Tensor
+    """int64 [N]: the moment of `reference` that the next step is compared with."""
 
 
 def pick(values_NK: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ class Settings:
     noise: float
     samples: int
     expert_slop: float
+    tracking: bool
 
     @property
     def objects(self) -> int:
@@ -71,6 +72,7 @@ def checked(**options: Any) -> Settings:
     for colour in options["colours"]:
         _one_of("colours", colour, SEEN_COLOURS)
     _one_of("dims", options["dims"], (4, 7))
+    _one_of("tracking", options["tracking"], (False, True))
     _one_of("samples", options["samples"], (1, 2, 3, 4))
     _one_of("alike", options["alike"], (False, True))
     whole = {"size": (16, 1024), "distractors": (0, 4), "templates": (1, 6), "textures": (1, 6), "horizon": (1, 10_000)}
@@ -86,6 +88,8 @@ def checked(**options: Any) -> Settings:
             f"{settings.objects} objects need as many pairs of a colour and a shape, but there are only "
             f"{len(settings.colours)} colours and {len(settings.shapes)} shapes: add some, or set fewer distractors"
         )
+    if settings.tracking and (settings.task == "reach" or settings.expert_slop):
+        raise UserError("tracking needs a task that moves an object, and an expert without slop: change task, or expert_slop")
     if settings.task == "stack" and not set(settings.shapes) & set(FLAT_SHAPES):
         raise UserError(f"task = 'stack' needs a flat shape in the option shapes: one of {', '.join(FLAT_SHAPES)}")
     return settings

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 
 from mmrl.api.simulators.noise import uniform
+from mmrl.api.simulators.reproducible import length
 from mmrl_tabletop import language
-from mmrl_tabletop.reproducible import length
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import FLAT_SHAPES, Settings
 from mmrl_tabletop.things import (
@@ -129,6 +129,8 @@ def spawn(settings: Settings, seed_n: torch.Tensor, variant: str | None) -> Scen
         overlay_share=zero_n + share if blended else zero_n,
         overlay_whole=torch.full((n,), whole, device=device),
         potential=zero_n,
+        reference=torch.zeros(n, 0, 4, device=device),
+        phase=whole_n,
     )
 
 

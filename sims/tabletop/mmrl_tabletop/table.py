@@ -18,6 +18,7 @@ from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import checked
 from mmrl_tabletop.spawn import elsewhere, spawn
 from mmrl_tabletop.tasks import judge
+from mmrl_tabletop.tracking import demonstrated, track
 
 PEOPLE = 256
 """Side in pixels of the pictures for human viewers."""
@@ -55,6 +56,7 @@ class Table:
         noise: float = 0.0,
         samples: int = 1,
         expert_slop: float = 0.0,
+        tracking: bool = False,
     ) -> None:
         """task: reach, push, pick, put-on or stack. size: side of the pictures in pixels. cameras: list of front, wrist, top.
         dims: 7 numbers of an action, or 4 (x, y, z, gripper). distractors: number of objects that the instruction doesn't name.
@@ -63,7 +65,8 @@ class Table:
         pictures in training. horizon: maximum steps of an episode, by default by task. step: metres for an action of 1.
         radius: of the objects in metres. light: greatest relative change of the brightness, 0 to 0.8. noise: standard deviation
         of pixel noise in 255ths. samples: rays along each side of a pixel. expert_slop: deliberate clumsiness of `expert`, 0 to
-        1.
+        1. tracking: the own reward is for the target's pose relative to a demonstration's, instead of differences of the
+        potential.
         """
         check_count("tabletop/table", num_envs)
         self.device = torch.device(device)
@@ -86,6 +89,7 @@ class Table:
             noise=noise,
             samples=samples,
             expert_slop=expert_slop,
+            tracking=tracking,
         )
         turns = (TURN,) * (dims - 4)
         self.action = ActionSpec(
@@ -98,7 +102,7 @@ class Table:
         self._renderer: Renderer | None = Renderer(self.settings.cameras, size, self._contact, noise, samples, self.device)
         self._people: Renderer | None = None
         self._all_N = torch.arange(num_envs, device=self.device)
-        self._scene = spawn(self.settings, self._all_N, None)
+        self._scene = self._start(self._all_N, None)
         self._texts = language.instructions(self._scene, task)
         self._moving = False
         """Some target is moved during its episode."""
@@ -107,7 +111,7 @@ class Table:
         """See `mmrl.Simulator.reset`. variant: one of `mmrl_tabletop.VARIANTS`."""
         ids_n = self._ids(env_ids_n)
         check_variant("tabletop/table", variant, VARIANTS)
-        return self._put(ids_n, spawn(self.settings, checked_seeds(seeds_n, len(ids_n), self.device), variant))
+        return self._put(ids_n, self._start(checked_seeds(seeds_n, len(ids_n), self.device), variant))
 
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
         """See `mmrl.Simulator.step`. An action is x, y, z, with 7 dims roll, pitch, yaw, and the gripper, which closes above 0
@@ -120,10 +124,14 @@ class Table:
         after.held_steps = torch.where(after.held == 0, after.held_steps + 1, 0)
         judgement = judge(after, settings, self._contact)
         after.potential = judgement.potential_N
+        paid_N = after.potential - before.potential
+        if settings.tracking:
+            tracked = track(after)
+            paid_N, after.phase = tracked.reward_N, tracked.phase_N
         self._scene = before.merged(active_N, after)
         return Transition(
             observation=self._observe(self._all_N, drawn_N),
-            reward_N=after.potential - before.potential,
+            reward_N=paid_N,
             terminated_N=judgement.lost_N,
             truncated_N=torch.zeros_like(active_N),
             success_N=judgement.success_N,
@@ -142,16 +150,8 @@ class Table:
     def restore(self, env_ids_n: torch.Tensor, state: Mapping[str, torch.Tensor]) -> Observation:
         """See `mmrl.Simulator.restore`. Raises UserError if the state is from a table with other options."""
         ids_n = self._ids(env_ids_n)
-        mine = self._scene.as_mapping()
-        if set(state) != set(mine) or any(
-            state[name].shape != (len(ids_n), *value.shape[1:]) or state[name].dtype != value.dtype
-            for name, value in mine.items()
-        ):
-            raise UserError(
-                f"the state doesn't fit {len(ids_n)} environments of this table: restore it with the task and the distractors "
-                "that it was taken with"
-            )
-        return self._put(ids_n, Scene.from_mapping({name: value.to(self.device) for name, value in state.items()}))
+        what = "this table: restore it with the task and the distractors that it was taken with"
+        return self._put(ids_n, self._scene.restored(state, len(ids_n), what))
 
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
         """uint8 [n, 256, 256, 3], from the front, with smooth edges and without noise."""
@@ -161,6 +161,10 @@ class Table:
 
     def close(self) -> None:
         self._renderer = self._people = None
+
+    def _start(self, seeds_n: torch.Tensor, variant: str | None) -> Scene:
+        scene = spawn(self.settings, seeds_n, variant)
+        return demonstrated(scene, self.settings, self._contact) if self.settings.tracking else scene
 
     def _put(self, ids_n: torch.Tensor, rows: Scene) -> Observation:
         self._scene.put(ids_n, rows)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mmrl.api.simulators.reproducible import length
 from mmrl_tabletop.physics import Contact
-from mmrl_tabletop.reproducible import length
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import Settings
 from mmrl_tabletop.things import ON_PLATE, PLATE_RADIUS

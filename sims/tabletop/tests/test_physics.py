@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from mmrl_tabletop.reproducible import sin_cos, wrapped
 from mmrl_tabletop.scene import REACH, TIP
 from mmrl_tabletop.table import Table
 from mmrl_tabletop.things import SHAPES, shape_ids
+
+from mmrl.api.simulators.reproducible import sin_cos, wrapped
 
 CUBE, BALL, CYLINDER = shape_ids(("cube", "ball", "cylinder"))
 R = 0.07

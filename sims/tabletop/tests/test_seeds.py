@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from mmrl_tabletop import VARIANTS
-from mmrl_tabletop.reproducible import root
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import TASKS
 from mmrl_tabletop.table import Table
 
 from mmrl.api.simulators.noise import uniform
+from mmrl.api.simulators.reproducible import root
 
 
 def play(table: Table, seeds: torch.Tensor, steps: int, variant: str | None = None) -> list[torch.Tensor]:

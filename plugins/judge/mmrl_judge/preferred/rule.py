@@ -1,0 +1,225 @@
+"""The sampling rule `judge/preferred`: pictures of the step's episodes are compared by a model, a reward is learned from that,
+and it pays the episodes (Wang et al., RL-VLM-F: Reinforcement Learning from Vision Language Foundation Model Feedback, 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from mmrl import SamplingRule, Trajectory, UserError
+from mmrl.api.endpoints.judges import judge_endpoint
+from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl.api.errors import is_finite
+from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.seeds import derive
+from mmrl.api.tasks.option_checks import check_integer, check_type
+from mmrl.api.types import Score
+from mmrl_judge.preferred.asking import Verdicts, compare
+from mmrl_judge.preferred.reward import Ensemble
+
+PART = "preferred"
+ENOUGH = 0.97
+"""Accuracy on the pairs from which learning stops until there are new ones."""
+SAME = 1e-3
+"""Pictures that differ by less are one picture, and aren't compared."""
+
+
+class Preferred(SamplingRule):
+    """Pays each call of the policy for the picture that it led to, by a reward that is learned from comparisons of pictures."""
+
+    rewards: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        goal: str = "",
+        camera: str = "",
+        every: int = 1,
+        pairs: int = 40,
+        most: int = 20_000,
+        remembered: int = 5000,
+        members: int = 3,
+        learning_rate: float = 3e-4,
+        batch_size: int = 128,
+        epochs: int = 5,
+        weight: float = 1.0,
+        device: Literal["cpu", "cuda"] = "cpu",
+        base_url: str = "https://api.openai.com/v1",
+        key_variable: str = "OPENAI_API_KEY",
+        max_tokens: int = 1024,
+        concurrency: int = 16,
+        retries: int = 4,
+        request_timeout_s: float = 60.0,
+        max_calls: int | None = None,
+        cache: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        omit: Sequence[str] = (),
+    ) -> None:
+        """model: name of a model that the endpoint serves. goal: what the pictures are compared by; the episode's instruction
+        when empty, and then only pictures of one instruction are compared. camera: its name; the first when empty. every: steps
+        between two rounds of comparisons. pairs: of pictures in a round. most: comparisons of the whole run. remembered:
+        pictures among which pairs are drawn, and pairs that are learned from, the newest. members: networks of the ensemble.
+        learning_rate: of Adam. batch_size: pairs. epochs: passes over the pairs after a round, at most. weight: of the learned
+        reward. device: of the networks, cpu or cuda. base_url, key_variable, max_tokens, concurrency, retries,
+        request_timeout_s, max_calls, cache, extra, omit: of the endpoint, as those of judge/openai."""
+        for name, value in (("goal", goal), ("camera", camera)):
+            check_type(name, value, str)
+        counts = {"every": every, "pairs": pairs, "most": most, "remembered": remembered, "members": members}
+        for name, number in (counts | {"batch_size": batch_size, "epochs": epochs, "max_tokens": max_tokens}).items():
+            check_integer(name, number, 1, 10_000_000)
+        if not is_finite(learning_rate) or learning_rate <= 0:
+            raise UserError(f"learning_rate = {learning_rate!r:.60} must be a number above 0")
+        if not is_finite(weight):
+            raise UserError(f"weight = {weight!r:.60} must be a number")
+        if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+            raise UserError(f"device = {device!r}: use cpu, or cuda where there is a GPU")
+        self.goal, self.camera, self.every, self.pairs, self.most = goal, camera, every, pairs, most
+        self.remembered, self.members, self.learning_rate = remembered, members, learning_rate
+        self.batch_size, self.epochs, self.weight, self.device = batch_size, epochs, weight, torch.device(device)
+        self.max_tokens, self.encoder = max_tokens, ChatEncoder()
+        endpoint = {"concurrency": concurrency, "retries": retries, "max_calls": max_calls, "cache": cache}
+        self.endpoint = judge_endpoint(
+            model, base_url, key_variable, request_timeout_s=request_timeout_s, **endpoint, extra=extra, omit=omit
+        )
+        self.ensemble: Ensemble | None = None
+        self.seen: list[tuple[torch.Tensor, str]] = []
+        """Pictures uint8 [H, W, 3] and what their episodes were asked for, the newest last."""
+        self.compared: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        """Pairs and their labels, the newest last."""
+        self.steps = self.asked = 0
+        self.figures: dict[str, float] = {}
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            raise UserError("the rule judge/preferred learns in one process: use one learner")
+        shown = [[self._pictures(rollout) for rollout in group.rollouts] for group in groups]
+        found = [frames for frames in (f for own in shown for f in own) if frames is not None]
+        if not found:
+            return groups
+        if self.ensemble is None:
+            self.ensemble = self._made(found[0].shape[1:3], sample.seed)
+        for group, own in zip(groups, shown, strict=True):
+            for rollout, frames in zip(group.rollouts, own, strict=True):
+                if frames is not None:
+                    self.seen += [(frame, self.goal or _instruction(rollout)) for frame in frames]
+        self.seen = self.seen[-self.remembered :]
+        self.figures = {}
+        if self.steps % self.every == 0 and self.asked < self.most:
+            self._round(torch.Generator().manual_seed(derive(sample.seed, "preferred")))
+        self.steps += 1
+        for group, own in zip(groups, shown, strict=True):
+            group.scores = [self._paid(score, frames) for score, frames in zip(group.scores, own, strict=True)]
+        return groups
+
+    def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        return {f"preferred/{name}": value for name, value in self.figures.items()}
+
+    def _made(self, shape: Sequence[int], seed: int) -> Ensemble:
+        height, width = shape
+        return Ensemble(self.members, height, width, learning_rate=self.learning_rate, seed=seed, device=self.device)
+
+    def _pictures(self, rollout: Any) -> torch.Tensor | None:
+        """uint8 [T, H, W, 3]: what each call of the policy led to; None of an episode that failed."""
+        data = rollout.data if isinstance(rollout, Trajectory) else None
+        if data is None:
+            return None
+        if not data.images or (self.camera and self.camera not in data.images):
+            known = ", ".join(data.images) or "none"
+            raise UserError(f"camera = {self.camera!r}: the episode has {known}; the rule judge/preferred compares pictures")
+        return data.images[self.camera or next(iter(data.images))][1:].cpu()
+
+    def _round(self, generator: torch.Generator) -> None:
+        """Have pairs compared, and learn from all of them."""
+        drawn = [pair for pair in self._drawn(generator) if (pair[0].float() - pair[1].float()).norm() >= SAME]
+        drawn = drawn[: self.most - self.asked]
+        said = Verdicts([], 0)
+        if drawn:
+            said = compare(
+                self.endpoint, self.encoder, [(a, b) for a, b, _ in drawn], [goal for *_, goal in drawn], self.max_tokens
+            )
+        self.asked += len(drawn)
+        new = [(a, b, label) for (a, b, _), label in zip(drawn, said.labels, strict=True) if label >= 0]
+        self.compared = (self.compared + new)[-self.remembered :]
+        self.figures = {"asked": float(self.asked), "taken": float(len(new)), "failed": float(said.failed)}
+        if self.compared:
+            self.figures["accuracy"] = self._learn(generator)
+
+    def _drawn(self, generator: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor, str]]:
+        """Two pictures with one goal each, at random with repetition, and the goal."""
+        places: dict[str, list[int]] = {}
+        for place, (_, goal) in enumerate(self.seen):
+            places.setdefault(goal, []).append(place)
+        drawn = []
+        for first, second in torch.rand(self.pairs, 2, generator=generator, dtype=torch.float64).tolist():
+            picture, goal = self.seen[int(first * len(self.seen))]
+            others = places[goal]
+            drawn.append((picture, self.seen[others[int(second * len(others))]][0], goal))
+        return drawn
+
+    def _learn(self, generator: torch.Generator) -> float:
+        """Passes over the pairs until they are told apart; the accuracy of the last one."""
+        assert self.ensemble is not None
+        first, second, labels = zip(*self.compared, strict=True)
+        pairs, better, accuracy = (torch.stack(first), torch.stack(second)), torch.tensor(labels), 0.0
+        for _ in range(self.epochs):
+            orders = [torch.randperm(len(better), generator=generator) for _ in range(self.members)]
+            accuracy = self.ensemble.epoch(pairs, better, orders, self.batch_size)
+            if accuracy > ENOUGH:
+                break
+        return accuracy
+
+    def _paid(self, score: Score, frames: torch.Tensor | None) -> Score:
+        """The score with the learned reward of each picture at the end of its call."""
+        if score.value is None or frames is None:
+            return score
+        assert self.ensemble is not None
+        rewards = [self.weight * r for r in self.ensemble.reward(frames).tolist()]
+        before = score.steps or (0.0,) * len(rewards)
+        steps = tuple(own + new for own, new in zip(before, rewards, strict=True))
+        total = math.fsum(rewards)
+        return replace(score, value=score.value + total, parts={**score.parts, PART: total}, steps=steps)
+
+    # -- resume -----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        if self.ensemble is None:
+            return {}
+        optimizer = self.ensemble.optimizer.state_dict()["state"]
+        found = {f"net/{name}": x for name, x in self.ensemble.state_dict().items()}
+        found |= {f"adam/{place}/{name}": torch.as_tensor(x) for place, own in optimizer.items() for name, x in own.items()}
+        texts = sorted({goal for _, goal in self.seen})
+        told = "\n".join(texts).encode()
+        found |= {"goals": torch.tensor(list(told), dtype=torch.uint8), "counts": torch.tensor([self.steps, self.asked])}
+        found |= {"seen": torch.stack([p for p, _ in self.seen]), "of": torch.tensor([texts.index(g) for _, g in self.seen])}
+        if self.compared:
+            first, second, labels = zip(*self.compared, strict=True)
+            found |= {"first": torch.stack(first), "second": torch.stack(second), "labels": torch.tensor(labels)}
+        return found
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.ensemble = self._made(tensors["seen"].shape[1:3], 0)
+        self.ensemble.load_state_dict({name[4:]: x for name, x in tensors.items() if name.startswith("net/")})
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for name, x in tensors.items():
+            if name.startswith("adam/"):
+                _, place, key = name.split("/")
+                moments.setdefault(int(place), {})[key] = x
+        groups = self.ensemble.optimizer.state_dict()["param_groups"]
+        self.ensemble.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        texts = bytes(tensors["goals"].tolist()).decode().split("\n")
+        self.seen = [(picture, texts[n]) for picture, n in zip(tensors["seen"], tensors["of"].tolist(), strict=True)]
+        self.compared = []
+        if "labels" in tensors:
+            rows = zip(tensors["first"], tensors["second"], tensors["labels"].tolist(), strict=True)
+            self.compared = [(a, b, int(label)) for a, b, label in rows]
+        self.steps, self.asked = (int(n) for n in tensors["counts"])
+
+
+def _instruction(rollout: Any) -> str:
+    return " ".join(str(rollout.data.instruction).split())
