@@ -42,7 +42,11 @@ def main() -> None:
         questions.append((f"one-{number}", "Which of these is heard?", options, name))
     for number, (first, last) in enumerate(PAIRS):
         write(f"two-{number}", [(0.05, first), (0.65, last)])
-        about = {"question_text": "What sounds first in the video?", "question_relation": "Sound", "question_type": "Before/After"}
+        about = {
+            "question_text": "What sounds first in the video?",
+            "question_relation": "Sound",
+            "question_type": "Before/After",
+        }
         rows.append((f"two-{number}", about, [last, first], first))
         questions.append((f"two-{number}", "Which of these comes last?", [first, last], last))
     lines = [

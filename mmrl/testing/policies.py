@@ -1,4 +1,5 @@
-"""The rules for vision-language models, and models that hear: what a model reads, samples and learns is the same however it is run."""
+"""The rules for vision-language models, and models that hear: what a model reads, samples and learns is the same however it is
+run."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def check_policy(name: str, dtype: str = "float32", trust_remote_code: bool = Fa
 
 
 def pictures_have_tokens(subject: PolicySubject) -> str:
-    """Each picture of a prompt, or sound for a model that hears, stands for at least one token, which is never sampled. Loading has
-    refused a model that leaves them out."""
+    """Each picture of a prompt, or sound for a model that hears, stands for at least one token, which is never sampled. Loading
+    has refused a model that leaves them out."""
     counts = []
     for images in (1, 2):
         ids = subject.policy.encode(_prompt(subject.policy, images, images)).ids.tolist()
@@ -87,8 +88,8 @@ def a_group_shares_its_prompt(subject: PolicySubject) -> str:
 
 
 def packed_rows_equal_separate_ones(subject: PolicySubject) -> str:
-    """Log-probabilities and gradients of a group with one and one with two pictures (or sounds) are those of the model's own forward
-    pass."""
+    """Log-probabilities and gradients of a group with one and one with two pictures (or sounds) are those of the model's own
+    forward pass."""
     rollouts = _rollouts(subject.policy, [_prompt(subject.policy, 1, 1), _prompt(subject.policy, 2, 2)])
     return _same_both_ways(subject, rollouts)
 
@@ -182,8 +183,8 @@ def pictures_are_seen(subject: PolicySubject) -> str:
 
 
 def parts_can_be_named(subject: PolicySubject) -> str:
-    """Vision tower, projector and language model are found by their names, so that run files can freeze or adapt them. The tower of
-    a model that hears is no part: patterns of names reach it."""
+    """Vision tower, projector and language model are found by their names, so that run files can freeze or adapt them. The tower
+    of a model that hears is no part: patterns of names reach it."""
     from mmrl.config.parts import part_of
 
     counts = {part: 0 for part in PARTS}
@@ -278,8 +279,8 @@ def _medium(policy: VLM, seed: int) -> Any:
 
 
 def _prompt(policy: VLM, seed: int, count: int) -> Prompt:
-    """A prompt whose length depends on the seed, with `count` pictures or sounds; pictures have one size, as not all families take
-    several."""
+    """A prompt whose length depends on the seed, with `count` pictures or sounds; pictures have one size, as not all families
+    take several."""
     shown = [_medium(policy, 10 * seed + k) for k in range(count)]
     return Prompt(id=f"p{seed}", messages=[user_message("What digit is shown? " + "x" * seed, *shown)], answer="7")
 

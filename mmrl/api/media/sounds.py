@@ -70,8 +70,8 @@ class Waveform:
 
 
 def as_sound(sound: Any) -> SoundClip | Waveform:
-    """The sound of a message as a `SoundClip` or `Waveform`; a path stands for the whole file. Raises UserError otherwise, and for
-    samples that are no sound."""
+    """The sound of a message as a `SoundClip` or `Waveform`; a path stands for the whole file. Raises UserError otherwise, and
+    for samples that are no sound."""
     if isinstance(sound, str | os.PathLike):
         return SoundClip(path=os.fspath(sound))
     if isinstance(sound, SoundClip):

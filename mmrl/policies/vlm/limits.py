@@ -1,5 +1,5 @@
-"""What a model's processor can be told about the size of pictures, videos and sounds, found by the attributes of its image and video
-processors and not by the family's name. Attributes are those of transformers' processors."""
+"""What a model's processor can be told about the size of pictures, videos and sounds, found by the attributes of its image and
+video processors and not by the family's name. Attributes are those of transformers' processors."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import UserError, plugin_errors, shorten
-from mmrl.api.media.clips import VideoFrames, VideoLimits
+from mmrl.api.media.clips import VideoLimits
 from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.hearing import heard
 from mmrl.api.media.images import load_image
@@ -22,6 +22,7 @@ from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
 from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
+from mmrl.policies.vlm.prompt_media import PromptMedia
 
 TOOLS_AS_TEXT = 'let the task write their schemas into its messages (bundled ones: schemas = "text"), or choose another model'
 SECONDS = "second_per_grid_ts"
@@ -50,15 +51,6 @@ class PromptInputs:
     def next_position(self) -> int:
         """The rotary position of the first completion token."""
         return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
-
-
-@dataclass(slots=True)
-class _Media:
-    """The media of a prompt, decoded, each kind in the order of the messages."""
-
-    images: list[Any] = field(default_factory=list)
-    videos: list[VideoFrames] = field(default_factory=list)
-    sounds: list[Waveform] = field(default_factory=list)
 
 
 class PromptProcessor:
@@ -139,10 +131,8 @@ class PromptProcessor:
         encoded = self._encode_text(where, self._after_an_answer(following), media)
         ids = encoded.pop("input_ids")[0]
         if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
-            ids, encoded = (
-                ids[1:],
-                {k: v[:, 1:] if k != ALONG_TIME and v.ndim == 2 and v.shape[:2] == (1, len(ids)) else v for k, v in encoded.items()},
-            )
+            along = {k for k, v in encoded.items() if k != ALONG_TIME and v.ndim == 2 and v.shape[:2] == (1, len(ids))}
+            ids, encoded = ids[1:], {k: v[:, 1:] if k in along else v for k, v in encoded.items()}
         positions = inputs.positions
         start, answered = inputs.next_position, torch.tensor(token_ids, dtype=torch.long)
         if positions is not None:
@@ -233,11 +223,7 @@ class PromptProcessor:
         return bool(without != shown)
 
     def _encode_prompt(
-        self,
-        where: str,
-        messages: Sequence[Mapping[str, Any]],
-        media: _Media,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, where: str, messages: Sequence[Mapping[str, Any]], media: PromptMedia, tools: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a conversation, with the head of the next answer."""
         shown: dict[str, Any] = {"tools": list(tools)} if tools else {}
@@ -261,27 +247,10 @@ class PromptProcessor:
             raise _unfit(where, err) from err
         return self._tensors(encoded)
 
-    def _encode_text(self, where: str, text: str, media: _Media) -> dict[str, torch.Tensor]:
+    def _encode_text(self, where: str, text: str, media: PromptMedia) -> dict[str, torch.Tensor]:
         """The processor's tensors of a text after the chat template, with these media in it."""
-        images, videos = media.images, media.videos
-        options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
-        if images and self.limits:
-            options["images_kwargs"] = dict(self.limits)
-        if videos:
-            options["videos"] = [[_channels_first(v) for v in videos]]
-            options["videos_kwargs"] = {
-                "do_sample_frames": False,
-                "video_metadata": [[_metadata(v) for v in videos]],
-                **({"do_resize": False} if video_factor(self.processor) else {}),
-                **({"cap_pixels_per_frame": False} if hasattr(self.processor.video_processor, "cap_pixels_per_frame") else {}),
-            }
-        if media.sounds:
-            options["audio"] = [w.samples_T for w in media.sounds]
-            options["audio_kwargs"] = {"sampling_rate": media.sounds[0].rate}
-        if not self.family.hears:
-            options["images"] = [list(images)] if images else None
+        options = {"text_kwargs": {"add_special_tokens": False}, **media.arguments(self.processor, self.limits)}
         try:
-            # one list for the text, as from the chat template: some processors cut only a text's single picture into tiles
             encoded = self.processor(text=[text], return_tensors="pt", **options)
         except Exception as err:
             raise _unfit(where, err) from err
@@ -293,11 +262,9 @@ class PromptProcessor:
         dtype = self.family.model.dtype  # Llama 4's gives pictures in bfloat16 to any model, and not all models convert them
         return self.family.with_media({k: v.to(dtype) if "pixel_values" in k else v for k, v in kept.items()})
 
-    def _loaded(
-        self, where: str, messages: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[dict[str, Any]], _Media]:
+    def _loaded(self, where: str, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], PromptMedia]:
         """(messages with all content in parts, their media), decoded."""
-        found = _Media()
+        found = PromptMedia()
 
         def part(p: Mapping[str, Any]) -> dict[str, Any]:
             if p["type"] in ("image", "video") and self.family.hears:
@@ -313,7 +280,9 @@ class PromptProcessor:
                 found.sounds.append(self._heard(p["audio"]))
                 return {"type": "audio", "audio": found.sounds[-1].samples_T}
             if p["type"] != "text":
-                raise UserError(f"a message part of type {p['type']!r} can't be shown to a model: use text, image, video and audio")
+                raise UserError(
+                    f"a message part of type {p['type']!r} can't be shown to a model: use text, image, video and audio"
+                )
             return dict(p)
 
         def parts(content: Any) -> list[dict[str, Any]]:
@@ -405,21 +374,6 @@ def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
 
 def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {SECONDS: torch.as_tensor(encoded[SECONDS])} if SECONDS in encoded else {}
-
-
-def _channels_first(footage: VideoFrames) -> torch.Tensor:
-    """uint8 [T, 3, H, W]; a single frame is repeated, because a processor needs two."""
-    frames = torch.from_numpy(footage.frames_THWC.copy()).permute(0, 3, 1, 2)
-    return frames.repeat(2, 1, 1, 1) if len(frames) == 1 else frames
-
-
-def _metadata(footage: VideoFrames) -> Any:
-    """Metadata from which transformers' processors read times: frame numbers in milliseconds."""
-    from transformers.video_utils import VideoMetadata
-
-    times = [round(1000 * t) for t in footage.times_s]
-    total = max(round(1000 * footage.duration_s), 1)
-    return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
 
 
 def explained(error: BaseException) -> str:

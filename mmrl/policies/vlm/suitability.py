@@ -127,9 +127,9 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
 
 
 def named_class(settings: Mapping[str, Any]) -> Any:
-    """The class of transformers that a config.json's `architectures` name, if it takes pictures, or sounds in a family that hears,
-    and writes text; None otherwise. Not all that do are among the classes of `AutoModelForImageTextToText`, such as those that
-    listen."""
+    """The class of transformers that a config.json's `architectures` name, if it takes pictures, or sounds in a family that
+    hears, and writes text; None otherwise. Not all that do are among the classes of `AutoModelForImageTextToText`, such as those
+    that listen."""
     import transformers
 
     named = settings.get("architectures")
@@ -195,8 +195,8 @@ def refuse_ends(folder: Path) -> None:
 
 
 def refuse_processor(name: str, config: Any, processor: Any) -> None:
-    """Raise UserError if the processor has no part for pictures, or for sounds in a family that hears, if its tokenizer doesn't fit
-    the model's embeddings, or if its chat template shows no picture or sound."""
+    """Raise UserError if the processor has no part for pictures, or for sounds in a family that hears, if its tokenizer doesn't
+    fit the model's embeddings, or if its chat template shows no picture or sound."""
     what, part = ("sound", "feature_extractor") if config.model_type in HEARING else ("picture", "image_processor")
     if not hasattr(processor, "tokenizer") or not hasattr(processor, part):
         raise refusal(name, NO_EARS if what == "sound" else NO_PROCESSOR)

@@ -33,15 +33,15 @@ MOST_OPTIONS = 100
 
 @dataclass(kw_only=True, eq=False)
 class ChoiceData(Task):
-    """Questions with options about your own sounds: tables in the forms of R1-AQA (AVQA) and MMAU, or a folder with a subfolder of
-    sounds for each class.
+    """Questions with options about your own sounds: tables in the forms of R1-AQA (AVQA) and MMAU, or a folder with a subfolder
+    of sounds for each class.
 
-    A sound is read when its row is used. An unusable row raises UserError then, which names its file and line, and a run leaves it
-    out and counts it."""
+    A sound is read when its row is used. An unusable row raises UserError then, which names its file and line, and a run leaves
+    it out and counts it."""
 
     path: str
-    """A .jsonl, .json, .csv or .parquet file with a sound, a question, options and an answer (an index from 0, or the option's text)
-    in each row; or a folder with a subfolder for each class."""
+    """A .jsonl, .json, .csv or .parquet file with a sound, a question, options and an answer (an index from 0, or the option's
+    text) in each row; or a folder with a subfolder for each class."""
     sounds: str | None = None
     """The folder that paths of sounds are relative to; by default the table's own."""
     test_path: str | None = None
@@ -49,8 +49,8 @@ class ChoiceData(Task):
     test_share: float = 0.1
     """Share of the sounds in `test`, without `test_path`; no sound is in both splits."""
     style: str = "short"
-    """The requested form of the answer: short (an answer tag), plain (without a tag), r1-aqa and r1-aqa-think (R1-AQA's prompts; they
-    say audio where a question of the table says video, as R1-AQA does)."""
+    """The requested form of the answer: short (an answer tag), plain (without a tag), r1-aqa and r1-aqa-think (R1-AQA's prompts;
+    they say audio where a question of the table says video, as R1-AQA does)."""
     seconds: float | None = None
     """Of a longer sound the first so many seconds are heard; by default as many as the model can hear."""
     channel: int = 0
@@ -109,7 +109,9 @@ class ChoiceData(Task):
         files = [(id, path) for id, path in list_files(folder, SUFFIXES, "sound").items() if path.parent != root]
         names = sorted({path.parent.name for _, path in files})
         if len(names) < 2:
-            raise UserError(f"folder {display_path(folder)} has {len(names)} subfolders with sounds: give one for each class, two or more")
+            raise UserError(
+                f"folder {display_path(folder)} has {len(names)} subfolders with sounds: give one for each class, two or more"
+            )
 
         def read(index: int) -> dict[str, Any]:
             id, path = files[index]
@@ -155,8 +157,8 @@ def _first(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def _name(row: Mapping[str, Any] | None, number: int) -> str:
-    """The name by which a row's split is decided: of its sound, without folder; of an unreadable row, which raises when it is used,
-    its number."""
+    """The name by which a row's split is decided: of its sound, without folder; of an unreadable row, which raises when it is
+    used, its number."""
     sound = None if row is None else _first(row, SOUND_KEYS)
     return str(sound) if isinstance(sound, str) else str(number)
 
@@ -164,7 +166,9 @@ def _name(row: Mapping[str, Any] | None, number: int) -> str:
 def _options(row: Mapping[str, Any]) -> list[str]:
     found = _first(row, OPTION_KEYS)
     if not isinstance(found, list | tuple) or not 2 <= len(found) <= MOST_OPTIONS:
-        raise ValueError(f"its options are {found!r:.60} and not a list of 2 to {MOST_OPTIONS}, under one of {', '.join(OPTION_KEYS)}")
+        raise ValueError(
+            f"its options are {found!r:.60} and not a list of 2 to {MOST_OPTIONS}, under one of {', '.join(OPTION_KEYS)}"
+        )
     if not all(isinstance(one, str) and one.strip() for one in found):
         raise ValueError(f"its options are {found!r:.80}: each must be a text")
     return list(found)

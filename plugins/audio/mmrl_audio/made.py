@@ -39,8 +39,8 @@ class _Heard(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Sounds(Task):
-    """Questions with options about sounds made by code: which sound it is, which comes first, how many beeps there are, whether the
-    second tone is higher or lower, whether two rhythms are the same."""
+    """Questions with options about sounds made by code: which sound it is, which comes first, how many beeps there are, whether
+    the second tone is higher or lower, whether two rhythms are the same."""
 
     asks: Sequence[str] = ASKS
     """Kinds of questions, in turn: what, first, count, pitch, rhythm."""
@@ -53,7 +53,8 @@ class Sounds(Task):
     items: int = 2000
     """Number of items of `train`; `test` and `warm` have a tenth of that, at least 50."""
     style: str = "short"
-    """The requested form of the answer: short (an answer tag), plain (without a tag), r1-aqa and r1-aqa-think (R1-AQA's prompts)."""
+    """The requested form of the answer: short (an answer tag), plain (without a tag), r1-aqa and r1-aqa-think (R1-AQA's
+    prompts)."""
 
     splits = ("train", "test", "warm")
 
@@ -82,7 +83,14 @@ class Sounds(Task):
         heard = getattr(self, f"_{kind}")(draw)
         wave = placed(heard.parts, self.seconds, draw, self.noise)
         return posed(
-            f"{split}-{seed}-{number}", heard.question, heard.options, heard.right, self.style, wave, kind=kind, difficulty=heard.hard
+            f"{split}-{seed}-{number}",
+            heard.question,
+            heard.options,
+            heard.right,
+            self.style,
+            wave,
+            kind=kind,
+            difficulty=heard.hard,
         )
 
     def gold(self, prompt: Prompt) -> str:
