@@ -10,7 +10,7 @@ from mmrl.api.errors import plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.tasks import overlays
 from mmrl.api.types import Message, Rollout, Score
-from mmrl.run_folder import wav, webp
+from mmrl.run_folder import webp
 
 VIEW_PIXELS = 512
 """Longest side of stored images; larger ones are scaled down."""
@@ -124,7 +124,9 @@ def view_medium(medium: Any, kind: str = "image", most: int = VIEW_PIXELS) -> tu
 
 def view_wav(sound: Any) -> tuple[str, bytes]:
     """("media/<sha>.wav", its bytes) of the first seconds of a sound; the name is a hash of the samples."""
-    data = wav.encode_wav(sound)
+    from mmrl.api.media.wav import encode_wav
+
+    data = encode_wav(sound)
     return f"media/{_name(data)}.wav", data
 
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from mmrl.api.errors import UserError
 from mmrl.api.media.image_limits import MAX_FILE
 from mmrl.api.media.images import load_image
-from mmrl.run_folder import wav, webp
+from mmrl.api.media.wav import decode_wav
+from mmrl.run_folder import webp
 from mmrl.run_folder.files import contents, open_regular_file, reason
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _sound(folder: Path, path: str) -> bytes | str:
 
 def _listened(data: bytes, path: str) -> tuple[tuple[tuple[float, float], ...], float] | str:
     try:
-        found = wav.decode_wav(data, path)
+        found = decode_wav(data, path)
     except UserError:
         return f"not a sound: {path}"
     return tuple(found.peaks(PEAKS)), found.duration_s

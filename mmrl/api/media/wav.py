@@ -1,4 +1,4 @@
-"""Sounds of prompts as WAV files, which browsers play."""
+"""Sounds as WAV files, which browsers and endpoints play."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 LONGEST_S = 30.0
-"""Of a longer sound the first so many seconds are stored."""
+"""Of a longer sound the first so many seconds are kept in a run folder."""
 RATE = 16_000
-"""Most samples per second that are stored."""
+"""Most samples per second that are written."""
 _WIDTH = 2
 """Bytes of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A sound of a run folder."""
+    """A sound of a file of `encode_wav`."""
 
     samples_T: np.ndarray
     """float32 [T], from -1 to 1."""
@@ -40,13 +40,14 @@ class Recorded:
         return [(float(part.min()), float(part.max())) for part in parts]
 
 
-def encode_wav(sound: Any) -> bytes:
-    """The bytes of a file of a sound with 16 bits, one channel and at most `RATE` samples a second; samples beyond 1 are cut."""
+def encode_wav(sound: Any, most_s: float = LONGEST_S) -> bytes:
+    """The bytes of a file of a sound with 16 bits, one channel and at most `RATE` samples a second; samples beyond 1 are cut. most_s:
+    of a longer sound the first so many seconds are written."""
     import numpy as np
 
     from mmrl.api.media.hearing import heard, resampled
 
-    found = heard(sound, most_s=LONGEST_S)
+    found = heard(sound, most_s=most_s)
     found = resampled(found, min(found.rate, RATE))
     with wave.open(out := io.BytesIO(), "wb") as file:
         file.setnchannels(1)
