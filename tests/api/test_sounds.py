@@ -61,7 +61,7 @@ def test_a_file_whose_header_was_written_before_its_end_is_read_to_the_end(tmp_p
     assert np.array_equal(heard(str(path)).samples_T * 32768, samples)
 
 
-@pytest.mark.parametrize(("suffix", "codec", "error"), [("flac", "flac", 1e-4), ("mp3", "mp3", 0.1), ("m4a", "aac", 0.1)])
+@pytest.mark.parametrize(("suffix", "codec", "error"), [("flac", "flac", 1e-4), ("mp3", "mp3", 0.1)])
 def test_other_files_are_decoded(tmp_path, suffix, codec, error):
     samples = recordings.tone(0.6)
     path = recordings.encoded(tmp_path / f"a.{suffix}", samples, codec)
@@ -70,6 +70,13 @@ def test_other_files_are_decoded(tmp_path, suffix, codec, error):
     inside = slice(1600, 8000)  # the ends of a lossy file are softened
     assert np.abs(whole.samples_T[inside] - samples[inside]).max() < error
     assert np.array_equal(part.samples_T, whole.samples_T[3200:6400])
+
+
+def test_the_sound_of_a_video_is_heard(tmp_path):
+    """AAC in MP4, whose encoder puts some samples before the sound."""
+    whole = heard(str(recordings.encoded(tmp_path / "a.mp4", recordings.tone(0.6), "aac")))
+    loudest = np.abs(np.fft.rfft(whole.samples_T[2000:8400])).argmax() * 16_000 / 6400
+    assert whole.rate == 16_000 and 9600 <= len(whole.samples_T) < 9600 + 2048 and abs(loudest - 440) < 5
 
 
 def test_a_clip_is_the_part_of_its_times(tmp_path):

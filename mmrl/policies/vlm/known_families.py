@@ -130,6 +130,10 @@ class Qwen2Audio(Family):
 
     hears = True
 
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
+        model.model.audio_tower.embed_positions.requires_grad_(False)  # as its class says, which transformers forgets in loading
+
     def sample(self) -> Waveform:
         rate = self.processor.feature_extractor.sampling_rate
         tone_T = np.sin(2 * np.pi * 440 * np.arange(rate // 4) / rate)
