@@ -91,8 +91,8 @@ def _shown(rollout: Rollout) -> list[Message]:
 
 
 def store_media(message: Message, keep: Callable[[Any, str], str]) -> dict[str, Any]:
-    """A message with paths instead of images, videos and sounds. keep: stores a medium, given its kind, one of `MEDIA`, and returns
-    its path."""
+    """A message with paths instead of images, videos and sounds. keep: stores a medium, given its kind, one of `MEDIA`, and
+    returns its path."""
 
     def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = of["type"]

@@ -112,15 +112,13 @@ class RunFolder:
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write all recorded rollouts of a step, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
-        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (drawings `DRAWN_PIXELS`), videos as WebP, sounds as WAV; in the
-        rows their paths below `rollouts/` replace them."""
+        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (drawings `DRAWN_PIXELS`), videos as WebP, sounds
+        as WAV; in the rows their paths below `rollouts/` replace them."""
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
             messages = [store_media(m, lambda medium, kind: self._stored(medium, stored, kind)) for m in row["messages"]]
-            shows = (
-                {"drawing": self._stored(row["drawing"], stored, most=DRAWN_PIXELS)} if row.get("drawing") is not None else {}
-            )
+            shows = {"drawing": self._stored(row["drawing"], stored, most=DRAWN_PIXELS)} if row.get("drawing") is not None else {}
             lines.append(files.line({"step": step, **row, "messages": messages} | shows))
         files.replace_file(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 

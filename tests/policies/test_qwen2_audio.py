@@ -1,5 +1,5 @@
-"""Qwen2-Audio: prompts are what its own processor makes, log-probabilities what its own forward gives, and what doesn't fit is told.
-The parity suite of `mmrl.testing` holds for it as for all families (tests/testing/test_policies_kit.py)."""
+"""Qwen2-Audio: prompts are what its own processor makes, log-probabilities what its own forward gives; what doesn't fit is told. The
+parity suite of `mmrl.testing` holds for it as for all families (tests/testing/test_policies_kit.py)."""
 
 from __future__ import annotations
 
@@ -191,17 +191,16 @@ def test_a_folder_without_ears_or_template_is_refused(tmp_path):
     with pytest.raises(UserError, match="its chat template leaves sounds out: use one that shows them"):
         VLM.check(PolicyConfig(model=str(tmp_path)))
     (tmp_path / "processor_config.json").unlink()
-    with pytest.raises(UserError, match="it has no processor for (sounds|pictures): copy"):
+    with pytest.raises(UserError, match=r"it has no processor for (sounds|pictures): copy"):
         VLM.check(PolicyConfig(model=str(tmp_path)))
 
 
 def test_smoke_takes_a_tiny_model_that_hears(tmp_path):
     assert hears("Qwen/Qwen2-Audio-7B-Instruct") and hears(TINY) and not hears("Qwen/Qwen2.5-VL-3B-Instruct")
     assert not hears("tiny:qwen2_vl") and not hears(str(tmp_path))
-    (tmp_path / "a.toml").write_text(
-        'name = "a"\npolicy = { model = "Qwen/Qwen2-Audio-7B-Instruct" }\n[[tasks]]\nid = "audio/sounds"\n[[stages]]\nkind = "rl"\nsteps = 4\n'
-    )
+    text = 'name = "a"\npolicy = { model = "Qwen/Qwen2-Audio-7B-Instruct" }\n[[tasks]]\nid = "audio/sounds"\n'
+    (tmp_path / "a.toml").write_text(text + '[[stages]]\nkind = "rl"\nsteps = 4\n')
     config = load_config(tmp_path / "a.toml")
     assert smoke(config).policy.model == "tiny:qwen2_audio" and smoke(config).policy.max_pixels is None
-    with pytest.raises(UserError, match='compute.sampler = "vllm" isn\'t given sounds yet: use "local"'):
+    with pytest.raises(UserError, match=r'compute.sampler = "vllm" isn\'t given sounds yet: use "local"'):
         check_sampler(load_config(tmp_path / "a.toml", ['compute.sampler="vllm"']), False)

@@ -125,7 +125,10 @@ OPTIONS: Mapping[str, Any] = {
     "video/qa-data@seed-bench-r1": video("seed_bench_r1.jsonl"),
     "video/qa-data@video-r1": video("video_r1.json"),
     "judge/recycled": {"task": "vqa/shapes"},
-    **{f"audio/choice-data{of}": sample("audio/avqa.jsonl", test_path=str(SAMPLES / "audio" / "mmau.json")) for of in ("", "@r1-aqa")},
+    **{
+        f"audio/choice-data{of}": sample("audio/avqa.jsonl", test_path=str(SAMPLES / "audio" / "mmau.json"))
+        for of in ("", "@r1-aqa")
+    },
     "vqa/consult": sample("opinions.jsonl"),
     "vqa/table": sample("questions.jsonl"),
     "vqa/table@vlm-r1": sample("questions.jsonl"),

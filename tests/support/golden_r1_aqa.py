@@ -1,5 +1,5 @@
-"""Writes tests/golden/rewards-r1-aqa.jsonl, what R1-AQA's released rewards give, and tests/golden/prompts-r1-aqa.jsonl, what its data
-handling makes of rows.
+"""Writes tests/golden/rewards-r1-aqa.jsonl, what R1-AQA's released rewards give, and tests/golden/prompts-r1-aqa.jsonl, what its
+data handling makes of rows.
 
 git clone https://github.com/xiaomi-research/r1-aqa && git -C r1-aqa checkout 5d24f31
 python tests/support/golden_r1_aqa.py r1-aqa
@@ -49,11 +49,23 @@ READ = (
 """Truths that math-verify reads, which it does not where a tag touches the number, and what it finds outside of the tags."""
 
 
-THOUGHTS = ("<think>a</think>{}", "<think>a</think>\n {}", "<think></think>{}", "a<think>b</think>{}", "<think>a</think>b{}", "{}", "{}.")
+THOUGHTS = (
+    "<think>a</think>{}",
+    "<think>a</think>\n {}",
+    "<think></think>{}",
+    "a<think>b</think>{}",
+    "<think>a</think>b{}",
+    "{}",
+    "{}.",
+)
 FORMS = ("<answer>dog</answer>", "<answer></answer>", "<answer>a</answer><answer>b</answer>", "<answer>dog", "dog</answer>", "")
 """Thoughts and the answers behind them, for the pattern that the code names for answers with a thought."""
 ROWS = (
-    {"question_text": "What happened in the video?", "multi_choice": ["motorboat", "Yacht consignment", "Sailboat set sail"], "answer": 1},
+    {
+        "question_text": "What happened in the video?",
+        "multi_choice": ["motorboat", "Yacht consignment", "Sailboat set sail"],
+        "answer": 1,
+    },
     {"question_text": "Which video of the two videos is loud?", "multi_choice": ["it's the first", 'the "second"'], "answer": 0},
     {"question_text": " How many? ", "multi_choice": ["1", "2", "\u00e9t\u00e9"], "answer": 2},
 )
@@ -88,7 +100,10 @@ def main() -> None:
     rows = []
     for text, truth in cases():
         said = [[{"content": text}]]
-        for verifier, value in (("accuracy", rewards.accuracy_reward(said, [truth])[0]), ("format", rewards.format_reward(said)[0])):
+        for verifier, value in (
+            ("accuracy", rewards.accuracy_reward(said, [truth])[0]),
+            ("format", rewards.format_reward(said)[0]),
+        ):
             row = {"verifier": f"audio/{verifier}@r1-aqa", "completion": text, "answer": truth, "meta": {}, "reward": value}
             rows.append(row | {"how": how})
     code = (folder / "src" / "utils" / "rewards.py").read_text()

@@ -169,7 +169,7 @@ def _wav_samples(file: BinaryIO, name: str, wav: _Wav, clip: SoundClip, most_s: 
     file.seek(wav.start + first * block)
     data = np.frombuffer(file.read((last - first) * block), np.uint8)
     if wav.floats:
-        values = data.view("<f4" if wav.width == 4 else "<f8").astype(np.float32)
+        values: Any = data.view("<f4" if wav.width == 4 else "<f8").astype(np.float32)
     elif wav.width == 1:
         values = (data.astype(np.float32) - 128) / 128
     elif wav.width == 3:

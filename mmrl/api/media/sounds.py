@@ -102,7 +102,7 @@ def check_samples(sound: Waveform) -> None:
 
 def check_rate(name: str, rate: Any) -> None:
     """Raise UserError for a number of samples per second that no sound has. name: of the sound, with its kind."""
-    if isinstance(rate, bool) or not isinstance(rate, Integral) or not MIN_RATE <= rate <= MAX_RATE:
+    if isinstance(rate, bool) or not isinstance(rate, Integral) or not MIN_RATE <= int(rate) <= MAX_RATE:
         raise UserError(f"{name}: rate = {rate!r:.60} must be {MIN_RATE:,} to {MAX_RATE:,} samples per second: convert it")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from mmrl.api.media.sounds import Waveform
@@ -39,7 +40,7 @@ def _wave(samples_T: np.ndarray, width: int, height: int) -> np.ndarray:
 
     loudest = float(np.abs(samples_T).max()) or 1.0
     edges = np.linspace(0, len(samples_T), width + 1).astype(int)
-    parts = [samples_T[a : max(b, a + 1)] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [samples_T[a : max(b, a + 1)] for a, b in itertools.pairwise(edges)]
     high_W, low_W = (np.array([np.max(s * p) if len(p) else 0 for p in parts]) * s for s in (1, -1))
     places_H1 = np.linspace(1, -1, height)[:, None] * loudest
     inside = (places_H1 <= high_W + loudest / height) & (places_H1 >= low_W - loudest / height)
@@ -58,5 +59,5 @@ def _pitches(sound: Waveform, width: int, height: int) -> np.ndarray:
     bins_H = np.clip(np.round(pitches_H * WINDOW / sound.rate).astype(int), 0, WINDOW // 2)
     loud_HW = 10 * np.log10(power_WF.T[bins_H] + 1e-12)
     share_HW = np.clip(1 - (loud_HW - max(loud_HW.max(), -60)) / QUIET_DB, 0, 1)
-    shares, colours = zip(*COLOURS, strict=True)
-    return np.stack([np.interp(share_HW, shares, [c[k] for c in colours]) for k in range(3)], -1).round().astype(np.uint8)
+    shares = [share for share, _ in COLOURS]
+    return np.stack([np.interp(share_HW, shares, [colour[k] for _, colour in COLOURS]) for k in range(3)], -1).round().astype(np.uint8)

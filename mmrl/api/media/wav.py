@@ -41,8 +41,8 @@ class Recorded:
 
 
 def encode_wav(sound: Any, most_s: float = LONGEST_S) -> bytes:
-    """The bytes of a file of a sound with 16 bits, one channel and at most `RATE` samples a second; samples beyond 1 are cut. most_s:
-    of a longer sound the first so many seconds are written."""
+    """The bytes of a file of a sound with 16 bits, one channel and at most `RATE` samples a second; samples beyond 1 are cut.
+    most_s: of a longer sound the first so many seconds are written."""
     import numpy as np
 
     from mmrl.api.media.hearing import heard, resampled

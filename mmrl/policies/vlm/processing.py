@@ -296,7 +296,8 @@ class PromptProcessor:
         limits = self.sound_limits
         wave = heard(sound, limits.rate, limits.most_s)
         if wave.duration_s < limits.least_s:
-            raise UserError(f"{f'sound {wave.name}' if wave.name else 'a sound'} has {wave.duration_s:.2g} s: a model needs {limits.least_s:g} s: leave it out")
+            what = f"sound {wave.name}" if wave.name else "a sound"
+            raise UserError(f"{what} has {wave.duration_s:.2g} s: a model needs {limits.least_s:g} s: leave it out")
         return wave
 
     @functools.cached_property

@@ -1,4 +1,5 @@
-"""A contact sheet: prompts of a task as one image, each with its images as the model sees them, its sounds, its text and its answer."""
+"""A contact sheet: prompts of a task as one image, each with its images as the model sees them, its sounds, its text and its
+answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sources of a page's images, videos and sounds: `EmbeddedMedia` puts them into the page within a budget, `LinkedMedia` links to them.
+"""Sources of a page's images, videos and sounds: `EmbeddedMedia` puts them into the page within a budget, `LinkedMedia` links to
+them.
 
 Only file names that `mmrl.run_folder.writer` writes are opened, so that a row cannot refer to a file outside its run folder.
 """
@@ -105,8 +106,8 @@ class Decoding:
 
 
 class MediaSource(Protocol):
-    """A source of images, videos and sounds by their path in a folder of rows. Its methods return a reason as text where a file cannot be
-    shown."""
+    """A source of images, videos and sounds by their path in a folder of rows. Its methods return a reason as text where a file
+    cannot be shown."""
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
         """An image. among: number of images that share the remaining room. large: whether to prefer a large size."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import wave
@@ -62,7 +63,9 @@ def test_the_second_tone_is_higher_where_the_answer_says_so():
 def test_rhythms_differ_where_the_answer_says_so():
     for prompt in Sounds(asks=["rhythm"], noise=0.0, items=40, seconds=4.0).prompts("train", 1):
         beat = 4.0 / 17
-        hit = [bool(loudness(samples(prompt)[round(n * beat * RATE) :][: round(0.3 * beat * RATE)]).max() > 0.05) for n in range(17)]
+        hit = [
+            bool(loudness(samples(prompt)[round(n * beat * RATE) :][: round(0.3 * beat * RATE)]).max() > 0.05) for n in range(17)
+        ]
         assert sum(hit[:8]) == sum(hit[9:]) == 4 and not hit[8]
         assert (hit[:8] == hit[9:]) == (prompt.answer == "the same")
 
@@ -72,9 +75,10 @@ def spectrum(samples_T):
     loud = np.flatnonzero(np.abs(samples_T) > 0.02)
     inside = samples_T[loud[0] : loud[-1]]
     halves = [np.abs(np.fft.rfft(half)) ** 2 for half in np.array_split(inside, 2)]
-    edges = (0, 50, 130, 400, 1400, 3000, 8000)
-    shares = [[s[round(a * 2 * len(s) / RATE) : round(b * 2 * len(s) / RATE)].sum() for a, b in zip(edges, edges[1:], strict=False)]
-              for s in halves]  # fmt: skip
+    edges = [*itertools.pairwise((0, 50, 130, 400, 1400, 3000, 8000))]
+    shares = [
+        [half[round(a * 2 * len(half) / RATE) : round(b * 2 * len(half) / RATE)].sum() for a, b in edges] for half in halves
+    ]
     return np.array(shares).ravel() / np.sum(shares)
 
 
@@ -95,7 +99,7 @@ def test_the_first_sound_is_the_answer():
     right = 0
     prompts = list(Sounds(asks=["first"], noise=0.0, items=50).prompts("train", 2))
     for prompt in prompts:
-        half = spectrum(samples(prompt)[: RATE])
+        half = spectrum(samples(prompt)[:RATE])
         right += min(prompt.meta["options"], key=lambda name: np.abs(means[name] - half).sum()) == prompt.answer
     assert right >= 48
 

@@ -90,7 +90,9 @@ def test_the_faults_of_the_published_accuracy_are_there():
     assert right("<answer>dog</answer><answer>cat</answer>", "dog") == 1.0
 
 
-@pytest.mark.parametrize("text", ["<answer>" * 100_000, "<think></think>" * 50_000 + "</answer>", "a dog " * 200_000, "\u0345" * 50_000])
+@pytest.mark.parametrize(
+    "text", ["<answer>" * 100_000, "<think></think>" * 50_000 + "</answer>", "a dog " * 200_000, "\u0345" * 50_000]
+)
 def test_hostile_completions_cost_no_time(text):
     start = time.thread_time()
     for verify in (choice, r1_aqa.accuracy, r1_aqa.form, lambda case: r1_aqa.form(case, think=True)):
