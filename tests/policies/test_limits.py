@@ -9,8 +9,8 @@ from transformers import PerceptionLMImageProcessor
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.policy import SMOKE_PIXELS
-from mmrl.policies.names import LIMITED as SMALL
 from mmrl.policies.names import HEARING
+from mmrl.policies.names import LIMITED as SMALL
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.limits import pixel_limits, video_factor
 

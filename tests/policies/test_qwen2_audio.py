@@ -1,5 +1,5 @@
-"""Qwen2-Audio: prompts are what its own processor makes, log-probabilities what its own forward gives; what doesn't fit is told. The
-parity suite of `mmrl.testing` holds for it as for all families (tests/testing/test_policies_kit.py)."""
+"""Qwen2-Audio: prompts are what its own processor makes, log-probabilities what its own forward gives; what doesn't fit is
+told. The parity suite of `mmrl.testing` holds for it as for all families (tests/testing/test_policies_kit.py)."""
 
 from __future__ import annotations
 

@@ -60,4 +60,5 @@ def _pitches(sound: Waveform, width: int, height: int) -> np.ndarray:
     loud_HW = 10 * np.log10(power_WF.T[bins_H] + 1e-12)
     share_HW = np.clip(1 - (loud_HW - max(loud_HW.max(), -60)) / QUIET_DB, 0, 1)
     shares = [share for share, _ in COLOURS]
-    return np.stack([np.interp(share_HW, shares, [colour[k] for _, colour in COLOURS]) for k in range(3)], -1).round().astype(np.uint8)
+    channels = [np.interp(share_HW, shares, [colour[k] for _, colour in COLOURS]) for k in range(3)]
+    return np.stack(channels, -1).round().astype(np.uint8)
