@@ -65,7 +65,8 @@ def show_task(registry: plugins.Registry, spec: TaskSpec, used: Iterable[tuple[s
         answer = _gold(task, prompt)
         from mmrl.ui.report.contact_sheet import prompt_picture
 
-        picture = prompt_picture(prompt, task.overlays(prompt, answer or "")) if prompt.images or prompt.videos else None
+        seen = prompt.images or prompt.videos or prompt.sounds
+        picture = prompt_picture(prompt, task.overlays(prompt, answer or "")) if seen else None
     except UserError as error:
         return Shown(settings=settings, missing=_why(error))
     return Shown(picture=picture, prompt=_text(prompt), answer=answer, settings=settings)

@@ -166,14 +166,14 @@ def write_image(image: Any) -> str:
 
 
 def messages_to_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Chat messages with their images as text, see `write_image`. Videos are left out."""
+    """Chat messages with their images as text, see `write_image`. Videos and sounds are left out."""
 
     def part(p: Mapping[str, Any]) -> dict[str, Any]:
         kind = p["type"]
         return {"type": kind, kind: write_image(p[kind]) if kind == "image" else p[kind]}
 
     def content(found: Any) -> Any:
-        return found if isinstance(found, str) else [part(p) for p in found if p["type"] != "video"]
+        return found if isinstance(found, str) else [part(p) for p in found if p["type"] not in ("video", "audio")]
 
     return [{"role": m["role"], "content": content(m["content"])} for m in messages]
 

@@ -24,15 +24,20 @@ if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
-`{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.api.media.clips.Clip or VideoFrames}`."""
+`{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.api.media.clips.Clip or VideoFrames}`,
+`{"type": "audio", "audio": mmrl.api.media.sounds.SoundClip, Waveform or path}`."""
 
 
 def user_message(text: str, *media: Any) -> Message:
-    """Make a user message: the images (PIL images or paths) and videos (`mmrl.api.media.clips.Clip` or `VideoFrames`), then the
-    text."""
+    """Make a user message: the images (PIL images or paths), videos (`mmrl.api.media.clips.Clip` or `VideoFrames`) and sounds
+    (`mmrl.api.media.sounds.SoundClip` or `Waveform`), then the text."""
     from mmrl.api.media.clips import Clip, VideoFrames
+    from mmrl.api.media.sounds import SoundClip, Waveform
 
-    kinds = ["video" if isinstance(m, Clip | VideoFrames) else "image" for m in media]
+    def kind(of: Any) -> str:
+        return "video" if isinstance(of, Clip | VideoFrames) else "audio" if isinstance(of, SoundClip | Waveform) else "image"
+
+    kinds = [kind(m) for m in media]
     return {
         "role": "user",
         "content": [*({"type": k, k: m} for k, m in zip(kinds, media, strict=True)), {"type": "text", "text": text}],
@@ -83,8 +88,13 @@ class Prompt:
         """The videos of all messages in order, as the task gave them (`mmrl.api.media.clips.Clip` or `VideoFrames`)."""
         return self._shown("video")
 
+    @property
+    def sounds(self) -> tuple[Any, ...]:
+        """The sounds of all messages in order, as the task gave them (`mmrl.api.media.sounds.SoundClip`, `Waveform` or paths)."""
+        return self._shown("audio")
+
     def without_media(self) -> Prompt:
-        """The prompt without its images and videos."""
+        """The prompt without its images, videos and sounds."""
         kept = [
             m if isinstance(m["content"], str) else {**m, "content": [p for p in m["content"] if p["type"] == "text"]}
             for m in self.messages

@@ -105,7 +105,7 @@ def check_messages(where: str, messages: Any) -> None:
 
 def _is_part(part: Any) -> bool:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    return (kind in ("image", "video") and kind in part) or (kind == "text" and isinstance(part.get("text"), str))
+    return (kind in ("image", "video", "audio") and kind in part) or (kind == "text" and isinstance(part.get("text"), str))
 
 
 def max_broken(drawn: int, there: int) -> int:

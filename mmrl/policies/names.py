@@ -15,16 +15,31 @@ LIMITED = (
 )
 """Families whose pictures may have any small number of pixels; those of others, or their tiles, have sizes of their own."""
 
+HEARING = ("qwen2_audio",)
+"""Families that hear sounds and see nothing."""
+
 
 def takes_small_pictures(model: str) -> bool:
     """Whether a smoke run may set limits on the pixels of this model's pictures."""
     if model.startswith("tiny:"):
         return model.split(":")[1] in LIMITED
+    return _settings(model).get("model_type") in LIMITED
+
+
+def hears(model: str) -> bool:
+    """Whether a model hears sounds and sees nothing, by its settings or, for one on the hub, by its name."""
+    if model.startswith("tiny:"):
+        return model.split(":")[1] in HEARING
+    return _settings(model).get("model_type") in HEARING if Path(model).is_dir() else "qwen2-audio" in model.lower()
+
+
+def _settings(model: str) -> Mapping[str, object]:
+    """The table in a folder's config.json; empty if there is none."""
     try:
         settings = json.loads((Path(model) / "config.json").read_text())
     except (OSError, ValueError):
-        return False
-    return isinstance(settings, dict) and settings.get("model_type") in LIMITED
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def refuse_path(name: str, cure: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows of rollouts for the run folder: plain data, with images and videos still to be stored."""
+"""Rows of rollouts for the run folder: plain data, with images, videos and sounds still to be stored."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from mmrl.run_folder import webp
 
 VIEW_PIXELS = 512
 """Longest side of stored images; larger ones are scaled down."""
+MEDIA = ("image", "video", "audio")
+"""Types of message parts that are stored as files."""
 DRAWN_PIXELS = 1600
 """Longest side of images that a task draws, such as all screens of an episode."""
 
@@ -88,13 +90,13 @@ def _shown(rollout: Rollout) -> list[Message]:
     return messages
 
 
-def store_media(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:
-    """A message with paths instead of images and videos. keep: stores a medium, given whether it is a video, and returns its
-    path."""
+def store_media(message: Message, keep: Callable[[Any, str], str]) -> dict[str, Any]:
+    """A message with paths instead of images, videos and sounds. keep: stores a medium, given its kind, one of `MEDIA`, and
+    returns its path."""
 
     def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = of["type"]
-        return {"type": kind, "path": keep(of[kind], kind == "video")} if kind in ("image", "video") and kind in of else of
+        return {"type": kind, "path": keep(of[kind], kind)} if kind in MEDIA and kind in of else of
 
     content = message["content"]
     return {
@@ -111,6 +113,21 @@ def with_frames(row: Mapping[str, Any]) -> dict[str, Any]:
 
     messages = [m if isinstance(m["content"], str) else {**m, "content": [*map(seen, m["content"])]} for m in row["messages"]]
     return {**row, "messages": messages}
+
+
+def view_medium(medium: Any, kind: str = "image", most: int = VIEW_PIXELS) -> tuple[str, bytes]:
+    """("media/<sha>.<suffix>", its bytes) of a medium for people. kind: one of `MEDIA`. most: see `view_png`."""
+    if kind == "audio":
+        return view_wav(medium)
+    return view_webp(webp.clip_video(medium)) if kind == "video" else view_png(medium, most)
+
+
+def view_wav(sound: Any) -> tuple[str, bytes]:
+    """("media/<sha>.wav", its bytes) of the first seconds of a sound; the name is a hash of the samples."""
+    from mmrl.api.media.wav import encode_wav
+
+    data = encode_wav(sound)
+    return f"media/{_name(data)}.wav", data
 
 
 def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:

@@ -19,8 +19,7 @@ from mmrl.api.errors import UserError
 from mmrl.run_folder import episodes, files
 from mmrl.run_folder.files import to_json_value
 from mmrl.run_folder.reader import _by_step, _check_run, _read_toml, read_jsonl, step_of
-from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_png, view_webp
-from mmrl.run_folder.webp import clip_video
+from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_medium
 
 ENDED = "the end of the run"
 """`where` in `errors.jsonl` of the error that ended a run."""
@@ -113,15 +112,13 @@ class RunFolder:
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write all recorded rollouts of a step, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
-        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (drawings `DRAWN_PIXELS`), videos as WebP; in the
-        rows their paths below `rollouts/` replace them."""
+        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (drawings `DRAWN_PIXELS`), videos as WebP, sounds
+        as WAV; in the rows their paths below `rollouts/` replace them."""
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
-            messages = [store_media(m, lambda image, video: self._picture(image, stored, video)) for m in row["messages"]]
-            shows = (
-                {"drawing": self._picture(row["drawing"], stored, most=DRAWN_PIXELS)} if row.get("drawing") is not None else {}
-            )
+            messages = [store_media(m, lambda medium, kind: self._stored(medium, stored, kind)) for m in row["messages"]]
+            shows = {"drawing": self._stored(row["drawing"], stored, most=DRAWN_PIXELS)} if row.get("drawing") is not None else {}
             lines.append(files.line({"step": step, **row, "messages": messages} | shows))
         files.replace_file(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
@@ -139,7 +136,7 @@ class RunFolder:
             return {}
         key = (row["task"], row["split"], row["id"])
         if key not in self._asked:
-            self._asked[key] = [store_media(m, lambda image, video: self._picture(image, {}, video)) for m in row["messages"]]
+            self._asked[key] = [store_media(m, lambda medium, kind: self._stored(medium, {}, kind)) for m in row["messages"]]
         return {"messages": self._asked[key]}
 
     def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -213,15 +210,15 @@ class RunFolder:
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         files.append_lines(self.path / name, files.line(row))
 
-    def _picture(self, image: Any, stored: dict[int, str], video: bool = False, most: int = VIEW_PIXELS) -> str:
-        """Store an image or a video once; return its path below `rollouts/`."""
-        if id(image) not in stored:
-            name, data = view_webp(clip_video(image)) if video else view_png(image, most)
+    def _stored(self, medium: Any, stored: dict[int, str], kind: str = "image", most: int = VIEW_PIXELS) -> str:
+        """Store an image, a video or a sound once; return its path below `rollouts/`."""
+        if id(medium) not in stored:
+            name, data = view_medium(medium, kind, most)
             path = self.path / "rollouts" / name
             if not path.exists():
                 files.replace_file(path, data)
-            stored[id(image)] = name
-        return stored[id(image)]
+            stored[id(medium)] = name
+        return stored[id(medium)]
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------

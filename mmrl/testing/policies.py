@@ -1,4 +1,5 @@
-"""The rules for vision-language models: what a model reads, samples and learns is the same however it is run."""
+"""The rules for vision-language models, and models that hear: what a model reads, samples and learns is the same however it is
+run."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.media.clips import VideoFrames
+from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Prompt, Status, Turn, user_message
 from mmrl.config.sections import PARTS, LoraConfig, PolicyConfig
 from mmrl.testing.checks import CheckFailed, Report, run_checks
@@ -68,15 +70,16 @@ def check_policy(name: str, dtype: str = "float32", trust_remote_code: bool = Fa
 
 
 def pictures_have_tokens(subject: PolicySubject) -> str:
-    """Each picture of a prompt stands for at least one token, which is never sampled. Loading has refused a model that leaves
-    pictures out."""
+    """Each picture of a prompt, or sound for a model that hears, stands for at least one token, which is never sampled. Loading
+    has refused a model that leaves them out."""
     counts = []
     for images in (1, 2):
-        ids = subject.policy.encode(_prompt(images, images)).ids.tolist()
+        ids = subject.policy.encode(_prompt(subject.policy, images, images)).ids.tolist()
         counts.append(sum(i in subject.policy.banned for i in ids))
+    shown = "sounds" if subject.policy.family.hears else "pictures"
     if counts[0] < 1 or counts[1] < 2:
-        raise CheckFailed(f"prompts with one and two pictures have {counts[0]} and {counts[1]} tokens of pictures")
-    return f"{counts[0]} and {counts[1]} tokens for one and two pictures"
+        raise CheckFailed(f"prompts with one and two {shown} have {counts[0]} and {counts[1]} tokens of {shown}")
+    return f"{counts[0]} and {counts[1]} tokens for one and two {shown}"
 
 
 def a_group_shares_its_prompt(subject: PolicySubject) -> str:
@@ -85,15 +88,16 @@ def a_group_shares_its_prompt(subject: PolicySubject) -> str:
 
 
 def packed_rows_equal_separate_ones(subject: PolicySubject) -> str:
-    """Log-probabilities and gradients of a group with one and one with two pictures are those of the model's own forward pass."""
-    rollouts = _rollouts(subject.policy, [_prompt(1, 1), _prompt(2, 2)])
+    """Log-probabilities and gradients of a group with one and one with two pictures (or sounds) are those of the model's own
+    forward pass."""
+    rollouts = _rollouts(subject.policy, [_prompt(subject.policy, 1, 1), _prompt(subject.policy, 2, 2)])
     return _same_both_ways(subject, rollouts)
 
 
 def later_turns_equal_a_fresh_pass(subject: PolicySubject) -> str:
-    """A second turn, with a picture of its own, is read as if the conversation had been one prompt."""
+    """A second turn, with a picture or sound of its own, is read as if the conversation had been one prompt."""
     policy = subject.policy
-    prompt, reply = _prompt(1, 1), user_message("And now?", _picture(5))
+    prompt, reply = _prompt(policy, 1, 1), user_message("And now?", _medium(policy, 5))
     try:
         rollouts = _conversations(policy, prompt, reply)
     except UserError as error:
@@ -150,7 +154,7 @@ def samples_have_the_logprobs_of_an_update(subject: PolicySubject) -> str:
     from mmrl.rollout.generate.sampling import SamplingParams
 
     policy = subject.policy
-    prompts = [_prompt(1, 1), _prompt(2, 2)]
+    prompts = [_prompt(policy, 1, 1), _prompt(policy, 2, 2)]
     inputs = [policy.encode(p) for p in prompts]
     groups = LocalGenerator(policy).generate(inputs, GROUP, SamplingParams(max_tokens=LONGEST, temperature=1.0))
     rollouts = [
@@ -166,19 +170,21 @@ def samples_have_the_logprobs_of_an_update(subject: PolicySubject) -> str:
 
 
 def pictures_are_seen(subject: PolicySubject) -> str:
-    """Other pictures of the same size give other log-probabilities."""
+    """Other pictures of the same size, or other sounds of the same length, give other log-probabilities."""
     policy, found = subject.policy, []
     for seed in (1, 2):
-        inputs = policy.encode(Prompt(id="p", messages=[user_message("What is it?", _picture(seed))], answer="7"))
-        found.append(_update(policy, _group(policy, _prompt(1, 1), inputs, 0, random.Random(0)), shared=True)[0])
+        inputs = policy.encode(Prompt(id="p", messages=[user_message("What is it?", _medium(policy, seed))], answer="7"))
+        found.append(_update(policy, _group(policy, _prompt(policy, 1, 1), inputs, 0, random.Random(0)), shared=True)[0])
     gap = (found[0] - found[1]).abs().max().item()
     if not gap > 0:
-        raise CheckFailed("another picture gives the same log-probabilities to the last bit: the model doesn't see pictures")
+        what, does = ("sound", "hear") if policy.family.hears else ("picture", "see")
+        raise CheckFailed(f"another {what} gives the same log-probabilities to the last bit: the model doesn't {does} {what}s")
     return f"difference {gap:.1e}"
 
 
 def parts_can_be_named(subject: PolicySubject) -> str:
-    """Vision tower, projector and language model are found by their names, so that run files can freeze or adapt them."""
+    """Vision tower, projector and language model are found by their names, so that run files can freeze or adapt them. The tower
+    of a model that hears is no part: patterns of names reach it."""
     from mmrl.config.parts import part_of
 
     counts = {part: 0 for part in PARTS}
@@ -186,7 +192,7 @@ def parts_can_be_named(subject: PolicySubject) -> str:
         part = part_of(name)
         if part in counts:
             counts[part] += weights.numel()
-    if lacking := [part for part in ("vision", "projector", "language") if not counts[part]]:
+    if lacking := [part for part in _parts(subject.policy) if not counts[part]]:
         raise CheckFailed(f"no weight belongs to {', '.join(lacking)}: its modules have names that mmrl doesn't know")
     return ", ".join(f"{part} {count:,}" for part, count in counts.items() if count) + " weights"
 
@@ -196,19 +202,19 @@ def adapters_can_be_trained(subject: PolicySubject) -> str:
     from mmrl.policies.lora import is_adapter, refuse_parts_without_layers
 
     there, without = [], []
-    for part in ("vision", "projector", "language"):
+    for part in _parts(subject.policy):
         try:
             refuse_parts_without_layers(subject.policy.model, [part])
             there.append(part)
         except UserError:
             without.append(part)
-    plain = _update(subject.policy, _rollouts(subject.policy, [_prompt(1, 1)]), shared=True)[0]
+    plain = _update(subject.policy, _rollouts(subject.policy, [_prompt(subject.policy, 1, 1)]), shared=True)[0]
     adapted = subject.policy.clone()
     adapted.lora = LoraConfig(rank=2, target_modules=there)
     from mmrl.policies.lora import add_adapters
 
     add_adapters(adapted.model, adapted.lora, 0)
-    with_adapters, gradient = _update(adapted, _rollouts(adapted, [_prompt(1, 1)]), shared=True)
+    with_adapters, gradient = _update(adapted, _rollouts(adapted, [_prompt(adapted, 1, 1)]), shared=True)
     if (gap := (with_adapters - plain).abs().max().item()) > subject.bound:
         raise CheckFailed(f"new adapters change log-probabilities by {gap:.1e}")
     if not gradient.any() or not all(is_adapter(name) for name, _ in adapted.parameters()):
@@ -219,11 +225,11 @@ def adapters_can_be_trained(subject: PolicySubject) -> str:
 
 def a_saved_model_is_the_same(subject: PolicySubject) -> None:
     """Log-probabilities are the same to the last bit after the model was saved and loaded."""
-    before = _update(subject.policy, _rollouts(subject.policy, [_prompt(1, 1)]), shared=True)[0]
+    before = _update(subject.policy, _rollouts(subject.policy, [_prompt(subject.policy, 1, 1)]), shared=True)[0]
     with tempfile.TemporaryDirectory() as folder:
         subject.policy.save(Path(folder))
         again = subject.load(folder)
-        after = _update(again, _rollouts(again, [_prompt(1, 1)]), shared=True)[0]
+        after = _update(again, _rollouts(again, [_prompt(again, 1, 1)]), shared=True)[0]
     if not before.equal(after):
         raise CheckFailed(f"they differ by {(before - after).abs().max().item():.1e}")
 
@@ -254,15 +260,28 @@ CHECKS: list[Callable[[PolicySubject], str | None]] = [
 ]
 
 
-def _picture(seed: int, width: int = 56, height: int = 56) -> Any:
+def _parts(policy: VLM) -> tuple[str, ...]:
+    """The parts that a model of the family has."""
+    return ("projector", "language") if policy.family.hears else ("vision", "projector", "language")
+
+
+def _medium(policy: VLM, seed: int) -> Any:
+    """A picture, or a sound for a model that hears."""
+    if policy.family.hears:
+        import numpy as np
+
+        rate = policy.reader.sound_limits.rate
+        samples_T = np.frombuffer(random.Random(seed).randbytes(rate // 2), np.int16).astype(np.float32) / 2**15
+        return Waveform(samples_T=samples_T, rate=rate)
     from PIL import Image
 
-    return Image.frombytes("RGB", (width, height), random.Random(seed).randbytes(3 * width * height))
+    return Image.frombytes("RGB", (56, 56), random.Random(seed).randbytes(3 * 56 * 56))
 
 
-def _prompt(seed: int, images: int) -> Prompt:
-    """A prompt whose length depends on the seed; its pictures have one size, as not all families take several."""
-    shown = [_picture(10 * seed + k) for k in range(images)]
+def _prompt(policy: VLM, seed: int, count: int) -> Prompt:
+    """A prompt whose length depends on the seed, with `count` pictures or sounds; pictures have one size, as not all families
+    take several."""
+    shown = [_medium(policy, 10 * seed + k) for k in range(count)]
     return Prompt(id=f"p{seed}", messages=[user_message("What digit is shown? " + "x" * seed, *shown)], answer="7")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.media.clips import Clip, as_clip
+from mmrl.api.media.sounds import SoundClip, as_sound
 from mmrl.api.types import Prompt
 
 
@@ -67,12 +68,12 @@ def fingerprint(prompt: Prompt) -> str:
 
 
 def prompt_hash(prompt: Prompt) -> str:
-    """A hash of what the policy reads: roles, texts and the content of images and videos."""
+    """A hash of what the policy reads: roles, texts and the content of images, videos and sounds."""
     parts = []
     for message in prompt.messages:
         content = message["content"]
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-            seen = {"image": _image, "video": _video}.get(part["type"])
+            seen = {"image": _image, "video": _video, "audio": _sound}.get(part["type"])
             parts.append((message["role"], part["type"], seen(part[part["type"]]) if seen else canonical_form(part)))
     return _hash(parts)
 
@@ -106,6 +107,14 @@ def _video(video: Any) -> Any:
     if not isinstance(video, Clip):
         return canonical_form(video)
     return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical_form(dataclasses.replace(video, path="")))
+
+
+def _sound(sound: Any) -> Any:
+    """A clip by the content of its file, whatever its path."""
+    sound = as_sound(sound)
+    if not isinstance(sound, SoundClip):
+        return canonical_form(sound)
+    return (hashlib.sha256(Path(sound.path).read_bytes()).hexdigest(), canonical_form(dataclasses.replace(sound, path="")))
 
 
 def _hash(value: Any) -> str:

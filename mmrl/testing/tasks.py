@@ -54,7 +54,7 @@ def rows_can_be_used(subject: TaskSubject) -> None:
 
 
 def messages_are_well_formed(subject: TaskSubject) -> None:
-    """Messages have a role and text, image or video parts, and the last one is the user's."""
+    """Messages have a role and text, image, video or audio parts, and the last one is the user's."""
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
         if not row.messages:
@@ -68,12 +68,13 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
             for part in content if isinstance(content, list | tuple) else [content]:
                 if (
                     not isinstance(part, Mapping)
-                    or part.get("type") not in ("text", "image", "video")
+                    or part.get("type") not in ("text", "image", "video", "audio")
                     or part["type"] not in part
                 ):
                     raise CheckFailed(
                         f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}}, "
-                        "{'type': 'image', 'image': ...} or {'type': 'video', 'video': mmrl.api.media.clips.Clip}"
+                        "{'type': 'image', 'image': ...}, {'type': 'video', 'video': mmrl.api.media.clips.Clip} or "
+                        "{'type': 'audio', 'audio': mmrl.api.media.sounds.SoundClip}"
                     )
         if row.messages[-1]["role"] != "user":
             raise CheckFailed(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
@@ -111,9 +112,10 @@ def splits_do_not_overlap(subject: TaskSubject) -> str | None:
 
 
 def images_decode(subject: TaskSubject) -> str | None:
-    """Every image and every video loads."""
+    """Every image, every video and every sound loads."""
     from mmrl.api.media.clips import GLIMPSE
     from mmrl.api.media.decoding import cached_frames
+    from mmrl.api.media.hearing import heard
     from mmrl.api.media.images import load_image
 
     count = 0
@@ -130,7 +132,13 @@ def images_decode(subject: TaskSubject) -> str | None:
             except UserError as error:
                 raise CheckFailed(f"a video of row {row.id!r} of {split!r} does not load: {error}") from error
             count += 1
-    return None if count else "no row has an image or a video"
+        for sound in row.sounds:
+            try:
+                heard(sound)
+            except UserError as error:
+                raise CheckFailed(f"a sound of row {row.id!r} of {split!r} does not load: {error}") from error
+            count += 1
+    return None if count else "no row has an image, a video or a sound"
 
 
 def prompts_pickle(subject: TaskSubject) -> None:

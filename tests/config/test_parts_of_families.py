@@ -9,6 +9,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.parts import part_of
 from mmrl.config.sections import LoraConfig
 from mmrl.policies import lora
+from mmrl.policies.names import HEARING
 from mmrl.policies.vlm import tiny
 
 QWEN3 = ("visual.blocks.0.attn.qkv.weight", "visual.merger.linear_fc1.weight", "language_model.embed_tokens.weight")
@@ -78,7 +79,18 @@ UNADAPTED = {"gemma3": "mm_input_projection_weight", "ovis2": "visual_embeddings
 
 
 def test_every_family_is_in_the_table():
-    assert sorted([*EXPECTED, "openvla"]) == sorted(tiny.FAMILIES)
+    assert sorted([*EXPECTED, "openvla", *HEARING]) == sorted(tiny.FAMILIES)
+
+
+def test_a_model_that_hears_has_a_projector_and_a_language_model():
+    """Its encoder is no part."""
+    model = tiny.skeleton("qwen2_audio")
+    names = {name: part_of(name) for name, _ in model.named_parameters()}
+    assert {name.split(".")[1] for name, part in names.items() if not part} == {"audio_tower"}
+    assert {name.split(".")[1] for name, part in names.items() if part == "projector"} == {"multi_modal_projector"}
+    assert {name.split(".")[1] for name, part in names.items() if part == "language"} == {"language_model"}
+    assert [name for name, part in names.items() if part == "head"] == ["lm_head.weight"]
+    assert {n.split(".")[1] for n in lora.target_modules(model, ["*.audio_tower.*"])} == {"audio_tower"}
 
 
 @pytest.mark.parametrize("family", EXPECTED)

@@ -19,7 +19,7 @@ from mmrl.registry import plugins
 from mmrl.testing.verifiers import Verify, case_of
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = {"classification", "grounding", "gui", "jigsaw", "ssl", "vqa", "rendering", "transit", "video", "tools"}
+FAMILIES = {"audio", "classification", "grounding", "gui", "jigsaw", "ssl", "vqa", "rendering", "transit", "video", "tools"}
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
 GOLDEN = ROOT / "tests" / "golden" / "rewards.jsonl"
 HOSTILE = {

@@ -60,6 +60,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
         *("deepeyes", "pixel-reasoner", "v-irl"),
         *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
+        "r1-aqa",
     }
     headings = re.findall(r"^## `([^`]+)`", PAGES, re.MULTILINE)
     assert sorted(headings) == sorted(names)
@@ -133,6 +134,18 @@ def test_pivot_has_the_settings_of_its_script():
     assert (stage.loss, stage.beta, stage.nll_weight, stage.learning_rate, stage.schedule) == ("dpo", 0.1, 0.0, 1e-6, "cosine")
     assert stage.prompts_per_step == 8 * 1 * 32 and stage.steps == 3 * 20_000 // 256 and not stage.parts
     assert stage.warmup_steps == math.ceil(0.03 * stage.steps) and (stage.weight_decay, stage.max_grad_norm) == (0.0, 1.0)
+
+
+def test_r1_aqa_has_the_settings_of_its_script():
+    """R1-AQA @5d24f31: src/train.py, with TRL 0.15.2's defaults (its requirements.txt): beta 0.04, lr 1e-6, 256 tokens."""
+    config = load_config(ROOT / "configs" / "recipes" / "r1-aqa.toml")
+    (stage,), (task,) = config.stages, config.tasks
+    assert (stage.steps, stage.group_size, stage.prompts_per_step) == (1000, 8, 8 * 1 * 2)
+    assert (stage.learning_rate, stage.schedule, stage.kl_coef, stage.parts) == (1e-6, "linear", 0.04, [])
+    assert (config.seed, config.generate.temperature, config.generate.max_tokens) == (42, 1.0, 256)
+    assert config.policy.model == "Qwen/Qwen2-Audio-7B-Instruct" and task.id == "audio/choice-data@r1-aqa"
+    weights = {name: weight for name, (weight, _) in resolve(config).weights[task.label].items()}
+    assert weights == {"audio/accuracy@r1-aqa": 1.0, "audio/format@r1-aqa": 1.0}
 
 
 def test_systems_with_tools_have_their_published_settings():

@@ -9,6 +9,7 @@ from transformers import PerceptionLMImageProcessor
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.policy import SMOKE_PIXELS
+from mmrl.policies.names import HEARING
 from mmrl.policies.names import LIMITED as SMALL
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.limits import pixel_limits, video_factor
@@ -66,7 +67,7 @@ def tokens(model, inputs):
 
 
 def test_every_family_is_in_one_table():
-    assert sorted([*LIMITED, *ONE_SIZE, "llava_onevision", "gemma3n", "gemma4", "openvla"]) == sorted(tiny.FAMILIES)
+    assert sorted([*LIMITED, *ONE_SIZE, "llava_onevision", "gemma3n", "gemma4", "openvla", *HEARING]) == sorted(tiny.FAMILIES)
 
 
 @pytest.mark.parametrize("family", LIMITED)

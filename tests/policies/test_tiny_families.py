@@ -10,10 +10,12 @@ from transformers import AutoProcessor
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.policies.names import HEARING
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.loading import auto_class
 
-FAMILIES = [family for family in tiny.FAMILIES if family != "openvla"]
+FAMILIES = [family for family in tiny.FAMILIES if family not in ("openvla", *HEARING)]
+"""Those that see. test_qwen2_audio.py has the same for what hears."""
 UNREAD = "model.vision_tower.post_layernorm.*"
 """A norm behind the last hidden states that the projector reads."""
 UNUSED = {

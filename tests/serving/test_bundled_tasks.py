@@ -127,6 +127,10 @@ OPTIONS: Mapping[str, Any] = {
     "video/qa-data@seed-bench-r1": video("seed_bench_r1.jsonl"),
     "video/qa-data@video-r1": video("video_r1.json"),
     "judge/recycled": {"task": "vqa/shapes"},
+    **{
+        f"audio/choice-data{of}": sample("audio/avqa.jsonl", test_path=str(SAMPLES / "audio" / "mmau.json"))
+        for of in ("", "@r1-aqa")
+    },
     "vqa/consult": sample("opinions.jsonl"),
     "vqa/table": sample("questions.jsonl"),
     "vqa/table@vlm-r1": sample("questions.jsonl"),
@@ -164,7 +168,7 @@ def test_gold_scores_the_maximum(id: str, tmp_path: Path) -> None:
         for score in task.score([*cases, *stored]):
             assert score.value == pytest.approx(task.value_range[1], rel=1e-6, abs=1e-9), score
             assert score.parts[task.metric] > 0
-        if not task.acts and not task.multi_turn and not prompts[0].videos:
+        if not task.acts and not task.multi_turn and not prompts[0].videos and not prompts[0].sounds:
             made = TrlTask(task, split, 0, PROMPTS, False, 1)
             said = [[{"role": "assistant", "content": case.completion}] for case in cases]
             columns = {name: made.train_dataset[name] for name in made.train_dataset.column_names if name != "prompt"}

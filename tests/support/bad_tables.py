@@ -33,6 +33,8 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {
     "video/tracking.jsonl": ("video/tracking-data", TEST),
     "video/got_10k.json": ("video/tracking-data", TEST),
     "walks/episodes.jsonl": ("gui/inverse", HALF),
+    "audio/avqa.jsonl": ("audio/choice-data@r1-aqa", {"test_share": 0.5}),
+    "audio/mmau.json": ("audio/choice-data", {"test_share": 0.5}),
     "clicks/episodes.jsonl": ("gui/recorded", TEST),
     "photographs/points.json": ("grounding/point-data", HALF),
     "photographs/drawn.jsonl": ("rendering/rows", {}),

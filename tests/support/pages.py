@@ -63,7 +63,9 @@ def assert_self_contained(page: Page) -> None:
     assert re.findall(r"https?:|fetch|XMLHttp|import|eval|innerHTML", script) == ["http:"]  # the SVG namespace
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert (
+        policy == f"default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
     style = "".join(page.texts("style"))
     assert "url(" not in style
     assert "@import" not in style

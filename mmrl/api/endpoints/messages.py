@@ -1,4 +1,4 @@
-"""Chat messages in the form of OpenAI's endpoints: images as data URLs, videos as their frames."""
+"""Chat messages in the form of OpenAI's endpoints: images as data URLs, videos as their frames, sounds as WAV files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.media.clips import VideoLimits
 from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.images import load_image
+from mmrl.api.media.sounds import MAX_SECONDS
+from mmrl.api.media.wav import encode_wav
 from mmrl.api.types import Message
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ class ChatEncoder:
                 parts.append(self._image(image))
             elif part["type"] == "video":
                 parts += self._video(part)
+            elif part["type"] == "audio":
+                data = base64.b64encode(encode_wav(part["audio"], MAX_SECONDS)).decode()
+                parts.append({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
             else:
                 parts.append({"type": "text", "text": part["text"]})
         only_text = len(parts) == 1 and parts[0]["type"] == "text"

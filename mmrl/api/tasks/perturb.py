@@ -1,5 +1,5 @@
-"""Perturbed prompts: blanked images, videos with shuffled or fewer frames. A perturbation that doesn't change the answers shows
-what the policy doesn't use."""
+"""Perturbed prompts: blanked images, silent sounds, videos with shuffled or fewer frames. A perturbation that doesn't change the
+answers shows what the policy doesn't use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mmrl.api.media import clips
 from mmrl.api.media.clips import Clip, VideoFrames
 from mmrl.api.media.decoding import cached_frames
 from mmrl.api.media.images import load_image
+from mmrl.api.media.sounds import silence
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt
 
@@ -20,12 +21,14 @@ Part = Mapping[str, Any]
 
 
 def blanked(prompt: Prompt) -> Prompt:
-    """The prompt with each image and video replaced by a grey one of the same size."""
+    """The prompt with each image and video replaced by a grey one of the same size, and each sound by silence of its length."""
     from PIL import Image
 
     def blank(part: Part) -> Part:
         if part["type"] == "video":
             return {**part, "video": clips.blank_frames(part["video"])}
+        if part["type"] == "audio":
+            return {**part, "audio": silence(part["audio"])}
         return {**part, "image": Image.new("RGB", load_image(part["image"]).size, GREY)} if part["type"] == "image" else part
 
     return _with_parts(prompt, blank)

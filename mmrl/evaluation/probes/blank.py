@@ -1,4 +1,4 @@
-"""The probe with blank images and videos: what the policy answers without seeing them."""
+"""The probe with blank images and videos and silent sounds: what the policy answers without seeing or hearing them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mmrl.rollout.generate.steering import Steering
 
 
 class Blank(Probe):
-    """`evaluate.blank_images`: the figure `blank`, if the task has images or videos."""
+    """`evaluate.blank_images`: the figure `blank`, if the task has images, videos or sounds."""
 
     @classmethod
     def of(cls, config: RunConfig) -> Blank | None:
         return cls() if config.evaluate.blank_images else None
 
     def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
-        if not any(p.images or p.videos for p in plain.prompts):
+        if not any(p.images or p.videos or p.sounds for p in plain.prompts):
             return Probed()
         return Probed({"blank": mean_of(asking.answers(label, "with blank images", blanked).items)})

@@ -88,6 +88,7 @@ COORDINATE_FORMATS: dict[str, tuple[CoordinateFormat | None, str]] = {
     "perception_lm": (None, "nothing found"),
     "phi4_multimodal": (None, "nothing found"),
     "smolvlm": (None, "nothing found"),
+    "qwen2_audio": (None, "it sees no pictures"),
 }
 """`model_type` -> the format, or None, and its source."""
 

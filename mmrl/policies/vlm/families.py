@@ -37,6 +37,8 @@ class Family:
     """Value of `token_type_ids` and the like for a completion's tokens."""
     has_turns = True
     """A conversation may go on after an answer."""
+    hears = False
+    """Sounds are shown to it, and no pictures."""
     no_videos = ""
     """Why videos can't be shown although the processor takes them."""
     shares_prompt = True
@@ -60,6 +62,12 @@ class Family:
         self.capabilities = capabilities
         attention.use(self.model, capabilities.way)
         share_states(self.model, capabilities.recurrent, capabilities.continues)
+
+    def sample(self) -> Any:
+        """A small picture, or a short sound for a model that hears, to try the model with."""
+        from PIL import Image
+
+        return Image.new("RGB", (64, 64), (90, 140, 40))
 
     @property
     def goes_on(self) -> bool:

@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
+from mmrl.api.media.sounds import Waveform
 from mmrl.policies.resizing import crop_like_tensorflow, resize
 from mmrl.policies.vlm.capabilities import UNKNOWN, Capabilities
 from mmrl.policies.vlm.families import Family
@@ -123,6 +125,21 @@ class Qwen3VL(QwenVL):
     """Qwen3-VL and Qwen3.5: the text says when each frame of a video is."""
 
 
+class Qwen2Audio(Family):
+    """Qwen2-Audio: an encoder like Whisper's, whose features of a sound stand where its placeholders are."""
+
+    hears = True
+
+    def __init__(self, model: Any, processor: Any, capabilities: Capabilities = UNKNOWN) -> None:
+        super().__init__(model, processor, capabilities)
+        model.model.audio_tower.embed_positions.requires_grad_(False)  # as its class says, which transformers forgets in loading
+
+    def sample(self) -> Waveform:
+        rate = self.processor.feature_extractor.sampling_rate
+        tone_T = np.sin(2 * np.pi * 440 * np.arange(rate // 4) / rate)
+        return Waveform(samples_T=tone_T.astype(np.float32), rate=rate)
+
+
 class OpenVLAFamily(Family):
     """OpenVLA: pictures follow the first token; actions are the ids before the padding rows of the embeddings."""
 
@@ -170,6 +187,7 @@ class OpenVLAFamily(Family):
 
 FAMILIES: dict[str, type[Family]] = {
     "openvla": OpenVLAFamily,
+    "qwen2_audio": Qwen2Audio,
     "qwen2_vl": QwenVL,
     "qwen2_5_vl": QwenVL,
     "qwen3_vl": Qwen3VL,

@@ -1,10 +1,11 @@
-"""What a model's processor can be told about the size of pictures and videos, found by the attributes of its image and video
-processors and not by the family's name. Attributes are those of transformers' processors."""
+"""What a model's processor can be told about the size of pictures, videos and sounds, found by the attributes of its image and
+video processors and not by the family's name. Attributes are those of transformers' processors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -25,6 +26,8 @@ def pixel_limits(processor: Any, low: int | None, high: int | None) -> dict[str,
     """
     if not low and not high:
         return {}
+    if not hasattr(processor, "image_processor"):
+        raise UserError(f"policy.min_pixels, max_pixels: a {type(processor).__name__} takes no pictures: leave them out")
     images = processor.image_processor
     has = [name for name in {name for needed, _ in _WAYS for name in needed} if _attribute(images, name) is not None]
     if "crop_to_patches" in has and not _cuts(processor):
@@ -45,6 +48,33 @@ def video_factor(processor: Any) -> int:
     if isinstance(patch, int) and isinstance(merged, int):
         return patch * merged
     return 0
+
+
+LEAST_FRAMES = 10
+"""Frames of a spectrogram behind two tokens of Qwen2-Audio, which halves their number twice: transformers 5.19 takes a sound of a
+single token for a prompt that it must fill up itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundLimits:
+    """Sounds as a model hears them."""
+
+    rate: int
+    """Samples per second."""
+    least_s: float
+    """Shortest sound, in seconds."""
+    most_s: float
+    """Of a longer sound the first so many seconds are heard, as its processor cuts it."""
+
+
+def sound_limits(processor: Any) -> SoundLimits:
+    """The limits of a processor whose `feature_extractor` is Whisper's."""
+    ears = processor.feature_extractor
+    return SoundLimits(
+        rate=int(ears.sampling_rate),
+        least_s=LEAST_FRAMES * ears.hop_length / ears.sampling_rate,
+        most_s=ears.n_samples / ears.sampling_rate,
+    )
 
 
 def _cuts(processor: Any) -> bool:

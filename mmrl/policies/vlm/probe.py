@@ -1,4 +1,4 @@
-"""Find out what a model can do, by a second or less of trying it on a few tokens and a blank picture.
+"""Find out what a model can do, by a second or less of trying it on a few tokens and a blank picture or sound.
 
 The model's own forward pass over separate rows is the truth. A packed row is accepted if its log-probabilities and its gradients
 equal that, and if a fault that is made on purpose (completions that see each other) differs far more, so that equality means
@@ -188,9 +188,7 @@ def _rounding(family: Family, trial: _Trial, wanted: torch.Tensor, gradient: tor
 def _trial(
     family: Family, tried: Capabilities, encode: Callable[[Prompt], PromptInputs], text: str, length: int = LENGTH
 ) -> _Trial:
-    from PIL import Image
-
-    prompt = Prompt(messages=[user_message(text, Image.new("RGB", (64, 64), (90, 140, 40)))])
+    prompt = Prompt(messages=[user_message(text, family.sample())])
     family.use(UNKNOWN)
     counted = encode(prompt)
     family.use(tried)

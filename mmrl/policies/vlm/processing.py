@@ -12,14 +12,17 @@ import torch
 
 from mmrl.api.coordinates import CoordinateFormat, ImageProcessing
 from mmrl.api.errors import UserError, plugin_errors, shorten
-from mmrl.api.media.clips import VideoFrames, VideoLimits
+from mmrl.api.media.clips import VideoLimits
 from mmrl.api.media.decoding import cached_frames
+from mmrl.api.media.hearing import heard
 from mmrl.api.media.images import load_image
+from mmrl.api.media.sounds import Waveform
 from mmrl.api.types import Message, Prompt, user_message
 from mmrl.config.sections import VideoConfig
 from mmrl.policies.vlm.coordinate_formats import UnknownFormat
 from mmrl.policies.vlm.families import Family
-from mmrl.policies.vlm.limits import video_factor
+from mmrl.policies.vlm.limits import SoundLimits, sound_limits, video_factor
+from mmrl.policies.vlm.prompt_media import PromptMedia
 
 TOOLS_AS_TEXT = 'let the task write their schemas into its messages (bundled ones: schemas = "text"), or choose another model'
 SECONDS = "second_per_grid_ts"
@@ -85,11 +88,11 @@ class PromptProcessor:
     def encode(self, prompt: Prompt) -> PromptInputs:
         """Process one prompt's text and images. Raises UserError when an image or the template can't be used."""
         where = f"prompt {prompt.id!r} of task {prompt.task!r}"
-        messages, images, videos = self._loaded(where, prompt.messages)
+        messages, shown = self._loaded(where, prompt.messages)
         self._check_text(where, messages)
         if prompt.tools and not self.shows_tools:
             raise UserError(f"{where}: the model's chat template shows no tools: {TOOLS_AS_TEXT}")
-        encoded = self._encode_prompt(where, messages, images, videos, prompt.tools)
+        encoded = self._encode_prompt(where, messages, shown, prompt.tools)
         ids = encoded.pop("input_ids")[0]
         positions = self.family.positions(ids, encoded)
         encoded = encoded if positions is None else self.family.arranged(encoded, ids)
@@ -100,7 +103,7 @@ class PromptProcessor:
             media={k: v for k, v in encoded.items() if k not in per_token and k != SECONDS},
             token_types=self._read_types(encoded, per_token, positions),
             clocks=_clocks(encoded),
-            image_sizes=tuple(i.size for i in images),
+            image_sizes=tuple(i.size for i in shown.images),
             model_sizes=self.family.model_sizes(encoded),
             coordinate_format=self.frame or CoordinateFormat.PIXELS,
         )
@@ -123,15 +126,13 @@ class PromptProcessor:
         """
         where = "an environment's reply"
         self.check_turns()
-        following, images, videos = self._loaded(where, messages)
+        following, media = self._loaded(where, messages)
         self._check_text(where, following)
-        encoded = self._encode_text(where, self._after_an_answer(following), images, videos)
+        encoded = self._encode_text(where, self._after_an_answer(following), media)
         ids = encoded.pop("input_ids")[0]
         if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
-            ids, encoded = (
-                ids[1:],
-                {k: v[:, 1:] if v.ndim == 2 and v.shape[:2] == (1, len(ids)) else v for k, v in encoded.items()},
-            )
+            along = {k for k, v in encoded.items() if k != ALONG_TIME and v.ndim == 2 and v.shape[:2] == (1, len(ids))}
+            ids, encoded = ids[1:], {k: v[:, 1:] if k in along else v for k, v in encoded.items()}
         positions = inputs.positions
         start, answered = inputs.next_position, torch.tensor(token_ids, dtype=torch.long)
         if positions is not None:
@@ -155,7 +156,7 @@ class PromptProcessor:
             media=concatenate([inputs.media, shown]),
             token_types=self._types(inputs, len(answered), types, len(ids)),
             clocks=concatenate([inputs.clocks, _clocks(encoded)]),
-            image_sizes=(*inputs.image_sizes, *(i.size for i in images)),
+            image_sizes=(*inputs.image_sizes, *(i.size for i in media.images)),
             model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
             coordinate_format=inputs.coordinate_format,
         )
@@ -222,20 +223,15 @@ class PromptProcessor:
         return bool(without != shown)
 
     def _encode_prompt(
-        self,
-        where: str,
-        messages: Sequence[Mapping[str, Any]],
-        images: Sequence[Any],
-        videos: Sequence[VideoFrames],
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, where: str, messages: Sequence[Mapping[str, Any]], media: PromptMedia, tools: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, torch.Tensor]:
         """The processor's tensors of a conversation, with the head of the next answer."""
         shown: dict[str, Any] = {"tools": list(tools)} if tools else {}
-        limits = {"images_kwargs": dict(self.limits)} if self.limits and images else {}
+        limits = {"images_kwargs": dict(self.limits)} if self.limits and media.images else {}
         try:
-            if videos:  # their times are passed separately, which the template can't do
+            if media.videos or media.sounds:  # their times and rates are passed separately, which the template can't do
                 text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True, **shown)[0]
-                return self._encode_text(where, text, images, videos)
+                return self._encode_text(where, text, media)
             encoded = self.processor.apply_chat_template(
                 [messages],
                 tokenize=True,
@@ -251,24 +247,11 @@ class PromptProcessor:
             raise _unfit(where, err) from err
         return self._tensors(encoded)
 
-    def _encode_text(
-        self, where: str, text: str, images: Sequence[Any], videos: Sequence[VideoFrames] = ()
-    ) -> dict[str, torch.Tensor]:
-        """The processor's tensors of a text after the chat template, with these pictures and videos in it."""
-        options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
-        if images and self.limits:
-            options["images_kwargs"] = dict(self.limits)
-        if videos:
-            options["videos"] = [[_channels_first(v) for v in videos]]
-            options["videos_kwargs"] = {
-                "do_sample_frames": False,
-                "video_metadata": [[_metadata(v) for v in videos]],
-                **({"do_resize": False} if video_factor(self.processor) else {}),
-                **({"cap_pixels_per_frame": False} if hasattr(self.processor.video_processor, "cap_pixels_per_frame") else {}),
-            }
+    def _encode_text(self, where: str, text: str, media: PromptMedia) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a text after the chat template, with these media in it."""
+        options = {"text_kwargs": {"add_special_tokens": False}, **media.arguments(self.processor, self.limits)}
         try:
-            # one list for the text, as from the chat template: some processors cut only a text's single picture into tiles
-            encoded = self.processor(text=[text], images=[list(images)] if images else None, return_tensors="pt", **options)
+            encoded = self.processor(text=[text], return_tensors="pt", **options)
         except Exception as err:
             raise _unfit(where, err) from err
         return self._tensors(encoded)
@@ -279,29 +262,51 @@ class PromptProcessor:
         dtype = self.family.model.dtype  # Llama 4's gives pictures in bfloat16 to any model, and not all models convert them
         return self.family.with_media({k: v.to(dtype) if "pixel_values" in k else v for k, v in kept.items()})
 
-    def _loaded(
-        self, where: str, messages: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[dict[str, Any]], list[Any], list[VideoFrames]]:
-        """(messages with all content in parts, their pictures, the frames of their videos), decoded."""
-        images: list[Any] = []
-        videos: list[VideoFrames] = []
+    def _loaded(self, where: str, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], PromptMedia]:
+        """(messages with all content in parts, their media), decoded."""
+        found = PromptMedia()
 
         def part(p: Mapping[str, Any]) -> dict[str, Any]:
+            if p["type"] in ("image", "video") and self.family.hears:
+                kind = self.family.model.config.model_type
+                raise UserError(f"a {kind} model hears sounds and sees nothing: choose another model for pictures")
             if p["type"] == "image":
-                images.append(load_image(p["image"]))
-                return {"type": "image", "image": images[-1]}
+                found.images.append(load_image(p["image"]))
+                return {"type": "image", "image": found.images[-1]}
             if p["type"] == "video":
-                videos.append(cached_frames(p["video"], self.video_limits))
-                return {"type": "video", "video": videos[-1].frames_THWC}
+                found.videos.append(cached_frames(p["video"], self.video_limits))
+                return {"type": "video", "video": found.videos[-1].frames_THWC}
+            if p["type"] == "audio":
+                found.sounds.append(self._heard(p["audio"]))
+                return {"type": "audio", "audio": found.sounds[-1].samples_T}
             if p["type"] != "text":
-                raise UserError(f"a message part of type {p['type']!r} can't be shown to a model: use text, image and video")
+                raise UserError(
+                    f"a message part of type {p['type']!r} can't be shown to a model: use text, image, video and audio"
+                )
             return dict(p)
 
         def parts(content: Any) -> list[dict[str, Any]]:
             return [{"type": "text", "text": content}] if isinstance(content, str) else [part(p) for p in content]
 
         with plugin_errors(f"{where}: reading its messages (make them with mmrl.user_message)"):
-            return [{**m, "content": parts(m["content"])} for m in messages], images, videos
+            return [{**m, "content": parts(m["content"])} for m in messages], found
+
+    def _heard(self, sound: Any) -> Waveform:
+        """A sound as the model hears it. Raises UserError for one that is too short for a feature."""
+        limits = self.sound_limits
+        wave = heard(sound, limits.rate, limits.most_s)
+        if wave.duration_s < limits.least_s:
+            what = f"sound {wave.name}" if wave.name else "a sound"
+            raise UserError(f"{what} has {wave.duration_s:.2g} s: a model needs {limits.least_s:g} s: leave it out")
+        return wave
+
+    @functools.cached_property
+    def sound_limits(self) -> SoundLimits:
+        """Rate and length of a sound as the model hears it."""
+        if not self.family.hears:
+            kind = self.family.model.config.model_type
+            raise UserError(f"a {kind} model can't hear sounds here: choose one that does, such as Qwen/Qwen2-Audio-7B-Instruct")
+        return sound_limits(self.processor)
 
     @functools.cached_property
     def video_limits(self) -> VideoLimits:
@@ -318,10 +323,11 @@ class PromptProcessor:
         )
 
     def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Raise UserError for text that the processor would take for a picture."""
+        """Raise UserError for text that the processor would take for a picture or a sound."""
+        what = "sound" if self.family.hears else "picture"
         texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
         if found := next((token for token in self.reserved for text in texts if token in text), None):
-            raise UserError(f"{where}: the text (with hint and condition) contains {found!r}, a picture's placeholder: remove it")
+            raise UserError(f"{where}: the text (with hint and condition) contains {found!r}, a {what}'s placeholder: remove it")
 
     def encode_completion(self, text: str) -> list[int]:
         """The ids of a given completion, the end-of-turn token included."""
@@ -331,6 +337,8 @@ class PromptProcessor:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
 
+ALONG_TIME = "feature_attention_mask"
+"""An argument [sounds, frames] that tells which frames of a spectrogram are sound; it doesn't run along the tokens."""
 TRUE_SIZES = ("image_sizes", "pixel_attention_mask")
 """Keyword arguments that tell a model which part of each picture is padding."""
 
@@ -362,26 +370,11 @@ def _padded(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
-    return {k for k, v in encoded.items() if k != SECONDS and v.ndim == 2 and tuple(v.shape) == (1, length)}
+    return {k for k, v in encoded.items() if k not in (SECONDS, ALONG_TIME) and v.ndim == 2 and tuple(v.shape) == (1, length)}
 
 
 def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {SECONDS: torch.as_tensor(encoded[SECONDS])} if SECONDS in encoded else {}
-
-
-def _channels_first(footage: VideoFrames) -> torch.Tensor:
-    """uint8 [T, 3, H, W]; a single frame is repeated, because a processor needs two."""
-    frames = torch.from_numpy(footage.frames_THWC.copy()).permute(0, 3, 1, 2)
-    return frames.repeat(2, 1, 1, 1) if len(frames) == 1 else frames
-
-
-def _metadata(footage: VideoFrames) -> Any:
-    """Metadata from which transformers' processors read times: frame numbers in milliseconds."""
-    from transformers.video_utils import VideoMetadata
-
-    times = [round(1000 * t) for t in footage.times_s]
-    total = max(round(1000 * footage.duration_s), 1)
-    return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
 
 
 def explained(error: BaseException) -> str:

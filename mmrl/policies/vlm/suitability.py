@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.policies.names import HEARING
 from mmrl.policies.vlm.known_families import UNSUPPORTED
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
-"""Where transformers saves the image processor: with the other parts of the processor, or alone."""
+"""Where transformers saves the image processor or feature extractor: with the other parts of the processor, or alone."""
 NO_PROCESSOR = f"it has no processor for pictures: copy {' or '.join(PROCESSOR_FILES)} from the model that it was made from"
+NO_EARS = NO_PROCESSOR.replace("pictures", "sounds")
 GGUF = "in the format of llama.cpp (GGUF), which can't be trained: take the checkpoint in safetensors"
 CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
 """Encoder-decoders of transformers whose configuration doesn't say so."""
@@ -27,7 +29,7 @@ CROSS_ATTENTION = ("blip", "pp_formulanet", "vision-encoder-decoder")
 
 MOST_LAYERS = 1000
 """A damaged number of layers would take hours, even without weights."""
-_PICTURE_SETTING = re.compile(r"(image|video|vision).*token.*(id|index)$")
+_MEDIA_SETTING = re.compile(r"(image|video|vision|audio).*token.*(id|index)$")
 
 
 def refusal(name: str, reason: str) -> UserError:
@@ -130,8 +132,9 @@ def refuse_kind(name: str, settings: Mapping[str, Any], trusted: bool) -> None:
 
 
 def named_class(settings: Mapping[str, Any]) -> Any:
-    """The class of transformers that a config.json's `architectures` name, if it takes pictures and writes text; None otherwise.
-    Not all that do are among the classes of `AutoModelForImageTextToText`, such as those that also listen."""
+    """The class of transformers that a config.json's `architectures` name, if it takes pictures, or sounds in a family that
+    hears, and writes text; None otherwise. Not all that do are among the classes of `AutoModelForImageTextToText`, such as those
+    that listen."""
     import transformers
 
     named = settings.get("architectures")
@@ -142,7 +145,7 @@ def named_class(settings: Mapping[str, Any]) -> Any:
         return None
     config: Any = kind.config_class
     own = config is not None and config.model_type == settings.get("model_type")
-    return kind if own and "vision_config" in config.sub_configs else None
+    return kind if own and ("vision_config" in config.sub_configs or config.model_type in HEARING) else None
 
 
 def _nameless(settings: Mapping[str, Any]) -> str:
@@ -197,20 +200,20 @@ def refuse_ends(folder: Path) -> None:
 
 
 def refuse_processor(name: str, config: Any, processor: Any) -> None:
-    """Raise UserError if the processor has no part for pictures, if its tokenizer doesn't fit the model's embeddings, or if its
-    chat template shows no picture."""
-    if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
-        raise refusal(name, NO_PROCESSOR)
+    """Raise UserError if the processor has no part for pictures, or for sounds in a family that hears, if its tokenizer doesn't
+    fit the model's embeddings, or if its chat template shows no picture or sound."""
+    what, part = ("sound", "feature_extractor") if config.model_type in HEARING else ("picture", "image_processor")
+    if not hasattr(processor, "tokenizer") or not hasattr(processor, part):
+        raise refusal(name, NO_EARS if what == "sound" else NO_PROCESSOR)
     tokenizer = processor.tokenizer
     if tokenizer.eos_token_id is None:
         raise refusal(name, "its tokenizer names no end-of-sequence token: set eos_token in its config")
-    images = {getattr(config, key, None) for key in ("image_token_id", "image_token_index")} - {None}
-    for what, token in (("pad_token", tokenizer.pad_token_id), ("eos_token", tokenizer.eos_token_id)):
-        if token in images:
+    kind = "audio" if what == "sound" else "image"
+    shown = {getattr(config, f"{kind}_token_{key}", None) for key in ("id", "index")} - {None}
+    for use, token in (("pad_token", tokenizer.pad_token_id), ("eos_token", tokenizer.eos_token_id)):
+        if token in shown:
             text = tokenizer.convert_ids_to_tokens(token)
-            raise refusal(
-                name, f"its {what} is {text!r}, a picture's placeholder: set another {what} in its tokenizer_config.json"
-            )
+            raise refusal(name, f"its {use} is {text!r}, a {what}'s placeholder: set another {use} in its tokenizer_config.json")
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     rows = config.get_text_config(decoder=True).vocab_size
     if highest >= rows:
@@ -221,27 +224,30 @@ def refuse_processor(name: str, config: Any, processor: Any) -> None:
         )
     for part in (config, config.get_text_config()):
         for key, value in part.to_dict().items():
-            if _PICTURE_SETTING.search(key) and isinstance(value, int) and value >= rows:
+            if _MEDIA_SETTING.search(key) and isinstance(value, int) and value >= rows:
                 raise refusal(
                     name, f"its config.json has {key} = {value}, and its embeddings have {rows} rows: set the id of its tokenizer"
                 )
-    _refuse_template(name, processor)
+    _refuse_template(name, processor, what)
 
 
-def _refuse_template(name: str, processor: Any) -> None:
+def _refuse_template(name: str, processor: Any, what: str) -> None:
+    """what: the medium that the template must show."""
     if not processor.chat_template:
         raise refusal(name, "it has no chat template: put one into chat_template.jinja, or take a model tuned for instructions")
 
-    def rendered(*kinds: str) -> str:
-        parts = [{"type": "image"} if kind == "image" else {"type": "text", "text": "x"} for kind in kinds]
+    shows = {"type": "audio" if what == "sound" else "image"}
+
+    def rendered(*media: dict[str, str]) -> str:
+        parts = [*media, {"type": "text", "text": "x"}]
         return str(
             processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False, add_generation_prompt=True)
         )
 
     try:
-        shown, plain = rendered("image", "text"), rendered("text")
+        shown, plain = rendered(shows), rendered()
     except Exception as error:
         reason = f"{type(error).__name__}: {shorten(error)[:300]}"
-        raise refusal(name, f"its chat template can't write a picture and a text ({reason}): check its chat template") from error
+        raise refusal(name, f"its chat template can't write a {what} and a text ({reason}): check its chat template") from error
     if shown == plain:
-        raise refusal(name, "its chat template leaves pictures out: use one that shows them")
+        raise refusal(name, f"its chat template leaves {what}s out: use one that shows them")

@@ -39,7 +39,7 @@ LOGIT_CHUNK = 2**25
 
 
 class VLM(Policy):
-    """Any `AutoModelForImageTextToText`.
+    """Any `AutoModelForImageTextToText`, and Qwen2-Audio.
 
     The model stays in evaluation mode, also in updates: dropout would make the learner's log-probabilities differ from the
     sampler's.
@@ -90,16 +90,17 @@ class VLM(Policy):
         check_teacher(config, teacher)
 
     def _try(self, name: str) -> None:
-        """Raise UserError if the processor or chat template can't process a picture."""
+        """Raise UserError if the processor or chat template can't process a picture, or a sound for a model that hears."""
+        what = "sound" if self.family.hears else "picture"
         try:
-            shown = self.encode(Prompt(messages=[user_message("x", _blank_picture())]))
+            shown = self.encode(Prompt(messages=[user_message("x", self.family.sample())]))
         except UserError as error:
             why = explained(error.__cause__) if error.__cause__ else str(error)
             raise UserError(
-                f"{name!r}: a picture can't be processed: {why}: check its chat template", key="policy.model"
+                f"{name!r}: a {what} can't be processed: {why}: check its chat template", key="policy.model"
             ) from error
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
-            raise UserError(f"{name!r}: its chat template leaves pictures out: use one that shows them", key="policy.model")
+            raise UserError(f"{name!r}: its chat template leaves {what}s out: use one that shows them", key="policy.model")
 
     def _probe(self, implementation: str) -> None:
         """Find out how the model may be run. Models of one configuration share the verdict."""
@@ -109,7 +110,7 @@ class VLM(Policy):
             self.family.use(_PROBED[key])
         else:
             _PROBED[key] = probe(self.family, self.reader.encode, attention.ways(implementation, self.device))
-        self.blank = self.encode(Prompt(messages=[user_message("x", _blank_picture())]))
+        self.blank = self.encode(Prompt(messages=[user_message("x", self.family.sample())]))
 
     # -- prompts and text, by the processor ------------------------------------------------------------------------------
 
@@ -302,12 +303,6 @@ class VLM(Policy):
 
 _PROBED: dict[str, Capabilities] = {}
 """Configuration -> verdict of the probe, in this process."""
-
-
-def _blank_picture() -> Any:
-    from PIL import Image
-
-    return Image.new("RGB", (64, 64))
 
 
 def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:

@@ -130,6 +130,8 @@ class VllmInputs:
         from PIL import Image
 
         policy, noise = self.policy, torch.Generator().manual_seed(0)
+        if policy.family.hears:
+            raise UserError(refusal(policy, "it isn't given sounds yet"))
         reader = PromptProcessor(policy.family, {}, policy.eos, policy.reader.video, policy.reader.frame)
         asked, others = [], []
         for sizes in ASKED:

@@ -8,6 +8,7 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.compute.ray import import_ray
 from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
+from mmrl.policies.names import hears
 from mmrl.rollout.simulators.wire.handshake import token_of_environment
 
 
@@ -45,6 +46,7 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
         (acts, f"samples text, but policy.kind = {config.policy.kind!r} acts"),
         (generate.top_p != 1 or generate.top_k, "gives log-probabilities after generate.top_p and top_k, not before"),
         (config.evaluate.steer, "can't be steered (evaluate.steer)"),
+        (not acts and hears(config.policy.model), "isn't given sounds yet"),
     ):
         if wrong:
             raise UserError(f'compute.sampler = "vllm" {why}: use "local"')

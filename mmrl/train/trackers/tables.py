@@ -41,7 +41,7 @@ def _pictures(row: Mapping[str, Any], folder: Path) -> Iterator[Path]:
     if row.get("drawing"):
         yield folder / row["drawing"]
     for message in row["messages"]:
-        yield from (folder / part["path"] for part in message["content"] if "path" in part)
+        yield from (folder / part["path"] for part in message["content"] if part["type"] in ("image", "video") and "path" in part)
 
 
 def _text(message: Mapping[str, Any]) -> str:

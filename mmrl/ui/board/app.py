@@ -296,7 +296,7 @@ def _live(board: Board, request: Request) -> Response:
 
 def _media(board: Board, request: Request) -> Response:
     file = board.places.media(request.query_params.get("run", ""), request.query_params.get("path", ""))
-    kind = "image/png" if file.suffix == ".png" else "image/webp"
+    kind = {".png": "image/png", ".wav": "audio/wav"}.get(file.suffix, "image/webp")
     return FileResponse(file, media_type=kind, headers={"cache-control": "private, max-age=86400"})
 
 

@@ -19,9 +19,9 @@ DEPTH = 4
 FOLDERS, LISTED = 50_000, 1000
 """Largest number of folders that are searched for runs, and of runs that are listed."""
 MEDIA = re.compile(
-    r"(?:rollouts/media/[0-9a-zA-Z_-]{1,128}\.(?:png|webp)|episodes/step-\d{6,}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.webp)"
+    r"(?:rollouts/media/[0-9a-zA-Z_-]{1,128}\.(?:png|webp|wav)|episodes/step-\d{6,}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.webp)"
 )
-"""Names of images and videos in a run folder, as `mmrl.run_folder.writer` writes them."""
+"""Names of images, videos and sounds in a run folder, as `mmrl.run_folder.writer` writes them."""
 PARTS = ("rollouts", "rollouts/media", "evaluations", "episodes")
 """Subfolders of a run whose files are shown."""
 
@@ -103,9 +103,9 @@ class RunPaths:
         return path
 
     def media(self, name: str, path: str) -> Path:
-        """The file of an image or video of a run. Raises NotThere for any other file, and for a symbolic link."""
+        """The file of an image, video or sound of a run. Raises NotThere for any other file, and for a symbolic link."""
         if not MEDIA.fullmatch(path):
-            raise NotFound(f"{path!r:.200} is not an image or video of a run")
+            raise NotFound(f"{path!r:.200} is not an image, video or sound of a run")
         file = self.run(name) / path
         try:
             if file.resolve(strict=True) == file and file.is_file():

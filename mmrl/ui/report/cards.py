@@ -15,7 +15,7 @@ from typing import Any
 
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.overlays import Overlay
-from mmrl.ui.report import overlay, videos
+from mmrl.ui.report import overlay, sounds, videos
 from mmrl.ui.report.media_sources import MediaSource
 from mmrl.ui.report.prompts import Placed, answer, asking, marked_picture, parts_of, picture, row_of, said_in, shown_of
 from mmrl.ui.report.svg import number
@@ -221,6 +221,8 @@ def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
         )
         paths = [str(part.get("path", "")) for part in parts_of(message) if part.get("type") == "image"]
         shown = [picture(group.pictures.still(path, among * len(later) * len(paths)), name) for path in paths]
+        heard = [str(part.get("path", "")) for part in parts_of(message) if part.get("type") == "audio"]
+        shown += [sounds.sound_html(group.pictures, path, name) for path in heard]
         said = said_in(message)
         text = written(said, group.longest // 2 or WHOLE // len(later)) if said.strip() else ""
         parts.append(f'<div class="turn"><b>{esc(name)}</b>{text}{row_of(shown)}</div>')

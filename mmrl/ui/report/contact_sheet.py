@@ -1,4 +1,5 @@
-"""A contact sheet: prompts of a task as one image, each with its images as the model sees them, its text and its answer."""
+"""A contact sheet: prompts of a task as one image, each with its images as the model sees them, its sounds, its text and its
+answer."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from mmrl.api.interfaces import Task
 from mmrl.api.media.decoding import recent_frames
 from mmrl.api.media.filmstrip import TimeSpan, filmstrip
+from mmrl.api.media.hearing import heard
 from mmrl.api.media.images import load_image
+from mmrl.api.media.spectrogram import sound_picture
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Prompt
 from mmrl.ui.report.image_marks import draw_marks
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
     from mmrl.api.media.clips import VideoFrames
+    from mmrl.api.media.sounds import Waveform
     from mmrl.ui.report.survey_charts import Figure
 
     See = Callable[[Image], Image]
@@ -96,9 +100,10 @@ def contact_sheet(
 
 
 def prompt_picture(prompt: Prompt, marks: Sequence[Overlay] = ()) -> Image:
-    """All images and videos of a prompt on one image, as on the sheet. marks: only gold marks are drawn."""
+    """All images, videos and sounds of a prompt on one image, as on the sheet. marks: only gold marks are drawn."""
     true = [mark for mark in marks if mark.source == "true"]
     films = [_strip(recent_frames(video), number, true) for number, video in enumerate(prompt.videos)]
+    films += [_sounding(heard(sound)) for sound in prompt.sounds]
     return _mount(prompt, [load_image(image) for image in prompt.images], films, true)
 
 
@@ -107,7 +112,7 @@ class _Card:
     """A prompt on the sheet."""
 
     picture: Image
-    """All its images and videos with marks, CARD x PICTURE pixels."""
+    """All its images, videos and sounds with marks, CARD x PICTURE pixels."""
     id: str
     sizes: str
     prompt: list[str]
@@ -210,9 +215,12 @@ def _card(prompt: Prompt, see: See | None, true: Sequence[Overlay] = ()) -> _Car
     sizes = list(dict.fromkeys(f"{i.width} x {i.height}" for i, by_answer in zip(seen, drawn, strict=True) if not by_answer))
     footage = [recent_frames(video) for video in prompt.videos]
     sizes += [f"{len(f.times_s)} frames, {f.duration_s:.1f} s" for f in footage]
+    sounds = [heard(sound) for sound in prompt.sounds]
+    sizes += [f"sound, {sound.duration_s:.1f} s" for sound in sounds]
+    films = [*(_strip(f, n, true) for n, f in enumerate(footage)), *map(_sounding, sounds)]
     answer = str(prompt.answer) or "(empty)"
     return _Card(
-        picture=_mount(prompt, seen, [_strip(f, n, true) for n, f in enumerate(footage)], true),
+        picture=_mount(prompt, seen, films, true),
         id=prompt.id or "no id",
         sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
         prompt=wrap(prompt.text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(prompt.text)) > 1 else PROMPT_LINES),
@@ -228,8 +236,12 @@ def _strip(footage: VideoFrames, number: int, true: Sequence[Overlay]) -> Image:
     )
 
 
+def _sounding(sound: Waveform) -> Image:
+    return sound_picture(sound, CARD - 8, PICTURE - 8)
+
+
 def _mount(prompt: Prompt, seen: Sequence[Image], films: Sequence[Image] = (), true: Sequence[Overlay] = ()) -> Image:
-    """All images and videos of a prompt on one CARD x PICTURE image, with gold marks."""
+    """All images, videos and sounds of a prompt on one CARD x PICTURE image, with gold marks. films: pictures without marks."""
     from PIL import Image, ImageDraw
 
     mat = Image.new("RGB", (CARD, PICTURE), MAT)
@@ -265,7 +277,7 @@ def _drawn(prompt: Prompt) -> list[bool]:
 
 
 def _names(films: int, drawn: Sequence[bool]) -> list[str]:
-    """The names of a prompt's videos and images: several of the prompt are numbered."""
+    """The names of a prompt's videos, sounds and images: several of the prompt are numbered."""
     shown = films + len(drawn) - sum(drawn)
     numbered = ["prompt"] if shown == 1 else [*ORDER[:shown], *(str(n) for n in range(len(ORDER) + 1, shown + 1))]
     of_prompt = iter(numbered)

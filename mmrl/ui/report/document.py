@@ -17,7 +17,7 @@ def document(title: str, main: str, footer: str, styles: tuple[str, ...] = ("pag
     here = Path(__file__)
     style, script = ("".join(here.with_name(n).read_text(encoding="utf-8") for n in names) for names in (styles, ("page.js",)))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return f"""<!doctype html>
 <html lang="en">
 <head>

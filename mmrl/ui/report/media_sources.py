@@ -1,4 +1,5 @@
-"""Sources of a page's images and videos: `EmbeddedMedia` puts them into the page within a budget, `LinkedMedia` links to them.
+"""Sources of a page's images, videos and sounds: `EmbeddedMedia` puts them into the page within a budget, `LinkedMedia` links to
+them.
 
 Only file names that `mmrl.run_folder.writer` writes are opened, so that a row cannot refer to a file outside its run folder.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from mmrl.api.errors import UserError
 from mmrl.api.media.image_limits import MAX_FILE
 from mmrl.api.media.images import load_image
+from mmrl.api.media.wav import decode_wav
 from mmrl.run_folder import webp
 from mmrl.run_folder.files import contents, open_regular_file, reason
 
@@ -39,9 +41,13 @@ PIXELS = 150_000_000
 """Maximal pixels of images and videos that are decoded for a page or for a section of a report: some seconds of work."""
 LEAST = 400
 """Characters of HTML that even a small image needs."""
+PEAKS = 192
+"""Parts of a sound whose loudness is drawn."""
+SOUND_BYTES = 2**20
+"""Largest file of a sound: thirty seconds at 16,000 samples of 16 bits."""
 SHOWN = 192
 """Minimal width in pixels of a video on the page."""
-_NAME = re.compile(r"(?:media/)?[0-9a-zA-Z_-][0-9a-zA-Z._-]*\.(png|webp)")
+_NAME = re.compile(r"(?:media/)?[0-9a-zA-Z_-][0-9a-zA-Z._-]*\.(png|webp|wav)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,17 @@ class Film:
     """Duration of each frame in milliseconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """A sound on a page."""
+
+    src: str
+    """Its address, or its data as a data URL; empty if it has no room on the page."""
+    peaks: tuple[tuple[float, float], ...]
+    """(lowest, highest) sample of each of at most `PEAKS` parts."""
+    duration_s: float
+
+
 @dataclass(slots=True)
 class Decoding:
     """What may still be decoded for a page."""
@@ -89,8 +106,8 @@ class Decoding:
 
 
 class MediaSource(Protocol):
-    """A source of images and videos by their path in a folder of rows. Its methods return a reason as text where a file cannot be
-    shown."""
+    """A source of images, videos and sounds by their path in a folder of rows. Its methods return a reason as text where a file
+    cannot be shown."""
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
         """An image. among: number of images that share the remaining room. large: whether to prefer a large size."""
@@ -98,6 +115,10 @@ class MediaSource(Protocol):
 
     def film(self, path: str) -> Film | str:
         """A video."""
+        ...
+
+    def sound(self, path: str) -> Sound | str:
+        """A sound."""
         ...
 
 
@@ -140,6 +161,17 @@ class EmbeddedMedia:
         self.left -= len(video.src) + len(video.rest)
         return video
 
+    def sound(self, path: str) -> Sound | str:
+        data = _sound(self.folder, path)
+        found = data if isinstance(data, str) else _listened(data, path)
+        if isinstance(found, str):
+            return found
+        assert isinstance(data, bytes)
+        src = f"data:audio/wav;base64,{base64.b64encode(data).decode()}"
+        src = src if len(src) <= self.left // 4 else ""  # or few sounds would take the room of all that follow
+        self.left -= len(src)
+        return Sound(src, *found)
+
 
 @dataclass(frozen=True, slots=True)
 class LinkedMedia:
@@ -173,6 +205,16 @@ class LinkedMedia:
         self.decoding.pixels -= width * height * len(ms)
         return Film(self.link(path), self.frames(path) + "&n=0", width, height, len(ms), self.frames(path), ms)
 
+    def sound(self, path: str) -> Sound | str:
+        if not _is_name(path, "wav"):
+            return "sound is missing"
+        try:
+            about = (self.folder / path).stat(follow_symlinks=False)
+        except OSError:
+            return "sound is missing"
+        found = _recorded(self.folder, path, (about.st_ino, about.st_size, about.st_mtime_ns))
+        return found if isinstance(found, str) else Sound(self.link(path), *found)
+
 
 @functools.lru_cache(maxsize=4096)
 def _played(folder: Path, path: str, stamp: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]] | str:
@@ -180,6 +222,31 @@ def _played(folder: Path, path: str, stamp: tuple[int, ...]) -> tuple[int, int, 
     data = _video(folder, path)
     shown = data if isinstance(data, str) else _decoded(data, path)
     return shown if isinstance(shown, str) else (*shown[0][0].size, tuple(ms for _, ms in shown))
+
+
+@functools.lru_cache(maxsize=4096)
+def _recorded(folder: Path, path: str, stamp: tuple[int, ...]) -> tuple[tuple[tuple[float, float], ...], float] | str:
+    """(peaks, seconds) of a sound, or why there are none. stamp: of the file, changes with it."""
+    data = _sound(folder, path)
+    return data if isinstance(data, str) else _listened(data, path)
+
+
+def _sound(folder: Path, path: str) -> bytes | str:
+    """The bytes of a sound, or why it can't be shown."""
+    if not _is_name(path, "wav"):
+        return "sound is missing"
+    try:
+        return contents(folder / path, SOUND_BYTES)
+    except OSError as error:
+        return f"left out for size: {reason(error)}" if error.errno == errno.EFBIG else "sound is missing"
+
+
+def _listened(data: bytes, path: str) -> tuple[tuple[tuple[float, float], ...], float] | str:
+    try:
+        found = decode_wav(data, path)
+    except UserError:
+        return f"not a sound: {path}"
+    return tuple(found.peaks(PEAKS)), found.duration_s
 
 
 def _is_name(path: str, suffix: str) -> bool:

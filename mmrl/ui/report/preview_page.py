@@ -11,8 +11,7 @@ from mmrl import __version__
 from mmrl.api.media.images import load_image
 from mmrl.api.tasks import overlays
 from mmrl.api.tasks.overlays import Overlay
-from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_png, view_webp
-from mmrl.run_folder.webp import clip_video
+from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, store_media, view_medium
 from mmrl.ui.report import overlay, videos
 from mmrl.ui.report.cards import group_card, prompt_card
 from mmrl.ui.report.document import document
@@ -95,8 +94,8 @@ def _asked(looked: SampledPrompt, number: int, folder: Path, see: See | None) ->
     """The keys that all rows of a prompt's completions share; the prompt's media are written to `folder`."""
     prompt = looked.prompt
 
-    def keep(image: Any, video: bool) -> str:
-        return _kept(folder, see(load_image(image)) if see and not video else image, video)
+    def keep(medium: Any, kind: str) -> str:
+        return _kept(folder, see(load_image(medium)) if see and kind == "image" else medium, kind)
 
     messages = [store_media(message, keep) for message in prompt.messages]
     return {"task": prompt.task, "prompt_id": prompt.id, "group": number, "messages": messages, "answer": prompt.answer}
@@ -116,8 +115,8 @@ def _row(
     }
 
 
-def _kept(folder: Path, image: Any, video: bool = False, most: int = VIEW_PIXELS) -> str:
-    """Write an image or a video to the folder and return its name. most: maximal pixels of an image."""
-    name, data = view_webp(clip_video(image)) if video else view_png(image, most)
+def _kept(folder: Path, medium: Any, kind: str = "image", most: int = VIEW_PIXELS) -> str:
+    """Write an image, a video or a sound to the folder and return its name. most: maximal pixels of an image."""
+    name, data = view_medium(medium, kind, most)
     (folder / name).write_bytes(data)
     return name

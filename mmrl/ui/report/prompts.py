@@ -1,4 +1,4 @@
-"""A prompt as HTML: its images and videos with gold marks, its text and its answer."""
+"""A prompt as HTML: its images and videos with gold marks, its sounds, its text and its answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl.api.tasks.overlays import Overlay
-from mmrl.ui.report import overlay, videos
+from mmrl.ui.report import overlay, sounds, videos
 from mmrl.ui.report.media_sources import MediaSource, Still
 from mmrl.ui.report.text import esc, rounded
 
@@ -28,12 +28,14 @@ class Placed:
 def shown_of(
     messages: Sequence[Mapping[str, Any]], pictures: MediaSource, true: Sequence[Overlay], marked: Container[int], key: str
 ) -> tuple[str, dict[int, Placed]]:
-    """(the prompt's images and videos with gold marks as HTML, index of a marked image -> its place on the page).
+    """(the prompt's images and videos with gold marks and its sounds as HTML, index of a marked image -> its place on the page).
 
     true: gold marks. marked: indexes of images with any mark. key: unique id of the group on the page.
     """
     parts = [part for message in messages for part in parts_of(message)]
-    stills, moving = ([str(p.get("path", "")) for p in parts if p.get("type") == kind] for kind in ("image", "video"))
+    stills, moving, heard = (
+        [str(p.get("path", "")) for p in parts if p.get("type") == kind] for kind in ("image", "video", "audio")
+    )
     shown: list[str] = []
     placed: dict[int, Placed] = {}
     for n, path in enumerate(stills):
@@ -55,6 +57,7 @@ def shown_of(
     for n, path in enumerate(moving):
         times = overlay.interval_bars([mark for mark in true if mark.image == n])
         shown.append(f'<div class="filmed">{videos.video_html(pictures, path, "prompt")}{times}</div>')
+    shown += [sounds.sound_html(pictures, path, "prompt") for path in heard]
     return row_of(shown), placed
 
 

@@ -69,13 +69,15 @@ def rows(task: OpenTask, split: str = "train", seed: int = 0, n: int | None = No
     """The first n prompts of a split as rows, or all; those that can't be read are left out with a warning.
 
     images: store the images for scoring, by default if a verifier reads them. Raises UserError for a task that acts in a
-    simulator, and for an answer that is no plain data."""
+    simulator or has sounds, and for an answer that is no plain data."""
     if task.acts:
         raise UserError(f"task {task.id!r} acts in a simulator, and its prompts have no text: it can't be rows of a data set")
     with_images = task.needs_images if images is None else images
     own = {"task": task.id, "metric": task.metric, "verifiers": dict(task.verifiers)}
     own |= {"verifier_options": {name: dict(of) for name, of in task.verifier_options.items()}}
     for index, prompt in itertools.islice(task.prompts(split, seed).items(), n):
+        if prompt.sounds:
+            raise UserError(f"task {task.id!r} has sounds, which these forms can't hold: train it in mmrl")
         stored = json.dumps({**own, "case": case_to_json(task.case(prompt, ""), with_images)})
         shown = [_image(image) for image in prompt.images]
         yield Row(index=index, prompt=prompt, messages=_emptied(prompt), images=shown, videos=prompt.videos, stored=stored)

@@ -129,11 +129,11 @@ class AskingVerifier:
 
 
 def shown_parts(case: Case) -> list[Mapping[str, Any]]:
-    """The images and videos of the prompt, as parts of a message; those of the case if it has no episode."""
+    """The images, videos and sounds of the prompt, as parts of a message; those of the case if it has no episode."""
     if case.rollout is None:
         return [{"type": "image", "image": image} for image in case.media]
     contents = [m["content"] for m in case.rollout.prompt.messages if not isinstance(m["content"], str)]
-    return [part for content in contents for part in content if part["type"] in ("image", "video")]
+    return [part for content in contents for part in content if part["type"] in ("image", "video", "audio")]
 
 
 def question_of(case: Case) -> str:

@@ -144,14 +144,6 @@ def _published() -> list[VerifierSpec]:
             id="vqa/letter@seed-bench-r1", timeout_s=SLOW, target="mmrl_vqa.seed_bench:letter", summary="SEED-Bench-R1's accuracy"
         ),
         VerifierSpec(
-            id="vqa/reward@r1-aqa",
-            timeout_s=SLOW,
-            target="mmrl_vqa.r1_aqa:reward",
-            high=2.0,
-            graded=True,
-            summary="R1-AQA's reward: accuracy and format",
-        ),
-        VerifierSpec(
             id="vqa/reward@maye",
             timeout_s=SLOW,
             target="mmrl_vqa.maye_rewards:reward",

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mmrl_vqa import maye_rewards, r1_aqa, r1_reward, seed_bench, vlm_r1
+from mmrl_vqa import maye_rewards, r1_reward, seed_bench, vlm_r1
 
 from mmrl import Case, Score
 from mmrl.api.episodes import Conversation
@@ -18,7 +18,7 @@ from mmrl.registry import plugins
 VERIFIERS = {
     **{"answer": vlm_r1.answer, "choice": vlm_r1.choice, "yes-no": vlm_r1.yes_no, "match": vlm_r1.match, "form": vlm_r1.form},
     **{"length": vlm_r1.length, "repetition": vlm_r1.repetition, "r1-form": r1_reward.form, "r1-reward": r1_reward.reward},
-    **{"seed-letter": seed_bench.letter, "r1-aqa-accuracy": r1_aqa.accuracy},
+    **{"seed-letter": seed_bench.letter},
 }
 
 

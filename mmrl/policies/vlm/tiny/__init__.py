@@ -58,6 +58,7 @@ FAMILIES = {
     "internvl3_5": "tiles",
     "gemma3n": "timm",
     "perception_lm": "timm",
+    "qwen2_audio": "audio",
 }
 """`model_type` -> module of the builder; OpenVLA's is `mmrl.policies.openvla.tiny`."""
 LEAST_LAYERS = {"qwen3_5": 2, "qwen3_5_moe": 2, "glm4v_moe": 2, "gemma4": 2, "lfm2_vl": 2} | dict.fromkeys(
