@@ -22,7 +22,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.heads import Head, Tokens
 from mmrl.policies.acting.observed import state_of
-from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
 from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
 from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs
@@ -163,9 +163,11 @@ class ActingPolicy(Policy):
             return actions.clamp(-1, 1)
         return self._units().simulated(self.statistics.action.unnormalize(actions))
 
-    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | None = None) -> torch.Tensor:
+    def in_own_terms(
+        self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | Observation | None = None
+    ) -> torch.Tensor:
         """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead.
-        track: the episode at whose T steps the chunks [T, C, A] begin."""
+        track: the episode at whose T steps the chunks [T, C, A] begin, or their T observations."""
         if self.statistics is None:
             if physical:
                 raise UserError(
@@ -199,6 +201,20 @@ class ActingPolicy(Policy):
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
         features, states = self.features(seen)
         return (*self.head.sample(features, draw, temperature), states)
+
+    @torch.no_grad()
+    def candidates(
+        self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, many: int, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """float32 [n, M, K, A], in [-1, 1]: so many samples for each row, as the simulator takes them; see `act`."""
+        again_N = torch.arange(len(seen)).repeat_interleave(many)
+        seen, draw = seen.on(self.device), several(seeds_n, calls_n, many).to(self.device)
+        each = seen.rows(again_N)
+        return self.simulated(self.choose(each, draw, temperature)[0], each).clamp(-1, 1).unflatten(0, (-1, many))
+
+    def choices_of(self, actions_nKA: torch.Tensor, seen: Observation) -> torch.Tensor:
+        """[n, ...]: chunks of the simulator's actions, one for each observation, as choices to imitate."""
+        return self.head.choices_of(self.in_own_terms(actions_nKA, track=seen))
 
     @torch.no_grad()
     def values(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, critic: Critic) -> torch.Tensor:

@@ -137,6 +137,7 @@ def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
         logprobs_TKC=track.logprobs_TKC[at : at + 1],
         valid_TK=track.valid_TK[at : at + 1],
         rewards_TK=track.rewards_TK[at : at + 1],
+        actions_TKA=None if track.actions_TKA is None else track.actions_TKA[at : at + 1],
     )
 
 

@@ -309,6 +309,7 @@ class Lane:
         known = [s for s in states if s is not None]
         state = torch.stack(known) if len(known) == len(states) else None
         choices = torch.stack([self._spread(c.chosen.choices, c.envs_n) for c in self.calls])
+        actions = torch.stack([self._spread(c.chosen.actions_nKA.float(), c.envs_n) for c in self.calls])
         logprobs = torch.stack([self._spread(c.chosen.logprobs_nKC, c.envs_n) for c in self.calls])
         valued = [self._spread(c.chosen.values_nU, c.envs_n) for c in self.calls if c.chosen.values_nU is not None]
         values = torch.stack(valued) if valued else None
@@ -332,6 +333,7 @@ class Lane:
                 rewards_TK=rewards[at],
                 values_TU=None if values is None else values[at],
                 expert_actions_TA=None if advice is None else advice[at],
+                actions_TKA=actions[at],
                 **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
             )
 

@@ -40,6 +40,8 @@ from mmrl.rollout.simulators.watchdog import Watchdog
 
 Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
 """(lane, its active environments, their observations) -> actions in them."""
+Chooser = Callable[[Observation, torch.Tensor, torch.Tensor, float], ActionSample]
+"""(observations, seeds of their episodes, indices of their calls, temperature) -> actions, as `ActingPolicy.act`."""
 
 
 class SimulatorCollector:
@@ -62,6 +64,8 @@ class SimulatorCollector:
         """Computes values of observations, if the algorithm has a critic."""
         self.with_expert = False
         """Record at every call what the simulators' experts would do."""
+        self.chooser: Chooser | None = None
+        """Chooses in place of the policy."""
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
         """Seconds of the policy's calls, of waiting for simulators, and of the simulators' steps."""
         self._lanes: dict[str, list[Lane]] = {}
@@ -240,6 +244,8 @@ class SimulatorCollector:
         jobs = [lane.jobs[env] for env in envs]
         seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
         calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
+        if self.chooser is not None:
+            return self.chooser(seen, seeds_n, calls_n, temperature)
         chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
         return replace(chosen, expert_actions_nA=expert_actions(lane, envs)) if self.with_expert else chosen
 
