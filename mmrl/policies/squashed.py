@@ -21,13 +21,11 @@ from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.action_values import SquashedNormal
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.eyes import features_of
 from mmrl.policies.load import saved_policy
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
-
-AT_ONCE = 256
-"""Observations of an episode whose features are computed in one pass."""
 
 
 class Squashed(ActingPolicy):
@@ -124,10 +122,7 @@ class Squashed(ActingPolicy):
 
     def remembered_of(self, track: TrajectoryData) -> torch.Tensor:
         """float32 [T + 1, F]: the features of an episode's observations, that of the last state included."""
-        count = len(track.choices) + 1
-        whole = Observation(images=track.images, state=track.state, instructions=[track.instruction] * count)
-        rows = torch.arange(count).split(AT_ONCE)
-        return torch.cat([self.remembered(whole.rows(some)) for some in rows])
+        return features_of(self, track)
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         found = self.remembered(seen)

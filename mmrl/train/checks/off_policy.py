@@ -9,7 +9,9 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec
 from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RunConfig
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.load import policy_class
+from mmrl.policies.squashed import Squashed
 
 
 def check_off_policy(
@@ -23,11 +25,16 @@ def check_off_policy(
     """Refuse an off-policy stage whose policy, tasks or computers it can't learn with. number: the stage's index. tasks,
     simulators: by label."""
     where, labels = f"stages.{number}", list(config.weights(stage))
-    if not getattr(policy_class(policy), "remembers", False):
+    kind = policy_class(policy)
+    if stage.improve and not issubclass(kind, ActingPolicy):
+        raise UserError(f"{where}.improve: policy.kind = {config.policy.kind!r} doesn't act in simulators: use one that does")
+    if not stage.improve and not getattr(kind, "remembers", False):
         raise UserError(
             f'{where}: kind = "off-policy" needs actions with a gradient by the policy\'s weights, which policy.kind = '
-            f'{config.policy.kind!r} doesn\'t give: use "squashed"'
+            f'{config.policy.kind!r} doesn\'t give: use "squashed", or set improve, which needs none'
         )
+    if stage.improve and stage.improve.state and issubclass(kind, Squashed):
+        raise UserError(f"{where}.improve.state: the critics of this policy read what it reads: set policy.options.state")
     if config.compute.learners > 1:
         raise UserError(f'{where}: kind = "off-policy" learns in one process: set compute.learners = 1')
     if config.compute.staleness:
@@ -45,6 +52,11 @@ def check_off_policy(
                     f'{where}.offline = "{EXPERT_EPISODES}": task {label!r} is paid by verifiers alone, which don\'t score the '
                     "expert: reward it by stages"
                 )
+    elif stage.offline and stage.improve and not issubclass(kind, Squashed):
+        raise UserError(
+            f"{where}.offline = {stage.offline!r}: a memory has no pictures for policy.kind = {config.policy.kind!r} to imitate: "
+            f'use "{EXPERT_EPISODES}"'
+        )
     elif stage.offline and not Path(stage.offline).is_file():
         raise UserError(
             f"{where}.offline = {stage.offline!r} is no file: name a memory, such as runs/NAME/checkpoints/step-.../"

@@ -43,8 +43,8 @@ class Critics:
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------
 
-    def following(self, drawn: Drawn, subset: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """[n]: the value of what follows each transition. subset: critics whose lowest value counts."""
+    def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
+        """[n]: the value of what follows each transition."""
         raise NotImplementedError
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -70,6 +70,11 @@ class Critics:
         """Standard normal numbers, the same on every device."""
         return torch.randn(*shape, generator=generator).to(self.device)
 
+    def pessimistic(self, features_nF: torch.Tensor, actions_nA: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """[n]: the lowest value of a subset of the target critics, drawn anew."""
+        subset = torch.randperm(self.stage.critics, generator=generator)[: self.stage.subset].to(self.device)
+        return off_policy.lowest(self.target(features_nF, actions_nA), subset)
+
     def anywhere(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         """[n, M, A]: actions in the whole of [-1, 1], for the penalty."""
         shape = (len(drawn.rewards_n), self.stage.conservative_samples, self.dims)
@@ -79,8 +84,7 @@ class Critics:
         """(errors [n], metrics)."""
         stage = self.stage
         with torch.no_grad():
-            subset = torch.randperm(stage.critics, generator=generator)[: stage.subset].to(self.device)
-            following = self.following(drawn, subset, generator)
+            following = self.following(drawn, generator)
             targets = off_policy.td_targets(drawn.rewards_n, drawn.discounts_n, following)
         outputs = self.critic.outputs(drawn.seen_nF, drawn.actions_nA)
         if self.bins:

@@ -47,9 +47,9 @@ class Rlpd(Critics):
         drawn, generator, figures = self.learn_values(online, offline, step)
         return figures | self._update_actor(drawn, generator, step)
 
-    def following(self, drawn: Drawn, subset: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
         actions, logprobs = self.actor.sample(drawn.after_nF, self.noise(drawn.actions_nA.shape, generator))
-        found = off_policy.lowest(self.target(drawn.after_nF, actions), subset)
+        found = self.pessimistic(drawn.after_nF, actions, generator)
         return found - self.log_temperature.exp() * logprobs if self.stage.backup_entropy else found
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -93,7 +93,8 @@ class Scenes:
 
     def save(self, path: Path) -> None:
         """Write all of it to a file, atomically."""
-        tensors, instructions = {}, []
+        tensors: dict[str, torch.Tensor] = {}
+        instructions: list[tuple[str, int]] = []
         for n, scene in enumerate(self._scenes):
             tensors |= {f"{n}/image/{camera}": rows for camera, rows in scene.seen.images.items()}
             if scene.seen.state is not None:
