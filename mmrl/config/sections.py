@@ -15,6 +15,7 @@ from mmrl.config.limits import Alarm, LimitsConfig
 from mmrl.config.off_policy import EXPERT_EPISODES, OffPolicyStage
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
+from mmrl.config.recap import RecapStage
 from mmrl.config.simulate import SimulateConfig
 from mmrl.config.stages import (
     EXPERT,
@@ -55,6 +56,7 @@ __all__ = [
     "PluginStage",
     "PolicyConfig",
     "PreferenceStage",
+    "RecapStage",
     "RlStage",
     "RuleConfig",
     "SampledTraining",

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from mmrl.config.condition import ConditionConfig as ConditionConfig
 from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
+from mmrl.config.recap import RecapStage
 from mmrl.config.training import SampledTraining, Training
 from mmrl.config.values import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
 
@@ -95,29 +97,6 @@ class ImitationConfig(Section):
     uncertainty_weighting: bool = False
     """Weight each gold token by p (1 - p), with p its probability, so that certain and very unlikely tokens count little
     (CHORD-phi)."""
-
-
-class ConditionConfig(Section):
-    """`[stages.condition]`: train on all completions with their quality in the prompt, and sample with the text of good ones
-    (RECAP, pi*0.6)."""
-
-    positive: str = "Advantage: positive"
-    """Text in the prompts of the best completions, and in prompts for sampling and evaluation."""
-    negative: str = "Advantage: negative"
-    """Text in the prompts of other completions."""
-    top: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """Share of a step's completions, by advantage, that get the positive text."""
-    drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the prompts that get neither text, so that the policy also learns to answer without it."""
-
-    @model_validator(mode="after")
-    def _texts_tell_good_from_bad(self) -> ConditionConfig:
-        for key in ("positive", "negative"):
-            if not getattr(self, key).strip():
-                raise ValueError(f"condition.{key} is blank, so it doesn't change a prompt: give a text")
-        if self.positive.strip() == self.negative.strip():
-            raise ValueError(f"condition.positive and negative are both {self.positive!r}: give two different texts")
-        return self
 
 
 class EntropyConfig(Section):
@@ -378,7 +357,7 @@ def teacher_of(stage: Training) -> str:
 
 
 STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage}
-STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage}
+STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage, "recap": RecapStage}
 """The built-in kinds."""
 OF_PLUGINS = "plugin"
 """The tag under which pydantic finds `PluginStage`."""
@@ -395,6 +374,7 @@ Stage = Annotated[
     | Annotated[DistillStage, Tag("distill")]
     | Annotated[PreferenceStage, Tag("preference")]
     | Annotated[OffPolicyStage, Tag("off-policy")]
+    | Annotated[RecapStage, Tag("recap")]
     | Annotated[PluginStage, Tag(OF_PLUGINS)],
     Discriminator(_tag),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -31,7 +32,7 @@ class Eyes:
 
     def __init__(self, policy: ActingPolicy, state: int = 0) -> None:
         """state: numbers of the state that are read; 0 for none."""
-        self.copy, self.state = policy.clone(frozen=True), state
+        self.copy, self.size = policy.clone(frozen=True), state
         self.width = policy.width + state
 
     @torch.no_grad()
@@ -39,8 +40,8 @@ class Eyes:
         """float32 [n, F]: the features of observations. draw: not used; a policy that remembers episodes has no eyes."""
         seen = seen.on(self.copy.device)
         found = [self.copy.states_of(seen).float()]
-        if self.state:
-            found.append(state_of(seen, self.state).float())
+        if self.size:
+            found.append(state_of(seen, self.size).float())
         return torch.cat(found, 1)
 
     def remembered_of(self, track: TrajectoryData) -> torch.Tensor:
@@ -51,6 +52,17 @@ class Eyes:
         """(features [T + 1, F], chunks of actions [T, K * A] in [-1, 1]) of an episode that was played."""
         assert track.actions_TKA is not None
         return self.remembered_of(track), track.actions_TKA.flatten(1).clamp(-1, 1)
+
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The copy's weights."""
+        return dict(self.copy.parameters())
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Restore what `state` gave."""
+        with torch.no_grad():
+            for name, parameter in self.copy.parameters():
+                parameter.copy_(tensors[name])
 
 
 def features_of(sees: Sees, track: TrajectoryData) -> torch.Tensor:

@@ -34,6 +34,9 @@ class Collector(Protocol):
     chooser: Chooser | None = None
     """Chooses actions in place of a policy that acts."""
 
+    interventions: float = 0.0
+    """Share of the episodes in which the simulators' experts take over at some call."""
+
     with_expert: bool = False
     """Record what the simulators' experts would do."""
 

@@ -47,6 +47,8 @@ class ActionSample:
     """The critic's values, one for each action (U = K) or one for the chunk (U = 1)."""
     expert_actions_nA: torch.Tensor | None = None
     """Actions of the simulator's expert, if they were requested."""
+    corrected_n: torch.Tensor | None = None
+    """bool: calls in which the expert acts in the policy's place."""
 
 
 class ActingPolicy(Policy):

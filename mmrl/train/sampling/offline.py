@@ -44,9 +44,9 @@ def offline_memory(
     if stage.offline != EXPERT_EPISODES:
         return Replay.opened(Path(stage.offline), layout, gamma=stage.gamma), None
     played = expert_episodes(run, stage, policy, stage.offline_episodes)
-    capacity = max(1, sum(len(track.choices) for track, _ in played))
+    capacity = max(1, sum(len(track.choices) for _, track, _ in played))
     found, scenes = Replay(layout, capacity, gamma=stage.gamma), Scenes(capacity)
-    for track, status in played:
+    for _, track, status in played:
         seen_TF, actions_TA = sees.remembered_of(track), track.choices.float().flatten(1).clamp(-1, 1)
         found.add(episode_of(seen_TF, actions_TA, track.rewards_TK.sum(1), status))
         scenes.add(track)
@@ -61,11 +61,12 @@ def episode_of(features: torch.Tensor, actions_TA: torch.Tensor, rewards_T: torc
 
 def expert_episodes(
     run: StageContext, stage: Training, policy: ActingPolicy, episodes: int
-) -> list[tuple[TrajectoryData, Status]]:
-    """So many episodes of the simulators' experts, about evenly over the stage's tasks, as calls of the policy."""
+) -> list[tuple[str, TrajectoryData, Status]]:
+    """So many episodes of the simulators' experts, about evenly over the stage's tasks, as calls of the policy, with the label of
+    the task."""
     labels = list(run.config.weights(stage))
     shares = {label: len(range(n, episodes, len(labels))) for n, label in enumerate(labels)}
-    return [played for label, count in shares.items() for played in _shown(run, stage, policy, label, count)]
+    return [(label, *played) for label, count in shares.items() for played in _shown(run, stage, policy, label, count)]
 
 
 def _shown(

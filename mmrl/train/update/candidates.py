@@ -116,9 +116,14 @@ def together(parts: list[Observation]) -> Observation:
     )
 
 
-def calls_to_imitate(choices: torch.Tensor, seen: Observation, policy: ActingPolicy) -> list[Trajectory]:
-    """Demonstrations of one call each. choices: [n, ...], in the policy's representation; seen: where they are made."""
+def calls_to_imitate(
+    choices: torch.Tensor, seen: Observation, policy: ActingPolicy, valid_nK: torch.Tensor | None = None
+) -> list[Trajectory]:
+    """Demonstrations of one call each. choices: [n, ...], in the policy's representation; seen: where they are made. valid_nK:
+    bool, actions that were carried out; by default all."""
     found = []
+    if valid_nK is None:
+        valid_nK = torch.ones(len(choices), policy.chunk, dtype=torch.bool, device=choices.device)
     for n in range(len(choices)):
         track = TrajectoryData(
             instruction=seen.instructions[n],
@@ -126,7 +131,7 @@ def calls_to_imitate(choices: torch.Tensor, seen: Observation, policy: ActingPol
             state=None if seen.state is None else seen.state[[n, n]],
             choices=choices[n : n + 1],
             logprobs_TKC=torch.full((1, policy.chunk, policy.head.slots), torch.nan, device=choices.device),
-            valid_TK=torch.ones(1, policy.chunk, dtype=torch.bool, device=choices.device),
+            valid_TK=valid_nK[n : n + 1],
             rewards_TK=torch.zeros(1, policy.chunk, device=choices.device),
         )
         found.append(Trajectory(prompt=Prompt(messages=[]), group=n, status=Status.FINISHED, data=track))

@@ -84,15 +84,13 @@ class Improving(Critics):
 
     def state(self) -> dict[str, torch.Tensor]:
         found = super().state() | {f"imitator/{name}": x.detach().clone() for name, x in self.imitator.state().items()}
-        eyes = self.eyes.copy.parameters() if self.eyes else ()
-        return found | {f"eyes/{name}": x.detach().clone() for name, x in eyes}
+        return found | {f"eyes/{name}": x.detach().clone() for name, x in (self.eyes.state() if self.eyes else {}).items()}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         super().load_state(tensors)
         self.imitator.load_state(Under(tensors, "imitator/"))
-        with torch.no_grad():
-            for name, parameter in self.eyes.copy.parameters() if self.eyes else ():
-                parameter.copy_(tensors[f"eyes/{name}"])
+        if self.eyes:
+            self.eyes.load(Under(tensors, "eyes/"))
 
     def close(self) -> None:
         self.imitator.close()
