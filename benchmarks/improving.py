@@ -2,12 +2,12 @@
 
     python benchmarks/improving.py [--seeds 0 1 2] [--only pa-rl|recap] [--prompts 128] [--steps N] [--runs FOLDER]
 
-Everything begins with the model in `assets/models/tabletop-pick`, which sees well and acts badly, and learns from its own episodes
-alone. PA-RL (`configs/demo/robot-pa-rl.toml`) is compared with imitation of the episodes that succeeded (the algorithm
-`filtered-cloning`), which plays the same number of episodes of the same starts, and makes as many updates of as many calls. RECAP
-(`configs/demo/robot-recap.toml`) is one model, which is told that its actions will be good, bad, or nothing. Each run is
-`mmrl train` in a separate process with one thread. `--runs` keeps the runs, and goes on with those that are there. Prints one JSON
-object.
+Everything begins with the model in `assets/models/tabletop-pick`, which sees well and acts badly. PA-RL
+(`configs/demo/robot-pa-rl.toml`) is compared with imitation of the episodes that succeeded (the algorithm `filtered-cloning`),
+which plays the same number of episodes of the same starts, and learns from them in about as many updates; neither sees an
+expert. RECAP (`configs/demo/robot-recap.toml`) is one model, with a hundred episodes of the expert, which is told that its
+actions will be good, bad, or nothing. Each run is `mmrl train` in a separate process with one thread. `--runs` keeps the runs, and goes on with
+those that are there. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import tomli_w
 from machine import machine
 from off_policy import ROOT, train
 
-EVERY = {"pa-rl": 5, "imitation": 5, "recap": 4}
+EVERY = 4
 """Steps of a stage between two evaluations."""
 
 
@@ -42,13 +42,13 @@ def run_file(runs: Path, kind: str, seed: int, steps: int | None, prompts: int) 
         # an update of PA-RL for ten steps of the simulator, of 64 calls each: about 30 of them in a step of the stage
         data["stages"] = [{"kind": "rl", "algorithm": "filtered-cloning", "group_size": 1, **kept, **SUCCESSES}]
     data |= {"name": f"{kind}-{seed}", "runs_dir": str(runs), "seed": seed, "train": {"threads": 1}}
-    data |= {"evaluate": {"num_prompts": prompts, "every": EVERY[kind]}, "record": {"rollouts_every": 0, "trackers": []}}
+    data |= {"evaluate": {"num_prompts": prompts, "every": EVERY}, "record": {"rollouts_every": 0, "trackers": []}}
     data["checkpoint"] = {"every": 10, "keep": 1}
     return tomli_w.dumps(data)
 
 
-SUCCESSES = {"epochs": 6, "minibatches": 5, "ratio": "action", "success_threshold": 0.5}
-"""30 updates in a step, as many as PA-RL makes of about 300 steps of the simulator."""
+SUCCESSES = {"epochs": 5, "minibatches": 4, "ratio": "action", "success_threshold": 0.5}
+"""20 updates in a step, about as many as PA-RL makes of about 300 steps of the simulator."""
 
 
 def told(folder: Path, prompts: int) -> dict[str, float]:

@@ -33,6 +33,8 @@ class ImproveConfig(Section):
     """Updates of the policy for each step of a simulator."""
     batch_size: Positive = 64
     """Observations of an update of the policy."""
+    warmup_steps: Count = 0
+    """Steps of the stage in which the critics learn alone, and the policy plays by itself."""
     acts: bool = True
     """Play with the best candidate; false: with a sample of the policy."""
     state: Count = 0
@@ -121,7 +123,7 @@ class OffPolicyStage(Training):
     def smaller(self) -> OffPolicyStage:
         small = super().smaller().at_most(updates=2, starts_after=0, critics=4, subset=2)
         if small.improve:
-            few = small.improve.at_most(candidates=4, keep=2, steps=2, batch_size=4)
+            few = small.improve.at_most(candidates=4, keep=2, steps=2, batch_size=4, warmup_steps=0)
             small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
         return small.at_most(offline_episodes=2) if self.offline == EXPERT_EPISODES else small
 

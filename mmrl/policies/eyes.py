@@ -53,7 +53,6 @@ class Eyes:
         assert track.actions_TKA is not None
         return self.remembered_of(track), track.actions_TKA.flatten(1).clamp(-1, 1)
 
-
     def state(self) -> dict[str, torch.Tensor]:
         """The copy's weights."""
         return dict(self.copy.parameters())

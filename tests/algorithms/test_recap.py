@@ -39,9 +39,7 @@ def test_a_failure_is_worse_than_every_success_and_the_end_of_a_success_is_worth
 def test_advantages_look_so_many_calls_ahead(took: list[int], lookahead: int, success: bool, seed: int) -> None:
     values, longest = np.random.default_rng(seed).uniform(-1, 0, len(took)), sum(took) + 1
     returns = recap.returns_to_go(torch.tensor(took), success, longest=longest)
-    found = recap.advantages(
-        returns, torch.tensor(took), torch.tensor(values).float(), longest=longest, lookahead=lookahead
-    )
+    found = recap.advantages(returns, torch.tensor(took), torch.tensor(values).float(), longest=longest, lookahead=lookahead)
     for t in range(len(took)):
         after = t + lookahead if lookahead else len(took)
         if after >= len(took):

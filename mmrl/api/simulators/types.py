@@ -190,7 +190,9 @@ class TrajectoryData:
             if (value := getattr(self, name)) is not None
         }
         nothing = torch.zeros(len(self.valid_TK), 0)
-        return dataclasses.replace(self, images={}, state=None, choices=nothing, expert_actions_TA=None, actions_TKA=None, corrected_T=None, **plain)
+        return dataclasses.replace(
+            self, images={}, state=None, choices=nothing, expert_actions_TA=None, actions_TKA=None, corrected_T=None, **plain
+        )
 
     @property
     def portable(self) -> TrajectoryData:

@@ -28,7 +28,7 @@ def check_off_policy(
     _check_one_process(config, where, stage.kind)
     kind = policy_class(policy)
     if stage.improve and not issubclass(kind, ActingPolicy):
-        raise UserError(f"{where}.improve: policy.kind = {config.policy.kind!r} doesn't act in simulators: use one that does")
+        raise UserError(f"{where}.improve: policy.kind = {config.policy.kind!r} doesn't act: use one that does")
     if not stage.improve and not getattr(kind, "remembers", False):
         raise UserError(
             f'{where}: kind = "off-policy" needs actions with a gradient by the policy\'s weights, which policy.kind = '
@@ -68,7 +68,9 @@ def check_recap(
     label."""
     where, kind = f"stages.{number}", policy_class(policy)
     if not issubclass(kind, ActingPolicy):
-        raise UserError(f'{where}: kind = "recap": policy.kind = {config.policy.kind!r} doesn\'t act in simulators: use one that does')
+        raise UserError(
+            f'{where}: kind = "recap": policy.kind = {config.policy.kind!r} doesn\'t act in simulators: use one that does'
+        )
     if issubclass(kind, Squashed):
         raise UserError(f'{where}: kind = "recap" tells the policy how good an action was, and "squashed" reads no instruction')
     _check_one_process(config, where, stage.kind)

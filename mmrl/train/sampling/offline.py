@@ -35,9 +35,9 @@ def layout_of(run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, se
 def offline_memory(
     run: StageContext, stage: OffPolicyStage, policy: ActingPolicy, sees: Sees
 ) -> tuple[Replay | None, Scenes | None]:
-    """The memory that `stage.offline` names, and of an expert's episodes what was seen; None if it names none. A resumed run makes
-    the same. Raises UserError for a file that is torn, or of another simulator, action space, features or discount, and for an
-    expert's episode that fails."""
+    """The memory that `stage.offline` names, and of an expert's episodes what was seen; None if it names none. A resumed run
+    makes the same. Raises UserError for a file that is torn, or of another simulator, action space, features or discount, and for
+    an expert's episode that fails."""
     if not stage.offline:
         return None, None
     layout = layout_of(run, stage, policy, sees)

@@ -72,12 +72,16 @@ class ImprovingSteps(OffPolicySteps):
             assert rollout.data is not None
             self.scenes.add(rollout.data)
 
+    @property
+    def warming(self) -> bool:
+        """Whether the critics still learn alone."""
+        return self.run.at.stage_step < self.learner.how.warmup_steps
+
     def learn(self, count: int) -> dict[str, float]:
         metrics = super().learn(count)
-        if self.memory.added <= self.stage.starts_after:
+        how, summed = self.learner.how, dict[str, float]()
+        if self.memory.added <= self.stage.starts_after or self.warming:
             return metrics
-        how, summed = self.stage.improve, dict[str, float]()
-        assert how is not None
         updates = max(1, round(count * how.updates))
         with self.run.clock("update"):
             for number in range(updates):
@@ -96,8 +100,8 @@ class ImprovingSteps(OffPolicySteps):
 
     def play(self) -> Sampled:
         """With what the critics choose, once they have learned."""
-        assert self.stage.improve is not None
-        self.run.collector.chooser = self.choose if self.stage.improve.acts and self.learner.calls else None
+        chosen = self.learner.how.acts and self.learner.calls > 0 and not self.warming
+        self.run.collector.chooser = self.choose if chosen else None
         try:
             return super().play()
         finally:
@@ -141,4 +145,3 @@ def refuse_what_cannot_imitate(policy: Squashed | object) -> None:
 
 
 STEPS = ImprovingSteps
-

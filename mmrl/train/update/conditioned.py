@@ -78,8 +78,8 @@ class Conditioned:
         return {"value_loss": summed / self.stage.value_updates}
 
     def labels(self, experience: Experience) -> tuple[list[bool], dict[str, float]]:
-        """(whether each call is positive, in the order of `Experience.calls`; metrics). Of each task's calls of the policy itself,
-        those above the task's threshold are; all of an expert's are."""
+        """(whether each call is positive, in the order of `Experience.calls`; metrics). Of each task's calls of the policy
+        itself, those above the task's threshold are; all of an expert's are."""
         found = [(episode, self._advantages(episode)) for episode in experience]
         bounds = {}
         for task in dict.fromkeys(episode.task for episode in experience):
@@ -89,7 +89,10 @@ class Conditioned:
         positive = [(a > bounds[episode.task]) | episode.tensors["corrected"] for episode, a in found]
         corrected, whole = experience.joined("corrected"), torch.cat(positive)
         own = whole[~corrected]
-        metrics = {"condition/positive_share": whole.float().mean().item(), "recap/corrected_share": corrected.float().mean().item()}
+        metrics = {
+            "condition/positive_share": whole.float().mean().item(),
+            "recap/corrected_share": corrected.float().mean().item(),
+        }
         return whole.tolist(), metrics | ({"recap/above_share": own.float().mean().item()} if len(own) else {})
 
     def _advantages(self, episode: Lived) -> torch.Tensor:

@@ -32,8 +32,8 @@ class Improving(Critics):
         seed: int,
         eyes: Eyes | None = None,
     ) -> None:
-        """imitator: learns the policy. features, dims: numbers of an observation's features and of a whole chunk of actions. eyes:
-        what sees for the critics, if it isn't the policy."""
+        """imitator: learns the policy. features, dims: numbers of an observation's features and of a whole chunk of actions.
+        eyes: what sees for the critics, if it isn't the policy."""
         super().__init__(features, dims, stage, seed, imitator.policy.device)
         assert stage.improve is not None
         self.imitator, self.source, self.eyes, self.how = imitator, source, eyes, stage.improve
@@ -54,8 +54,8 @@ class Improving(Critics):
         return self.pessimistic(drawn.after_nF, best, generator)
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Without weights by density, which no policy has to give: the data's own action is among the candidates, and the policy's
-        are the best ones, here and where the transition ends."""
+        """Without weights by density, which no policy has to give: the data's own action is among the candidates, and the
+        policy's are the best ones, here and where the transition ends."""
         many = self.stage.conservative_samples
         here = self.improved(drawn.seen_nF, self.source.of(drawn, False, generator))[:, :1].expand(-1, many, -1)
         there = self.improved(drawn.after_nF, self.source.of(drawn, True, generator))[:, :1].expand(-1, many, -1)
@@ -66,8 +66,8 @@ class Improving(Critics):
         return off_policy.conservative_loss(q_EnM, torch.zeros_like(q_EnM[0]), q_En, drawn.paid_n, calibrated)
 
     def imitated(self, online: Replay, offline: Replay | None, number: int) -> tuple[Drawn, torch.Tensor, dict[str, float]]:
-        """(transitions, the best actions [n, A] where they begin, metrics) of one update of the policy. number: of the update since
-        the critics last learned."""
+        """(transitions, the best actions [n, A] where they begin, metrics) of one update of the policy. number: of the update
+        since the critics last learned."""
         seed, share = derive(self.seed, "imitate", self.calls, number), self.stage.offline_share if offline is not None else 0.0
         drawn = draw_mixed(online, offline, self.how.batch_size, seed, share=share).on(self.device)
         candidates = self.source.of(drawn, False, torch.Generator().manual_seed(derive(seed, "noise")))
