@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import EXPERT_EPISODES, OffPolicyStage
+from mmrl.config.off_policy import EXPERT_EPISODES, ImproveConfig, OffPolicyStage
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -48,6 +48,7 @@ __all__ = [
     "DistillStage",
     "EntropyConfig",
     "ImitationConfig",
+    "ImproveConfig",
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",

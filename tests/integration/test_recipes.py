@@ -44,6 +44,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "resfit",
             "recap",
             "rlpd",
+            "pa-rl",
         ),
         *("vlac-critic", "vlac", "vlm-rm", "ript-vla", "simplevla-rl-libero", "openvla-oft-libero"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
