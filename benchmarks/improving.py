@@ -27,7 +27,7 @@ import tomli_w
 from machine import machine
 from off_policy import ROOT, trained
 
-EVERY = 4
+EVERY = 5
 """Steps of a stage between two evaluations."""
 STEPS = 300
 """Steps of the simulator in a step of PA-RL, about: 32 episodes of at most 10."""
@@ -94,7 +94,7 @@ def main() -> None:
     runs.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"benchmark": "improving", "n": args.prompts, "seeds": args.seeds}
     if args.only != "recap":
-        kinds = ("imitation", "imitation-of-more", "pa-rl")
+        kinds = ("pa-rl", "imitation", "imitation-of-more")
         both = {kind: [finished(runs, kind, seed, args.prompts) for seed in args.seeds] for kind in kinds}
         last = [{kind: rows[n]["success"][-1] for kind, rows in both.items()} for n in range(len(args.seeds))]
         found["pa-rl"] = both | {"last, median": medians(last)}

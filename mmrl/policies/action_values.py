@@ -12,8 +12,9 @@ from torch.nn.functional import layer_norm, logsigmoid, relu
 
 from mmrl.policies.return_bins import Bins
 
-ENDS = 1 - 1e-6
-"""Largest size of an action whose number before tanh is asked for: that of 1 is infinite."""
+ENDS = 0.99
+"""Largest size of an action that is imitated: the number before tanh of 1 is infinite, and where it is far out, a wide
+distribution around 0 is likelier than a narrow one that is nearly there, so that the mean learns nothing."""
 LOG_SPREADS = (-20.0, 2.0)
 """Least and largest logarithm of a standard deviation (Haarnoja et al., Soft Actor-Critic, its published code)."""
 

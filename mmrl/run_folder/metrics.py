@@ -257,7 +257,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         "RECAP",
         (
             Chart(title="Error of the values", keys=("recap/value_error",), zero=True, hint="On episodes not yet learned from."),
-            Chart(title="Order of the values", keys=("recap/value_order",), unit="%", hint="Of successes above failures; 50%: none."),
+            Chart(title="Order of the values", keys=("recap/value_order",), unit="%", hint="50%: they know nothing."),
             Chart(title="Calls that are learned from", keys=("recap/calls",), zero=True, hint="Of all episodes."),
             Chart(
                 title="Positive and corrected",
