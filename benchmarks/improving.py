@@ -21,6 +21,7 @@ import time
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import tomli_w
 
@@ -65,14 +66,15 @@ def finished(runs: Path, kind: str, seed: int, prompts: int) -> dict[str, Any]:
 def told(folder: Path, prompts: int) -> dict[str, float]:
     """The success of a RECAP run's last policy under each text, on the same held-out starts."""
     from mmrl.config.load import load_config
+    from mmrl.train.sampling.condition import with_condition
     from mmrl.train.start import evaluate_only
 
     config, found = load_config(folder / "config.toml"), {}
     (stage,) = config.stages
     for name, text in (("positive", stage.condition.positive), ("none", ""), ("negative", stage.condition.negative)):
-        condition = stage.condition.model_copy(update={"positive": text})
-        changed = config.model_copy(update={"stages": [stage.model_copy(update={"condition": condition})]})
-        (evaluation,) = evaluate_only(changed, folder, "last")
+        shown = lambda _, text=text: lambda prompt: with_condition(prompt, text)  # noqa: E731
+        with mock.patch("mmrl.train.start.stage_condition", shown):
+            (evaluation,) = evaluate_only(config, folder, "last")
         assert evaluation.n == prompts
         found[name] = round(evaluation.value, 4)
     return found

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.saved_policy import check_same_kind
 
-if TYPE_CHECKING:
-    from mmrl.policies.acting.base import ActingPolicy
 
-
-def check_teacher(kind: type[ActingPolicy], config: PolicyConfig, teacher: str) -> None:
-    """Raise UserError if a saved teacher can't score the policy's choices. Loads nothing: terms that neither the run file nor a
-    folder gives are checked by `ActingPolicy.refuse_teacher`."""
+def check_teacher(kind: type[Any], config: PolicyConfig, teacher: str) -> None:
+    """Raise UserError if a saved teacher can't score the choices of a policy of this class. Loads nothing: terms that neither the
+    run file nor a folder gives are checked by `ActingPolicy.refuse_teacher`."""
     taught = check_same_kind(Path(teacher), config.kind)
     parameters = inspect.signature(kind).parameters.values()
     ways = {p.name: p.default for p in parameters if p.default is not p.empty}
