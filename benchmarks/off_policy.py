@@ -45,8 +45,8 @@ def run_file(runs: Path, kind: str, seed: int, steps: int | None, prompts: int) 
     return tomli_w.dumps(data)
 
 
-def train(runs: Path, kind: str, seed: int, text: str, settings: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
-    """(steps of the simulator, evaluation) of one run; see `curve_of`."""
+def trained(runs: Path, kind: str, seed: int, text: str, settings: Sequence[str] = ()) -> None:
+    """Train one run, if it isn't there."""
     name = f"{kind}-{seed}"
     path = runs / f"{name}.toml"
     path.write_text(text)
@@ -57,8 +57,13 @@ def train(runs: Path, kind: str, seed: int, text: str, settings: Sequence[str]) 
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode:
             raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+
+
+def train(runs: Path, kind: str, seed: int, text: str, settings: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
+    """(steps of the simulator, evaluation) of one run; see `curve_of`."""
+    trained(runs, kind, seed, text, settings)
     (stage,) = tomllib.loads(text)["stages"]
-    return curve_of(runs / name, stage["prompts_per_step"])
+    return curve_of(runs / f"{kind}-{seed}", stage["prompts_per_step"])
 
 
 def curve_of(folder: Path, episodes: int) -> list[tuple[float, dict[str, Any]]]:

@@ -88,18 +88,23 @@ def improve(
         order = q_of(actions_nMA).argsort(dim=1, descending=True, stable=True)[:, :keep]
     chosen = actions_nMA.detach().gather(1, order[..., None].expand(-1, -1, actions_nMA.shape[-1]))
     climbing = torch.ones(order.shape, dtype=torch.bool, device=order.device)
+    q, slope = _sloped(chosen, q_of)
     for _ in range(steps):
-        with torch.enable_grad():
-            at = chosen.clone().requires_grad_()
-            q = q_of(at)
-            (slope,) = torch.autograd.grad(q.sum(), at)
-        moved = (at.detach() + step_size * slope).clamp(-1, 1)
-        with torch.no_grad():
-            climbing = climbing & (q_of(moved) > q)
-        chosen = torch.where(climbing[..., None], moved, chosen)
-    with torch.no_grad():
-        again = q_of(chosen).argsort(dim=1, descending=True, stable=True)
+        moved = (chosen + step_size * slope).clamp(-1, 1)
+        higher, slope = _sloped(moved, q_of)  # of those that end their climb here, the slope isn't needed again
+        climbing = climbing & (higher > q)
+        chosen, q = torch.where(climbing[..., None], moved, chosen), torch.where(climbing, higher, q)
+    again = q.argsort(dim=1, descending=True, stable=True)
     return chosen.gather(1, again[..., None].expand_as(chosen))
+
+
+def _sloped(actions: torch.Tensor, q_of: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(Qs, their gradients by the actions)."""
+    with torch.enable_grad():
+        at = actions.clone().requires_grad_()
+        q = q_of(at)
+        (slope,) = torch.autograd.grad(q.sum(), at)
+    return q.detach(), slope
 
 
 def doubly_robust_filter(

@@ -8,16 +8,49 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mmrl.config.training import Training
-from mmrl.config.values import Count, Limit, Positive, Rate, Real, Share, Weight
+from mmrl.config.values import Count, Limit, Positive, Rate, Real, Section, Share, Weight
 
 EXPERT_EPISODES = "expert"
 """The `offline` of a stage that stands for episodes of the simulator's own expert."""
+OF_ENTROPY = ("backup_entropy", "target_entropy", "start_temperature")
+"""Keys of the soft actor-critic alone."""
+
+
+class ImproveConfig(Section):
+    """`[stages.improve]`: the critics choose among actions that the policy samples and move the best of them up, and the policy
+    imitates what they found (Mark et al., Policy Agnostic RL, arXiv 2412.06685). For every policy that acts: its actions need
+    neither a gradient by its weights nor a density."""
+
+    candidates: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Actions that the policy samples for an observation."""
+    keep: Annotated[int, Field(ge=1, le=1000)] = 10
+    """How many of them, those of the highest Q, climb."""
+    steps: Count = 10
+    """Steps of an action up the gradient of its Q."""
+    step_size: Rate = 3e-4
+    """Size of a step."""
+    updates: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Updates of the policy for each step of a simulator."""
+    batch_size: Positive = 64
+    """Observations of an update of the policy."""
+    warmup_steps: Count = 0
+    """Steps of the stage in which the critics learn alone, and the policy plays by itself."""
+    acts: bool = True
+    """Play with the best candidate; false: with a sample of the policy."""
+    state: Count = 0
+    """Numbers of the simulator's state that the critics read besides what the policy sees; not for `squashed`."""
+
+    @model_validator(mode="after")
+    def _keeps_what_there_is(self) -> ImproveConfig:
+        if self.keep > self.candidates:
+            raise ValueError(f"improve.keep = {self.keep} of candidates = {self.candidates}: give at most as many as there are")
+        return self
 
 
 class OffPolicyStage(Training):
     """`[[stages]] kind = "off-policy"`: keep every step of the simulators, and learn from each many times, by a soft actor-critic
     with an ensemble of critics (Ball et al., RLPD, algorithm 1, arXiv 2302.02948). For policies whose actions have a gradient by
-    their weights, such as `policy.kind = "squashed"`."""
+    their weights, such as `policy.kind = "squashed"`; with `improve` for every policy that acts."""
 
     kind: Literal["off-policy"]
     """Kind of the stage."""
@@ -84,9 +117,14 @@ class OffPolicyStage(Training):
     """Entropy of an action that the temperature aims at, in nats; by default minus half the numbers of an action."""
     start_temperature: Rate = 1.0
     """Weight of the entropy at the beginning."""
+    improve: ImproveConfig | None = None
+    """PA-RL in place of the soft actor-critic: imitate the actions that the critics found."""
 
     def smaller(self) -> OffPolicyStage:
         small = super().smaller().at_most(updates=2, starts_after=0, critics=4, subset=2)
+        if small.improve:
+            few = small.improve.at_most(candidates=4, keep=2, steps=2, batch_size=4, warmup_steps=0)
+            small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
         return small.at_most(offline_episodes=2) if self.offline == EXPERT_EPISODES else small
 
     @model_validator(mode="after")
@@ -109,6 +147,7 @@ class OffPolicyStage(Training):
             "priority_correction": (bool(self.priority), "priority"),
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
+            **{key: (not self.improve, "a soft actor-critic, and improve is another way") for key in OF_ENTROPY},
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys

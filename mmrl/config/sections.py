@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
+from mmrl.config.condition import ConditionConfig
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import EXPERT_EPISODES, OffPolicyStage
+from mmrl.config.off_policy import EXPERT_EPISODES, ImproveConfig, OffPolicyStage
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
+from mmrl.config.recap import RecapStage
 from mmrl.config.rl_sections import (
-    ConditionConfig,
     CriticConfig,
     CurriculumConfig,
     EntropyConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "DistillStage",
     "EntropyConfig",
     "ImitationConfig",
+    "ImproveConfig",
     "LengthConfig",
     "LimitsConfig",
     "LoraConfig",
@@ -51,6 +53,7 @@ __all__ = [
     "PluginStage",
     "PolicyConfig",
     "PreferenceStage",
+    "RecapStage",
     "ReweightConfig",
     "RlStage",
     "RuleConfig",

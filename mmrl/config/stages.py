@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from mmrl.config.condition import ConditionConfig
 from mmrl.config.off_policy import OffPolicyStage
 from mmrl.config.preferences import PreferenceStage
+from mmrl.config.recap import RecapStage
 from mmrl.config.rl_sections import (
-    ConditionConfig,
     CriticConfig,
     CurriculumConfig,
     EntropyConfig,
@@ -253,7 +254,7 @@ def teacher_of(stage: Training) -> str:
 
 
 STAGES: dict[str, type[Training]] = {"sft": SftStage, "rl": RlStage, "distill": DistillStage}
-STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage}
+STAGES |= {"preference": PreferenceStage, "off-policy": OffPolicyStage, "recap": RecapStage}
 """The built-in kinds."""
 OF_PLUGINS = "plugin"
 """The tag under which pydantic finds `PluginStage`."""
@@ -270,6 +271,7 @@ Stage = Annotated[
     | Annotated[DistillStage, Tag("distill")]
     | Annotated[PreferenceStage, Tag("preference")]
     | Annotated[OffPolicyStage, Tag("off-policy")]
+    | Annotated[RecapStage, Tag("recap")]
     | Annotated[PluginStage, Tag(OF_PLUGINS)],
     Discriminator(_tag),
 ]

@@ -12,8 +12,9 @@ from torch.nn.functional import layer_norm, logsigmoid, relu
 
 from mmrl.policies.return_bins import Bins
 
-ENDS = 1 - 1e-6
-"""Largest size of an action whose number before tanh is asked for: that of 1 is infinite."""
+ENDS = 0.99
+"""Largest size of an action that is imitated: the number before tanh of 1 is infinite, and where it is far out, a wide
+distribution around 0 is likelier than a narrow one that is nearly there, so that the mean learns nothing."""
 LOG_SPREADS = (-20.0, 2.0)
 """Least and largest logarithm of a standard deviation (Haarnoja et al., Soft Actor-Critic, its published code)."""
 
@@ -55,19 +56,27 @@ class ActionValues(nn.Module):
     def outputs(self, features_nF: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
         """[E, n]: Qs; or with bins [E, n, bins]: their log-probabilities."""
         x = torch.cat([features_nF, actions_nA], -1).expand(self.critics, -1, -1)
+        return self._after_first(self.layers[0](x))
+
+    def _after_first(self, x: torch.Tensor) -> torch.Tensor:
+        """`outputs` of what the first layer gives, [E, n, its width]."""
         for number, layer in enumerate(self.layers):
-            x = layer(x)
+            x = layer(x) if number else x
             if number < len(self.layers) - 1:
                 x = relu(layer_norm(x, x.shape[-1:]) if self.normalise else x)
         return x.log_softmax(-1) if self.bins else x[..., 0]
 
     def forward(self, features_nF: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Qs: [E, n] of actions [n, A], [E, n, M] of M actions each, [n, M, A]."""
-        shape = actions.shape[:-1]
-        if actions.ndim == 3:
-            features_nF = features_nF[:, None].expand(-1, actions.shape[1], -1).flatten(0, 1)
-        found = self.outputs(features_nF, actions.reshape(-1, actions.shape[-1]))
-        return (self.bins.mean(found) if self.bins else found).unflatten(1, shape)
+        if actions.ndim == 3:  # what the first layer makes of an observation is the same for all its actions
+            wide, first = features_nF.shape[-1], self.layers[0]
+            assert isinstance(first, _Layer)
+            seen_EnW = torch.baddbmm(first.bias, features_nF.expand(self.critics, -1, -1), first.weight[:, :wide])
+            done_ENW = torch.matmul(actions.flatten(0, 1), first.weight[:, wide:])
+            found = self._after_first(done_ENW + seen_EnW.repeat_interleave(actions.shape[1], 1))
+        else:
+            found = self.outputs(features_nF, actions)
+        return (self.bins.mean(found) if self.bins else found).unflatten(1, actions.shape[:-1])
 
 
 class SquashedNormal(nn.Module):

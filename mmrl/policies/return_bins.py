@@ -17,7 +17,7 @@ class Bins:
     """Lowest and highest return."""
     number: int
     smoothing: float
-    """Standard deviation of a target's Gaussian, in bins."""
+    """Standard deviation of a target's Gaussian, in bins; 0: the bin that the return falls into has all of it."""
 
     @property
     def width(self) -> float:
@@ -36,6 +36,9 @@ class Bins:
         """[L, M]: the probability of each bin under a Gaussian around the return, cut off at the range: HL-Gauss (Imani and White
         2018; Farebrother et al., Stop Regressing, section 3.1, arXiv 2403.03950). A return outside the range counts as its
         nearest end."""
+        if not self.smoothing:
+            place_L = ((returns_L - self.low) / self.width).long().clamp(0, self.number - 1)
+            return torch.nn.functional.one_hot(place_L, self.number).to(returns_L.dtype)
         middle_L1 = returns_L.clamp(self.low, self.high)[:, None]
         below = torch.special.ndtr((self.edges(returns_L) - middle_L1) / (self.smoothing * self.width))
         return below.diff(dim=1) / (below[:, -1:] - below[:, :1])

@@ -21,13 +21,11 @@ from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.action_values import SquashedNormal
 from mmrl.policies.batches import ActionMicroBatch
+from mmrl.policies.eyes import features_of
 from mmrl.policies.load import saved_policy
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
-
-AT_ONCE = 256
-"""Observations of an episode whose features are computed in one pass."""
 
 
 class Squashed(ActingPolicy):
@@ -124,10 +122,7 @@ class Squashed(ActingPolicy):
 
     def remembered_of(self, track: TrajectoryData) -> torch.Tensor:
         """float32 [T + 1, F]: the features of an episode's observations, that of the last state included."""
-        count = len(track.choices) + 1
-        whole = Observation(images=track.images, state=track.state, instructions=[track.instruction] * count)
-        rows = torch.arange(count).split(AT_ONCE)
-        return torch.cat([self.remembered(whole.rows(some)) for some in rows])
+        return features_of(self, track)
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         found = self.remembered(seen)
@@ -157,16 +152,23 @@ class Squashed(ActingPolicy):
     def states(self, calls: ActionMicroBatch) -> torch.Tensor:
         return calls.choices[:, 0, : self.width]
 
-    def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
-        """A demonstration with its features, and its actions before tanh."""
+    def choices_of(self, actions_nKA: torch.Tensor, seen: Observation) -> torch.Tensor:
+        return self.imitated(self.remembered(seen), actions_nKA[:, 0])
+
+    def imitated(self, features: torch.Tensor, actions_nA: torch.Tensor) -> torch.Tensor:
+        """[n, 1, F + A]: actions in [-1, 1] as choices where these features were seen."""
         if self.residual:
             raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
+        return torch.cat([features, self.actor.before(actions_nA)], 1)[:, None]
+
+    def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
+        """A demonstration with its features, and its actions before tanh."""
         actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical, track)
         features = self.remembered_of(track)[:-1]
         count = len(actions_TA)
         return replace(
             track,
-            choices=torch.cat([features, self.actor.before(actions_TA)], 1)[:, None],
+            choices=self.imitated(features, actions_TA),
             logprobs_TKC=torch.full((count, 1, 1), torch.nan, device=self.device),
             valid_TK=torch.ones(count, 1, dtype=torch.bool, device=self.device),
             rewards_TK=torch.zeros(count, 1, device=self.device),

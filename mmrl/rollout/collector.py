@@ -18,7 +18,7 @@ from mmrl.registry.importing import load_target
 from mmrl.rollout.generate.engines import EngineActors, make_sampler
 from mmrl.rollout.generate.sampling import Generator, SamplingParams
 from mmrl.rollout.simulators.ahead import AheadCollector
-from mmrl.rollout.simulators.lockstep import SimulatorCollector
+from mmrl.rollout.simulators.lockstep import Chooser, SimulatorCollector
 from mmrl.rollout.simulators.remote import SimulatorActors
 from mmrl.rollout.simulators.replaced import Elsewhere
 from mmrl.rollout.simulators.wire.client import WireSimulators
@@ -30,6 +30,12 @@ class Collector(Protocol):
 
     critic: Critic | None = None
     """Computes values of observations during collection, if the algorithm has a critic and the collector can use it."""
+
+    chooser: Chooser | None = None
+    """Chooses actions in place of a policy that acts."""
+
+    interventions: float = 0.0
+    """Share of the episodes in which the simulators' experts take over at some call."""
 
     with_expert: bool = False
     """Record what the simulators' experts would do."""

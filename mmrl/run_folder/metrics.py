@@ -133,6 +133,23 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(title="Updates of the critics", keys=("off_policy/updates",), zero=True, hint="In a step of the stage."),
             Chart(title="Temperature", keys=("off_policy/temperature",), zero=True, hint="Weight of the entropy."),
             Chart(title="Cal-QL's penalty", keys=("off_policy/conservative",), hint="Of actions that the data don't have."),
+            Chart(title="Gain of what is imitated", keys=("off_policy/gain",), hint="In Q, over the policy's samples."),
+            Chart(title="Updates of the policy", keys=("off_policy/imitations",), zero=True, hint="In a step of the stage."),
+        ),
+    ),
+    (
+        "RECAP",
+        (
+            Chart(title="Error of the values", keys=("recap/value_error",), zero=True, hint="On episodes not yet learned from."),
+            Chart(title="Order of the values", keys=("recap/value_order",), unit="%", hint="50%: they know nothing."),
+            Chart(title="Calls that are learned from", keys=("recap/calls",), zero=True, hint="Of all episodes."),
+            Chart(
+                title="Positive and corrected",
+                keys=("recap/above_share", "recap/corrected_share"),
+                unit="%",
+                zero=True,
+                hint="Of the policy's own calls, and of all.",
+            ),
         ),
     ),
     (

@@ -17,6 +17,7 @@ from mmrl.config.sections import (
     OffPolicyStage,
     PluginStage,
     PreferenceStage,
+    RecapStage,
     RlStage,
     RunConfig,
     Training,
@@ -28,7 +29,7 @@ from mmrl.judge.rewards import task_metric, weights_of
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.of_plugins import check_plugin_stage, plugin_alarms
-from mmrl.train.checks.off_policy import check_off_policy
+from mmrl.train.checks.off_policy import check_off_policy, check_recap
 from mmrl.train.checks.preferences import check_preference, check_rating
 from mmrl.train.checks.run_file import (
     check_acting,
@@ -71,6 +72,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
             check_preference(config, number, stage, tasks)
         if isinstance(stage, OffPolicyStage) and train:
             check_off_policy(config, number, stage, policy, tasks, simulators)
+        if isinstance(stage, RecapStage) and train:
+            check_recap(config, number, stage, policy, simulators)
         if isinstance(stage, PluginStage):
             check_plugin_stage(f"stages.{number}", stage)
         for label in config.weights(stage) if train else ():

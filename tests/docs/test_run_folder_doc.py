@@ -107,6 +107,33 @@ tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/succe
 stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
 evaluate = {num_prompts = 4}
 """
+IMPROVES = """
+name = "dial"
+policy = {kind = "robotics/small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
+tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
+evaluate = {num_prompts = 4}
+checkpoint = {every = 1, keep = 3}
+
+[[stages]]
+kind = "off-policy"
+steps = 1
+prompts_per_step = 4
+updates = 1
+batch_size = 4
+critics = 2
+hidden = [4]
+improve = {candidates = 2, keep = 1, steps = 1, batch_size = 4}
+
+[[stages]]
+kind = "recap"
+steps = 1
+prompts_per_step = 16
+updates = 1
+batch_size = 4
+hidden = [4]
+bins = 5
+value_updates = 1
+"""
 REMEMBERS = """
 name = "dial"
 policy = {kind = "squashed", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
@@ -146,6 +173,11 @@ def acted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("remembers"), REMEMBERS, Path(__file__).parents[1] / "support" / "dial.py")
+
+
+@pytest.fixture(scope="module")
+def improved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("remembers"), IMPROVES, Path(__file__).parents[1] / "support" / "dial.py")
 
 
 @pytest.fixture(scope="module")
@@ -200,12 +232,13 @@ def general(metrics: Mapping[str, float]) -> set[str]:
     return {key.replace("task/shades/name/", "task/<task>/").replace("shades/exact", "<verifier id>") for key in metrics}
 
 
-def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Path) -> None:
+def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Path, improved: Path) -> None:
     beside = general(read_run(ahead).steps[1]["metrics"])
     sft, rl = (general(row["metrics"]) for row in read_run(run).steps)
     (played,) = ({re.sub(r"^episode/.*", "episode/<name>", key) for key in row["metrics"]} for row in read_run(acted).steps)
     played = {key for key in played if key.startswith(("episode/", "simulator/", "policy/"))}
-    kept = {key for row in read_run(remembered).steps for key in row["metrics"] if key.startswith("off_policy/")}
+    rows = [row["metrics"] for folder in (remembered, improved) for row in read_run(folder).steps]
+    kept = {key for row in rows for key in row if key.startswith(("off_policy/", "recap/"))}
     more, conditioned, distill = (general(row["metrics"]) for row in read_run(full).steps)
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
@@ -271,8 +304,9 @@ def test_errors(run: Path) -> None:
     assert all(set(row) | {"task"} == documented("errors.jsonl") for row in alarms)
 
 
-def test_checkpoints(run: Path, full: Path, remembered: Path) -> None:
+def test_checkpoints(run: Path, full: Path, remembered: Path, improved: Path) -> None:
     ends = run / "checkpoints" / "step-000002", remembered / "checkpoints" / "step-000001"
+    ends = *ends, improved / "checkpoints" / "step-000001", improved / "checkpoints" / "step-000002"
     held = {path.name for end in ends for path in end.iterdir()}
     assert held == {name.rstrip("/") for name in documented("checkpoints/") - {"learner/"}}  # there is one learner
     parts = set(re.findall(r"`(\w+)/\.\.\.`", PAGE.split("## checkpoints/")[1].split("## ")[0]))

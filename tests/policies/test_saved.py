@@ -12,7 +12,7 @@ from mmrl_robotics.small import Small
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.base import check_teacher
+from mmrl.policies.acting.teachers import check_teacher
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.load import make_policy
 

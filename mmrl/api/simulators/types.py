@@ -170,6 +170,10 @@ class TrajectoryData:
     """float32: the critic's value before each call, of each action (U = K) or of the whole call (U = 1)."""
     expert_actions_TA: torch.Tensor | None = None
     """float32: the expert's action at each call, if it was computed."""
+    actions_TKA: torch.Tensor | None = None
+    """float32: the actions as the simulator was given them, of an episode that was played; it clips them to [-1, 1]."""
+    corrected_T: torch.Tensor | None = None
+    """bool: an expert acted in the policy's place, so `choices` are not what was done."""
     bootstrap: float = 0.0
     """The critic's value of the last state; 0 if the episode ended by itself."""
     step_s: float = 0.1
@@ -186,7 +190,9 @@ class TrajectoryData:
             if (value := getattr(self, name)) is not None
         }
         nothing = torch.zeros(len(self.valid_TK), 0)
-        return dataclasses.replace(self, images={}, state=None, choices=nothing, expert_actions_TA=None, **plain)
+        return dataclasses.replace(
+            self, images={}, state=None, choices=nothing, expert_actions_TA=None, actions_TKA=None, corrected_T=None, **plain
+        )
 
     @property
     def portable(self) -> TrajectoryData:

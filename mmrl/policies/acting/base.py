@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +21,9 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.heads import Head, Tokens
 from mmrl.policies.acting.observed import state_of
-from mmrl.policies.acting.randomness import CallRandomness
-from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS, check_same_kind
+from mmrl.policies.acting.randomness import CallRandomness, several
+from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS
+from mmrl.policies.acting.teachers import check_teacher, other_choices
 from mmrl.policies.acting.units import Normalizer, Statistics, Units, check_gripper, check_range, load_statistics, simulator_units
 from mmrl.policies.batches import ActionMicroBatch, ForwardOutputs
 from mmrl.policies.policy import Policy
@@ -32,6 +32,9 @@ from mmrl.policies.shard import fill_like, shard, unsharded
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
     from mmrl.policies.critic import Critic
+
+
+Begun = TrajectoryData | Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class ActionSample:
     """The critic's values, one for each action (U = K) or one for the chunk (U = 1)."""
     expert_actions_nA: torch.Tensor | None = None
     """Actions of the simulator's expert, if they were requested."""
+    corrected_n: torch.Tensor | None = None
+    """bool: calls in which the expert acts in the policy's place."""
 
 
 class ActingPolicy(Policy):
@@ -163,9 +168,9 @@ class ActingPolicy(Policy):
             return actions.clamp(-1, 1)
         return self._units().simulated(self.statistics.action.unnormalize(actions))
 
-    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | None = None) -> torch.Tensor:
+    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: Begun | None = None) -> torch.Tensor:
         """The inverse of `simulated`. physical: convert from metres, radians and the data set's gripper convention instead.
-        track: the episode at whose T steps the chunks [T, C, A] begin."""
+        track: the episode at whose T steps the chunks [T, C, A] begin, or their T observations."""
         if self.statistics is None:
             if physical:
                 raise UserError(
@@ -199,6 +204,19 @@ class ActingPolicy(Policy):
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
         features, states = self.features(seen)
         return (*self.head.sample(features, draw, temperature), states)
+
+    @torch.no_grad()
+    def candidates(
+        self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, many: int, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """float32 [n, M, K, A], in [-1, 1]: so many samples for each row, as the simulator takes them; see `act`."""
+        draw = several(seeds_n, calls_n, many).to(self.device)
+        each = seen.on(self.device).rows(torch.arange(len(seen)).repeat_interleave(many))
+        return self.simulated(self.choose(each, draw, temperature)[0], each).clamp(-1, 1).unflatten(0, (-1, many))
+
+    def choices_of(self, actions_nKA: torch.Tensor, seen: Observation) -> torch.Tensor:
+        """[n, ...]: chunks of the simulator's actions, one for each observation, as choices to imitate."""
+        return self.head.choices_of(self.in_own_terms(actions_nKA, track=seen))
 
     @torch.no_grad()
     def values(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, critic: Critic) -> torch.Tensor:
@@ -291,7 +309,7 @@ class ActingPolicy(Policy):
         theirs = teacher.choice_terms()
         for term, here in self.choice_terms().items():
             if theirs.get(term) != here:
-                raise _other_choices(name, term, theirs.get(term), here)
+                raise other_choices(name, term, theirs.get(term), here)
 
     def choice_terms(self) -> dict[str, Any]:
         """The definition of a choice, as plain data; policies with equal terms can score each other's choices."""
@@ -367,23 +385,3 @@ class ActingPolicy(Policy):
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The weights that this class saves itself."""
         yield from self.model.named_parameters()
-
-
-def check_teacher(kind: type[ActingPolicy], config: PolicyConfig, teacher: str) -> None:
-    """Raise UserError if a saved teacher can't score the policy's choices. Loads nothing: terms that neither the run file nor a
-    folder gives are checked by `ActingPolicy.refuse_teacher`."""
-    taught = check_same_kind(Path(teacher), config.kind)
-    parameters = inspect.signature(kind).parameters.values()
-    ways = {p.name: p.default for p in parameters if p.default is not p.empty}
-    ways |= check_same_kind(Path(config.model), config.kind) | dict(config.options)
-    for name in sorted(kind.choice_settings):
-        there = config.options.get(name, taught.get(name)) if name in kind.free else taught.get(name)
-        if there is not None and ways.get(name) is not None and there != ways[name]:
-            raise _other_choices(teacher, name, there, ways[name])
-
-
-def _other_choices(teacher: str, name: str, there: Any, here: Any) -> UserError:
-    return UserError(
-        f"teacher {teacher!r} has {name} = {there!r:.80}, and the policy {here!r:.80}, so it can't say how likely the policy's "
-        f"choices are: take one with the same {name}"
-    )

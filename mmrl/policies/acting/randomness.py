@@ -29,3 +29,9 @@ class CallRandomness:
     def normal(self, use: int, *shape: int) -> torch.Tensor:
         """As `uniform`, of the standard normal distribution."""
         return noise.normal(self.seeds_n, self.calls_n, use, shape=shape)
+
+
+def several(seeds_n: torch.Tensor, calls_n: torch.Tensor, many: int) -> CallRandomness:
+    """The randomness of `many` samples in each of n calls, [n * many], those of a call next to each other."""
+    seeds_N, number_N = seeds_n.repeat_interleave(many), torch.arange(many).repeat(len(calls_n))
+    return CallRandomness(seeds_n=seeds_N, calls_n=calls_n.repeat_interleave(many) * many + number_N)

@@ -23,7 +23,7 @@ from mmrl.policies.acting import options, vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical
-from mmrl.policies.acting.randomness import CallRandomness
+from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
 from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SPREADS, given, published
@@ -234,6 +234,18 @@ class VLA(ActingPolicy):
         shape = (len(seen), self.chunk, self.dims)
         bins = torch.stack(chosen, 1).view(shape)
         return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
+
+    @torch.no_grad()
+    def candidates(
+        self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, many: int, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """One pass for all samples of a row; tokens that see those before them take a pass for each."""
+        if self.decoding == "one-by-one":
+            return super().candidates(seen, seeds_n, calls_n, many, temperature)
+        seen, draw = seen.on(self.device), several(seeds_n, calls_n, many).to(self.device)
+        found = self.head.sample(self.features(seen)[0].repeat_interleave(many, 0), draw, temperature)[0]
+        again_N = torch.arange(len(seen)).repeat_interleave(many)
+        return self.simulated(found, seen.rows(again_N)).clamp(-1, 1).unflatten(0, (-1, many))
 
     def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """(hidden states at the prompts' ends [n, H], mask [n, S] of what isn't padding, if there is some, the next positions

@@ -231,7 +231,9 @@ class Gr00t(ActingPolicy):
         assert seen is not None
         return self._units().simulated(self.embodiment.physical(actions, self._known_state(seen)))
 
-    def in_own_terms(self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | None = None) -> torch.Tensor:
+    def in_own_terms(
+        self, actions: torch.Tensor, physical: bool = False, track: TrajectoryData | Observation | None = None
+    ) -> torch.Tensor:
         if not self.embodiment.scaled:
             return super().in_own_terms(actions, physical, track)
         assert track is not None

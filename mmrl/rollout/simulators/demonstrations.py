@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 
 from mmrl.api.errors import PluginError, UserError, plugin_errors
 from mmrl.api.interfaces import Expert, Task
+from mmrl.api.seeds import derive
 from mmrl.api.simulators.history import in_track
 from mmrl.api.simulators.types import Demonstration, Observation, TrajectoryData
 from mmrl.api.types import Prompt
@@ -126,6 +128,28 @@ def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> ActionSampl
     )
 
 
+def taken_over(lane: Lane, envs: Sequence[int], calls_n: torch.Tensor, chosen: ActionSample, share: float) -> ActionSample:
+    """A policy's sample, in which the expert acts where it takes over: in a share of the episodes, from a call on that is drawn
+    from the first half of the longest episode. Both are functions of the episode's seed. Chunks must have one action."""
+    half, takes = max(1, lane.rules.max_steps // 2), []
+    for env, call in zip(envs, calls_n.tolist(), strict=True):
+        job = lane.jobs[env]
+        assert job is not None
+        chance = random.Random(derive(job.seed, "intervention"))
+        takes.append(chance.random() < share and call >= chance.randrange(half))
+    takes_n = torch.tensor(takes, device=chosen.logprobs_nKC.device)
+    if not takes_n.any():
+        return replace(chosen, corrected_n=takes_n)
+    there = takes_n[:, None, None]
+    actions_n1A = expert_actions(lane, envs)[:, None].to(chosen.actions_nKA)
+    return replace(
+        chosen,
+        actions_nKA=torch.where(there, actions_n1A, chosen.actions_nKA),
+        logprobs_nKC=torch.where(there, torch.nan, chosen.logprobs_nKC),
+        corrected_n=takes_n,
+    )
+
+
 def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
     """One call of an episode, with its observation."""
     at = call % len(track.choices)
@@ -137,6 +161,8 @@ def observation_at(track: TrajectoryData, call: int) -> TrajectoryData:
         logprobs_TKC=track.logprobs_TKC[at : at + 1],
         valid_TK=track.valid_TK[at : at + 1],
         rewards_TK=track.rewards_TK[at : at + 1],
+        actions_TKA=None if track.actions_TKA is None else track.actions_TKA[at : at + 1],
+        corrected_T=None if track.corrected_T is None else track.corrected_T[at : at + 1],
     )
 
 

@@ -309,6 +309,7 @@ class Lane:
         known = [s for s in states if s is not None]
         state = torch.stack(known) if len(known) == len(states) else None
         choices = torch.stack([self._spread(c.chosen.choices, c.envs_n) for c in self.calls])
+        actions = torch.stack([self._spread(c.chosen.actions_nKA.float(), c.envs_n) for c in self.calls])
         logprobs = torch.stack([self._spread(c.chosen.logprobs_nKC, c.envs_n) for c in self.calls])
         valued = [self._spread(c.chosen.values_nU, c.envs_n) for c in self.calls if c.chosen.values_nU is not None]
         values = torch.stack(valued) if valued else None
@@ -316,6 +317,8 @@ class Lane:
             self._spread(c.chosen.expert_actions_nA, c.envs_n) for c in self.calls if c.chosen.expert_actions_nA is not None
         ]
         advice = torch.stack(advised) if advised else None
+        taken = [self._spread(c.chosen.corrected_n, c.envs_n) for c in self.calls if c.chosen.corrected_n is not None]
+        corrected = torch.stack(taken) if taken else None
         told = upload({name: torch.stack([getattr(c, name) for c in self.calls]) for name in ("valid_NK", "rewards_NK")}, device)
         valid, rewards = told["valid_NK"], told["rewards_NK"]
         for job in self.ended:
@@ -332,6 +335,8 @@ class Lane:
                 rewards_TK=rewards[at],
                 values_TU=None if values is None else values[at],
                 expert_actions_TA=None if advice is None else advice[at],
+                actions_TKA=actions[at],
+                corrected_T=None if corrected is None else corrected[at],
                 **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
             )
 

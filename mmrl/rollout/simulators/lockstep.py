@@ -30,6 +30,7 @@ from mmrl.rollout.simulators.demonstrations import (
     as_expert,
     expert_actions,
     observation_at,
+    taken_over,
     task_demonstration,
     to_device,
     to_trajectory,
@@ -40,6 +41,8 @@ from mmrl.rollout.simulators.watchdog import Watchdog
 
 Choose = Callable[[Lane, Sequence[int], Observation], ActionSample]
 """(lane, its active environments, their observations) -> actions in them."""
+Chooser = Callable[[Observation, torch.Tensor, torch.Tensor, float], ActionSample]
+"""(observations, seeds of their episodes, indices of their calls, temperature) -> actions, as `ActingPolicy.act`."""
 
 
 class SimulatorCollector:
@@ -62,6 +65,10 @@ class SimulatorCollector:
         """Computes values of observations, if the algorithm has a critic."""
         self.with_expert = False
         """Record at every call what the simulators' experts would do."""
+        self.chooser: Chooser | None = None
+        """Chooses in place of the policy."""
+        self.interventions = 0.0
+        """Share of the episodes in which the simulator's expert takes over at some call."""
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
         """Seconds of the policy's calls, of waiting for simulators, and of the simulators' steps."""
         self._lanes: dict[str, list[Lane]] = {}
@@ -240,7 +247,11 @@ class SimulatorCollector:
         jobs = [lane.jobs[env] for env in envs]
         seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
         calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
+        if self.chooser is not None:
+            return self.chooser(seen, seeds_n, calls_n, temperature)
         chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
+        if self.interventions:
+            chosen = taken_over(lane, envs, calls_n, chosen, self.interventions)
         return replace(chosen, expert_actions_nA=expert_actions(lane, envs)) if self.with_expert else chosen
 
     def _value_ends(self, jobs: Sequence[EpisodeJob]) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import PolicySpec, SimulatorSpec
-from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RunConfig
+from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RecapStage, RunConfig
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.load import policy_class
+from mmrl.policies.squashed import Squashed
 
 
 def check_off_policy(
@@ -23,15 +25,17 @@ def check_off_policy(
     """Refuse an off-policy stage whose policy, tasks or computers it can't learn with. number: the stage's index. tasks,
     simulators: by label."""
     where, labels = f"stages.{number}", list(config.weights(stage))
-    if not getattr(policy_class(policy), "remembers", False):
+    _check_one_process(config, where, stage.kind)
+    kind = policy_class(policy)
+    if stage.improve and not issubclass(kind, ActingPolicy):
+        raise UserError(f"{where}.improve: policy.kind = {config.policy.kind!r} doesn't act: use one that does")
+    if not stage.improve and not getattr(kind, "remembers", False):
         raise UserError(
             f'{where}: kind = "off-policy" needs actions with a gradient by the policy\'s weights, which policy.kind = '
-            f'{config.policy.kind!r} doesn\'t give: use "squashed"'
+            f'{config.policy.kind!r} doesn\'t give: use "squashed", or set improve, which needs none'
         )
-    if config.compute.learners > 1:
-        raise UserError(f'{where}: kind = "off-policy" learns in one process: set compute.learners = 1')
-    if config.compute.staleness:
-        raise UserError(f'{where}: kind = "off-policy" learns from old episodes anyway: leave out compute.staleness')
+    if stage.improve and stage.improve.state and issubclass(kind, Squashed):
+        raise UserError(f"{where}.improve.state: the critics of this policy read what it reads: set policy.options.state")
     several = list(dict.fromkeys(simulators[label].id for label in labels if label in simulators))
     if len(several) > 1:
         raise UserError(f"{where}: tasks of {several[0]!r} and {several[1]!r} can't share a memory: give each a stage or a run")
@@ -45,8 +49,41 @@ def check_off_policy(
                     f'{where}.offline = "{EXPERT_EPISODES}": task {label!r} is paid by verifiers alone, which don\'t score the '
                     "expert: reward it by stages"
                 )
+    elif stage.offline and stage.improve and not issubclass(kind, Squashed):
+        raise UserError(
+            f"{where}.offline = {stage.offline!r}: a memory has no pictures for policy.kind = {config.policy.kind!r} to imitate: "
+            f'use "{EXPERT_EPISODES}"'
+        )
     elif stage.offline and not Path(stage.offline).is_file():
         raise UserError(
             f"{where}.offline = {stage.offline!r} is no file: name a memory, such as runs/NAME/checkpoints/step-.../"
             f'memory.safetensors, or "{EXPERT_EPISODES}"'
         )
+
+
+def check_recap(
+    config: RunConfig, number: int, stage: RecapStage, policy: PolicySpec, simulators: Mapping[str, SimulatorSpec]
+) -> None:
+    """Refuse a recap stage whose policy, tasks or computers it can't learn with. number: the stage's index. simulators: by
+    label."""
+    where, kind = f"stages.{number}", policy_class(policy)
+    if not issubclass(kind, ActingPolicy):
+        raise UserError(
+            f'{where}: kind = "recap": policy.kind = {config.policy.kind!r} doesn\'t act in simulators: use one that does'
+        )
+    if issubclass(kind, Squashed):
+        raise UserError(f'{where}: kind = "recap" tells the policy how good an action was, and "squashed" reads no instruction')
+    _check_one_process(config, where, stage.kind)
+    for key in ("expert_episodes", "interventions"):
+        for label in config.weights(stage) if getattr(stage, key) else ():
+            if label in simulators and "expert" not in simulators[label].capabilities:
+                raise UserError(f"{where}.{key}: simulator {simulators[label].id!r} of {label!r} has no expert: set it to 0")
+    if stage.interventions and config.policy.options.get("chunk", 1) != 1:
+        raise UserError(f"{where}.interventions: an expert gives one action at a time: set policy.options.chunk = 1")
+
+
+def _check_one_process(config: RunConfig, where: str, kind: str) -> None:
+    if config.compute.learners > 1:
+        raise UserError(f'{where}: kind = "{kind}" learns in one process: set compute.learners = 1')
+    if config.compute.staleness:
+        raise UserError(f'{where}: kind = "{kind}" learns from old episodes anyway: leave out compute.staleness')

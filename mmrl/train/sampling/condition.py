@@ -11,7 +11,7 @@ import torch
 
 from mmrl.api.episodes import SAID
 from mmrl.api.types import Prompt, Rollout
-from mmrl.config.sections import ConditionConfig, RlStage, Training
+from mmrl.config.sections import ConditionConfig, RecapStage, RlStage, Training
 from mmrl.policies.batches import Credit
 from mmrl.rollout.collector import Collector
 from mmrl.train.sampling.groups import Sampled
@@ -35,7 +35,7 @@ def with_condition(prompt: Prompt, condition: str) -> Prompt:
 def stage_condition(stage: Training) -> Callable[[Prompt], Prompt]:
     """A function that adds a stage's positive condition to prompts, for sampling and evaluation; without a condition it changes
     nothing."""
-    condition = stage.condition.positive if isinstance(stage, RlStage) and stage.condition else ""
+    condition = stage.condition.positive if isinstance(stage, RlStage | RecapStage) and stage.condition else ""
     return lambda prompt: with_condition(prompt, condition)
 
 

@@ -14,7 +14,7 @@ from mmrl.api.sampling import Group, SamplingRule
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
-from mmrl.config.sections import OffPolicyStage, PluginStage, PreferenceStage, RlStage
+from mmrl.config.sections import OffPolicyStage, PluginStage, PreferenceStage, RecapStage, RlStage
 from mmrl.data.prompts import gold_completion
 from mmrl.judge import build_cases
 from mmrl.rollout.collector import Collector
@@ -40,7 +40,7 @@ class Sampler:
     def __init__(
         self,
         run: StageContext,
-        stage: RlStage | PluginStage | PreferenceStage | OffPolicyStage,
+        stage: RlStage | PluginStage | PreferenceStage | OffPolicyStage | RecapStage,
         source: PromptSource,
         rules: Sequence[SamplingRule],
     ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mmrl.api.errors import EnvironmentFailed, PluginError, UserError, shorten
-from mmrl.config.sections import PluginStage, RlStage, Training
+from mmrl.config.sections import OffPolicyStage, PluginStage, RlStage, Training
 from mmrl.registry import plugins
 from mmrl.registry.importing import build_errors
 from mmrl.train.stages.base import Steps as Steps
@@ -24,6 +24,8 @@ def steps_of(run: StageContext, stage: Training) -> Steps:
     name = stage.kind.replace("-", "_")
     if isinstance(stage, RlStage):
         name = "imitation" if stage.imitation else "entropy" if stage.entropy_control else name
+    if isinstance(stage, OffPolicyStage) and stage.improve:
+        name = "improving"
     found: Steps = importlib.import_module(f"{__name__}.{name}").STEPS(run, stage)
     return found
 

@@ -10,17 +10,20 @@ import torch
 from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.types import Score, Status
+from mmrl.api.types import Score
 from mmrl.config.sections import OffPolicyStage
+from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.batches import Credit
+from mmrl.policies.eyes import Sees
 from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
-from mmrl.train.sampling.offline import layout_of, offline_memory
+from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
-from mmrl.train.update.replay import Episode, Replay
+from mmrl.train.update.improving import Improving
+from mmrl.train.update.replay import Replay
 from mmrl.train.update.rlpd import Rlpd
 
 if TYPE_CHECKING:
@@ -34,23 +37,37 @@ class OffPolicySteps(Steps):
     """Play episodes, add them to the memory, and learn from it `updates` times for each of their steps."""
 
     stage: OffPolicyStage
-    learner: Rlpd  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
+    learner: Rlpd | Improving  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
+    offline: Replay | None
+    memory: Replay
+    sees: Sees
+    """What gives the critics' features."""
 
     def __init__(self, run: StageContext, stage: OffPolicyStage) -> None:
         super().__init__(run, stage)
-        assert isinstance(run.policy, Squashed)
+        assert isinstance(run.policy, ActingPolicy)
         self.stage, self.policy = stage, run.policy
         self.sampler = Sampler(run, stage, self.source, [Verified()])
-        self.offline = offline_memory(run, stage, run.policy)
+        if isinstance(run.policy, Squashed):
+            self.sees = run.policy
+            self.offline, _ = offline_memory(run, stage, run.policy, run.policy)
+
+    @property
+    def seed(self) -> int:
+        return derive(self.config.seed, "off-policy", self.run.at.stage)
 
     def begin(self) -> None:
-        stage, seed = self.stage, derive(self.config.seed, "off-policy", self.run.at.stage)
-        self.learner = Rlpd(self.policy.actor, self.policy.width, stage, seed)
+        assert isinstance(self.policy, Squashed)
+        self.learner = Rlpd(self.policy.actor, self.policy.width, self.stage, self.seed)
+        self.memory = self.new_memory()
+
+    def new_memory(self) -> Replay:
+        stage = self.stage
         drawn = {"gamma": stage.gamma, "alpha": stage.priority, "beta": stage.priority_correction if stage.priority else 0.0}
-        self.memory = Replay(layout_of(self.run, stage, self.policy), stage.capacity, **drawn)
+        return Replay(layout_of(self.run, stage, self.policy, self.sees), stage.capacity, **drawn)
 
     def __call__(self) -> dict[str, float]:
-        sampled = self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
+        sampled = self.play()
         self.run.report_failures(sampled.everything)
         self.run.consistent = False  # until the step is counted: the memory changes, and then the weights
         before = self.memory.added
@@ -61,6 +78,10 @@ class OffPolicySteps(Steps):
         self.source.tell(outcomes(sampled.sampled, 0.5))
         return rl_metrics(sampled.rollouts, sampled.scores, kept) | sampled.counts | update
 
+    def play(self) -> Sampled:
+        """The scored episodes of a step."""
+        return self.sampler(self.source.upcoming(self.sampler.prompts), self.run.at.moment)
+
     def remember(self, sampled: Sampled) -> torch.Tensor:
         """Add the episodes to the memory. Returns float32 [N]: 1 for those that it took, NaN for those whose score failed."""
         kept_N = torch.full((len(sampled.rollouts),), torch.nan)
@@ -68,18 +89,17 @@ class OffPolicySteps(Steps):
             for n, (rollout, score) in enumerate(zip(sampled.rollouts, sampled.scores, strict=True)):
                 assert isinstance(rollout, Trajectory)
                 if rollout.data is not None and score.value is not None:
-                    self.memory.add(self.episode(rollout, score))
+                    self.keep(rollout, score)
                     kept_N[n] = 1.0
         return kept_N
 
-    def episode(self, rollout: Trajectory, score: Score) -> Episode:
-        """What the memory keeps of a played episode; what verifiers pay, they pay with its last step."""
+    def keep(self, rollout: Trajectory, score: Score) -> None:
+        """Add an episode to the memory; what verifiers pay, they pay with its last step."""
         assert rollout.data is not None and score.value is not None
-        features, actions_TA = self.policy.transitions(rollout.data)
+        features, actions_TA = self.sees.transitions(rollout.data)
         rewards_T = rollout.data.rewards_TK.sum(1).cpu().clone()
         rewards_T[-1] += score.value
-        ended = rollout.status is Status.FINISHED
-        return Episode(seen_TF=features[:-1], after_TF=features[1:], actions_TA=actions_TA, rewards_T=rewards_T, terminated=ended)
+        self.memory.add(episode_of(features, actions_TA, rewards_T, rollout.status))
 
     def learn(self, count: int) -> dict[str, float]:
         """Learn for so many new steps of the simulators; return the mean of each metric."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
+from mmrl.train.update.digested import read, write
 
 SMALLEST = 1e-6
 """Added to a priority, so that a transition without an error can be drawn again."""
+PLACES = ("places_n", "last_n")
+"""Fields of a draw that say where its transitions are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +67,15 @@ class Drawn:
     weights_n: torch.Tensor
     """Importance weights, at most 1."""
     places_n: torch.Tensor
-    """int64, on the host: where they are in the memory, for `Replay.reprioritise`; -1 for those of the offline memory in
-    `draw_mixed`."""
+    """int64, on the host: where they are in the memory, for `Replay.reprioritise`; of the offline memory in `draw_mixed` -1 less
+    the place."""
+    last_n: torch.Tensor
+    """The same of the last of the steps."""
 
     def on(self, device: torch.device) -> Drawn:
         """The same on this device, the places excepted."""
-        return Drawn(**{name: x if name == "places_n" else x.to(device) for name, x in _fields(self).items()})
+        there = {name: x.to(device) for name, x in _fields(self).items() if name not in PLACES}
+        return replace(self, **there)
 
 
 class Replay:
@@ -163,6 +165,7 @@ class Replay:
             paid_n=kept["paid"][places],
             weights_n=weights,
             places_n=places,
+            last_n=last,
         )
 
     def _forward(self, places: torch.Tensor, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -179,7 +182,7 @@ class Replay:
         return rewards, last, lengths
 
     def reprioritise(self, places_n: torch.Tensor, errors_n: torch.Tensor) -> None:
-        """Set the priorities of drawn transitions to the sizes of their errors. Places of -1 are left out; of a place that was
+        """Set the priorities of drawn transitions to the sizes of their errors. Places below 0 are left out; of a place that was
         drawn twice the largest error counts. Raises UserError for errors that are not finite."""
         mine = places_n >= 0
         sizes = errors_n.detach().to("cpu", torch.float64).abs()[mine] + SMALLEST
@@ -194,11 +197,7 @@ class Replay:
         tensors = {name: (x if name == "highest" else x[:filled]).contiguous() for name, x in self._kept.items()}
         marks = {"layout": json.dumps(self.layout.plain()), "added": str(self.added)}
         marks |= {"capacity": str(self.capacity), "gamma": repr(self.gamma)}
-        aside = path.with_name(f".{path.name}.tmp")
-        save_file(tensors, aside, {**marks, "digest": _digest(tensors, marks)})
-        with open(aside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        write(path, tensors, marks)
 
     def load(self, path: Path) -> None:
         """Go on with what `save` wrote. Raises UserError for a file that is torn, or of another simulator, action space, capacity
@@ -241,20 +240,7 @@ class Replay:
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """(marks, tensors) of a replay file. Raises UserError if there is none, or if it isn't what was saved."""
-    if not path.is_file():
-        raise UserError(f"there is no replay file {path}: name one, such as runs/NAME/checkpoints/step-.../memory.safetensors")
-    torn = f"replay file {path} {{}}: it is torn; restore it or collect again"
-    try:
-        with safe_open(path, "pt") as file:
-            marks = file.metadata() or {}
-        tensors = load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(torn.format(f"can't be read: {error}")) from error
-    digest = marks.pop("digest", "")
-    if digest != _digest(tensors, marks):
-        raise UserError(torn.format("isn't what was saved"))
-    return marks, tensors
+    return read(path, "replay file", "runs/NAME/checkpoints/step-.../memory.safetensors")
 
 
 def draw_mixed(online: Replay, offline: Replay | None, n: int, seed: int, *, share: float, steps: int = 1) -> Drawn:
@@ -275,21 +261,12 @@ def draw_mixed(online: Replay, offline: Replay | None, n: int, seed: int, *, sha
     if given == 0:
         return online.draw(n, seed, steps=steps)
     old = offline.draw(given, seed, steps=steps)
-    old_places = torch.full_like(old.places_n, -1)
+    old = replace(old, places_n=-1 - old.places_n, last_n=-1 - old.last_n)
     if given == n:
-        return Drawn(**{**_fields(old), "places_n": old_places})
+        return old
     new = _fields(online.draw(n - given, derive(seed, "online"), steps=steps))
-    mixed = {name: torch.cat([x, new[name]]) for name, x in _fields(old).items()}
-    return Drawn(**{**mixed, "places_n": torch.cat([old_places, new["places_n"]])})
+    return Drawn(**{name: torch.cat([x, new[name]]) for name, x in _fields(old).items()})
 
 
 def _fields(drawn: Drawn) -> dict[str, torch.Tensor]:
     return {name: getattr(drawn, name) for name in Drawn.__slots__}
-
-
-def _digest(tensors: Mapping[str, torch.Tensor], marks: Mapping[str, str]) -> str:
-    found = hashlib.sha256(json.dumps(marks, sort_keys=True).encode())
-    for name in sorted(tensors):
-        found.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
-        found.update(tensors[name].numpy().tobytes())
-    return found.hexdigest()

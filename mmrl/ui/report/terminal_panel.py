@@ -47,6 +47,14 @@ SHOWN = {
         ("off_policy/transitions", "remembered"),
         ("time/step", "s/step"),
     ),
+    "recap": (
+        ("reward/mean", "reward"),
+        ("episode/success", "success"),
+        ("recap/value_order", "value order"),
+        ("loss", "loss"),
+        ("recap/calls", "remembered"),
+        ("time/step", "s/step"),
+    ),
     "distill": (
         ("loss", "loss"),
         ("length/mean", "length"),

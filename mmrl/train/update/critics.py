@@ -1,0 +1,147 @@
+"""Critics of actions that learn from a memory: their targets, Cal-QL's penalty, their optimiser, and what resumes them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from mmrl.algorithms import off_policy
+from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
+from mmrl.config.sections import OffPolicyStage
+from mmrl.policies.action_values import ActionValues
+from mmrl.policies.return_bins import Bins, distributional_loss
+from mmrl.policies.shard_files import Under
+from mmrl.train.update.optimizer import Optimizer
+from mmrl.train.update.replay import Drawn, Replay, draw_mixed
+
+
+class Critics:
+    """An ensemble of critics. A subclass says how its policy goes on after a step, and how it learns from the critics."""
+
+    optimizer: Optimizer
+    """That of the policy."""
+
+    def __init__(self, features: int, dims: int, stage: OffPolicyStage, seed: int, device: torch.device) -> None:
+        """features, dims: numbers of an observation's features and of an action."""
+        self.stage, self.seed, self.dims, self.calls, self.device = stage, seed, dims, 0, device
+        self.bins = Bins(low=stage.low, high=stage.high, number=stage.bins, smoothing=stage.smoothing) if stage.bins else None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.critic = ActionValues(features, dims, critics=stage.critics, hidden=stage.hidden, bins=self.bins).to(device)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.modules: dict[str, nn.Module] = {"critic": self.critic, "target": self.target}
+        """What is saved beside the policy."""
+        self.others = stage.model_copy(update={"ema_decay": 0.0})
+        """The stage of those whose mean weights nobody asks for."""
+        critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
+        self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), critics)}
+
+    # -- what a subclass defines ------------------------------------------------------------------------------------------
+
+    def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
+        """[n]: the value of what follows each transition."""
+        raise NotImplementedError
+
+    def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Cal-QL's penalty."""
+        raise NotImplementedError
+
+    # -- an update --------------------------------------------------------------------------------------------------------
+
+    def learn_values(self, online: Replay, offline: Replay | None, step: int) -> tuple[Drawn, torch.Generator, dict[str, float]]:
+        """`updates` steps of the critics. Returns the last batch, its generator, and metrics."""
+        figures: dict[str, float] = {}
+        stage, share = self.stage, self.stage.offline_share if offline is not None else 0.0
+        for number in range(stage.updates):
+            seed = derive(self.seed, "off-policy", self.calls, number)
+            drawn = draw_mixed(online, offline, stage.batch_size, seed, share=share, steps=stage.n_step).on(self.device)
+            generator = torch.Generator().manual_seed(derive(seed, "noise"))
+            errors_n, figures = self._update_critic(drawn, generator, step)
+            online.reprioritise(drawn.places_n, errors_n)
+        self.calls += 1
+        return drawn, generator, figures
+
+    def noise(self, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+        """Standard normal numbers, the same on every device."""
+        return torch.randn(*shape, generator=generator).to(self.device)
+
+    def pessimistic(self, features_nF: torch.Tensor, actions_nA: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """[n]: the lowest value of a subset of the target critics, drawn anew."""
+        subset = torch.randperm(self.stage.critics, generator=generator)[: self.stage.subset].to(self.device)
+        return off_policy.lowest(self.target(features_nF, actions_nA), subset)
+
+    def anywhere(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
+        """[n, M, A]: actions in the whole of [-1, 1], for the penalty."""
+        shape = (len(drawn.rewards_n), self.stage.conservative_samples, self.dims)
+        return (torch.rand(shape, generator=generator) * 2 - 1).to(self.device)
+
+    def _update_critic(self, drawn: Drawn, generator: torch.Generator, step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        """(errors [n], metrics)."""
+        stage = self.stage
+        with torch.no_grad():
+            following = self.following(drawn, generator)
+            targets = off_policy.td_targets(drawn.rewards_n, drawn.discounts_n, following)
+        outputs = self.critic.outputs(drawn.seen_nF, drawn.actions_nA)
+        if self.bins:
+            q_En = self.bins.mean(outputs)
+            per = distributional_loss(outputs.flatten(0, 1), targets.repeat(stage.critics), self.bins)
+            loss = (per.unflatten(0, (stage.critics, -1)) * drawn.weights_n).mean(1).sum()
+        else:
+            q_En = outputs
+            loss = off_policy.td_loss(q_En, targets, drawn.weights_n)
+        figures = {"value_loss": loss.item(), "value": q_En.mean().item()}
+        if stage.conservative:
+            penalty = self.contrasted(drawn, q_En, generator)
+            figures["off_policy/conservative"] = penalty.item()
+            loss = loss + stage.conservative * penalty
+        figures["grad_norm/critic"] = self.stepped("critic", loss, step)["grad_norm"]
+        off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
+        return (q_En.detach() - targets).abs().mean(0), figures
+
+    def stepped(self, name: str, loss: torch.Tensor, step: int) -> dict[str, float]:
+        """One step of an optimiser. Raises UserError for a loss that isn't finite."""
+        if not loss.isfinite():
+            raise UserError(f"the loss of the {name} is not finite: most likely a learning rate was too high; lower it")
+        loss.backward()
+        return self.optimizers[name].step(step)
+
+    def forget(self) -> None:
+        """Drop the optimisers' running means, see `Optimizer.forget`."""
+        for optimizer in self.optimizers.values():
+            optimizer.forget()
+
+    # -- resume -----------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that `load_state` needs to go on bit for bit, beside the memories."""
+        found = {f"{name}/{key}": x for name, module in self.modules.items() for key, x in module.state_dict().items()}
+        found |= {"calls": torch.tensor(self.calls)}
+        for name, optimizer in self.optimizers.items():
+            found |= {f"optimizer/{name}/{key}": x for key, x in optimizer.state().items()}
+        return {name: x.detach().clone() for name, x in found.items()}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `state` gave. Raises UserError for the state of another shape."""
+        for name, module in self.modules.items():
+            own = {key: tensors.get(f"{name}/{key}") for key in module.state_dict()}
+            for key, x in module.state_dict().items():
+                if (found := own[key]) is None or found.shape != x.shape:
+                    there = None if found is None else list(found.shape)
+                    raise UserError(f"the saved {name}'s {key} is {there}, and {list(x.shape)} here: make the sizes equal")
+            module.load_state_dict(own)
+        self.calls = int(tensors["calls"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state(Under(tensors, f"optimizer/{name}/"))
+
+    def close(self) -> None:
+        """End the stage."""
+
+
+def even_density(drawn: Drawn, many: int, dims: int) -> torch.Tensor:
+    """[n, M]: the log-density of actions anywhere in a box of sides 2."""
+    return torch.full((len(drawn.rewards_n), many), -dims * math.log(2), device=drawn.rewards_n.device)

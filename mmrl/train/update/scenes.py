@@ -1,0 +1,116 @@
+"""What a policy saw in the episodes of a memory: pictures, states and instructions, for policies whose eyes are trained."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.train.update.digested import read, write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """The T + 1 observations of an episode of T transitions."""
+
+    seen: Observation
+    first: int
+    """Number of its first transition, counted from the first that was ever added."""
+    row: int
+    """Number of its first observation, likewise."""
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.seen) - 1
+
+
+class Scenes:
+    """The observations of the episodes that are in a `Replay` of the same capacity, to which each was added at the same time. An
+    episode whose transitions are all overwritten is dropped."""
+
+    def __init__(self, capacity: int) -> None:
+        """capacity: transitions."""
+        self.capacity, self.added, self.rows = capacity, 0, 0
+        self._scenes: deque[_Scene] = deque()
+
+    def __len__(self) -> int:
+        """Number of observations."""
+        return sum(len(scene.seen) for scene in self._scenes)
+
+    def add(self, track: TrajectoryData) -> None:
+        """Append an episode's observations, in main memory."""
+        count = len(track.choices) + 1
+        self._append(
+            Observation(
+                images={camera: rows.cpu().clone() for camera, rows in track.images.items()},
+                state=None if track.state is None else track.state.cpu().clone(),
+                instructions=[track.instruction] * count,
+            )
+        )
+        while self._scenes[0].end <= self.added - self.capacity:
+            self._scenes.popleft()
+
+    def _append(self, seen: Observation) -> None:
+        self._scenes.append(_Scene(seen=seen, first=self.added, row=self.rows))
+        self.added, self.rows = self.added + len(seen) - 1, self.rows + len(seen)
+
+    def rows_of(self, places: torch.Tensor, after: bool = False) -> list[int]:
+        """The numbers of the observations before the transitions at these places of the memory, or after them."""
+        last = self.added - 1
+        numbers = (last - (last - places) % self.capacity).tolist()
+        found = []
+        for number in numbers:
+            scene = self._holding(number, "first")
+            found.append(scene.row + number - scene.first + after)
+        return found
+
+    def shown(self, rows: Iterable[int]) -> Observation:
+        """The observations of these numbers, in this order."""
+        taken = [(scene := self._holding(row, "row"), row - scene.row) for row in rows]
+        cameras = taken[0][0].seen.images
+        states = [scene.seen.state[at] for scene, at in taken if scene.seen.state is not None]
+        return Observation(
+            images={camera: torch.stack([scene.seen.images[camera][at] for scene, at in taken]) for camera in cameras},
+            state=torch.stack(states) if states else None,
+            instructions=[scene.seen.instructions[at] for scene, at in taken],
+        )
+
+    def _holding(self, number: int, of: str) -> _Scene:
+        """The episode with the transition (`first`) or the observation (`row`) of this number."""
+        low, high = 0, len(self._scenes)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if getattr(self._scenes[middle], of) <= number else (low, middle)
+        return self._scenes[low]
+
+    # -- resume -----------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Write all of it to a file, atomically."""
+        tensors: dict[str, torch.Tensor] = {}
+        instructions: list[tuple[str, int]] = []
+        for n, scene in enumerate(self._scenes):
+            tensors |= {f"{n}/image/{camera}": rows for camera, rows in scene.seen.images.items()}
+            if scene.seen.state is not None:
+                tensors[f"{n}/state"] = scene.seen.state
+            instructions.append((scene.seen.instructions[0], len(scene.seen)))
+        first = (self._scenes[0].first, self._scenes[0].row) if self._scenes else (self.added, self.rows)
+        write(path, tensors, {"told": json.dumps(instructions), "first": json.dumps(first), "capacity": str(self.capacity)})
+
+    def load(self, path: Path) -> None:
+        """Go on with what `save` wrote. Raises UserError for a file that is torn, or of another capacity."""
+        marks, tensors = read(path, "file of scenes", "runs/NAME/checkpoints/step-.../scenes.safetensors")
+        if int(marks["capacity"]) != self.capacity:
+            raise UserError(f"{path} has capacity = {marks['capacity']}, and this run {self.capacity}: make them equal")
+        self._scenes.clear()
+        self.added, self.rows = json.loads(marks["first"])
+        for n, (instruction, count) in enumerate(json.loads(marks["told"])):
+            head = f"{n}/image/"
+            images = {name.removeprefix(head): x for name, x in tensors.items() if name.startswith(head)}
+            self._append(Observation(images=images, state=tensors.get(f"{n}/state"), instructions=[instruction] * count))

@@ -1,0 +1,143 @@
+"""RECAP's learner: what its values learn, which calls it calls positive, and what the policy is told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.algorithms import recap
+from mmrl.config.sections import PolicyConfig, RecapStage
+from mmrl.policies.eyes import Eyes
+from mmrl.policies.load import make_policy
+from mmrl.policies.return_bins import Bins
+from mmrl.train.update.conditioned import Conditioned
+from mmrl.train.update.experience import Experience, Lived
+from mmrl.train.update.learner import Learner
+
+SMALL = PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 1, "state": 2, "hidden": [8]})
+STAGE = {"kind": "recap", "steps": 1, "bins": 41, "hidden": [32], "value_learning_rate": 3e-3, "value_batch_size": 64}
+
+
+def conditioned(**keys: Any) -> Conditioned:
+    policy, stage = make_policy(SMALL, device="cpu", seed=2), RecapStage(**(STAGE | keys))
+    return Conditioned(Learner(policy, stage), Eyes(policy), stage, 5)  # type: ignore[arg-type]
+
+
+def episode(kind: float, count: int, success: bool, task: str = "t", corrected: bool = False) -> Lived:
+    """Features: the kind of the episode in one number and the step in another, the rest 0."""
+    features = torch.zeros(count, 8)
+    features[:, 0], features[:, 1] = kind, torch.arange(count) / 10
+    tensors = {"features": features, "steps": torch.ones(count, dtype=torch.int64), "actions": torch.zeros(count, 1)}
+    tensors["corrected"] = torch.full((count,), corrected)
+    return Lived(task=task, longest=10, success=success, instruction="go", images={}, tensors=tensors)
+
+
+def filled(*episodes: Lived) -> Experience:
+    experience = Experience(1000)
+    for one in episodes:
+        experience.add(one)
+    return experience
+
+
+def test_values_learn_the_steps_that_are_left_and_failures() -> None:
+    """Kind 1 succeeds at once in 6 steps, kind -1 fails, kind 0 does either."""
+    mixed = [episode(0.0, 6, success) for success in (True, False)]
+    experience = filled(episode(1.0, 6, True), episode(-1.0, 10, False), *mixed)
+    learner = conditioned(value_updates=150, value_learning_rate=1e-2)
+    first = learner.learn_values(experience, 0)["value_loss"]
+    learner.calls += 1
+    assert learner.learn_values(experience, 1)["value_loss"] < 0.8 * first
+    for one in experience:
+        found, expected = learner.value_of(one.tensors["features"]), one.returns(1.0)
+        if float(one.tensors["features"][0, 0]):
+            assert (found - expected).abs().max() < 0.12
+        else:
+            assert (found - (episode(0.0, 6, True).returns(1.0) - 1) / 2).abs().max() < 0.15, "the mean of both ends"
+    figures = learner.judged(list(experience))
+    errors = [float((learner.value_of(e.tensors["features"]) - e.returns(1.0)).abs().sum()) for e in experience]
+    assert figures["recap/value_error"] == pytest.approx(sum(errors) / 28, abs=1e-5)
+    assert figures["recap/value_order"] > 0.8
+    assert "recap/value_order" not in learner.judged([episode(1.0, 6, True)]), "there is nothing to compare with"
+
+
+def test_a_return_s_bin_has_all_of_it() -> None:
+    bins = Bins(low=-1.0, high=0.0, number=4, smoothing=0.0)
+    found = bins.targets(torch.tensor([-1.0, -0.76, -0.74, -0.26, 0.0, -3.0, 2.0]))
+    assert found.argmax(1).tolist() == [0, 0, 1, 2, 3, 0, 3] and found.sum(1).tolist() == [1.0] * 7
+
+
+def test_each_task_has_a_threshold_of_its_own_and_an_expert_s_actions_are_positive() -> None:
+    learner = conditioned(condition={"top": 0.4, "drop": 0.0}, lookahead=0)
+    hard = [episode(-1.0, 10, False, "hard"), episode(0.3, 10, True, "hard")]
+    easy = [episode(1.0, 5, True, "easy"), episode(0.5, 10, True, "easy")]
+    experience = filled(*hard, *easy, episode(0.2, 5, False, "hard", corrected=True))
+    labels, metrics = learner.labels(experience)
+    at, kept = 0, {"hard": [], "easy": []}  # type: dict[str, list[tuple[float, bool]]]
+    for one in experience:
+        advantages = one.returns(1.0) - learner.value_of(one.tensors["features"])
+        if one.tensors["corrected"][0]:
+            assert all(labels[at : at + len(one)]), "though the episode failed"
+        else:
+            kept[one.task] += zip(advantages.tolist(), labels[at : at + len(one)], strict=True)
+        at += len(one)
+    for rows in kept.values():
+        bound = recap.threshold(torch.tensor([a for a, _ in rows]), 0.4)
+        assert [label for _, label in rows] == [a > bound for a, _ in rows]
+        assert abs(sum(label for _, label in rows) - 0.4 * len(rows)) <= 1
+    assert metrics["recap/corrected_share"] == pytest.approx(5 / 40)
+    assert metrics["condition/positive_share"] == pytest.approx(sum(labels) / 40)
+    assert metrics["recap/above_share"] == pytest.approx((sum(labels) - 5) / 35)
+
+
+def test_a_restart_goes_back_to_the_beginning() -> None:
+    learner, experience = conditioned(value_updates=3), filled(episode(1.0, 6, True))
+    first = [p.detach().clone() for _, p in learner.imitator.policy.parameters()]
+    values = [p.detach().clone() for p in learner.values.parameters()]
+    learner.learn_values(experience, 0)
+    with torch.no_grad():
+        for _, parameter in learner.imitator.policy.parameters():
+            parameter.add_(1.0)
+    learner.restart()
+    assert all(torch.equal(a, b) for a, (_, b) in zip(first, learner.imitator.policy.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(values, learner.values.parameters(), strict=True))
+
+
+def test_a_resumed_learner_is_the_learner_bit_for_bit() -> None:
+    experience, whole, other = filled(episode(1.0, 6, True), episode(0.0, 9, False)), conditioned(value_updates=5), None
+    whole.learn_values(experience, 0)
+    whole.calls += 1
+    with torch.no_grad():
+        for _, parameter in whole.eyes.copy.parameters():
+            parameter.add_(0.5)
+    other = conditioned(value_updates=5)
+    other.load_state(whole.state())
+    assert whole.learn_values(experience, 1) == other.learn_values(experience, 1)
+    one, two = whole.state(), other.state()
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_what_the_policy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positive, negative, or neither by chance; and what it imitates is what was done."""
+    from types import SimpleNamespace
+
+    from mmrl.train.stages.recap import RecapSteps
+
+    policy = make_policy(SMALL, device="cpu", seed=2)
+    stage = RecapStage(**(STAGE | {"condition": {"positive": "good", "negative": "bad", "drop": 0.25}}))
+    steps = RecapSteps.__new__(RecapSteps)
+    seen: list[Any] = []
+    steps.stage, steps.policy = stage, policy  # type: ignore[assignment]
+    steps.run = SimpleNamespace(packer=SimpleNamespace(pack=lambda rollouts, *_: seen.extend(rollouts)))  # type: ignore[assignment]
+    one = episode(1.0, 3, True)
+    one.tensors["actions"] = torch.tensor([[0.1], [0.2], [0.3]])
+    one.tensors["state"] = torch.zeros(3, 2)
+    calls = [(one, n % 3) for n in range(3000)]
+    steps.batch(calls, [n % 3 == 2 for n in range(3000)], random.Random(1))
+    told = [(rollout.data.instruction, round(float(rollout.data.choices.flatten()[0]), 3)) for rollout in seen]
+    assert {text for text, _ in told} == {"go", "go good", "go bad"}
+    assert abs(sum(text == "go" for text, _ in told) / 3000 - 0.25) < 0.03
+    assert {done for text, done in told if text == "go good"} == {0.3}
+    assert {done for text, done in told if text == "go bad"} == {0.1, 0.2}
