@@ -172,7 +172,7 @@ MOVED = {
     "mmrl.policies.reading": "mmrl.policies.vlm.processing",
     "mmrl.policies.residual": "mmrl_robotics.residual",
     "mmrl.policies.saved": "mmrl.policies.acting.saved_policy",
-    "mmrl.policies.saved:check_teacher": "mmrl.policies.acting.base",
+    "mmrl.policies.saved:check_teacher": "mmrl.policies.acting.teachers",
     "mmrl.policies.saved:same_kind": "mmrl.policies.acting.saved_policy:check_same_kind",
     "mmrl.policies.saved:settings_of": "mmrl.policies.acting.saved_policy:read_settings",
     "mmrl.policies.small": "mmrl_robotics.small",

@@ -170,13 +170,30 @@ BASES: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-2,
     },
 }
+BASES["recap"] = {
+    "kind": "recap",
+    "steps": 2,
+    "prompts_per_step": 2,
+    "updates": 2,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "bins": 11,
+    "hidden": [8],
+    "value_updates": 4,
+    "value_batch_size": 8,
+}
 TURN = {"id": "dial/turn", "options": {"reward": "own", "n": 8}, "verifiers": {"dial/success": 1.0}}
 AROUND: dict[str, dict[str, Any]] = {
     "off-policy": {
         "policy": {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
         "tasks": [TURN],
         "simulate": {"num_envs": 4},
-    }
+    },
+    "recap": {
+        "policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "bins": 8, "chunk": 2}},
+        "tasks": [TURN],
+        "simulate": {"num_envs": 4},
+    },
 }
 """What the runs of a kind of stage have in place of the tiny model and its task."""
 FILM = {"tasks": [{"id": "extras/film"}]}
@@ -1372,6 +1389,60 @@ def alarm(name, warn, text, patch=None, **also):
     }
 
 
+IMPROVED = {S + "improve": {"candidates": 4, "keep": 2, "steps": 2}, S + "steps": 3}
+OF_OFF_POLICY |= {
+    "improve": Effect(to={}, seen=learns, why="the policy imitates what the critics chose"),
+    "improve.candidates": Effect(to=2, also=IMPROVED, seen=learns, why="fewer actions to choose from"),
+    "improve.keep": Effect(to=1, also=IMPROVED, seen=learns, why="only the best of them climbs"),
+    "improve.steps": Effect(to=40, also=IMPROVED, seen=learns, why="it climbs further"),
+    "improve.step_size": Effect(to=0.1, also=IMPROVED, seen=learns, why="it climbs faster"),
+    "improve.updates": Effect(to=0.2, also=IMPROVED, seen=learns, why="fewer updates of the policy"),
+    "improve.batch_size": Effect(to=4, also=IMPROVED, seen=learns, why="fewer observations"),
+    "improve.warmup_steps": Effect(to=2, also=IMPROVED, seen=learns, why="the critics learn alone at first"),
+    "improve.acts": Effect(to=False, also=IMPROVED, seen=column("env/reward"), why="samples are played"),
+    "improve.state": Effect(to=2, also=IMPROVED, seen=refused("state"), why="this policy sees the state itself"),
+}
+DRAWS = ("split", "tasks", "order", "select", "select.path", "select.rule", "select.max_prompts", "select.above")
+DRAWS += ("select.up_to", "select.center", "select.width", "prompts_per_step", "group_size")
+GIVEN = {S + "expert_episodes": 3}
+OF_RECAP = {
+    **{key: of_training("recap")[key] for key in of_training("recap") if key not in DRAWS},
+    **{key: OF_OFF_POLICY[key] for key in DRAWS},
+    "kind": Effect(
+        instead={"stages": [{"kind": "sft", "steps": 2, "batch_size": 2}]},
+        seen=both(lambda r: r.kinds, ["recap"] * 2, ["sft"] * 2),
+        why="another kind of stage",
+    ),
+    "updates": Effect(to=3, seen=learns, why="more of them"),
+    "batch_size": Effect(to=4, seen=learns, why="fewer calls"),
+    "condition.positive": Effect(to="Well done.", seen=learns, why="another text is told"),
+    "condition.negative": Effect(
+        to="Badly done.", also={S + "condition": {"drop": 0.0}}, seen=learns, why="another text is told"
+    ),
+    "condition.top": Effect(to=0.9, also={S + "condition": {"drop": 0.0}}, seen=learns, why="more of them are positive"),
+    "condition.drop": Effect(to=0.99, also={S + "condition": {"drop": 0.0}}, seen=learns, why="no text is told"),
+    "capacity": Effect(to=4, seen=both(lambda r: r.metric("recap/calls")[-1] <= 16, False, True), why="the oldest are forgotten"),
+    "expert_episodes": Effect(to=3, seen=learns, why="the expert's are learned from, too"),
+    "interventions": Effect(to=1.0, seen=learns, why="the expert takes over"),
+    "restart": Effect(to=True, seen=learns, why="the second step begins with the first weights"),
+    "lookahead": Effect(to=1, also={S + "steps": 3}, seen=learns, why="the value of the next state counts"),
+    "failure": Effect(to=5.0, seen=metric("recap/value_error"), why="failures cost more"),
+    "bins": Effect(to=21, seen=both(lambda r: values(r)[-1].shape[0], 11, 21), why="a finer distribution"),
+    "smoothing": Effect(to=2.0, seen=metric("recap/value_loss"), why="wider targets"),
+    "hidden": Effect(to=[12], seen=both(lambda r: values(r)[0].shape[0], 8, 12), why="wider values"),
+    "state": Effect(to=2, seen=lambda a, b: values(b)[0].shape[1] == values(a)[0].shape[1] + 2, why="they read the state, too"),
+    "value_updates": Effect(to=8, seen=metric("recap/value_loss"), why="more of them"),
+    "value_batch_size": Effect(to=4, seen=metric("recap/value_loss"), why="fewer calls"),
+    "value_learning_rate": Effect(to=1e-2, seen=metric("recap/value_loss"), why="larger steps"),
+}
+
+
+def values(ran):
+    """The weights of the values' layers."""
+    found = ran.tensors("learner.safetensors")
+    return [found[name] for name in sorted(found) if name.startswith("critic/") and found[name].ndim == 2]
+
+
 ENTRIES = {
     **{f"stages.{kind}.{key}": effect for kind in STAGES if kind not in AROUND for key, effect in of_training(kind).items()},
     **{f"stages.rl.{key}": effect for key, effect in OF_RL.items()},
@@ -1379,6 +1450,7 @@ ENTRIES = {
     **{f"stages.distill.{key}": effect for key, effect in OF_DISTILL.items()},
     **{f"stages.preference.{key}": effect for key, effect in OF_PREFERENCE.items()},
     **{f"stages.off-policy.{key}": effect for key, effect in OF_OFF_POLICY.items()},
+    **{f"stages.recap.{key}": effect for key, effect in OF_RECAP.items()},
     # the run
     "name": Effect(to="other", seen=both(lambda r: r.path.name, "toy", "other"), why="names the run folder"),
     "smoke": Effect(

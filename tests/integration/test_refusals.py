@@ -574,6 +574,7 @@ def put(path, value):
     first = {
         "sft": {"kind": "sft", "steps": 1}, "rl": {**RL, "critic": {}, "imitation": {}, "condition": {}}, "distill": DISTILL,
         "preference": {"kind": "preference", "steps": 1}, "off-policy": {"kind": "off-policy", "steps": 1},
+        "recap": {"kind": "recap", "steps": 1},
     }  # fmt: skip
     data = {
         "name": "x", "policy": {"model": "m", "lora": {}}, "tasks": [{"id": "a", "verifiers": {}}],
