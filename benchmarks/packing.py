@@ -46,13 +46,14 @@ COLUMNS = ("family", "update", "sampling", "kept for backward", "difference of l
 
 
 def group_of(policy: VLM, pixels: int, group: int, tokens: int, images: int) -> list[Rollout]:
-    """One prompt with random pictures and ragged completions, the longest of `tokens`."""
+    """One prompt with random pictures, or sounds, and ragged completions, the longest of `tokens`."""
     import numpy as np
     from PIL import Image
 
     rng = np.random.RandomState(0)
     pictures = [Image.fromarray(rng.randint(0, 255, (pixels, pixels, 3), dtype=np.uint8)) for _ in range(images)]
-    prompt = Prompt(messages=[user_message("What digit is shown?", *pictures)])
+    media = [policy.family.sample()] * images if policy.family.hears else pictures
+    prompt = Prompt(messages=[user_message("What digit is shown?", *media)])
     inputs = policy.encode(prompt)
     allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]
     made = []

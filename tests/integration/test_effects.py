@@ -190,7 +190,7 @@ AROUND: dict[str, dict[str, Any]] = {
         "simulate": {"num_envs": 4},
     },
     "recap": {
-        "policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "bins": 8, "chunk": 2}},
+        "policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "bins": 8, "chunk": 1}},
         "tasks": [TURN],
         "simulate": {"num_envs": 4},
     },
@@ -1393,13 +1393,18 @@ IMPROVED = {S + "improve": {"candidates": 4, "keep": 2, "steps": 2}, S + "steps"
 OF_OFF_POLICY |= {
     "improve": Effect(to={}, seen=learns, why="the policy imitates what the critics chose"),
     "improve.candidates": Effect(to=2, also=IMPROVED, seen=learns, why="fewer actions to choose from"),
-    "improve.keep": Effect(to=1, also=IMPROVED, seen=learns, why="only the best of them climbs"),
+    "improve.keep": Effect(
+        to=1,
+        also={S + "improve": {"candidates": 4, "keep": 4, "steps": 5, "step_size": 0.5}, S + "steps": 3},
+        seen=learns,
+        why="only the best of them climbs",
+    ),
     "improve.steps": Effect(to=40, also=IMPROVED, seen=learns, why="it climbs further"),
     "improve.step_size": Effect(to=0.1, also=IMPROVED, seen=learns, why="it climbs faster"),
     "improve.updates": Effect(to=0.2, also=IMPROVED, seen=learns, why="fewer updates of the policy"),
     "improve.batch_size": Effect(to=4, also=IMPROVED, seen=learns, why="fewer observations"),
     "improve.warmup_steps": Effect(to=2, also=IMPROVED, seen=learns, why="the critics learn alone at first"),
-    "improve.acts": Effect(to=False, also=IMPROVED, seen=column("env/reward"), why="samples are played"),
+    "improve.acts": Effect(to=False, also=IMPROVED, seen=learns, why="samples are played"),
     "improve.state": Effect(to=2, also=IMPROVED, seen=refused("state"), why="this policy sees the state itself"),
 }
 DRAWS = ("split", "tasks", "order", "select", "select.path", "select.rule", "select.max_prompts", "select.above")
@@ -1413,6 +1418,19 @@ OF_RECAP = {
         seen=both(lambda r: r.kinds, ["recap"] * 2, ["sft"] * 2),
         why="another kind of stage",
     ),
+    "max_grad_norm": OF_OFF_POLICY["max_grad_norm"],
+    "parts.match": Effect(
+        to="language",
+        also={S + "parts": [{"match": "vision", "freeze": True}]},
+        seen=lambda a, b: "language" in a.moved and "language" not in b.moved,
+        why="another part stays",
+    ),
+    "parts.weight_decay": Effect(
+        to=10.0,
+        also={S + "parts": [VISION]},
+        seen=lambda a, b: far(b, "vision") > far(a, "vision") + 1e-3,
+        why="that part is pulled to zero",
+    ),
     "updates": Effect(to=3, seen=learns, why="more of them"),
     "batch_size": Effect(to=4, seen=learns, why="fewer calls"),
     "condition.positive": Effect(to="Well done.", seen=learns, why="another text is told"),
@@ -1421,26 +1439,28 @@ OF_RECAP = {
     ),
     "condition.top": Effect(to=0.9, also={S + "condition": {"drop": 0.0}}, seen=learns, why="more of them are positive"),
     "condition.drop": Effect(to=0.99, also={S + "condition": {"drop": 0.0}}, seen=learns, why="no text is told"),
-    "capacity": Effect(to=4, seen=both(lambda r: r.metric("recap/calls")[-1] <= 16, False, True), why="the oldest are forgotten"),
+    "capacity": Effect(
+        to=4, seen=lambda a, b: a.metric("recap/calls")[-1] > 6 >= b.metric("recap/calls")[-1], why="the oldest are forgotten"
+    ),
     "expert_episodes": Effect(to=3, seen=learns, why="the expert's are learned from, too"),
-    "interventions": Effect(to=1.0, seen=learns, why="the expert takes over"),
+    "interventions": Effect(to=1.0, seen=metric("recap/corrected_share"), why="the expert takes over"),
     "restart": Effect(to=True, seen=learns, why="the second step begins with the first weights"),
     "lookahead": Effect(to=1, also={S + "steps": 3}, seen=learns, why="the value of the next state counts"),
-    "failure": Effect(to=5.0, seen=metric("recap/value_error"), why="failures cost more"),
-    "bins": Effect(to=21, seen=both(lambda r: values(r)[-1].shape[0], 11, 21), why="a finer distribution"),
-    "smoothing": Effect(to=2.0, seen=metric("recap/value_loss"), why="wider targets"),
-    "hidden": Effect(to=[12], seen=both(lambda r: values(r)[0].shape[0], 8, 12), why="wider values"),
-    "state": Effect(to=2, seen=lambda a, b: values(b)[0].shape[1] == values(a)[0].shape[1] + 2, why="they read the state, too"),
-    "value_updates": Effect(to=8, seen=metric("recap/value_loss"), why="more of them"),
-    "value_batch_size": Effect(to=4, seen=metric("recap/value_loss"), why="fewer calls"),
-    "value_learning_rate": Effect(to=1e-2, seen=metric("recap/value_loss"), why="larger steps"),
+    "failure": Effect(to=0.2, seen=metric("recap/value_error"), why="failures cost less"),
+    "bins": Effect(to=21, seen=both(lambda r: values(r)[-1].shape[-1], 11, 21), why="a finer distribution"),
+    "smoothing": Effect(to=2.0, seen=metric("value_loss"), why="wider targets"),
+    "hidden": Effect(to=[12], seen=both(lambda r: values(r)[0].shape[-1], 8, 12), why="wider values"),
+    "state": Effect(to=2, seen=lambda a, b: values(b)[1].shape[1] == values(a)[1].shape[1] + 2, why="they read the state, too"),
+    "value_updates": Effect(to=8, seen=metric("value_loss"), why="more of them"),
+    "value_batch_size": Effect(to=4, seen=metric("value_loss"), why="fewer calls"),
+    "value_learning_rate": Effect(to=1e-2, seen=metric("value_loss"), why="larger steps"),
 }
 
 
 def values(ran):
     """The weights of the values' layers."""
     found = ran.tensors("learner.safetensors")
-    return [found[name] for name in sorted(found) if name.startswith("critic/") and found[name].ndim == 2]
+    return [found[name] for name in sorted(found) if name.startswith("values/") and found[name].ndim == 3]
 
 
 ENTRIES = {

@@ -196,7 +196,7 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}
     rows = [
-        row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill", "preference", "off-policy") and "metrics" in row
+        row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill", "preference", "off-policy", "recap") and "metrics" in row
     ]
     assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")

@@ -219,7 +219,9 @@ def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path, monke
 
 def test_a_part_that_no_model_reads_is_refused_by_name():
     vlm = VLM(runs.toy_config(".").policy)
-    with pytest.raises(UserError, match="a message part of type 'audio' can't be shown to a model: use text, image and video"):
+    with pytest.raises(UserError, match=r"a message part of type 'touch' can't be shown to a model: use text, image,? .*video"):
+        vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "touch", "touch": "a.wav"}]}]))
+    with pytest.raises(UserError, match="a qwen2_5_vl model can't hear sounds here: choose one that does"):
         vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "audio", "audio": "a.wav"}]}]))
     with pytest.raises(UserError, match=r"video a\.mp4 does not exist"):
         vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]))

@@ -34,7 +34,7 @@ class Conditioned:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self.values = ActionValues(self.eyes.width, 0, critics=1, hidden=self.stage.hidden, bins=self.bins).to(self.device)
-        keys = {"learning_rate": self.stage.value_learning_rate, "ema_decay": 0.0}
+        keys = {"learning_rate": self.stage.value_learning_rate, "ema_decay": 0.0, "parts": []}  # parts are the policy's
         self.value_optimizer = Optimizer(list(self.values.named_parameters()), self.stage.model_copy(update=keys))
 
     @property

@@ -36,8 +36,8 @@ class Critics:
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.modules: dict[str, nn.Module] = {"critic": self.critic, "target": self.target}
         """What is saved beside the policy."""
-        self.others = stage.model_copy(update={"ema_decay": 0.0})
-        """The stage of those whose mean weights nobody asks for."""
+        self.others = stage.model_copy(update={"ema_decay": 0.0, "parts": []})
+        """The stage of those whose mean weights nobody asks for, and whose weights are no part of the policy."""
         critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
         self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), critics)}
 
