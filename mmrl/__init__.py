@@ -29,7 +29,7 @@ from mmrl.api.specs import (
 )
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user_message
-from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.compute.operators import prepare_torchvision
 
 __version__ = "0.2.0"
 

@@ -74,6 +74,8 @@ LIBERO = ROOT / ".simulators" / "libero"
 """Where `make simulators` puts it."""
 BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
+LEARNED = ("rl", "distill", "preference", "off-policy", "recap")
+"""The kinds of stages whose steps have scores."""
 SANDBOX = ("rrvf",)
 """Those whose programs run in a sandbox."""
 EVERYDAY = ("vlm-r1-rec", "jigsaw-r1", "gui-g1", "resfit")
@@ -195,9 +197,7 @@ def test_it_runs_with_smoke(path, tmp_path, monkeypatch):
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}
-    rows = [
-        row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill", "preference", "off-policy", "recap") and "metrics" in row
-    ]
+    rows = [row for row in runs.rows(folder) if row.get("stage") in LEARNED and "metrics" in row]
     assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
     assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")
     assert [found["stage"] for found in summary["smoke"]] == list(range(1, len(config.stages) + 1))
