@@ -210,7 +210,8 @@ def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path, monke
     for model, message in (
         ("./none", "is not a folder"),
         (".", "is a folder without config.json"),
-        ("tiny:none", "no tiny 'none'"),
+        ("tiny:none", "no tiny 'none': choose one of"),
+        ("tiny:qwen2_5_v", "no tiny 'qwen2_5_v'. Did you mean 'qwen2_5_vl'?"),
         ("tiny:qwen2_vl:hidden=33", "hidden must be a multiple of 32"),
     ):
         code, lines = dry(f"policy.model={model}")

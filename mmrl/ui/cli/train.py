@@ -251,7 +251,9 @@ def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None
                 f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals"
             )
             if also := {k: v for k, v in after["extra"].items() if k != "failed" and (v or k != "truncated_share")}:
-                figures = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in also.items())
+                # a part of the reward keeps its name, which a person gave it
+                shown = {key if key.startswith("part/") else key.replace("_", " "): value for key, value in also.items()}
+                figures = ", ".join(f"{key} {value:.3f}" for key, value in shown.items())
                 say(f"  {escape(figures)}")
 
 

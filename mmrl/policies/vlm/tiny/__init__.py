@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError, plugin_errors
+from mmrl.api.errors import UserError, did_you_mean, plugin_errors
 from mmrl.api.specs import FamilySpec
 from mmrl.policies.names import tiny_name, tiny_sizes
 from mmrl.policies.vlm.plugin_families import builder, plugin_family
@@ -178,7 +178,10 @@ def full_name(name: str, seed: int) -> str:
 def _refuse(family: str, hidden: int, layers: int) -> None:
     if family not in FAMILIES and _of_plugin(family) is None:
         known = [*FAMILIES, *(spec.model_type for spec in plugins.registry().specs("families").values())]
-        raise UserError(f"no tiny {family!r}: choose one of {', '.join(known)}", key="policy.model")
+        near = did_you_mean(family, known)
+        raise UserError(
+            f"no tiny {family!r}" + (f".{near}" if near else f": choose one of {', '.join(known)}"), key="policy.model"
+        )
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
         raise UserError(
             f"tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64",
