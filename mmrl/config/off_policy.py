@@ -24,21 +24,21 @@ class ImproveConfig(Section):
     candidates: Annotated[int, Field(ge=1, le=1000)] = 32
     """Actions that the policy samples for an observation."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 10
-    """How many of them, those of the highest Q, climb."""
+    """Candidates with the highest Q that are moved up its gradient."""
     steps: Count = 10
-    """Steps of an action up the gradient of its Q."""
+    """Steps of a candidate up the gradient of its Q, at most: it stops where Q no longer rises."""
     step_size: Rate = 3e-4
-    """Size of a step."""
+    """Factor of the gradient in a step."""
     updates: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Updates of the policy for each step of a simulator."""
     batch_size: Positive = 64
     """Observations of an update of the policy."""
     warmup_steps: Count = 0
-    """Steps of the stage in which the critics learn alone, and the policy plays by itself."""
+    """Steps at the beginning of the stage in which only the critics learn, and the policy plays without them."""
     acts: bool = True
     """Play with the best candidate; false: with a sample of the policy."""
     state: Count = 0
-    """Numbers of the simulator's state that the critics read besides what the policy sees; not for `squashed`."""
+    """Length of the simulator's state, if the critics read it too; 0: they don't. Not for `squashed`."""
 
     @model_validator(mode="after")
     def _keeps_what_there_is(self) -> ImproveConfig:
@@ -118,7 +118,7 @@ class OffPolicyStage(Training):
     start_temperature: Rate = 1.0
     """Weight of the entropy at the beginning."""
     improve: ImproveConfig | None = None
-    """PA-RL in place of the soft actor-critic: imitate the actions that the critics found."""
+    """PA-RL in place of the soft actor-critic: imitate the best actions that the critics find."""
 
     def smaller(self) -> OffPolicyStage:
         small = super().smaller().at_most(updates=2, starts_after=0, critics=4, subset=2)

@@ -12,8 +12,8 @@ from mmrl.config.values import Count, Positive, Rate, Share, Weight
 
 
 class RecapStage(Training):
-    """`[[stages]] kind = "recap"`: remember all episodes, learn the value of each step, and imitate every action with a text in
-    the instruction that says whether it was better than the value (Physical Intelligence, pi*0.6, arXiv 2511.14759). For policies
+    """`[[stages]] kind = "recap"`: keep all episodes, train a value function on them, and imitate every action with a text in
+    the instruction that says whether it was better than expected (Physical Intelligence, pi*0.6, arXiv 2511.14759). For policies
     that act."""
 
     kind: Literal["recap"]
@@ -31,33 +31,33 @@ class RecapStage(Training):
     condition: ConditionConfig = ConditionConfig(drop=0.3)
     """The texts, the share of each task's actions that is positive, and how often neither text is given."""
     capacity: Annotated[int, Field(ge=1, le=10**8)] = 100_000
-    """Calls that are remembered, the newest."""
+    """Calls in the replay memory, the newest; those of the expert's episodes come on top."""
     expert_episodes: Count = 0
-    """Episodes of the simulator's own expert that are learned from besides; all their actions are positive."""
+    """Episodes of the simulator's own expert that the stage also learns from; all their actions are positive."""
     interventions: Share = 0.0
     """Share of the episodes in which the simulator's expert takes over at some step, as a person would; its actions are
     positive."""
     restart: bool = False
-    """Begin each step with the policy and the values as they were when the stage began, as published."""
+    """Begin the training of each step with the policy and the value function as they were when the stage began, as published."""
     # the values
     lookahead: Count = 50
-    """Calls after which the value of the state counts in an advantage; 0: the whole episode."""
+    """Calls whose reward an advantage has before the value takes over; 0: the whole episode."""
     failure: Weight = 1.0
     """Cost of a failed episode, in lengths of the longest episode."""
     bins: Annotated[int, Field(ge=2, le=4096)] = 201
-    """Bins of the values' distribution."""
+    """Bins of the value function's distribution over returns."""
     smoothing: Weight = 0.0
     """Standard deviation of the Gaussian around a return that the bins learn, in bins; 0: the bin that it falls into."""
     hidden: Annotated[list[Positive], Field(min_length=1)] = [256, 256]
-    """Widths of the hidden layers of the values, which read what a frozen copy of the policy sees."""
+    """Widths of the hidden layers of the value function, which reads the hidden states of a frozen copy of the policy."""
     state: Count = 0
-    """Numbers of the simulator's state that they read besides."""
+    """Length of the simulator's state, if the value function reads it too; 0: it doesn't."""
     value_updates: Positive = 200
-    """Updates of the values in a step."""
+    """Updates of the value function in a step."""
     value_batch_size: Positive = 256
-    """Calls in such an update."""
+    """Calls in an update of the value function."""
     value_learning_rate: Rate = 3e-4
-    """Their learning rate."""
+    """Learning rate of the value function."""
 
     def smaller(self) -> RecapStage:
         return super().smaller().at_most(updates=2, value_updates=4, value_batch_size=8, expert_episodes=2)
