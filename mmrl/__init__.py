@@ -13,6 +13,7 @@ from mmrl.api.errors import EnvironmentFailed, NoGold, UserError
 from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Environment, Simulator, Task, Tracker, Verifier
 from mmrl.api.moved import MovedFinder, no_attribute
+from mmrl.api.operators import prepare_torchvision
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.serving import Episode, OpenTask, Scoring, open_task, open_verifiers
 from mmrl.api.specs import (
@@ -29,7 +30,6 @@ from mmrl.api.specs import (
 )
 from mmrl.api.tasks.overlays import Overlay
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user_message
-from mmrl.compute.operators import prepare_torchvision
 
 __version__ = "0.2.0"
 

@@ -1,5 +1,5 @@
 """Writes a `.pth` file that makes `import torchvision` work with a CPU build of torch in programs that don't import mmrl:
-`python -m mmrl.compute.torchvision --install-pth`. `mmrl.compute.operators` says why and how.
+`python -m mmrl.compute.torchvision --install-pth`. `mmrl.api.operators` says why and how.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import argparse
 import sysconfig
 from pathlib import Path
 
-from mmrl.compute.operators import prepare_torchvision as prepare_torchvision  # the .pth files of mmrl 0.2.0 import it from here
+from mmrl.api.operators import prepare_torchvision as prepare_torchvision  # the .pth files of mmrl 0.2.0 import it from here
 
 PTH_NAME = "mmrl_torchvision.pth"
 
@@ -19,7 +19,7 @@ class MmrlTorchvision:
     def find_spec(name, path=None, target=None):
         if name == "torchvision":
             try:
-                from mmrl.compute.operators import prepare_torchvision
+                from mmrl.api.operators import prepare_torchvision
             except ModuleNotFoundError:
                 return
             prepare_torchvision()
