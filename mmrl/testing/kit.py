@@ -55,7 +55,7 @@ def check_plugin(
     its remedy.
 
     n: number of rows. options: options of tasks and simulators that need some: `{"flags/folder": {"root": "tests/pictures"}}`.
-    skip: ids to leave out. A verifier is checked on the tasks that name it and can be made; without any, its report has a note.
+    skip: ids to leave out. A verifier is checked on the other tasks that name it and can be made; without any, its report has a note.
     """
     from mmrl.registry import plugins
 
@@ -81,7 +81,7 @@ def check_plugin(
             )
     for id in info.specs.get("verifiers", ()):
         if id not in skip:
-            spec, users = registry.get("verifiers", id), _users(id)
+            spec, users = registry.get("verifiers", id), [t for t in _users(id) if t.id not in skip]
             reports.append(_unchecked(spec) if spec.model else _check_verifier(spec, users, *_rows(users, n, options)))
     reports += [
         check_policy(f"tiny:{registry.get('families', id).model_type}") for id in info.specs.get("families", ()) if id not in skip

@@ -51,7 +51,9 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         _spec("pixel", "pixel", "1 - normalised L2 of the pictures; a blank canvas has 0"),
         _spec("ssim", "ssim", "structural similarity above that of a blank canvas"),
         _spec("edges", "edges", "similarity of the edges (Canny)"),
-        VerifierSpec(id="rendering/parse", target=OURS + "parse", summary="the code parses, renders and shows something"),
+        VerifierSpec(
+            id="rendering/parse", target=OURS + "parse", timeout_s=10.0, summary="the code parses, renders and shows something"
+        ),
         _spec("length", "length", "the code is not longer than the right one, and shows some of the picture"),
         VerifierSpec(
             id="rendering/chart", target=OURS + "chart", graded=True, summary="the share of a chart's fields that is right"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -94,6 +96,7 @@ def _shown(code: str) -> Image.Image:
         child.close()
 
 
+@functools.cache
 def _packages() -> list[Path]:
     """The folders from which matplotlib and what it needs are imported."""
     found = []
@@ -103,7 +106,19 @@ def _packages() -> list[Path]:
             raise UserError(f'{WHAT} needs {name}: pip install "multimodal-rl-rendering[plots]"')
         path = Path(spec.origin)
         found.append((path.parent.parent if path.name == "__init__.py" else path.parent).resolve())
-    return list(dict.fromkeys(found))
+    folders = list(dict.fromkeys(found))
+    _compile(folders)
+    return folders
+
+
+def _compile(folders: Sequence[Path]) -> None:
+    """Let Python write the bytecode of matplotlib once, where an installer such as uv left it out: without it a program starts in
+    three times the time, and nothing can be written in the sandbox."""
+    source = importlib.util.find_spec("matplotlib.pyplot")
+    if source is None or source.origin is None or Path(importlib.util.cache_from_source(source.origin)).exists():
+        return
+    code = f"import sys; sys.path += {[str(folder) for folder in folders]!r}; import matplotlib.pyplot"
+    subprocess.run([interpreter(), "-c", code], env={**ENVIRONMENT, "MPLBACKEND": "Agg"}, capture_output=True, timeout=120)
 
 
 def _read(answer: bytes) -> Image.Image:
