@@ -55,7 +55,8 @@ def check_plugin(
     its remedy.
 
     n: number of rows. options: options of tasks and simulators that need some: `{"flags/folder": {"root": "tests/pictures"}}`.
-    skip: ids to leave out. A verifier is checked on the other tasks that name it and can be made; without any, its report has a note.
+    skip: ids to leave out. A verifier is checked on the other tasks that name it and can be made; without any, its report has a
+    note.
     """
     from mmrl.registry import plugins
 
