@@ -6,6 +6,8 @@ from mmrl.api.endpoints import JUDGE_KEYS
 MMRL_CONTRACT = 2
 
 OURS = "mmrl_rendering.verifiers:"
+RENDER_S = 15.0
+"""Deadline of a verifier that renders: a browser and a program of matplotlib may take 8 s."""
 
 
 @hookimpl
@@ -52,7 +54,10 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         _spec("ssim", "ssim", "structural similarity above that of a blank canvas"),
         _spec("edges", "edges", "similarity of the edges (Canny)"),
         VerifierSpec(
-            id="rendering/parse", target=OURS + "parse", timeout_s=10.0, summary="the code parses, renders and shows something"
+            id="rendering/parse",
+            target=OURS + "parse",
+            timeout_s=RENDER_S,
+            summary="the code parses, renders and shows something",
         ),
         _spec("length", "length", "the code is not longer than the right one, and shows some of the picture"),
         VerifierSpec(
@@ -69,7 +74,7 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             id="rendering/svg@rlrf",
             target=OURS + "rlrf",
             low=-1.0,
-            timeout_s=10.0,
+            timeout_s=RENDER_S,
             graded=True,
             images=True,
             summary="RLRF's pixel, edge and length rewards, without those that need models",
@@ -100,4 +105,6 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 
 
 def _spec(name: str, function: str, summary: str) -> VerifierSpec:
-    return VerifierSpec(id=f"rendering/{name}", target=OURS + function, graded=True, images=True, timeout_s=10.0, summary=summary)
+    return VerifierSpec(
+        id=f"rendering/{name}", target=OURS + function, graded=True, images=True, timeout_s=RENDER_S, summary=summary
+    )
