@@ -9,12 +9,12 @@ import pytest
 
 import runs
 from browsers import no_browser
-from mmrl.api.processes import sandbox
 from mmrl.config.load import load_config
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import told, unproved
+from sandboxes import no_plots
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
@@ -88,7 +88,7 @@ def lacking(recipe):
     """Why a recipe can't run here, or an empty text."""
     if recipe in BROWSER:
         return no_browser()
-    return f"no sandbox here: {why}" if recipe in SANDBOX and (why := sandbox.problem()) else ""
+    return no_plots() if recipe in SANDBOX else ""
 
 
 MARKS = dict.fromkeys(EVERYDAY, ()) | dict.fromkeys(LONG, (pytest.mark.slow, pytest.mark.exhaustive))

@@ -17,10 +17,10 @@ import mmrl
 from browsers import no_browser
 from mmrl import OpenTask, Prompt, UserError
 from mmrl.api.cases import case_from_json, case_to_json
-from mmrl.api.processes import sandbox
 from mmrl.api.services import expert_episodes
 from mmrl.registry import plugins
 from mmrl.testing.cases import mostly_slow
+from sandboxes import no_plots
 
 SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
 VIDEO = {"videos": str(SAMPLES / "video"), "shares": {"test": 1}}
@@ -151,7 +151,7 @@ def options_of(id: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("id", mostly_slow(IDS, everyday=len(EVERYDAY)))
 def test_gold_scores_the_maximum(id: str, tmp_path: Path) -> None:
-    if why := no_browser() if id in BROWSER else sandbox.problem() if id == "rendering/plot" else "":
+    if why := no_browser() if id in BROWSER else no_plots() if id == "rendering/plot" else "":
         pytest.skip(why)
     if id == "interop/reasoning-gym":
         pytest.importorskip("reasoning_gym")
