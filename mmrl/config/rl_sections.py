@@ -163,5 +163,5 @@ class CurriculumConfig(Section):
     """See `step`."""
     target: Share = 0.5
     """See `step`."""
-    most: Rate = 1000.0
+    max_step: Rate = 1000.0
     """Prompts by which the centre moves at most in a step."""

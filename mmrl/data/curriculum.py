@@ -21,16 +21,16 @@ KEYS = ("orders", "centres", "drawn")
 
 
 def moved_centre(
-    centre: float, successes: float, angle: float, *, step: float, sensitivity: float, target: float, most: float, last: int
+    centre: float, successes: float, angle: float, *, step: float, sensitivity: float, target: float, max_step: float, last: int
 ) -> float:
     """The next centre of the Gaussian, in prompts.
 
     successes: share of completions that succeeded, 0 to 1. angle: mean angle concentration, -1 to 1. The centre moves by `step` x
-    (tanh(sensitivity (successes - target)) + tanh(sensitivity angle)), at least 0 and at most `most`, and stops at `last`, the
-    last prompt. In the published code (`gainrl_sampler.py`) it moves on, until all probabilities are 0 / 0.
+    (tanh(sensitivity (successes - target)) + tanh(sensitivity angle)), at least 0 and at most `max_step`, and stops at the
+    prompt `last`. In the published code (`gainrl_sampler.py`) it moves on, until all probabilities are 0 / 0.
     """
     change = step * (math.tanh(sensitivity * (successes - target)) + math.tanh(sensitivity * angle))
-    return min(centre + min(max(change, 0.0), most), float(last))
+    return min(centre + min(max(change, 0.0), max_step), float(last))
 
 
 def gaussian_shares(count: int, centre: float, width: float) -> np.ndarray:
@@ -53,7 +53,7 @@ class Curriculum:
         self.centres = dict.fromkeys(counts, 0.0)
         """Label -> centre of the Gaussian, a place in the order."""
         self.angles: dict[PromptIndex, float] = {}
-        """Angle concentrations of the prompts that the next `record` is about."""
+        """Angle concentrations of the prompts that the next `record` is about, but for those that can't be shown any more."""
         self._drawn: dict[str, list[int]] = {label: [] for label in counts}
         self._shares: dict[str, np.ndarray] = {}
 
@@ -80,10 +80,10 @@ class Curriculum:
         return self.orders[label][place]
 
     def record(self, found: Sequence[tuple[PromptIndex, float]]) -> None:
-        """Move the centres by a step's groups. found: (prompt, share of its completions that succeeded); `angles` has the angle
-        concentration of each."""
+        """Move the centres by a step's groups. found: (prompt, share of its completions that succeeded). Groups whose prompt
+        isn't in `angles` don't count."""
         for label in self.counts:
-            own = [(share, self.angles[place]) for place, share in found if place[0] == label]
+            own = [(share, self.angles[place]) for place, share in found if place[0] == label and place in self.angles]
             if own:
                 rule = self.config
                 successes, angle = (statistics.fmean(values) for values in zip(*own, strict=True))
@@ -94,7 +94,7 @@ class Curriculum:
                     step=rule.step,
                     sensitivity=rule.sensitivity,
                     target=rule.target,
-                    most=rule.most,
+                    max_step=rule.max_step,
                     last=self.counts[label] - 1,
                 )
         self._drawn, self._shares, self.angles = {label: [] for label in self.counts}, {}, {}
@@ -112,15 +112,18 @@ class Curriculum:
             if not isinstance(found, Mapping) or (found.keys() != self.counts.keys() and (found or name != "orders")):
                 raise ValueError(f"curriculum.{name} must have the tasks {', '.join(self.counts)}; found {found!r:.200}")
         for label, order in orders.items():
-            if not isinstance(order, list) or sorted(order, key=str) != sorted(range(self.counts[label]), key=str):
+            if not _are_places(order, self.counts[label]) or len(order) < self.counts[label]:
                 raise ValueError(f"curriculum.orders of {label!r} must have each of its {self.counts[label]} prompts once")
         for label, centre in centres.items():
             if not is_finite(centre) or not 0 <= centre <= max(0, self.counts[label] - 1):
                 raise ValueError(f"curriculum.centres of {label!r} must be a place of its prompts; found {centre!r:.60}")
         for label, places in drawn.items():
-            if not isinstance(places, list) or len(set(map(str, places)) & set(map(str, range(self.counts[label])))) < len(
-                places
-            ):
+            if not _are_places(places, self.counts[label]):
                 raise ValueError(f"curriculum.drawn of {label!r} must name places of its prompts once; found {places!r:.100}")
         self.orders, self.centres = {k: list(v) for k, v in orders.items()}, {k: float(v) for k, v in centres.items()}
         self._drawn, self._shares = {k: list(v) for k, v in drawn.items()}, {}
+
+
+def _are_places(found: Any, count: int) -> bool:
+    """Whether it is a list of different whole numbers from 0 to count - 1."""
+    return isinstance(found, list) and all(type(i) is int and 0 <= i < count for i in found) and len(set(found)) == len(found)

@@ -15,7 +15,7 @@ from mmrl.config.sections import CurriculumConfig
 from mmrl.data.curriculum import Curriculum, gaussian_shares, moved_centre
 from mmrl.data.stream import GroupOutcome, PromptStream
 
-PUBLISHED = {"step": 500.0, "sensitivity": 2.0, "target": 0.5, "most": 1000.0}
+PUBLISHED = {"step": 500.0, "sensitivity": 2.0, "target": 0.5, "max_step": 1000.0}
 
 
 def items(n):
@@ -44,7 +44,7 @@ def test_the_centre_moves_as_in_the_published_code(rewards, angles, expected):
 
 @given(st.floats(0, 90), st.floats(0, 1), st.floats(-1, 1), st.floats(0.1, 1e3), st.floats(0.1, 1e3))
 def test_the_centre_never_goes_back_nor_too_far_nor_past_the_end(centre, successes, angle, step, most):
-    found = moved_centre(centre, successes, angle, step=step, sensitivity=2.0, target=0.5, most=most, last=99)
+    found = moved_centre(centre, successes, angle, step=step, sensitivity=2.0, target=0.5, max_step=most, last=99)
     assert centre <= found <= min(centre + most, 99) + 1e-9
 
 

@@ -1123,7 +1123,7 @@ OF_RL = {
     "curriculum.step": Effect(to=50.0, also=CURRICULUM, seen=otherwise_drawn, why="the centre moves faster"),
     "curriculum.sensitivity": Effect(to=0.01, also=CURRICULUM, seen=otherwise_drawn, why="successes hardly move the centre"),
     "curriculum.target": Effect(to=1.0, also=CURRICULUM, seen=otherwise_drawn, why="fewer successes are not enough"),
-    "curriculum.most": Effect(to=0.1, also=CURRICULUM, seen=otherwise_drawn, why="the centre moves less"),
+    "curriculum.max_step": Effect(to=0.1, also=CURRICULUM, seen=otherwise_drawn, why="the centre moves less"),
     "reweight": Effect(
         to={"window": 2, "temperature": 0.1},
         also={**{k: v for k, v in WEIGHED.items() if k != S + "reweight"}},

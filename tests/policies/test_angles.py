@@ -10,7 +10,7 @@ from PIL import Image
 from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.vlm.angles import angle_concentration, last_feed_forward, prompt_angles
+from mmrl.policies.vlm.angles import concentration, last_feed_forward, prompt_angles, question_angles, question_concentration
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing.cases import mostly_slow
 
@@ -37,8 +37,8 @@ def _mean(values):
 def test_it_is_what_loops_over_pairs_give(count, start, stop, seed):
     start, stop = sorted((min(start, count), min(stop, count)))
     states = np.random.default_rng(seed).normal(size=(count, 5))
-    found = angle_concentration(torch.tensor(states), slice(start, stop))
-    assert tuple(found) == pytest.approx(by_loops(states, start, stop), abs=1e-5)
+    found = question_concentration(torch.tensor(states), slice(start, stop)), concentration(torch.tensor(states))
+    assert found == pytest.approx(by_loops(states, start, stop), abs=1e-5)
 
 
 def policy_of(family):
@@ -76,10 +76,9 @@ def test_it_is_of_the_questions_tokens_in_what_the_last_feed_forward_network_rea
         ids = inputs.ids.tolist()
         spans = [(i, j) for i in range(len(ids)) for j in range(i + 1, len(ids) + 1) if policy.decode(ids[i:j]).strip() == text]
         start, stop = min(spans, key=lambda span: span[1] - span[0])
-        found = prompt_angles(policy, prompt)
         expected = by_loops(seen[-1][0].double().numpy(), start, stop)
-        assert found.everything == pytest.approx(expected[1], abs=1e-4), name
-        assert found.question == pytest.approx(expected[0], abs=1e-4), name
+        assert prompt_angles(policy, prompt) == pytest.approx(expected[1], abs=1e-4), name
+        assert question_angles(policy, prompt) == pytest.approx(expected[0], abs=1e-4), name
 
 
 def test_a_model_without_such_a_layer_is_refused():

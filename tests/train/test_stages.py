@@ -26,13 +26,14 @@ from mmrl.data.prompts import Splits
 from mmrl.judge import weighted_score
 from mmrl.judge.rewards import weights_of
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm.angles import prompt_angles
+from mmrl.policies.vlm.angles import prompt_angles, question_angles
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.run_folder.rollouts import select_rollouts
 from mmrl.train.resolve import algorithm_of, algorithm_specs, with_algorithm_defaults
 from mmrl.train.run import Run
+from mmrl.train.sampling.angles import measure_step, order_prompts
 from mmrl.train.setup import Setup
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
@@ -842,17 +843,32 @@ def test_verifiers_that_have_converged_weigh_less_from_the_step_that_fills_two_w
 
 def test_a_curriculum_begins_with_the_largest_angles_and_moves_by_those_of_each_step():
     run = begun({"order": "shuffled", "curriculum": {"width": 1e-3, "step": 2.0}}, lambda p: ["1", "1", "1", "0"])
-    before = [prompt_angles(run.policy, run.steps.source["a", i]).question for i in range(12)]
+    before = [question_angles(run.policy, run.steps.source["a", i]) for i in range(12)]
     order = sorted(range(12), key=lambda i: -before[i])
     found = step(run)
     assert [g.place[1] for g in run.steps.sampler.last.groups] == order[:2]
     assert found["task/a/curriculum"] == 0.0
-    angles = [prompt_angles(run.policy, run.steps.source["a", i]).everything for i in order[:2]]
+    angles = [prompt_angles(run.policy, run.steps.source["a", i]) for i in order[:2]]
     second = step(run)
     centre = 2.0 * (math.tanh(2 * (0.75 - 0.5)) + math.tanh(2 * sum(angles) / 2))
     assert second["task/a/curriculum"] == pytest.approx(centre, rel=1e-4) and centre > 0.5
     assert run.steps.sampler.last.groups[0].place[1] == order[round(centre)]
     assert run.steps.source.curriculum.orders == {"a": order}  # by the weights at the beginning of the stage
+
+
+def test_a_prompt_that_can_not_be_shown_comes_last_in_a_curriculum(monkeypatch):
+    def angles(policy, prompt):
+        if prompt.id == "p3":
+            raise UserError("its picture is gone")
+        return -1.0 if prompt.id == "p5" else 0.5
+
+    monkeypatch.setattr("mmrl.train.sampling.angles.question_angles", angles)
+    run = begun({"order": "shuffled", "curriculum": {}})
+    order_prompts(run, run.steps.source)
+    assert run.steps.source.curriculum.orders["a"][-2:] == [5, 3]
+    monkeypatch.setattr("mmrl.train.sampling.angles.prompt_angles", angles)
+    measure_step(run, run.steps.source, [("a", 3), ("a", 4)])
+    assert run.steps.source.curriculum.angles == {("a", 4): 0.5}
 
 
 def test_sasrs_gamma_weighs_the_first_norm():

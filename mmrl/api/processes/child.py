@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, BinaryIO
 
 LONGEST = 500
@@ -26,7 +27,7 @@ def main(request: dict[str, Any]) -> None:
     if request["parent"] is not None:
         die_with(request["parent"])
     if request["guard"]:
-        load("mmrl_guard:guard", os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py"))()
+        beside("guard").guard()
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder != own] if request["path"] is None else request["path"]
     load(request["program"], request["file"])(*request["arguments"])
@@ -37,12 +38,35 @@ def load(target: str, file: str | None = None) -> Callable[..., Any]:
     module, _, name = target.partition(":")
     if file is None:
         return getattr(importlib.import_module(module), name)
-    spec = importlib.util.spec_from_file_location(module, file)
+    return getattr(_loaded(module, file), name)
+
+
+def _loaded(name: str, file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
     loaded = importlib.util.module_from_spec(spec)
-    sys.modules[module] = loaded
+    sys.modules[name] = loaded
     spec.loader.exec_module(loaded)
-    return getattr(loaded, name)
+    return loaded
+
+
+def beside(name: str) -> ModuleType:
+    """The module of this name in this file's folder, loaded as `mmrl_NAME`; it imports the standard library alone."""
+    return _loaded(f"mmrl_{name}", os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py"))
+
+
+def read_request() -> bytes:
+    """The request that `mmrl.api.processes.answers.answer_to` wrote to stdin."""
+    length = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    return sys.stdin.buffer.read(length)
+
+
+def limit(resources: Mapping[int, int]) -> None:
+    """Bound this process's resources for good. resources: of the module `resource` -> most."""
+    import resource
+
+    for kind, most in resources.items():
+        resource.setrlimit(kind, (most, most))
 
 
 def die_with(parent: int) -> None:

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.types import Message, Prompt
+from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.tower import pass_prompt
 from mmrl.policies.vlm.vlm import VLM
 
 
-class Angles(NamedTuple):
-    """Means of cosines between the hidden states of a prompt's tokens."""
-
-    question: float
-    """Mean over the pairs of the question's tokens, plus that over the pairs of one of them and one before the question."""
-    everything: float
-    """Mean over all pairs of tokens."""
-
-
-def angle_concentration(states_SH: torch.Tensor, question: slice) -> Angles:
-    """The angle concentration of a prompt (arXiv 2506.02281, section 3). A mean without pairs is 0.
+def question_concentration(states_SH: torch.Tensor, question: slice) -> float:
+    """The angle concentration of a prompt's question (arXiv 2506.02281, section 3): the mean cosine over the pairs of its tokens,
+    plus that over the pairs of one of them and one before the question. A mean without pairs is 0.
 
     states_SH: hidden states of the prompt's tokens. question: the tokens of the question.
 
-    The published code means the same, but takes rows in place of columns (`data_processor.py`), and its verl version scales
-    along the tokens in place of the hidden states (`dp_actor.py`); both are slips.
+    The published code means the same, but takes rows in place of columns (`data_processor.py`).
     """
-    unit_SH = torch.nn.functional.normalize(states_SH.float(), dim=-1)
+    unit_SH = _unit(states_SH)
     asked, before = unit_SH[question], unit_SH[: question.start]
     across = float((asked.sum(0) @ before.sum(0)) / (len(asked) * len(before))) if len(asked) and len(before) else 0.0
-    return Angles(_mean_of_pairs(asked) + across, _mean_of_pairs(unit_SH))
+    return _mean_of_pairs(asked) + across
+
+
+def concentration(states_SH: torch.Tensor) -> float:
+    """The mean cosine over all pairs of tokens, 0 without pairs; it moves the centre during training. The published verl version
+    scales along the tokens in place of the hidden states (`dp_actor.py`), which is a slip."""
+    return _mean_of_pairs(_unit(states_SH))
+
+
+def _unit(states_SH: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(states_SH.float(), dim=-1)
 
 
 def _mean_of_pairs(unit_SH: torch.Tensor) -> float:
@@ -45,19 +47,29 @@ def _mean_of_pairs(unit_SH: torch.Tensor) -> float:
     return float((unit_SH.sum(0).square().sum() - unit_SH.square().sum()) / (count * (count - 1)))
 
 
+def question_angles(policy: VLM, prompt: Prompt) -> float:
+    """`question_concentration` of a prompt; the question is the text of the last user message. Raises UserError for a prompt that
+    can't be shown."""
+    inputs = policy.encode(prompt)
+    without = policy.encode(replace(prompt, messages=_without_question(prompt.messages)))
+    return question_concentration(_states(policy, inputs), _difference(inputs.ids.tolist(), without.ids.tolist()))
+
+
+def prompt_angles(policy: VLM, prompt: Prompt) -> float:
+    """`concentration` of a prompt. Raises UserError for a prompt that can't be shown."""
+    return concentration(_states(policy, policy.encode(prompt)))
+
+
 @torch.no_grad()
-def prompt_angles(policy: VLM, prompt: Prompt) -> Angles:
-    """The angle concentration of a prompt in what the last layer's feed-forward network reads, as in the published code. The
-    question is the text of the last user message. Raises UserError for a prompt that can't be shown."""
+def _states(policy: VLM, inputs: PromptInputs) -> torch.Tensor:
+    """[S, H]: what the last layer's feed-forward network reads, as in the published code."""
     seen: list[torch.Tensor] = []
     hook = last_feed_forward(policy).register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    inputs = policy.encode(prompt)
     try:
         pass_prompt(policy, inputs)
     finally:
         hook.remove()
-    without = policy.encode(replace(prompt, messages=_without_question(prompt.messages)))
-    return angle_concentration(seen[-1][0], _difference(inputs.ids.tolist(), without.ids.tolist()))
+    return seen[-1][0]
 
 
 def last_feed_forward(policy: VLM) -> Any:

@@ -41,6 +41,8 @@ class ImprovingSteps(OffPolicySteps):
 
     learner: Improving
     scenes: Scenes | None = None
+    unread = False
+    """Whether the offline data, which the eyes of a resumed run must see, are still to be read."""
 
     def __init__(self, run: StageContext, stage: OffPolicyStage) -> None:
         super().__init__(run, stage)
@@ -55,14 +57,15 @@ class ImprovingSteps(OffPolicySteps):
             self.learner = Improving(imitator, OfFeatures(policy, how.candidates), policy.width, *sizes)
         else:
             self.sees = eyes = Eyes(policy, how.state)
-            self.scenes = Scenes(stage.capacity)
+            self.scenes, self.unread = Scenes(stage.capacity), True
             self.source_of = OfScenes(policy, how.candidates, self.scenes, None)
             self.learner = Improving(imitator, self.source_of, eyes.width, *sizes, eyes)
         self.memory = self.new_memory()
 
     def __call__(self) -> dict[str, float]:
-        if self.scenes is not None and not hasattr(self, "offline"):  # only now are the eyes those of a resumed run
+        if self.unread:
             self.offline, self.source_of.offline = offline_memory(self.run, self.stage, self.policy, self.sees)
+            self.unread = False
         self.learner.source.renew(derive(self.seed, "candidates", self.learner.calls))
         return super().__call__()
 

@@ -57,10 +57,11 @@ class Improving(Critics):
         """Without weights by density, which no policy has to give: the data's own action is among the candidates, and the
         policy's are the best ones, here and where the transition ends."""
         many = self.stage.conservative_samples
-        here = self.improved(drawn.seen_nF, self.source.of(drawn, False, generator))[:, :1].expand(-1, many, -1)
-        there = self.improved(drawn.after_nF, self.source.of(drawn, True, generator))[:, :1].expand(-1, many, -1)
-        candidates = torch.cat([self.anywhere(drawn, generator), here, there], 1)
-        q_EnM = torch.cat([self.critic(drawn.seen_nF, candidates), q_En[..., None]], -1)
+        here = self.improved(drawn.seen_nF, self.source.of(drawn, False, generator))[:, :1]
+        there = self.improved(drawn.after_nF, self.source.of(drawn, True, generator))[:, :1]
+        q_EnM = self.critic(drawn.seen_nF, torch.cat([self.anywhere(drawn, generator), here, there], 1))
+        best = [q_EnM[..., at : at + 1].expand(-1, -1, many) for at in (many, many + 1)]  # each counts as often as the others
+        q_EnM = torch.cat([q_EnM[..., :many], *best, q_En[..., None]], -1)
         number = torch.arange(q_EnM.shape[-1], device=self.device)
         calibrated = (number >= many) & (number < 3 * many)
         return off_policy.conservative_loss(q_EnM, torch.zeros_like(q_EnM[0]), q_En, drawn.paid_n, calibrated)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mmrl import Case, Score, UserError
@@ -102,7 +103,8 @@ class TrlRewards(ForeignRewards):
 
 class VerlRewards(ForeignRewards):
     """The weighted sum of functions in the signature of verl's `compute_score(data_source, solution_str, ground_truth,
-    extra_info)`, which give a number or a table with `score`. The ground truth is the answer, and the extra info `Prompt.meta`.
+    extra_info)`, which give a number or a table with `score`, whose other numbers are shown as parts. The ground truth is the
+    answer, and the extra info `Prompt.meta`.
 
     functions: path.py:function or package.module:function; several as a list, or with weights as a table.
     range: [lowest, highest] sum that they can give, which become 0 and 1; by default 0 and the sum of the weights.
@@ -118,7 +120,7 @@ class VerlRewards(ForeignRewards):
         data_source: str = "",
         arguments: dict[str, Any] | None = None,
     ) -> Score:
-        source = data_source or case.meta.get("data_source", "")
+        source, others = data_source or case.meta.get("data_source", ""), dict[str, float]()
 
         def call(function: Any, case: Case) -> Any:
             found = _done(
@@ -133,9 +135,13 @@ class VerlRewards(ForeignRewards):
             )
             if isinstance(found, Mapping) and "score" not in found:
                 raise ForeignError(f"returned a table without score: {', '.join(map(str, found))[:100]}")
-            return found["score"] if isinstance(found, Mapping) else found
+            if not isinstance(found, Mapping):
+                return found
+            others.update({str(k): float(v) for k, v in found.items() if k != "score" and (isinstance(v, bool) or is_finite(v))})
+            return found["score"]
 
-        return self.score(case, functions, range, call)
+        score = self.score(case, functions, range, call)
+        return score if score.failed else replace(score, parts={**others, **score.parts})
 
 
 def _told(name: str, call: Callable[[Any, Case], Any], case: Case) -> Any:

@@ -1,19 +1,19 @@
 """The side of the sandbox: read a program from stdin, give up rights, run it, and write its figure to stdout.
 
-Run by its path (`mmrl.api.processes.child`), so it imports nothing of mmrl: the standard library, matplotlib and numpy.
+Run by its path (`mmrl.api.processes.child`), so of mmrl it imports that module alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import resource
 import struct
 import sys
 import warnings
-from types import ModuleType
 from typing import Any
+
+from mmrl.api.processes.child import beside, limit, read_request
 
 HEADER = struct.Struct(">4sII")
 """`plot`, width and height; RGB follows. Or `fail`, the length of a message and 0."""
@@ -30,8 +30,7 @@ READS = ("open", "openat", "openat2")
 
 def main(packages: list[str], scratch: str) -> None:
     """Run the program on stdin, and write its figure. packages: where matplotlib is. scratch: the folder that can be written."""
-    length = int.from_bytes(sys.stdin.buffer.read(8), "big")
-    code = sys.stdin.buffer.read(length).decode("utf-8", "replace")
+    code = read_request().decode("utf-8", "replace")
     answer = os.fdopen(os.dup(1), "wb")
     silence = (
         os.open(os.devnull, os.O_WRONLY) if os.path.exists(os.devnull) else os.open(f"{scratch}/prints", os.O_CREAT | os.O_WRONLY)
@@ -61,14 +60,9 @@ def drawn(code: str) -> Any:
     saved: list[Any] = []
     Figure.savefig = lambda self, *args, **options: saved.append(self)  # type: ignore[method-assign, assignment]
     plt.show = lambda *args, **options: None
-    system_calls = _beside("system_calls")
-    for limit, most in (
-        (resource.RLIMIT_AS, ADDRESSES),
-        (resource.RLIMIT_CPU, SECONDS),
-        (resource.RLIMIT_FSIZE, FILE),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(limit, (most, most))
+    system_calls = beside("system_calls")
+    most = {resource.RLIMIT_AS: ADDRESSES, resource.RLIMIT_CPU: SECONDS, resource.RLIMIT_FSIZE: FILE, resource.RLIMIT_CORE: 0}
+    limit(most)
     system_calls.forbid({name: numbers for name, numbers in system_calls.FILES_AND_PROCESSES.items() if name not in READS})
     with contextlib.suppress(SystemExit):
         exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})
@@ -97,14 +91,3 @@ def pixels(figure: Any) -> bytes:
     rgba = np.asarray(canvas.buffer_rgba()).astype(np.float32)
     alpha = rgba[..., 3:] / 255
     return bytes((rgba[..., :3] * alpha + 255 * (1 - alpha)).round().astype(np.uint8).tobytes())
-
-
-def _beside(name: str) -> ModuleType:
-    """A module that stands beside the process's entry point and imports the standard library alone."""
-    from importlib.util import module_from_spec
-
-    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), f"{name}.py"))
-    assert spec and spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -1,6 +1,6 @@
 """The side of the sandbox: read a program from stdin, give up all rights, run it.
 
-Run by its path (`mmrl.api.processes.child`), so it imports the standard library alone.
+Run by its path (`mmrl.api.processes.child`), so it imports the standard library and that module alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import importlib
 import os
 import resource
 import sys
-from types import ModuleType
+
+from mmrl.api.processes.child import beside, limit, read_request
 
 MODULES: tuple[str, ...] = (
     *("math", "cmath", "statistics", "fractions", "decimal", "random", "itertools", "functools", "collections", "re", "json"),
@@ -26,19 +27,13 @@ DEPTH = 5_000
 
 def main() -> None:
     """Run the program on stdin; its errors are printed behind what it printed."""
-    length = int.from_bytes(sys.stdin.buffer.read(8), "big")
-    code = sys.stdin.buffer.read(length).decode("utf-8", "replace")
+    code = read_request().decode("utf-8", "replace")
     for name in MODULES:
         importlib.import_module(name)
-    system_calls = _beside("system_calls")
+    system_calls = beside("system_calls")
     os.dup2(1, 2)
-    for limit, most in (
-        (resource.RLIMIT_AS, MEMORY),
-        (resource.RLIMIT_CPU, SECONDS),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(limit, (most, most))
+    most = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: SECONDS, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
+    limit(most)
     sys.setrecursionlimit(DEPTH)
     sys.path.clear()
     system_calls.forbid(system_calls.FILES_AND_PROCESSES)
@@ -52,14 +47,3 @@ def main() -> None:
         sys.stdout.flush()
     finally:
         os._exit(0)
-
-
-def _beside(name: str) -> ModuleType:
-    """A module that stands beside the process's entry point and imports the standard library alone."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), f"{name}.py"))
-    assert spec and spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
