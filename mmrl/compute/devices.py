@@ -29,6 +29,14 @@ def resolve_device(policy: PolicyConfig) -> str:
     return check_device("policy.device", policy.device)
 
 
+def following_device(device: str) -> str:
+    """The device of this learner where `device` is that of the machine's first: the next learners have the GPUs after it."""
+    if not device.startswith("cuda"):
+        return device
+    own = torch.cuda.current_device() if ranks.world_size() > 1 else 0
+    return f"cuda:{int(device.partition(':')[2] or 0) + own}"
+
+
 def check_device(key: str, device: str) -> str:
     """Return the device. Raises UserError if this machine doesn't have it. key: the run-file key, for the message."""
     why = why_no_gpu() if device.startswith("cuda") else ""

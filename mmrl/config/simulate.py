@@ -18,7 +18,10 @@ class SimulateConfig(Section):
     lanes: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of parts into which the environments are split: while the policy acts in one, the other simulators are stepped."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """Device of simulators that can run on a GPU; `auto` is the policy's."""
+    """Device of simulators that can run on a GPU; `auto` is that of the policy that acts."""
+    policy_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """Device of a copy of the policy that plays the episodes, such as `cuda:1`; with several learners, the next ones have the
+    devices after it. With `compute.staleness` it plays while the policy learns. `auto`: the policy plays itself."""
     address: list[str] = []
     """`host:port` of one or several `mmrl simulator serve`, which lanes use in turn; empty: as `compute.simulators` says. The
     token is in the environment variable `MMRL_SIMULATOR_TOKEN`."""
@@ -41,4 +44,4 @@ class SimulateConfig(Section):
         return address
 
     def smaller(self) -> SimulateConfig:
-        return self.at_most(num_envs=2).model_copy(update={"device": "cpu"})
+        return self.at_most(num_envs=2).model_copy(update={"device": "cpu", "policy_device": "auto"})

@@ -6,21 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from mmrl.api.interfaces import Task
+from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout
+from mmrl.compute.devices import following_device
 from mmrl.compute.ranks import Reduction
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.critic import Critic
+from mmrl.policies.load import make_policy
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry.importing import load_target
 from mmrl.rollout.generate.engines import EngineActors, make_sampler
 from mmrl.rollout.generate.sampling import Generator, SamplingParams
-from mmrl.rollout.simulators.ahead import AheadCollector
 from mmrl.rollout.simulators.lockstep import Chooser, SimulatorCollector
 from mmrl.rollout.simulators.remote import SimulatorActors
 from mmrl.rollout.simulators.replaced import Elsewhere
+from mmrl.rollout.simulators.twin import TwinCollector
 from mmrl.rollout.simulators.wire.client import WireSimulators
 from mmrl.rollout.turns import ConversationCollector
 
@@ -108,12 +111,25 @@ def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) ->
 
 def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> SimulatorCollector:
     """The collector of episodes in simulators."""
-    device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
+    twin = acting_twin(config, policy)
+    device = str((twin or policy).device) if config.simulate.device == "auto" else config.simulate.device
     elsewhere: Elsewhere | None = SimulatorActors(config) if config.compute.simulators == "actors" else None
     if config.compute.simulators == "processes" or config.simulate.address:
         elsewhere = WireSimulators(config)
-    kind = AheadCollector if config.compute.staleness else SimulatorCollector
-    return kind(policy, tasks, config.simulate, device, elsewhere)
+    if twin is None:
+        return SimulatorCollector(policy, tasks, config.simulate, device, elsewhere)
+    return TwinCollector(policy, twin, tasks, config.simulate, device, elsewhere)
+
+
+def acting_twin(config: RunConfig, policy: ActingPolicy) -> ActingPolicy | None:
+    """A copy of the policy that plays episodes in its place, while it learns or on another device; None if it plays itself."""
+    if config.simulate.policy_device == "auto":
+        return policy.clone(frozen=True, spread=False) if config.compute.staleness else None
+    device = following_device(config.simulate.policy_device)
+    twin = make_policy(config.policy, device=device, seed=derive(config.seed, "weights"))
+    assert isinstance(twin, ActingPolicy)
+    twin.model.requires_grad_(False)
+    return twin
 
 
 def make_generator(config: RunConfig, policy: VLM) -> Generator:

@@ -27,7 +27,7 @@ POLICIES = {
 CHUNKED = {"chunk": 2, "state": 8, "steps": 2}
 
 
-def figures(folder, device, ratio, policy):
+def figures(folder, device, ratio, policy, **simulate):
     options = {
         "dims": 4,
         **policy.get("options", {k: v for k, v in CHUNKED.items() if (k, policy["kind"]) != ("steps", "smolvla")}),
@@ -35,7 +35,7 @@ def figures(folder, device, ratio, policy):
     data = {
         "policy": {**policy, "options": options, "device": device},
         "tasks": [REACH],
-        "simulate": {"num_envs": 4},
+        "simulate": {"num_envs": 4, **simulate},
         "stages": [SFT, {**PPO, "ratio": ratio, "credit": ratio}],
         "evaluate": {"num_prompts": 0},
         "record": {"rollouts_every": 1, "trackers": []},
@@ -59,3 +59,11 @@ def test_a_policy_learns_on_a_simulator_beside_it_as_on_the_cpu(device, tmp_path
     here = figures(tmp_path / "here", "cpu", *POLICIES[name])
     assert there == pytest.approx(here, abs=1e-4, rel=1e-3)
     assert any(value for (_, what), value in there.items() if what == "grad_norm"), "nothing was learned"
+
+
+@pytest.mark.parametrize("learner, acting", [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_policy_that_acts_on_another_device_learns_the_same(device, tmp_path, learner, acting):
+    apart = figures(tmp_path / "apart", learner, *POLICIES["small"], policy_device=acting)
+    together = figures(tmp_path / "together", "cpu", *POLICIES["small"])
+    assert apart == pytest.approx(together, abs=1e-4, rel=1e-3)
+    assert any(value for (_, what), value in apart.items() if what == "grad_norm"), "nothing was learned"

@@ -1691,6 +1691,12 @@ ENTRIES = {
         to="127.0.0.1:1", also=ACTS, seen=refused("needs the server's token"), why="whoever has no token asks no server"
     ),
     "simulate.device": Effect(to="cuda:99", also=ACTS, seen=refused("cuda:99"), why="there is no such GPU anywhere"),
+    "simulate.policy_device": Effect(
+        to="cpu",
+        also=ACTS,
+        seen=lambda a, b: (a.policy.exact_sampler, b.policy.exact_sampler) == (True, False) and same(a, b),
+        why="a copy acts, and the same is learned",
+    ),
     "evaluate.blank_images": Effect(
         to=True, also=EVAL, seen=both(lambda r: "blank" in r.figures[0]["extra"], False, True), why="the figure with blank images"
     ),

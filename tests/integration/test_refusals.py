@@ -87,6 +87,10 @@ REFUSED = {
         {"compute": {"tensor_parallel": 2}},
         r"compute\.tensor_parallel = 2 needs vLLM, but compute\.sampler = 'local': use 'vllm'",
     ),
+    "a device for a policy that only writes": (
+        {"simulate": {"policy_device": "cpu"}},
+        r'simulate\.policy_device = "cpu", but policy\.kind = \'vlm\' doesn\'t act: leave it out',
+    ),
     "what is stale and not weighed": (
         {"compute": {"staleness": 1}, **stage(importance_sampling="off")},
         r'stages\.0\.importance_sampling = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',

@@ -63,6 +63,8 @@ def check_placement(config: RunConfig, acts: bool) -> None:
             f'simulate.address names servers of simulators, and compute.simulators = "{compute.simulators}" starts others: '
             "drop one of them"
         )
+    if config.simulate.policy_device != "auto":
+        check_policy_device(config, acts)
     if compute.simulators != "local" or config.simulate.address:
         where = "simulate.address" if config.simulate.address else f'compute.simulators = "{compute.simulators}"'
         if not acts:
@@ -103,6 +105,19 @@ def check_learners(config: RunConfig) -> None:
             raise UserError(
                 f'stages.{number}.optimizer = "adafactor" doesn\'t support weights sharded over {several}: use another, or '
                 'compute.weights = "replicated"'
+            )
+
+
+def check_policy_device(config: RunConfig, acts: bool) -> None:
+    """Refuse a copy of the policy that nobody asks to act, and critics that it doesn't have."""
+    where = f'simulate.policy_device = "{config.simulate.policy_device}"'
+    if not acts:
+        raise UserError(f"{where}, but policy.kind = {config.policy.kind!r} doesn't act: leave it out")
+    for number, stage in enumerate(config.stages):
+        if isinstance(stage, RlStage) and stage.critic and stage.critic.backbone == "separate":
+            raise UserError(
+                f'stages.{number}.critic.backbone = "separate" values episodes while they are played, and {where} plays them '
+                'elsewhere: use "shared"'
             )
 
 

@@ -10,7 +10,7 @@ from mmrl.api.errors import UserError, did_you_mean
 from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
-from mmrl.compute.devices import check_device
+from mmrl.compute.devices import check_device, following_device
 from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, PreferenceStage, RlStage, RunConfig, Training, teacher_of
 from mmrl.data.prompts import Indexable, Splits, prompt_at
 from mmrl.data.stream import easy_first
@@ -142,6 +142,8 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
             )
     if acted and config.simulate.device != "auto":
         check_device("simulate.device", config.simulate.device)
+    if acted and config.simulate.policy_device != "auto":
+        check_device("simulate.policy_device", following_device(config.simulate.policy_device))
     return simulators
 
 
