@@ -37,6 +37,15 @@ class ImproveConfig(Section):
     """Steps at the beginning of the stage in which only the critics learn, and the policy plays without them."""
     acts: bool = True
     """Play with the best candidate; false: with a sample of the policy."""
+    acting_temperature: Weight = 0.0
+    """Play with one of the kept candidates, drawn with the chances softmax(Q / acting_temperature); 0: with the best."""
+    imitation_temperature: Weight = 0.0
+    """The same of the action that the policy imitates."""
+    data_action: bool = False
+    """The memory's own action takes the place of the worst kept candidate where the policy imitates."""
+    expectile: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """IQL in place of the best candidate in the critics' target: a network learns this expectile of Q over the memory's actions,
+    such as 0.7, and is the value of what follows (Kostrikov et al., arXiv 2110.06169); 0: the best candidate."""
     state: Count = 0
     """Length of the simulator's state, if the critics read it too; 0: they don't. Not for `squashed`."""
 
@@ -44,6 +53,10 @@ class ImproveConfig(Section):
     def _keeps_what_there_is(self) -> ImproveConfig:
         if self.keep > self.candidates:
             raise ValueError(f"improve.keep = {self.keep} of candidates = {self.candidates}: give at most as many as there are")
+        if self.data_action and self.keep == 1:
+            raise ValueError("improve.data_action takes the place of a kept candidate, and keep = 1 would leave none: raise keep")
+        if self.acting_temperature and not self.acts:
+            raise ValueError("improve.acting_temperature has no effect without acts = true: set that, or drop it")
         return self
 
 
@@ -120,6 +133,11 @@ class OffPolicyStage(Training):
     improve: ImproveConfig | None = None
     """PA-RL in place of the soft actor-critic: imitate the best actions that the critics find."""
 
+    @property
+    def by_expectile(self) -> bool:
+        """Whether the critics are IQL's."""
+        return bool(self.improve and self.improve.expectile)
+
     def smaller(self) -> OffPolicyStage:
         small = super().smaller().at_most(updates=2, starts_after=0, critics=4, subset=2)
         if small.improve:
@@ -148,6 +166,7 @@ class OffPolicyStage(Training):
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
             **{key: (not self.improve, "a soft actor-critic, and improve is another way") for key in OF_ENTROPY},
+            **{key: (not self.by_expectile, "improve.expectile = 0") for key in ("subset", "conservative")},
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys

@@ -122,7 +122,7 @@ updates = 1
 batch_size = 4
 critics = 2
 hidden = [4]
-improve = {candidates = 2, keep = 1, steps = 1, batch_size = 4}
+improve = {candidates = 2, keep = 1, steps = 1, batch_size = 4, expectile = 0.7}
 
 [[stages]]
 kind = "recap"

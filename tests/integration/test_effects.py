@@ -1406,6 +1406,10 @@ OF_OFF_POLICY |= {
     "improve.warmup_steps": Effect(to=2, also=IMPROVED, seen=learns, why="the critics learn alone at first"),
     "improve.acts": Effect(to=False, also=IMPROVED, seen=learns, why="samples are played"),
     "improve.state": Effect(to=2, also=IMPROVED, seen=refused("state"), why="this policy sees the state itself"),
+    "improve.acting_temperature": Effect(to=10.0, also=IMPROVED, seen=learns, why="candidates are drawn to be played"),
+    "improve.imitation_temperature": Effect(to=10.0, also=IMPROVED, seen=learns, why="candidates are drawn to be imitated"),
+    "improve.data_action": Effect(to=True, also=IMPROVED, seen=learns, why="the memory's action may be imitated"),
+    "improve.expectile": Effect(to=0.7, also=IMPROVED, seen=learns, why="critics of IQL choose otherwise"),
 }
 DRAWS = ("split", "tasks", "order", "select", "select.path", "select.rule", "select.max_prompts", "select.above")
 DRAWS += ("select.up_to", "select.center", "select.width", "prompts_per_step", "group_size")
@@ -1442,6 +1446,7 @@ OF_RECAP = {
     "capacity": Effect(
         to=4, seen=lambda a, b: a.metric("recap/calls")[-1] > 6 >= b.metric("recap/calls")[-1], why="the oldest are forgotten"
     ),
+    "guidance": Effect(to=100.0, seen=learns, why="it plays other actions"),
     "expert_episodes": Effect(to=3, seen=learns, why="the expert's are learned from, too"),
     "interventions": Effect(to=1.0, seen=metric("recap/corrected_share"), why="the expert takes over"),
     "restart": Effect(to=True, seen=learns, why="the second step begins with the first weights"),

@@ -145,7 +145,7 @@ class Flow(nn.Module):
             nn.Linear(features + dims + 1, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, dims)
         )
 
-    def _seeing(self, features_nKF: torch.Tensor) -> Velocity:
+    def seeing(self, features_nKF: torch.Tensor) -> Velocity:
         """The velocity given these features."""
 
         def velocity(x_nMKA: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
@@ -158,13 +158,16 @@ class Flow(nn.Module):
 
     def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices [n, K, steps + 1, A], logprobs_nK1); temperature 0 adds no noise to the steps."""
-        shape = (features_nKF.shape[1], self.dims)
-        end, choices, logprob = self.chains.sample(self._seeing(features_nKF), draw, shape, temperature)
+        return self.follow(self.seeing(features_nKF), features_nKF.shape[1], draw, temperature)
+
+    def follow(self, velocity: Velocity, chunk: int, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+        """`sample` along a velocity of `chunk` actions."""
+        end, choices, logprob = self.chains.sample(velocity, draw, (chunk, self.dims), temperature)
         return end, choices.transpose(1, 2), logprob.sum(-1, keepdim=True)
 
     def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(logprobs_nK1, entropy_nK1). For a demonstration, whose chain is unknown, minus the flow matching loss."""
-        found, entropy_n = self.chains.score(self._seeing(features_nKF), choices.transpose(1, 2), temperature)
+        found, entropy_n = self.chains.score(self.seeing(features_nKF), choices.transpose(1, 2), temperature)
         logprob = found.mean(-1, keepdim=True) if choices.shape[2] == 1 else found.sum(-1, keepdim=True)
         return logprob, (self.dims * entropy_n)[:, None, None].expand_as(logprob)
 

@@ -6,7 +6,8 @@ from a head on hidden states (normal, l1, flow). Sampling and updates use the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options, vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
@@ -216,21 +218,25 @@ class VLA(ActingPolicy):
 
     # -- one token after the other ----------------------------------------------------------------------------------------
 
-    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
         if self.decoding != "one-by-one":
-            return super().choose(seen, draw, temperature)
-        cache = DynamicCache(config=self.vlm.model.config)
-        hidden, padding, places = self._prefilled(seen, cache)
+            return super().choose(seen, draw, temperature, guidance)
         uniform = draw.uniform(0, self.slots) if temperature else None
-        states, chosen, logprobs = hidden, [], []
+        chosen: list[torch.Tensor] = []
+        logprobs: list[torch.Tensor] = []
+        told, plain = self._following(seen), None if guidance is None else self._following(guidance.plain)
+        states = hidden = next(told)
+        logits = self._logits(hidden)
         for m in range(self.slots):
-            one, logprob = categorical(self._logits(hidden), temperature, None if uniform is None else uniform[:, m])
+            if guidance is not None and plain is not None:
+                logits = guidance.mixed(logits, self._logits(next(plain) if not chosen else plain.send(chosen[-1])))
+            one, logprob = categorical(logits, temperature, None if uniform is None else uniform[:, m])
             chosen.append(one)
             logprobs.append(logprob)
-            if m + 1 == self.slots:
-                break
-            padding = None if padding is None else torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
-            hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
+            if m + 1 < self.slots:
+                logits = self._logits(told.send(one))
         shape = (len(seen), self.chunk, self.dims)
         bins = torch.stack(chosen, 1).view(shape)
         return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
@@ -246,6 +252,15 @@ class VLA(ActingPolicy):
         found = self.head.sample(self.features(seen)[0].repeat_interleave(many, 0), draw, temperature)[0]
         again_N = torch.arange(len(seen)).repeat_interleave(many)
         return self.simulated(found, seen.rows(again_N)).clamp(-1, 1).unflatten(0, (-1, many))
+
+    def _following(self, seen: Observation) -> Generator[torch.Tensor, torch.Tensor, None]:
+        """The hidden states [n, H] at the prompts' ends, and after each bin [n] that is sent."""
+        cache = DynamicCache(config=self.vlm.model.config)
+        hidden, padding, places = self._prefilled(seen, cache)
+        for m in itertools.count():
+            one = yield hidden
+            padding = None if padding is None else torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
+            hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
 
     def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """(hidden states at the prompts' ends [n, H], mask [n, S] of what isn't padding, if there is some, the next positions

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SCENES = "scenes.safetensors"
 """The file of what was seen in the memory's episodes, in a checkpoint."""
+PICK = -1
+"""The use of a call's random numbers with which a candidate is drawn; the policy's own uses are 0 and above."""
 
 
 class ImprovingSteps(OffPolicySteps):
@@ -111,13 +113,14 @@ class ImprovingSteps(OffPolicySteps):
             self.run.collector.chooser = None  # evaluations are of the policy alone
 
     def choose(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, temperature: float) -> ActionSample:
-        """The best candidates of the policy, moved up, as its choices. Their log-probabilities are 0: given the candidates, they
-        are certain."""
+        """Candidates of the policy, moved up, as its choices: the best, or drawn by their Qs. Their log-probabilities are 0, of
+        which nothing is made."""
         policy, how = self.policy, self.learner.how
         seen = seen.on(policy.device)
-        features = self.sees.remembered(seen, CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(policy.device))
+        draw = CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(policy.device)
         candidates = policy.candidates(seen, seeds_n, calls_n, how.candidates, temperature)
-        best_nKA = self.learner.improved(features, candidates.flatten(2))[:, 0].unflatten(1, candidates.shape[2:])
+        picked = (self.sees.remembered(seen, draw), candidates.flatten(2), how.acting_temperature, draw.uniform(PICK))
+        best_nKA = self.learner.picked(*picked).unflatten(1, candidates.shape[2:])
         none = torch.zeros(len(seen), policy.chunk, policy.head.slots, device=policy.device)
         with torch.no_grad():
             return ActionSample(actions_nKA=best_nKA, choices=policy.choices_of(best_nKA, seen), logprobs_nKC=none)

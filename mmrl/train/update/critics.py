@@ -38,8 +38,9 @@ class Critics:
         """What is saved beside the policy."""
         self.others = stage.model_copy(update={"ema_decay": 0.0, "parts": []})
         """The stage of those whose mean weights nobody asks for, and whose weights are no part of the policy."""
-        critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
-        self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), critics)}
+        self.of_critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
+        """The same with the learning rate of the critics."""
+        self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), self.of_critics)}
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------
 
@@ -50,6 +51,10 @@ class Critics:
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Cal-QL's penalty."""
         raise NotImplementedError
+
+    def learn_beside(self, drawn: Drawn, step: int) -> dict[str, float]:
+        """One step of what else the targets are made of, before the target critics move. Returns metrics."""
+        return {}
 
     # -- an update --------------------------------------------------------------------------------------------------------
 
@@ -100,6 +105,7 @@ class Critics:
             figures["off_policy/conservative"] = penalty.item()
             loss = loss + stage.conservative * penalty
         figures["grad_norm/critic"] = self.stepped("critic", loss, step)["grad_norm"]
+        figures |= self.learn_beside(drawn, step)
         off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
         return (q_En.detach() - targets).abs().mean(0), figures
 
