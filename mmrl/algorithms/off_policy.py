@@ -105,6 +105,18 @@ def _sloped(actions: torch.Tensor, q_of: Callable[[torch.Tensor], torch.Tensor])
     return q.detach(), slope
 
 
+def novelty(states_nF: torch.Tensor, others_MF: torch.Tensor, *, neighbour: int = 5) -> torch.Tensor:
+    """[n]: the distance of each state to its nearest others, of which it is the `neighbour`-th, or to the farthest if there are
+    fewer: what explores is paid for it, as an estimate of the entropy of states (Lee et al., PEBBLE, section 4.1, arXiv
+    2106.05091; Liu and Abbeel, Behavior from the Void, arXiv 2103.04551). others_MF: with the states themselves."""
+    found = states_nF.new_zeros(len(states_nF), 0)
+    for some in others_MF.split(4096):
+        distances = torch.cdist(states_nF, some, compute_mode="donot_use_mm_for_euclid_dist")
+        both = torch.cat([found, distances], 1)
+        found = both.topk(min(neighbour + 1, both.shape[1]), largest=False).values
+    return found.amax(1)
+
+
 def doubly_robust_filter(
     values_2n: torch.Tensor, next_values_2n: torch.Tensor, rewards_n: torch.Tensor, paid_n: torch.Tensor, *, margin: float = 0.05
 ) -> torch.Tensor:

@@ -134,6 +134,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(title="Temperature", keys=("off_policy/temperature",), zero=True, hint="Weight of the entropy."),
             Chart(title="Cal-QL's penalty", keys=("off_policy/conservative",), hint="Of actions that the data don't have."),
             Chart(title="Gain of what is imitated", keys=("off_policy/gain",), hint="In Q, over the policy's samples."),
+            Chart(title="Novelty", keys=("off_policy/novelty",), zero=True, hint="Of states, while the policy explores."),
             Chart(title="Loss of IQL's values", keys=("off_policy/expectile_loss",), zero=True, hint="Of an expectile of Q."),
             Chart(title="Actions above the value", keys=("off_policy/above_value",), zero=True, hint="Of the memory's, by Q."),
             Chart(title="Updates of the policy", keys=("off_policy/imitations",), zero=True, hint="In a step of the stage."),

@@ -13,7 +13,10 @@ import torch
 from mmrl.algorithms import off_policy
 
 E, N, M, A = 3, 6, 5, 2
-PUBLISHED = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "pa-rl.jsonl").read_text().splitlines()]
+GOLDEN = Path(__file__).parents[1] / "golden"
+PUBLISHED, NOVEL = (
+    [json.loads(line) for line in (GOLDEN / name).read_text().splitlines()] for name in ("pa-rl.jsonl", "rl-vlm-f-novelty.jsonl")
+)
 
 
 @pytest.fixture
@@ -149,6 +152,19 @@ def test_candidates_and_losses_are_those_of_pa_rl_s_code(row: dict[str, Any]) ->
     calibrated = torch.tensor([False, False, True, True, True, True, False])
     penalty = off_policy.conservative_loss(q_all(asked), torch.zeros(4, 7), q_En, t(np.array(row["paid"])), calibrated)
     assert penalty.item() == pytest.approx(row["penalty"], abs=1e-4)
+
+
+def test_novelty_is_the_distance_to_the_fifth_neighbour_as_in_rl_vlm_f_s_code() -> None:
+    for row in NOVEL:
+        states, others = torch.tensor(row["states"]), torch.tensor(row["others"])
+        found = off_policy.novelty(states, others, neighbour=row["neighbour"])
+        assert np.allclose(found.numpy(), row["novelty"], atol=1e-5)
+        slow = [sorted(np.linalg.norm(s - o) for o in others.numpy())[row["neighbour"]] for s in states.numpy()]
+        assert np.allclose(found.numpy(), slow, atol=1e-5)
+    few = torch.tensor([[0.0], [3.0]])
+    assert off_policy.novelty(few, few).tolist() == [3.0, 3.0], "with fewer neighbours the farthest"
+    many = torch.rand(9000, 1, generator=torch.Generator().manual_seed(0))  # more than are looked at in one piece
+    assert torch.allclose(off_policy.novelty(many[:3], many), (many[:3] - many.T).abs().sort(1).values[:, 5])
 
 
 def test_the_filter_is_digirls(draw: np.random.Generator) -> None:

@@ -72,7 +72,7 @@ def mmrl_trackers():
 
 @hookimpl
 def mmrl_sampling_rules():
-    return [SamplingRuleSpec(id="extras/idle", target="extras:Idle")]
+    return [SamplingRuleSpec(id=f"extras/{name}", target=f"extras:{name.title()}") for name in ("idle", "bonus")]
 
 @hookimpl
 def mmrl_alarms():
@@ -83,6 +83,16 @@ def long(history):
 
 class Idle(SamplingRule):
     def __call__(self, groups, sample):
+        return groups
+
+class Bonus(SamplingRule):
+    """Pays every episode."""
+    rewards = True
+    def __init__(self, much: float = 1.0):
+        self.much = much
+    def __call__(self, groups, sample):
+        for group in groups:
+            group.pay("bonus", [self.much] * len(group.rollouts))
         return groups
 
 class Ranked(Task):
@@ -1335,6 +1345,12 @@ OF_OFF_POLICY = {
     ),
     "starts_after": Effect(
         to=1000, seen=lambda a, b: learns(a, b) and b.metric("off_policy/updates") == [0, 0], why="there are too few steps"
+    ),
+    "explore_steps": Effect(to=1, seen=learns, why="what is new is paid for"),
+    "rules": Effect(to=[{"id": "extras/bonus"}], seen=learns, why="a rule pays"),
+    "rules.id": Effect(to="extras/idle", also={S + "rules": [{"id": "extras/bonus"}]}, seen=learns, why="another pays nothing"),
+    "rules.options": Effect(
+        to={"much": 3.0}, also={S + "rules": [{"id": "extras/bonus"}]}, seen=learns, why="episodes are paid more"
     ),
     "batch_size": Effect(to=4, seen=learns, why="fewer transitions"),
     "capacity": Effect(
