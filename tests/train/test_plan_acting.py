@@ -20,7 +20,7 @@ from mmrl.ui.cli import main
 CASES = {
     "qwen2_5_vl": ({"dims": 3, "bins": 16}, 0.03),
     "qwen3_vl": ({"dims": 3, "chunk": 2, "head": "normal", "state": 4}, 0.03),
-    "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "size": 56}, 0.15),
+    "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "scale": "network", "size": 56}, 0.15),
 }
 """Family -> (options, by what share planned activations may be off): the two towers of OpenVLA are planned as one."""
 

@@ -28,7 +28,7 @@ from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProject
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
-from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SPREADS, given, published
+from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SCALES, SPREADS, given, published
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.openvla import components
 from mmrl.policies.vlm.embedding import embeddings_replaced
@@ -69,6 +69,7 @@ class VLA(ActingPolicy):
         state: int | None = None,
         flow_steps: int = 4,
         spread: float | None = None,
+        scale: str = "number",
         statistics: str | Mapping[str, Any] = "",
         statistics_key: str = "",
         statistics_kind: str = "",
@@ -80,14 +81,17 @@ class VLA(ActingPolicy):
         text, with {instruction} in it. lower_case: convert instructions. cameras: the first one when empty. history: number of
         earlier calls whose pictures are seen too, the oldest first. size: pixels that pictures are scaled to, 0 leaves them.
         crop: the share of a picture's area around its middle that is kept. state: numbers of the robot's state that is read, 0
-        for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head
-        at the beginning. statistics, statistics_key, statistics_kind, gripper: normalisation of its numbers, see
-        `units.load_statistics`; when statistics is empty, those that come with an OpenVLA checkpoint, with "none" none of them.
-        Options that are None: `DEFAULTS`, or those of the model's family or of the checkpoint's own files."""
+        for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head at the beginning. scale: of an l1
+        head, a `number` for each number of an action, or a `network` on the hidden states (RIPT-VLA). statistics,
+        statistics_key, statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; when statistics is
+        empty, those that come with an OpenVLA checkpoint, with "none" none of them. Options that are None: `DEFAULTS`, or those
+        of the model's family or of the checkpoint's own files."""
         asked: dict[str, Any] = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case}
         asked |= {"size": size, "crop": crop, "state": state, "spread": spread}
         vla_options.check(prompt, dims, chunk, cameras, flow_steps, DEFAULTS | given(asked))
         options.check_integer("history", history, 0, 64)
+        if scale not in SCALES:
+            raise UserError(f"policy.options.scale = {scale!r:.60} is unknown: choose one of {', '.join(SCALES)}")
         self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, history
         beside = published(config, statistics)
         way = DEFAULTS | beside.options | given(asked)
@@ -108,6 +112,9 @@ class VLA(ActingPolicy):
             self.decoding = "parallel"  # OpenVLA's default is for its tokens
         look = {name: way[name] for name in ("size", "crop", "lower_case")}
         self.seeing = Seeing(self.vlm, self.family, cameras=cameras, text=prompt, state=self.state > 0, history=history, **look)
+        if scale != SCALES[0] and self.head_kind != "l1":
+            raise UserError(f'policy.options.scale = "{scale}" is of an l1 head, and policy.options.head = "{self.head_kind}"')
+        self.scale = scale
         self.tokens = ActionTokens(bins=way["bins"], kind=way["binning"])
         each = self.head_kind == "tokens" or self.decoding == "oft"  # a slot for each number of an action
         self.slots = dims * chunk if each else chunk
@@ -151,7 +158,9 @@ class VLA(ActingPolicy):
             return Tokens(self.tokens, self.dims)
         if self.head_kind == "flow":
             return Flow(features, self.dims, self.flow_steps)
-        return Laplace(features, self.dims, wide, spread) if self.head_kind == "l1" else Normal(features, self.dims, spread)
+        if self.head_kind == "l1":
+            return Laplace(features, self.dims, wide, spread, network=self.scale == "network")
+        return Normal(features, self.dims, spread)
 
     def settings(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {"kind": "vla", "head": self.head_kind, "dims": self.dims, "chunk": self.chunk}
@@ -159,6 +168,8 @@ class VLA(ActingPolicy):
             found["decoding"] = self.decoding
         if self.head_kind == "tokens":
             found |= {"bins": self.tokens.bins, "binning": self.tokens.kind}
+        if self.scale != SCALES[0]:
+            found["scale"] = self.scale
         if isinstance(self.head, Flow):
             found["flow_steps"] = self.head.steps
         look = self.seeing

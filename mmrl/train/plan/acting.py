@@ -117,7 +117,7 @@ def _own(config: PolicyConfig, shapes: Shapes) -> Iterator[tuple[str, tuple[int,
     made = nn.ModuleDict()
     with torch.device("meta"):
         if kind == "l1":
-            made["head"] = Laplace(features, dims, wide, 0.05)
+            made["head"] = Laplace(features, dims, wide, 0.05, network=option(config, "scale", "number") == "network")
         elif kind in ("normal", "flow"):
             made["head"] = Normal(features, dims, 0.5) if kind == "normal" else Flow(features, dims, 4)
         if size := option(config, "state", 0):
