@@ -90,7 +90,7 @@ from mmrl import SamplingRule, SamplingRuleSpec, hookimpl
 
 @hookimpl
 def mmrl_sampling_rules():
-    return [SamplingRuleSpec(id=f"taste/{name.lower()}", target=f"taste:{name}") for name in ("Red", "Choosy")]
+    return [SamplingRuleSpec(id=f"taste/{name.lower()}", target=f"taste:{name}") for name in ("Red", "Plain", "Choosy")]
 
 class Red(SamplingRule):
     '''Pays the mean of the picture after each call, ever more: it has learned in every second step.'''
@@ -112,6 +112,10 @@ class Red(SamplingRule):
         return self._of(after.images["front"])
     def state(self): return {"steps": torch.tensor([self.steps, self.revision])}
     def load_state(self, tensors): self.steps, self.revision = tensors["steps"].tolist()
+
+class Plain(SamplingRule):
+    rewards = True
+    def __call__(self, groups, sample): return groups
 
 class Choosy(SamplingRule):
     phase = "select"
@@ -178,11 +182,15 @@ def test_rules_that_cannot_pay_for_a_memory_are_refused(tmp_path: Path, taste: d
         ({"rules": [{"id": "taste/choosy"}]}, "stages.0.rules.0: 'taste/choosy' chooses among groups"),
         ({"rules": [{"id": "taste/red", "options": {"much": 1}}]}, "much"),
         ({"rules": taste["rules"], "offline": __file__}, "a memory has no pictures for rules to pay for"),
+        (taste | {"rules": [{"id": "taste/plain"}], "reward": "none"}, "which don't score the expert"),
         ({"explore_steps": 4}, "explore_steps = 4 of steps = 4 leaves none"),
         ({"explore_steps": 1, "n_step": 2}, "set n_step = 1"),
     ):
         with pytest.raises(UserError) as caught:
-            resolve(config(tmp_path, **stage))
+            data = data_of(tmp_path, **{key: value for key, value in stage.items() if key != "reward"})
+            if "reward" in stage:
+                data["tasks"][0]["options"] = {"n": 500, "reward": stage["reward"]}
+            resolve(parse_config(data))
         assert said in str(caught.value) and "\n" not in str(caught.value)
 
 

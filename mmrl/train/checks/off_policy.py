@@ -12,7 +12,7 @@ from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RecapStage, Ru
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.load import policy_class
 from mmrl.policies.squashed import Squashed
-from mmrl.train.sampling.rules import check_plugin_rules
+from mmrl.train.sampling.rules import check_plugin_rules, plugin_rules
 
 
 def check_off_policy(
@@ -29,6 +29,7 @@ def check_off_policy(
     where, labels = f"stages.{number}", list(config.weights(stage))
     _check_one_process(config, where, stage.kind)
     check_plugin_rules(where, stage, rewarding)
+    learned = any(rule.revision is not None for rule in plugin_rules(stage))
     kind = policy_class(policy)
     if stage.improve and not issubclass(kind, ActingPolicy):
         raise UserError(f"{where}.improve: policy.kind = {config.policy.kind!r} doesn't act: use one that does")
@@ -47,7 +48,7 @@ def check_off_policy(
             if label in simulators and "expert" not in simulators[label].capabilities:
                 raise UserError(f"{where}.offline: simulator {simulators[label].id!r} of {label!r} has no expert: name a file")
             simulation = tasks[label].simulation
-            if simulation is not None and simulation.reward == "none" and not stage.rules:
+            if simulation is not None and simulation.reward == "none" and not learned:
                 raise UserError(
                     f'{where}.offline = "{EXPERT_EPISODES}": task {label!r} is paid by verifiers alone, which don\'t score the '
                     "expert: reward it by stages"

@@ -153,7 +153,9 @@ def test_what_it_pays_by_now_is_what_it_has_paid_until_it_learns_again():
             revisions.append((rule.revision, rule.asked > 0))
             changed, before = before is not None and rule.pay_for(seen)[0].item() != before, rule.pay_for(seen)[0].item()
             assert changed == (n in (1, 3))
-    assert revisions == [(0, False), (1, True), (1, True), (2, True)]
+    assert revisions == [(1, False), (2, True), (2, True), (3, True)]
+    unasked = Preferred(model="tiny")
+    assert unasked.pay_for(seen).tolist() == [0.0, 0.0] and unasked.revision == 0, "before it has seen an episode"
 
 
 def test_failed_scores_and_lost_episodes_stay_as_they_are():

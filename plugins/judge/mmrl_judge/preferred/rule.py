@@ -109,6 +109,7 @@ class Preferred(SamplingRule):
             return groups
         if self.ensemble is None:
             self.ensemble = self._made(found[0].shape[1:3], sample.seed)
+            self.revision += 1
         for group, own in zip(groups, shown, strict=True):
             for rollout, frames in zip(group.rollouts, own, strict=True):
                 if frames is not None:
@@ -143,7 +144,8 @@ class Preferred(SamplingRule):
         return images[self.camera or next(iter(images))]
 
     def pay_for(self, after: Observation) -> torch.Tensor:
-        assert self.ensemble is not None
+        if self.ensemble is None:  # nothing was seen of any episode
+            return torch.zeros(len(after))
         return self.weight * self.ensemble.reward(self._shown(after.images))
 
     def _round(self, generator: torch.Generator) -> None:
