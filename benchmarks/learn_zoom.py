@@ -1,7 +1,7 @@
 """A zoom that is learned, on drawn pictures whose answer can only be read at full resolution: held-out accuracy before and
 after GRPO, over seeds, and with a tool that gives grey pictures back.
 
-    python benchmarks/learn_zoom.py [--seeds 0 1 2] [--read 160] [--warm 15] [--steps 25] [--side-by-side 1] [--curve FILE.svg]
+    python benchmarks/learn_zoom.py [--seeds 0 1 2] [--read 500] [--warm 15] [--steps 50] [--side-by-side 1] [--curve FILE.svg]
 
 The task is `tools/fine-print` with two cards in nine places: the question names one, and the model answers which way its ring
 is open. In the picture that it is shown all four answers are the same, byte for byte, so that 0.25 is the best without a zoom;
@@ -85,9 +85,9 @@ def write_start(folder: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--read", type=int, default=160, help="steps of supervised fine-tuning with zooms")
+    parser.add_argument("--read", type=int, default=500, help="steps of supervised fine-tuning with zooms")
     parser.add_argument("--warm", type=int, default=15, help="further steps, most of them without")
-    parser.add_argument("--steps", type=int, default=25, help="steps of GRPO")
+    parser.add_argument("--steps", type=int, default=50, help="steps of GRPO")
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of GRPO")
     parser.add_argument("--every", type=int, default=0, help="steps between evaluations; 0: before and after alone")
     parser.add_argument("--side-by-side", type=int, default=1)

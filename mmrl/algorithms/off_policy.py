@@ -65,12 +65,6 @@ def advantage_weights(advantages_n: torch.Tensor, *, temperature: float = 1.0, l
     return (advantages_n.detach() / temperature).exp().clamp_max(largest)
 
 
-def best_of(actions_nMA: torch.Tensor, q_nM: torch.Tensor) -> torch.Tensor:
-    """[n, A]: the candidate of the highest Q; of equal ones the first."""
-    best_n = q_nM.argmax(1)
-    return actions_nMA[torch.arange(len(best_n), device=best_n.device), best_n]
-
-
 def improve(
     actions_nMA: torch.Tensor,
     q_of: Callable[[torch.Tensor], torch.Tensor],
@@ -78,15 +72,19 @@ def improve(
     keep: int = 10,
     steps: int = 10,
     step_size: float = 3e-4,
-) -> torch.Tensor:
-    """[n, keep, A]: the best `keep` candidates, best first, each moved up the Q's gradient by `steps` steps, in [-1, 1] (Mark et
-    al., Policy Agnostic RL, section 4.1, arXiv 2412.06685). A step that doesn't raise a candidate's Q ends its climb, so that it
-    is never worse than it was.
+    instead_nA: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(actions [n, keep, A], their Qs [n, keep]): the best `keep` candidates, best first, each moved up the Q's gradient by
+    `steps` steps, in [-1, 1] (Mark et al., Policy Agnostic RL, section 4.1, arXiv 2412.06685). A step that doesn't raise a
+    candidate's Q ends its climb, so that it is never worse than it was.
 
-    q_of: Qs [n, M] of actions [n, M, A]. The weights of the critic get no gradient."""
+    q_of: Qs [n, M] of actions [n, M, A]. The weights of the critic get no gradient. instead_nA: climbs in place of the worst
+    candidate of those that are kept, as the data's action in the published code."""
     with torch.no_grad():
         order = q_of(actions_nMA).argsort(dim=1, descending=True, stable=True)[:, :keep]
     chosen = actions_nMA.detach().gather(1, order[..., None].expand(-1, -1, actions_nMA.shape[-1]))
+    if instead_nA is not None:
+        chosen = torch.cat([chosen[:, :-1], instead_nA.detach()[:, None]], 1)
     climbing = torch.ones(order.shape, dtype=torch.bool, device=order.device)
     q, slope = _sloped(chosen, q_of)
     for _ in range(steps):
@@ -95,7 +93,7 @@ def improve(
         climbing = climbing & (higher > q)
         chosen, q = torch.where(climbing[..., None], moved, chosen), torch.where(climbing, higher, q)
     again = q.argsort(dim=1, descending=True, stable=True)
-    return chosen.gather(1, again[..., None].expand_as(chosen))
+    return chosen.gather(1, again[..., None].expand_as(chosen)), q.gather(1, again)
 
 
 def _sloped(actions: torch.Tensor, q_of: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,6 +103,18 @@ def _sloped(actions: torch.Tensor, q_of: Callable[[torch.Tensor], torch.Tensor])
         q = q_of(at)
         (slope,) = torch.autograd.grad(q.sum(), at)
     return q.detach(), slope
+
+
+def novelty(states_nF: torch.Tensor, others_MF: torch.Tensor, *, neighbour: int = 5) -> torch.Tensor:
+    """[n]: the distance of each state to its nearest others, of which it is the `neighbour`-th, or to the farthest if there are
+    fewer: what explores is paid for it, as an estimate of the entropy of states (Lee et al., PEBBLE, section 4.1, arXiv
+    2106.05091; Liu and Abbeel, Behavior from the Void, arXiv 2103.04551). others_MF: with the states themselves."""
+    found = states_nF.new_zeros(len(states_nF), 0)
+    for some in others_MF.split(4096):
+        distances = torch.cdist(states_nF, some, compute_mode="donot_use_mm_for_euclid_dist")
+        both = torch.cat([found, distances], 1)
+        found = both.topk(min(neighbour + 1, both.shape[1]), largest=False).values
+    return found.amax(1)
 
 
 def doubly_robust_filter(

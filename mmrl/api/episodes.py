@@ -20,6 +20,13 @@ if TYPE_CHECKING:  # torch would make `import mmrl` slow
 
 SAID = "said"
 """The key in `Prompt.meta` of a text that is appended to a simulator's instruction."""
+GUIDED = "guided"
+"""The key in `Prompt.meta` of the weight by which that text guides what the policy does; 1 if it isn't there."""
+
+
+def plain_instruction(instruction: str, prompt: Prompt) -> str:
+    """An instruction without the text of `SAID`."""
+    return instruction.removesuffix(f" {prompt.meta.get(SAID, '')}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +222,7 @@ class Trajectory(Rollout):
         """Replaces the text that was appended to the instruction by the new prompt's, see `SAID`."""
         if self.data is None:
             return replace(self, prompt=prompt)
-        plain = self.data.instruction.removesuffix(f" {self.prompt.meta.get(SAID, '')}")
+        plain = plain_instruction(self.data.instruction, self.prompt)
         instruction = f"{plain} {prompt.meta.get(SAID, '')}".strip()
         return replace(self, prompt=prompt, data=replace(self.data, instruction=instruction))
 

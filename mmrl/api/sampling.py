@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from mmrl.api.interfaces import Task
+    from mmrl.api.simulators.types import Observation
 
 
 @dataclass(kw_only=True)
@@ -145,6 +146,9 @@ class SamplingRule:
     """The rule needs this many times the prompts of a step."""
     leaves_out: bool = False
     """The rule may leave groups out; the share of those groups is then reported as a metric."""
+    revision: int | None = None
+    """Of a rule that learns what to pay for what a call of the policy led to: a number that changes whenever `pay_for` does. An
+    `off-policy` stage then pays again for every call that it remembers. None of any other rule."""
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
         """Return the groups that the step continues with."""
@@ -157,6 +161,10 @@ class SamplingRule:
     def credit(self, groups: Sequence[Group], advantages: torch.Tensor) -> None:
         """Change in place the advantages ([N] or [N, T]) of the N rollouts of the groups that are trained on: 0 for rollouts that
         only count in their group's mean, NaN for rollouts that stay out of the update."""
+
+    def pay_for(self, after: Observation) -> torch.Tensor:
+        """float32 [n]: what a rule with a `revision` pays by now for calls that led to these observations."""
+        raise NotImplementedError(f"{type(self).__name__} has a revision and must define pay_for(after)")
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """What the rule has learned or remembers, kept in checkpoints; empty by default."""

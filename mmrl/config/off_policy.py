@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from mmrl.config.rl_sections import RuleConfig
 from mmrl.config.training import Training
 from mmrl.config.values import Count, Limit, Positive, Rate, Real, Section, Share, Weight
 
@@ -37,6 +38,15 @@ class ImproveConfig(Section):
     """Steps at the beginning of the stage in which only the critics learn, and the policy plays without them."""
     acts: bool = True
     """Play with the best candidate; false: with a sample of the policy."""
+    acting_temperature: Weight = 0.0
+    """Play with one of the kept candidates, drawn with the chances softmax(Q / acting_temperature); 0: with the best."""
+    imitation_temperature: Weight = 0.0
+    """The same of the action that the policy imitates."""
+    data_action: bool = False
+    """The memory's own action takes the place of the worst kept candidate where the policy imitates."""
+    expectile: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """IQL in place of the best candidate in the critics' target: a network learns this expectile of Q over the memory's actions,
+    such as 0.7, and is the value of what follows (Kostrikov et al., arXiv 2110.06169); 0: the best candidate."""
     state: Count = 0
     """Length of the simulator's state, if the critics read it too; 0: they don't. Not for `squashed`."""
 
@@ -44,6 +54,10 @@ class ImproveConfig(Section):
     def _keeps_what_there_is(self) -> ImproveConfig:
         if self.keep > self.candidates:
             raise ValueError(f"improve.keep = {self.keep} of candidates = {self.candidates}: give at most as many as there are")
+        if self.data_action and self.keep == 1:
+            raise ValueError("improve.data_action takes the place of a kept candidate, and keep = 1 would leave none: raise keep")
+        if self.acting_temperature and not self.acts:
+            raise ValueError("improve.acting_temperature has no effect without acts = true: set that, or drop it")
         return self
 
 
@@ -62,6 +76,9 @@ class OffPolicyStage(Training):
     """Updates of the critics for each step of a simulator; the policy is updated once."""
     starts_after: Count = 0
     """Steps of the simulators before the first update."""
+    explore_steps: Count = 0
+    """Steps at the beginning of the stage in which what is paid is the distance of a state to its fifth neighbour in the memory,
+    in standard deviations; the critics then begin anew (Lee et al., PEBBLE, arXiv 2106.05091)."""
     learning_rate: Rate = 3e-4
     """Learning rate after the warm-up, of the policy and of its temperature."""
     critic_learning_rate: Rate | None = None
@@ -117,11 +134,20 @@ class OffPolicyStage(Training):
     """Entropy of an action that the temperature aims at, in nats; by default minus half the numbers of an action."""
     start_temperature: Rate = 1.0
     """Weight of the entropy at the beginning."""
+    # sections
+    rules: list[RuleConfig] = []
+    """Sampling rules of plugins that pay, in the order in which they are applied. What one that learns pays is corrected in the
+    whole memory whenever it has learned (RL-VLM-F, arXiv 2402.03681)."""
     improve: ImproveConfig | None = None
     """PA-RL in place of the soft actor-critic: imitate the best actions that the critics find."""
 
+    @property
+    def by_expectile(self) -> bool:
+        """Whether the critics are IQL's."""
+        return bool(self.improve and self.improve.expectile)
+
     def smaller(self) -> OffPolicyStage:
-        small = super().smaller().at_most(updates=2, starts_after=0, critics=4, subset=2)
+        small = super().smaller().at_most(updates=2, starts_after=0, explore_steps=1, critics=4, subset=2)
         if small.improve:
             few = small.improve.at_most(candidates=4, keep=2, steps=2, batch_size=4, warmup_steps=0)
             small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
@@ -135,6 +161,10 @@ class OffPolicyStage(Training):
             raise ValueError(f"low = {self.low:g} is not below high = {self.high:g}: give the range of returns")
         if self.bins == 1:
             raise ValueError("bins = 1 can't tell returns apart: give at least 2, such as 51, or 0 for a number")
+        if self.explore_steps >= self.steps:
+            raise ValueError(f"explore_steps = {self.explore_steps} of steps = {self.steps} leaves none for the reward: lower it")
+        if self.explore_steps and (self.n_step > 1 or self.conservative):
+            raise ValueError("explore_steps replaces the reward of single steps: set n_step = 1 and conservative = 0")
         if self.starts_after >= self.capacity:
             raise ValueError(f"starts_after = {self.starts_after} is above capacity = {self.capacity}: lower it")
         return self
@@ -148,6 +178,7 @@ class OffPolicyStage(Training):
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
             **{key: (not self.improve, "a soft actor-critic, and improve is another way") for key in OF_ENTROPY},
+            **{key: (not self.by_expectile, "improve.expectile = 0") for key in ("subset", "conservative")},
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys

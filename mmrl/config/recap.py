@@ -30,6 +30,9 @@ class RecapStage(Training):
     """Learning rate after the warm-up."""
     condition: ConditionConfig = ConditionConfig(drop=0.3)
     """The texts, the share of each task's actions that is positive, and how often neither text is given."""
+    guidance: Weight = 1.0
+    """Classifier-free guidance by the positive text, in training episodes and evaluations: the policy acts by the velocity, or
+    the logits, without a text, plus so many times what the text changes in them. 1: none. For flows and action tokens."""
     capacity: Annotated[int, Field(ge=1, le=10**8)] = 100_000
     """Calls in the replay memory, the newest; those of the expert's episodes come on top."""
     expert_episodes: Count = 0
@@ -63,7 +66,11 @@ class RecapStage(Training):
         return super().smaller().at_most(updates=2, value_updates=4, value_batch_size=8, expert_episodes=2)
 
     @model_validator(mode="after")
-    def _failures_are_below_successes(self) -> RecapStage:
+    def _keys_fit_each_other(self) -> RecapStage:
         if not self.failure:
             raise ValueError("failure = 0 makes a failed episode as good as a long one that succeeded: raise it, such as to 1")
+        if self.guidance != 1 and not self.condition.drop:
+            raise ValueError(
+                f"guidance = {self.guidance:g} needs a policy that has learned without a text too: set condition.drop above 0"
+            )
         return self

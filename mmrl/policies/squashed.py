@@ -16,6 +16,7 @@ from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
@@ -130,7 +131,10 @@ class Squashed(ActingPolicy):
 
     # -- what it does -----------------------------------------------------------------------------------------------------
 
-    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        assert guidance is None  # it reads no text that could guide
         features = self.remembered(seen, draw)
         mean, spread = self.actor.terms(features)
         noise = draw.normal(0, self.dims) if temperature else torch.zeros_like(mean)

@@ -71,7 +71,8 @@ def resolve(config: RunConfig, train: bool = True) -> Setup:
         if isinstance(stage, PreferenceStage):
             check_preference(config, number, stage, tasks)
         if isinstance(stage, OffPolicyStage) and train:
-            check_off_policy(config, number, stage, policy, tasks, simulators)
+            rewarding = sorted({verifier for own in weights.values() for verifier in own})
+            check_off_policy(config, number, stage, policy, tasks, simulators, rewarding)
         if isinstance(stage, RecapStage) and train:
             check_recap(config, number, stage, policy, simulators)
         if isinstance(stage, PluginStage):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,10 @@ import torch
 from mmrl.algorithms import off_policy
 
 E, N, M, A = 3, 6, 5, 2
+GOLDEN = Path(__file__).parents[1] / "golden"
+PUBLISHED, NOVEL = (
+    [json.loads(line) for line in (GOLDEN / name).read_text().splitlines()] for name in ("pa-rl.jsonl", "rl-vlm-f-novelty.jsonl")
+)
 
 
 @pytest.fixture
@@ -85,13 +93,11 @@ def test_the_conservative_penalty_is_calibrated_by_returns(draw: np.random.Gener
     assert off_policy.conservative_loss(*arguments, t(paid)).item() == pytest.approx(slow(paid, np.ones(M, bool)))
 
 
-def test_weights_and_candidates(draw: np.random.Generator) -> None:
+def test_weights_of_advantages() -> None:
     advantages = np.array([-2.0, 0.0, 0.5, 30.0])
     weights = off_policy.advantage_weights(t(advantages, True), temperature=0.5, largest=20.0)
     assert not weights.requires_grad
     assert weights.tolist() == pytest.approx([min(np.exp(a / 0.5), 20.0) for a in advantages])
-    actions, q = draw.normal(size=(N, M, A)), draw.normal(size=(N, M))
-    assert np.array_equal(off_policy.best_of(t(actions), t(q)).numpy(), np.stack([actions[n, q[n].argmax()] for n in range(N)]))
 
 
 def test_improved_actions_climb_and_are_ranked(draw: np.random.Generator) -> None:
@@ -101,7 +107,7 @@ def test_improved_actions_climb_and_are_ranked(draw: np.random.Generator) -> Non
         return -weight * (actions - peak).square().sum(-1)
 
     actions = draw.uniform(-1, 1, size=(N, M, A))
-    found = off_policy.improve(t(actions), q_of, keep=3, steps=4, step_size=0.05)
+    found, found_q = off_policy.improve(t(actions), q_of, keep=3, steps=4, step_size=0.05)
     slow = np.empty((N, 3, A))
     for n in range(N):
         score = lambda a: -2.0 * ((a - peak.numpy()) ** 2).sum(-1)  # noqa: E731
@@ -110,10 +116,55 @@ def test_improved_actions_climb_and_are_ranked(draw: np.random.Generator) -> Non
             kept = [np.clip(a + 0.05 * -4.0 * (a - peak.numpy()), -1, 1) for a in kept]
         slow[n] = np.stack(sorted(kept, key=lambda a: -score(a)))
     assert np.allclose(found.numpy(), slow)
+    assert torch.allclose(found_q, q_of(found).detach())
     assert weight.grad is None
     # steps that are far too large are not taken: no candidate is worse than it was
-    wild = off_policy.improve(t(actions), q_of, keep=M, steps=3, step_size=50.0)
+    wild, _ = off_policy.improve(t(actions), q_of, keep=M, steps=3, step_size=50.0)
     assert (q_of(wild).sort(1).values >= q_of(t(actions)).sort(1).values).all()
+
+
+@pytest.mark.parametrize("row", PUBLISHED)
+def test_candidates_and_losses_are_those_of_pa_rl_s_code(row: dict[str, Any]) -> None:
+    slopes, peaks, seen, data = (t(np.array(row[name])) for name in ("slopes", "peaks", "seen", "data"))
+
+    def q_all(actions: torch.Tensor) -> torch.Tensor:
+        """[E, n, M]: of actions [n, M, A]."""
+        slope = torch.einsum("nf,efa->ena", seen, slopes)[:, :, None]
+        return (slope * actions).sum(-1) - (actions - peaks[:, None, None]).square().sum(-1)
+
+    sizes = {"keep": row["keep"], "steps": row["steps"], "step_size": row["step_size"]}
+    instead = data if row["with_data"] else None
+    candidates = t(np.array(row["candidates"]))
+    actions, q = off_policy.improve(candidates, lambda a: q_all(a).mean(0), **sizes, instead_nA=instead)
+    for n, (theirs, chances) in enumerate(zip(row["actions"], row["chances"], strict=True)):
+        order = np.argsort(chances)[::-1]  # theirs are in the order of the candidates, and ours the best first
+        assert np.allclose(actions[n].numpy(), np.array(theirs)[order], atol=1e-5)
+        assert np.allclose(q[n].softmax(0).numpy(), np.array(chances)[order], atol=1e-5)
+
+    values = t(np.array(row["v"]), True)
+    loss = off_policy.expectile_loss(t(np.array(row["q"])), values, t(np.ones(len(values))), expectile=row["expectile"])
+    loss.backward()
+    assert loss.item() == pytest.approx(row["expectile_loss"], abs=1e-5)
+    assert values.grad is not None and np.allclose(values.grad.numpy(), row["expectile_slope"], atol=1e-5)
+
+    chosen = [t(np.array(row[name]))[:, None].expand(-1, 2, -1) for name in ("here", "there")]
+    asked, q_En = torch.cat([t(np.array(row["anywhere"])), *chosen, data[:, None]], 1), q_all(data[:, None])[..., 0]
+    calibrated = torch.tensor([False, False, True, True, True, True, False])
+    penalty = off_policy.conservative_loss(q_all(asked), torch.zeros(4, 7), q_En, t(np.array(row["paid"])), calibrated)
+    assert penalty.item() == pytest.approx(row["penalty"], abs=1e-4)
+
+
+def test_novelty_is_the_distance_to_the_fifth_neighbour_as_in_rl_vlm_f_s_code() -> None:
+    for row in NOVEL:
+        states, others = torch.tensor(row["states"]), torch.tensor(row["others"])
+        found = off_policy.novelty(states, others, neighbour=row["neighbour"])
+        assert np.allclose(found.numpy(), row["novelty"], atol=1e-5)
+        slow = [sorted(np.linalg.norm(s - o) for o in others.numpy())[row["neighbour"]] for s in states.numpy()]
+        assert np.allclose(found.numpy(), slow, atol=1e-5)
+    few = torch.tensor([[0.0], [3.0]])
+    assert off_policy.novelty(few, few).tolist() == [3.0, 3.0], "with fewer neighbours the farthest"
+    many = torch.rand(9000, 1, generator=torch.Generator().manual_seed(0))  # more than are looked at in one piece
+    assert torch.allclose(off_policy.novelty(many[:3], many), (many[:3] - many.T).abs().sort(1).values[:, 5])
 
 
 def test_the_filter_is_digirls(draw: np.random.Generator) -> None:

@@ -122,7 +122,7 @@ updates = 1
 batch_size = 4
 critics = 2
 hidden = [4]
-improve = {candidates = 2, keep = 1, steps = 1, batch_size = 4}
+improve = {candidates = 2, keep = 1, steps = 1, batch_size = 4, expectile = 0.7}
 
 [[stages]]
 kind = "recap"
@@ -243,7 +243,7 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/most_common_share"} < more, "its groups with spread have one answer"
-    several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu"}  # nothing here has these
+    several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu", "off_policy/novelty"}
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}

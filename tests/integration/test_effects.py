@@ -72,7 +72,7 @@ def mmrl_trackers():
 
 @hookimpl
 def mmrl_sampling_rules():
-    return [SamplingRuleSpec(id="extras/idle", target="extras:Idle")]
+    return [SamplingRuleSpec(id=f"extras/{name}", target=f"extras:{name.title()}") for name in ("idle", "bonus")]
 
 @hookimpl
 def mmrl_alarms():
@@ -83,6 +83,16 @@ def long(history):
 
 class Idle(SamplingRule):
     def __call__(self, groups, sample):
+        return groups
+
+class Bonus(SamplingRule):
+    """Pays every episode."""
+    rewards = True
+    def __init__(self, much: float = 1.0):
+        self.much = much
+    def __call__(self, groups, sample):
+        for group in groups:
+            group.pay("bonus", [self.much] * len(group.rollouts))
         return groups
 
 class Ranked(Task):
@@ -1336,6 +1346,12 @@ OF_OFF_POLICY = {
     "starts_after": Effect(
         to=1000, seen=lambda a, b: learns(a, b) and b.metric("off_policy/updates") == [0, 0], why="there are too few steps"
     ),
+    "explore_steps": Effect(to=1, seen=learns, why="what is new is paid for"),
+    "rules": Effect(to=[{"id": "extras/bonus"}], seen=learns, why="a rule pays"),
+    "rules.id": Effect(to="extras/idle", also={S + "rules": [{"id": "extras/bonus"}]}, seen=learns, why="another pays nothing"),
+    "rules.options": Effect(
+        to={"much": 3.0}, also={S + "rules": [{"id": "extras/bonus"}]}, seen=learns, why="episodes are paid more"
+    ),
     "batch_size": Effect(to=4, seen=learns, why="fewer transitions"),
     "capacity": Effect(
         to=8, seen=lambda a, b: len(remembered(a)["rewards"]) > 8 == len(remembered(b)["rewards"]), why="it is full"
@@ -1406,6 +1422,10 @@ OF_OFF_POLICY |= {
     "improve.warmup_steps": Effect(to=2, also=IMPROVED, seen=learns, why="the critics learn alone at first"),
     "improve.acts": Effect(to=False, also=IMPROVED, seen=learns, why="samples are played"),
     "improve.state": Effect(to=2, also=IMPROVED, seen=refused("state"), why="this policy sees the state itself"),
+    "improve.acting_temperature": Effect(to=10.0, also=IMPROVED, seen=learns, why="candidates are drawn to be played"),
+    "improve.imitation_temperature": Effect(to=10.0, also=IMPROVED, seen=learns, why="candidates are drawn to be imitated"),
+    "improve.data_action": Effect(to=True, also=IMPROVED, seen=learns, why="the memory's action may be imitated"),
+    "improve.expectile": Effect(to=0.7, also=IMPROVED, seen=learns, why="critics of IQL choose otherwise"),
 }
 DRAWS = ("split", "tasks", "order", "select", "select.path", "select.rule", "select.max_prompts", "select.above")
 DRAWS += ("select.up_to", "select.center", "select.width", "prompts_per_step", "group_size")
@@ -1442,6 +1462,7 @@ OF_RECAP = {
     "capacity": Effect(
         to=4, seen=lambda a, b: a.metric("recap/calls")[-1] > 6 >= b.metric("recap/calls")[-1], why="the oldest are forgotten"
     ),
+    "guidance": Effect(to=100.0, seen=learns, why="it plays other actions"),
     "expert_episodes": Effect(to=3, seen=learns, why="the expert's are learned from, too"),
     "interventions": Effect(to=1.0, seen=metric("recap/corrected_share"), why="the expert takes over"),
     "restart": Effect(to=True, seen=learns, why="the second step begins with the first weights"),

@@ -71,6 +71,7 @@ def last(folder: Path) -> Path:
 RESUMED = {
     "flow": (FLOW, PARL | {"offline": "expert", "offline_episodes": 4, "n_step": 2, "improve": HOW | {"state": 2}}),
     "squashed": (SQUASHED, PARL | {"offline": "expert", "offline_episodes": 4, "conservative": 0.1, "priority": 0.6}),
+    "iql": (FLOW, PARL | {"improve": HOW | {"expectile": 0.8, "acting_temperature": 0.5, "imitation_temperature": 0.5}}),
     "recap": (FLOW, RECAP | {"expert_episodes": 4, "interventions": 0.5, "state": 2, "ema_decay": 0.5}),
 }
 
@@ -160,8 +161,36 @@ def test_recap_plays_as_if_all_went_well_and_remembers_who_did_what(tmp_path: Pa
     assert {row["source"] for row in listed} <= {"policy", "gold"}
 
 
+def test_guidance_is_by_the_text_in_training_and_in_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, list[str], list[float]]] = []
+    real = ActingPolicy.act
+
+    def watched(self: ActingPolicy, seen: Any, *given: Any, guidance: Any = None) -> Any:
+        guidance = given[4] if len(given) > 4 else guidance
+        if guidance is not None:
+            assert seen.instructions == [f"{text} Advantage: positive" for text in guidance.plain.instructions]
+            asked.append((len(seen), guidance.plain.instructions, guidance.weights_n.tolist()))
+        return real(self, seen, *given[:4], guidance=guidance)
+
+    monkeypatch.setattr(ActingPolicy, "act", watched)
+    folder = runs.run(config(tmp_path, RECAP, steps=1, guidance=2.0, sections={"evaluate": {"num_prompts": 8}})).path
+    assert {text for _, texts, _ in asked for text in texts} == {"turn to the mark"}
+    assert {weight for *_, weights in asked for weight in weights} == {2.0}
+    before, after = (row["eval"] for row in runs.rows(folder) if "eval" in row)
+    assert before and after and sum(count for count, *_ in asked) > metrics(folder)[0]["length/mean"] * 4, "evaluations too"
+
+
+def test_a_policy_that_cannot_be_guided_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="neither of tokens nor a flow, and can't be guided: set it to 1"):
+        runs.run(config(tmp_path, RECAP, policy=SMALL, guidance=2.0))
+
+
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("keep", PARL | {"improve": HOW | {"keep": 9}}, {}, "improve.keep = 9 of candidates = 8"),
+    ("none kept", PARL | {"improve": HOW | {"keep": 1, "data_action": True}}, {}, "keep = 1 would leave none: raise keep"),
+    ("drawn", PARL | {"improve": HOW | {"acts": False, "acting_temperature": 1.0}}, {}, "no effect without acts = true"),
+    ("iql", PARL | {"conservative": 1.0, "improve": HOW | {"expectile": 0.7}}, {}, "no effect without improve.expectile = 0"),
+    ("subset", PARL | {"subset": 1, "improve": HOW | {"expectile": 0.7}}, {}, "subset has no effect without improve.expectile"),
     ("entropy", PARL | {"start_temperature": 0.5}, {}, "start_temperature has no effect without a soft actor-critic"),
     ("memory", PARL | {"offline": __file__}, {}, "a memory has no pictures"),
     ("state", PARL | {"improve": HOW | {"state": 2}}, {"policy": SQUASHED}, "set policy.options.state"),
@@ -169,6 +198,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("words", PARL, {"policy": {"model": "tiny:qwen2_5_vl"}}, "but policy.kind = 'vlm' writes"),
     ("learners", RECAP, {"sections": {"compute": {"learners": 2}}}, 'kind = "recap" learns in one process'),
     ("failure", RECAP | {"failure": 0.0}, {}, "failure = 0 makes a failed episode as good"),
+    ("no drop", RECAP | {"guidance": 2.0, "condition": {"drop": 0.0}}, {}, "set condition.drop above 0"),
     ("no text", RECAP, {"policy": SQUASHED}, "reads no instruction"),
     ("chunks", RECAP | {"interventions": 0.5}, {"policy": {**FLOW, "options": {**FLOW["options"], "chunk": 2}}}, "chunk = 1"),
     ("blank", RECAP | {"condition": {"positive": " "}}, {}, "condition.positive is blank"),

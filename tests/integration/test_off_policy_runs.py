@@ -84,6 +84,116 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> N
     assert trajectory(whole) == trajectory(resumed)
 
 
+LEARNING = """
+import torch
+from mmrl import SamplingRule, SamplingRuleSpec, hookimpl
+
+@hookimpl
+def mmrl_sampling_rules():
+    return [SamplingRuleSpec(id=f"taste/{name.lower()}", target=f"taste:{name}") for name in ("Red", "Plain", "Choosy")]
+
+class Red(SamplingRule):
+    '''Pays the mean of the picture after each call, ever more: it has learned in every second step.'''
+    rewards = True
+    def __init__(self):
+        self.steps = self.revision = 0
+    def __call__(self, groups, sample):
+        self.revision = self.steps // 2 + 1
+        self.steps += 1
+        for group in groups:
+            for n, rollout in enumerate(group.rollouts):
+                paid = self._of(rollout.data.images["front"][1:]).tolist()
+                group.pay("red", [sum(paid) if n == m else 0.0 for m in range(len(group.rollouts))])
+                object.__setattr__(group.scores[n], "steps", tuple(paid))
+        return groups
+    def _of(self, pictures):
+        return self.revision * pictures.float().mean((1, 2, 3)) / 255
+    def pay_for(self, after):
+        return self._of(after.images["front"])
+    def state(self): return {"steps": torch.tensor([self.steps, self.revision])}
+    def load_state(self, tensors): self.steps, self.revision = tensors["steps"].tolist()
+
+class Plain(SamplingRule):
+    rewards = True
+    def __call__(self, groups, sample): return groups
+
+class Choosy(SamplingRule):
+    phase = "select"
+    def __call__(self, groups, sample): return groups
+"""
+
+
+@pytest.fixture(scope="module")
+def taste_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rules") / "taste.py"
+    path.write_text(LEARNING)
+    return path
+
+
+@pytest.fixture
+def taste(taste_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL, str(taste_file)]))
+    return {"rules": [{"id": "taste/red"}], "offline": "expert", "offline_episodes": 4}
+
+
+@pytest.mark.parametrize("kind", ["soft actor-critic", "pa-rl"])
+def test_what_a_learned_reward_pays_is_corrected_in_the_whole_memory_and_resumes(
+    tmp_path: Path, taste: dict[str, Any], kind: str
+) -> None:
+    how = {"candidates": 2, "keep": 1, "steps": 1, "batch_size": 8}
+    improve = {"improve": how, "start_temperature": 1.0} if kind == "pa-rl" else {}
+    policy = {"kind": "robotics/small", "model": "mlp", "options": POLICY["options"]} if improve else POLICY
+    stage = taste | {"capacity": 40} | improve
+    whole = runs.run(config(tmp_path, "whole", policy, **stage)).path
+    broken = config(tmp_path, "broken", policy, **stage)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(broken, progress=runs.Silent(stop_after=2))
+    resumed = runs.run(broken, resume=True).path
+    for file in ("learner.safetensors", "memory.safetensors", "scenes.safetensors", "rule-0.safetensors"):
+        one, two = load_file(last(whole) / file), load_file(last(resumed) / file)
+        assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one), file
+    assert trajectory(whole) == trajectory(resumed)
+    kept, scenes = (load_file(last(whole) / file) for file in ("memory.safetensors", "scenes.safetensors"))
+    numbers = range(max(int(name.partition("/")[0]) for name in scenes) + 1)
+    pictures = torch.cat([scenes[f"{n}/image/front"][1:] for n in numbers]).float().mean((1, 2, 3))[-40:] / 255
+    added = sum(row["metrics"]["off_policy/updates"] for row in runs.rows(whole) if "metrics" in row)
+    kept = {name: x if name == "highest" else x.roll(-int(added) % 40, 0) for name, x in kept.items()}  # the oldest first
+    paid = kept["rewards"] - kept["fixed"]
+    assert len(kept["rewards"]) == 40 < added and torch.allclose(paid, 2 * pictures, atol=1e-5), "by what it learned last"
+    later, expected = 0.0, []
+    for reward, end in zip(kept["rewards"].flip(0).tolist(), kept["ends"].flip(0).tolist(), strict=True):
+        later = reward + 0.99 * (0.0 if end else later)
+        expected.append(later)
+    assert torch.allclose(kept["paid"], torch.tensor(expected[::-1]), atol=1e-4)
+
+
+def test_steps_that_a_verifier_pays_are_paid_with_their_calls(tmp_path: Path, taste: dict[str, Any]) -> None:
+    """And the rest with the last: here the rule pays its steps, and the verifier 10 for success."""
+    data = data_of(tmp_path, steps=1, prompts_per_step=8, rules=taste["rules"])
+    data["tasks"][0]["options"]["reward"], data["tasks"][0]["verifiers"] = "none", {"dial/success": 10.0}
+    del data["tasks"][0]["options"]["stages"]
+    kept = load_file(last(runs.run(parse_config(data)).path) / "memory.safetensors")
+    assert torch.allclose(kept["fixed"][~kept["ends"]], torch.zeros(1), atol=1e-5)
+    assert {round(x, 3) for x in kept["fixed"][kept["ends"]].tolist()} <= {0.0, 10.0}
+
+
+def test_rules_that_cannot_pay_for_a_memory_are_refused(tmp_path: Path, taste: dict[str, Any]) -> None:
+    for stage, said in (
+        ({"rules": [{"id": "taste/choosy"}]}, "stages.0.rules.0: 'taste/choosy' chooses among groups"),
+        ({"rules": [{"id": "taste/red", "options": {"much": 1}}]}, "much"),
+        ({"rules": taste["rules"], "offline": __file__}, "a memory has no pictures for rules to pay for"),
+        (taste | {"rules": [{"id": "taste/plain"}], "reward": "none"}, "which don't score the expert"),
+        ({"explore_steps": 4}, "explore_steps = 4 of steps = 4 leaves none"),
+        ({"explore_steps": 1, "n_step": 2}, "set n_step = 1"),
+    ):
+        with pytest.raises(UserError) as caught:
+            data = data_of(tmp_path, **{key: value for key, value in stage.items() if key != "reward"})
+            if "reward" in stage:
+                data["tasks"][0]["options"] = {"n": 500, "reward": stage["reward"]}
+            resolve(parse_config(data))
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_what_it_remembers_and_reports(tmp_path: Path) -> None:
     folder = runs.run(config(tmp_path, starts_after=5, group_size=2)).path
     rows = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mmrl.api.simulators import noise
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.flow import Chains
-from mmrl.policies.acting.heads import Flow, Normal, Tokens, categorical
+from mmrl.policies.acting.heads import Flow, Laplace, Normal, Tokens, categorical
 from mmrl.policies.acting.randomness import CallRandomness
 
 SEEDS = torch.arange(100, 164)
@@ -141,6 +141,33 @@ def test_the_normal_heads_likelihood_and_entropy_are_torchs():
         logprob, entropy = head.score(features, choices, temperature)
         torch.testing.assert_close(logprob[..., 0], wanted.log_prob(choices))
         torch.testing.assert_close(entropy[..., 0], wanted.entropy())
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_the_laplace_heads_likelihood_and_entropy_are_torchs(network):
+    """With a scale for each number, or for each number of each action by RIPT-VLA's network."""
+    head = Laplace(6, 3, 8, spread=0.4, network=network)
+    features, choices = torch.randn(5, 2, 6), torch.randn(5, 2, 3)
+    with torch.no_grad():
+        first = head.spread(features)
+        torch.testing.assert_close(first, torch.full_like(first, 0.4), atol=0.05, rtol=0.0)
+        for p in head.parameters():
+            p.add_(0.3 * torch.randn(p.shape))
+    scales = head.scale.log_b_head(head.scale.trunk(features)).exp() if network else head.log_spread.exp().expand(5, 2, 3)
+    assert (scales[0] != scales[1]).all() == network, "of each observation"
+    for temperature in (1.0, 0.5):
+        wanted = torch.distributions.Independent(torch.distributions.Laplace(head.model(features), scales * temperature), 1)
+        logprob, entropy = head.score(features, choices, temperature)
+        torch.testing.assert_close(logprob[..., 0], wanted.log_prob(choices))
+        torch.testing.assert_close(entropy[..., 0], wanted.entropy())
+    many = CallRandomness(seeds_n=torch.arange(20_000), calls_n=torch.zeros(20_000, dtype=torch.int64))
+    with torch.no_grad():
+        drawn, _, _ = head.sample(features[:1].expand(20_000, -1, -1), many, 0.5)
+        error = (drawn - head.model(features[:1])).abs().mean(0)
+    torch.testing.assert_close(error, scales[0] * 0.5, rtol=0.05, atol=0.0)
+    score, _ = head.score(features, choices, 1.0)
+    score.sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in head.parameters())
 
 
 def slow_flow(head, feature, chain, temperature):

@@ -4,6 +4,7 @@ how weights are trained and kept."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from flow_cases import calls, gradients
 from gr00t_cases import gr00t
 from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import CriticConfig, LoraConfig
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.critic import Critic
 from pi0_cases import CALLS, DRAW, SEEDS, moved, pi0, published, seen
@@ -51,6 +53,25 @@ def test_what_is_sampled_is_what_is_learned(make, noisy, temperature):
     alone = policy.act(shown.rows(some), SEEDS[some], CALLS[some], temperature)
     torch.testing.assert_close(alone.actions_nKA, found.actions_nKA[some], atol=1e-5, rtol=1e-5)
     assert not torch.equal(policy.act(shown, SEEDS, CALLS + 1, temperature).actions_nKA, found.actions_nKA)
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_guided_flow_follows_what_it_is_told_further_than_without(kind):
+    """Step by step with the network alone: each row by its own weight, of which 1 is no guidance."""
+    make, velocity = ALONE[kind]
+    policy, told = moved(make(steps=2)), seen()
+    plain = replace(told, instructions=[text.split()[0] for text in told.instructions])
+    weights = torch.tensor([2.5, 1.0, 0.0, 1.0])
+    found = policy.act(told, SEEDS, CALLS, 0.0, guidance=Guidance(plain=plain, weights_n=weights))
+    for n, other in ((1, told), (2, plain)):
+        alone = policy.act(other, SEEDS, CALLS, 0.0).actions_nKA[n]
+        torch.testing.assert_close(found.actions_nKA[n], alone, atol=1e-5, rtol=1e-4)
+    x = found.choices[0, 0]
+    for i in range(2):
+        without = velocity(policy, plain, 0, x, 1 - i / 2)
+        x = x - (without + 2.5 * (velocity(policy, told, 0, x, 1 - i / 2) - without)) / 2
+        torch.testing.assert_close(found.choices[0, i + 1], x, atol=2e-5, rtol=1e-4)
+    assert policy.guides and not torch.allclose(found.actions_nKA[0], policy.act(told, SEEDS, CALLS, 0.0).actions_nKA[0])
 
 
 @pytest.mark.parametrize("noisy", ["all", "one"])

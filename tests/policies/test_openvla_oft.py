@@ -84,7 +84,14 @@ def calls(shown, found):
 @pytest.mark.parametrize("model", [OPENVLA, QWEN], ids=["openvla", "qwen"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"head": "l1"}, {"head": "normal"}, {"decoding": "parallel"}, {"decoding": "one-by-one"}],
+    [
+        {},
+        {"head": "l1"},
+        {"head": "l1", "scale": "network"},
+        {"head": "normal"},
+        {"decoding": "parallel"},
+        {"decoding": "one-by-one"},
+    ],
     ids=lambda o: "-".join(o.values()) or "tokens",
 )
 def test_what_is_sampled_is_what_is_learned(model, options):
@@ -181,7 +188,7 @@ def draw_of(n):
 
 def test_a_critic_adapters_and_a_clone(tmp_path):
     lora = LoraConfig(rank=2, target_modules=["vision", "projector", "language"])
-    policy, shown = vla(lora=lora, cameras=BOTH, state=5, head="l1"), seen()
+    policy, shown = vla(lora=lora, cameras=BOTH, state=5, head="l1", scale="network"), seen()
     critic = Critic(policy, CriticConfig(hidden_sizes=[4]), 0)
     assert policy.width == 3 * 32
     with torch.no_grad():
@@ -190,7 +197,16 @@ def test_a_critic_adapters_and_a_clone(tmp_path):
     found = policy.act(shown, SEEDS, CALLS, 1.0, critic)
     torch.testing.assert_close(policy.values(shown, SEEDS, CALLS, critic), found.values_nU, atol=1e-5, rtol=1e-5)
     policy.save(tmp_path / "saved")
-    options = {"dims": 3, "bins": 32, "chunk": 2, "decoding": "oft", "head": "l1", "state": 5, "cameras": BOTH}
+    options = {
+        "dims": 3,
+        "bins": 32,
+        "chunk": 2,
+        "decoding": "oft",
+        "head": "l1",
+        "scale": "network",
+        "state": 5,
+        "cameras": BOTH,
+    }
     again = VLA(PolicyConfig(model=OPENVLA, kind="vla", lora=lora), seed=1, source=tmp_path / "saved", **options)
     assert torch.equal(again.act(shown, SEEDS, CALLS, 1.0).choices, found.choices)
     other = policy.clone(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Prompt, user_message
 from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.critic import Critic
@@ -73,6 +76,46 @@ def test_what_is_sampled_is_what_is_learned(family, options):
     torch.testing.assert_close(alone.actions_nKA, whole.actions_nKA[some], atol=1e-5, rtol=1e-5)
     calm = policy.act(shown, SEEDS, CALLS, 0.0).actions_nKA
     assert torch.equal(calm, policy.act(shown, SEEDS + 9, CALLS, 0.0).actions_nKA) or options.get("head") == "flow"
+
+
+@pytest.mark.parametrize("decoding", ["parallel", "one-by-one"])
+def test_guided_tokens_are_drawn_by_logits_that_are_moved_further(decoding):
+    """By the full distributions of what was drawn, with the instruction and without its end; a weight of 1 is no guidance."""
+    policy, shown = vla(decoding=decoding), seen()
+    plain = replace(shown, instructions=[text.split()[0] for text in TEXTS])
+    weights = torch.tensor([300.0, 1.0, 0.0, 300.0, 200.0, 300.0])  # this model hardly heeds the text
+    found = policy.act(shown, SEEDS, CALLS, 0.7, guidance=Guidance(plain=plain, weights_n=weights))
+    unguided = policy.act(shown, SEEDS, CALLS, 0.7)
+    assert torch.equal(found.choices[1], unguided.choices[1]) and not torch.equal(found.choices, unguided.choices)
+
+    def logits(observation):
+        if decoding == "parallel":
+            return policy.features(observation)[0]
+        at = torch.arange(3).expand(6, -1)
+        return policy._logits(policy._hidden(observation, policy.action_ids[found.choices.flatten(1)], at, "before"))[:, None]
+
+    with torch.no_grad():
+        told, without = logits(shown), logits(plain)
+    for n in range(6):
+        for a in range(3):
+            by = (without[n, 0, a] + weights[n] * (told[n, 0, a] - without[n, 0, a])) / 0.7
+            expected = by.log_softmax(0)[found.choices[n, 0, a]]
+            torch.testing.assert_close(found.logprobs_nKC[n, 0, a], expected, atol=3e-5, rtol=1e-4)
+
+
+def test_a_guided_flow_head_follows_the_mixed_velocity():
+    policy, shown = vla(head="flow"), seen()
+    plain = replace(shown, instructions=[text.split()[0] for text in TEXTS])
+    found = policy.act(shown, SEEDS, CALLS, 0.0, guidance=Guidance(plain=plain, weights_n=torch.full((6,), 2.0)))
+    with torch.no_grad():
+        told, without = (policy.head.seeing(policy.features(one)[0]) for one in (shown, plain))
+        x, steps = found.choices[:, :, 0], policy.head.steps
+        for i in range(steps):
+            at = torch.full((6, 1), 1 - i / steps)
+            v, w = told(x[:, None], at)[:, 0], without(x[:, None], at)[:, 0]
+            x = x - (2 * v - w) / steps
+    torch.testing.assert_close(found.actions_nKA, x.clamp(-1, 1), atol=1e-5, rtol=1e-5)
+    assert not vla(head="normal").guides
 
 
 @pytest.mark.parametrize("decoding", ["parallel", "one-by-one"])

@@ -1,10 +1,11 @@
-"""Writes tests/golden/rl-vlm-f.jsonl: what RL-VLM-F's released code makes of pairs of pictures.
+"""Writes tests/golden/rl-vlm-f.jsonl, what RL-VLM-F's released code makes of pairs of pictures, and rl-vlm-f-novelty.jsonl,
+what it pays while it explores.
 
     git clone https://github.com/yufeiwang63/RL-VLM-F && git -C RL-VLM-F checkout febe2f2
     python tests/support/golden_rl_vlm_f.py RL-VLM-F
 
 `gen_image_net`'s network, `RewardModel.train_reward` and `r_hat_batch` as they are, on a CPU, with first weights and orders of
-pairs that `weights` and `pairs` below make again.
+pairs that `weights` and `pairs` below make again; and `compute_state_entropy` of agent/sac.py.
 """
 
 from __future__ import annotations
@@ -93,6 +94,14 @@ def main() -> None:
         rewards = found["r_hat_batch"](model, pictures)[:, 0].tolist()
         rows.append({"seed": seed, "count": count, "batch": batch, "accuracies": accuracies, "rewards": rewards})
     OUT.write_text("".join(json.dumps(row | {"how": f"RL-VLM-F @{COMMIT}"}) + "\n" for row in rows))
+    entropy = methods(folder / "agent" / "sac.py", "compute_state_entropy")["compute_state_entropy"]
+    generator, rows = torch.Generator().manual_seed(4), []
+    for count, others, neighbour in ((3, 12, 5), (5, 700, 5), (4, 9, 2)):
+        states = torch.randn(others, 3, generator=generator).round(decimals=3)
+        row = {"states": states[:count].tolist(), "others": states.tolist(), "neighbour": neighbour}
+        row["novelty"] = entropy(states[:count], states, k=neighbour)[:, 0].tolist()
+        rows.append(json.dumps(row | {"how": f"ran RL-VLM-F @{COMMIT}: agent/sac.py, compute_state_entropy"}))
+    OUT.with_name("rl-vlm-f-novelty.jsonl").write_text("\n".join(rows) + "\n")
 
 
 if __name__ == "__main__":

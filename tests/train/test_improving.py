@@ -75,7 +75,7 @@ def test_the_target_is_the_lowest_of_some_critics_at_the_best_action_that_was_fo
     for n in range(8):
         features = some.after_nF[n : n + 1]
         q = lambda actions: learner.critic(features, actions).mean(0)  # noqa: B023, E731
-        best = off_policy.improve(candidates[n : n + 1], q, keep=2, steps=2, step_size=0.05)[:, 0]
+        best = off_policy.improve(candidates[n : n + 1], q, keep=2, steps=2, step_size=0.05)[0][:, 0]
         assert learner.critic(features, best).mean() >= learner.critic(features, candidates[n : n + 1]).mean(0).max() - 1e-6
         expected = min(float(learner.target(features, best)[e, 0].detach()) for e in subset)
         assert found[n].item() == pytest.approx(expected, abs=1e-5)
@@ -88,8 +88,8 @@ def test_the_penalty_needs_no_density_and_has_the_data_s_action_among_the_candid
     q_En = learner.critic(some.seen_nF, some.actions_nA)
     found = learner.contrasted(some, q_En, torch.Generator().manual_seed(9)).item()
     again = torch.Generator().manual_seed(9)
-    here = learner.improved(some.seen_nF, learner.source.of(some, False, again))[:, 0]
-    there = learner.improved(some.after_nF, learner.source.of(some, True, again))[:, 0]
+    here = learner.best(some.seen_nF, learner.source.of(some, False, again))
+    there = learner.best(some.after_nF, learner.source.of(some, True, again))
     anywhere = torch.rand(8, 2, 1, generator=again) * 2 - 1
     slow = 0.0
     for e in range(3):
@@ -118,6 +118,60 @@ def test_what_is_imitated_is_the_best_action_where_the_transition_begins(policy:
         else:
             assert torch.equal(track.choices[0, 0, :2], some.seen_nF[n])
             assert torch.allclose(track.choices[0, 0, 2:].tanh(), best[n], atol=1e-4)
+
+
+def test_an_action_is_drawn_by_its_q_and_without_a_temperature_it_is_the_best() -> None:
+    learner, some = improving(), drawn()
+    candidates = learner.source.of(some, False, torch.Generator().manual_seed(1))
+    actions, q_nk = learner.improved(some.seen_nF, candidates)
+    assert torch.equal(learner.picked(some.seen_nF, candidates, 0.0, torch.full((8,), 0.999)), actions[:, 0])
+    for n in range(8):
+        chances = np.exp(q_nk[n].double().numpy() / 0.1)
+        chances /= chances.sum()
+        for at in (0.01, chances[0] - 1e-3, chances[0] + 1e-3, 0.99):
+            found = learner.picked(some.seen_nF, candidates, 0.1, torch.full((8,), float(at)))
+            assert torch.equal(found[n], actions[n, int(np.searchsorted(np.cumsum(chances), at))])
+
+
+def test_the_data_s_action_climbs_in_place_of_the_worst_that_is_kept() -> None:
+    """Where the policy imitates, as in the public code, and not in the target or the penalty."""
+    learner = improving(improve=HOW | {"data_action": True, "imitation_temperature": 1e9, "steps": 1, "step_size": 1e-9})
+    online, offline, seen = both([4, 5, 3], 20)[0], both([6], 6)[0], set()
+    for number in range(20):
+        some, found, _ = learner.imitated(online, offline, number)
+        seen |= {n for n in range(5) if torch.allclose(found[n], some.actions_nA[n], atol=1e-5)}
+    assert len(seen) == 5, "with a high temperature every second one is the data's"
+    plain = improving(improve=HOW | {"steps": 1, "step_size": 1e-9})
+    some, found, _ = plain.imitated(online, offline, 0)
+    assert not torch.isclose(found, some.actions_nA, atol=1e-5).any()
+
+
+def test_iql_s_target_is_its_value_and_the_value_an_expectile_of_the_target_critics() -> None:
+    """The losses of one update are of the weights before it, as in the public code: the target uses the value before the value
+    learns, and the value the target critics before they move."""
+    learner, some = improving(improve=HOW | {"expectile": 0.8}, updates=1, batch_size=8, offline_share=0.5, offline="x"), drawn()
+    assert learner.values is not None
+    with torch.no_grad():
+        for parameter in learner.target.parameters():
+            parameter.add_(0.05)
+    value = lambda seen: float(learner.value_of(seen[None])[0].detach())  # noqa: E731
+    targets = [float(some.rewards_n[n] + some.discounts_n[n] * value(some.after_nF[n])) for n in range(8)]
+    slow, lowest, slopes = 0.0, [], []
+    for n in range(8):
+        lowest.append(float(learner.target(some.seen_nF[n : n + 1], some.actions_nA[n : n + 1])[:, 0].min().detach()))
+        error = lowest[n] - value(some.seen_nF[n])
+        side = 0.8 if error > 0 else 0.2
+        slow += side * error**2 * float(some.weights_n[n]) / 8
+        slopes.append(-2 * side * error * float(some.weights_n[n]) / 8)
+    q_En = learner.critic(some.seen_nF, some.actions_nA).detach()
+    expected = sum(float((q_En[e, n] - targets[n]) ** 2) * float(some.weights_n[n]) / 8 for e in range(3) for n in range(8))
+    before = {name: x.clone() for name, x in learner.values.named_parameters()}
+    _, figures = learner._update_critic(some, torch.Generator().manual_seed(3), 0)
+    assert figures["value_loss"] == pytest.approx(expected, rel=1e-5)
+    assert figures["off_policy/expectile_loss"] == pytest.approx(slow, rel=1e-4)
+    # the bias of the last layer has the sum of the slopes as its gradient, so that Adam's first step has its sign
+    moved = learner.values.layers[-1].bias - before["layers.1.bias"]
+    assert moved.item() * sum(slopes) < 0
 
 
 def test_many_actions_of_an_observation_have_the_qs_that_each_has_alone() -> None:

@@ -8,11 +8,12 @@ from click.testing import CliRunner
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation
+from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.batches import ActionMicroBatch
-from mmrl.train.plan.acting import slots, vla_shapes
-from mmrl.train.plan.memory import activations, trained
+from mmrl.train.plan.acting import slots, vla_shapes, vla_sizes, vla_workload
+from mmrl.train.plan.memory import activations, resident, trained
 from mmrl.train.plan.sources import find_shapes
 from mmrl.train.plan.workload import Micro
 from mmrl.ui.cli import main
@@ -20,7 +21,7 @@ from mmrl.ui.cli import main
 CASES = {
     "qwen2_5_vl": ({"dims": 3, "bins": 16}, 0.03),
     "qwen3_vl": ({"dims": 3, "chunk": 2, "head": "normal", "state": 4}, 0.03),
-    "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "size": 56}, 0.15),
+    "openvla": ({"dims": 3, "bins": 16, "decoding": "oft", "head": "l1", "scale": "network", "size": 56}, 0.15),
 }
 """Family -> (options, by what share planned activations may be off): the two towers of OpenVLA are planned as one."""
 
@@ -92,6 +93,47 @@ def test_a_7b_in_full_needs_several_devices():
     named = {part["name"]: part["bytes"] for part in eight["stages"][0]["memory"]["parts"]}
     assert named["optimiser"] * 8 == pytest.approx(2 * 4 * eight["model"]["parameters"], rel=1e-6)
     assert {part["name"] for part in eight["stages"][0]["seconds"]["parts"]} >= {"act", "update: backward", "collectives"}
+
+
+def stage_of(kind, **keys):
+    """The work of a step of four starts with episodes of 10 steps, in calls of two actions: 20 calls."""
+    policy = PolicyConfig(
+        model="tiny:qwen2_5_vl:hidden=32,layers=2", kind="vla", options={"dims": 3, "chunk": 2} | keys.pop("of", {})
+    )
+    data = {
+        "name": "x",
+        "policy": policy.model_dump(exclude_unset=True),
+        "tasks": [{"id": "robotics/reach", "options": {"max_steps": 10}}],
+    }
+    config = parse_config(data | {"stages": [{"kind": kind, "steps": 2, "prompts_per_step": 4} | keys]})
+    shapes = find_shapes(config.policy).shapes
+    sizes = vla_sizes(config, 24, 64**2, 0)
+    work = vla_workload(config, config.stages[0], shapes, sizes, 1)
+    parts = resident(shapes, config, config.stages[0], trained(shapes, None, config.stages[0]))
+    return work, {part.name: part.bytes for part in parts}
+
+
+def test_a_recap_step_has_its_updates_and_a_frozen_copy_that_sees_what_was_played():
+    work, parts = stage_of("recap", updates=7, batch_size=12)
+    assert (work.rollouts, work.calls, work.updates, work.epochs, work.passes) == (4, 5, 7, 7, 1)
+    assert sum(m.rows for m in work.micro) == 12 and work.watched == 4 * (5 + 1)
+    assert parts["frozen copy"] == parts["weights"]
+    assert stage_of("recap", guidance=2.0)[0].passes == 2, "with the text and without it"
+
+
+def test_a_step_of_pa_rl_looks_at_candidates_where_transitions_end():
+    """20 calls: each is seen when it is chosen and when it is kept; critics learn 3 times for each from 8 transitions, and the
+    policy 5 times from 6."""
+    how = {"candidates": 4, "keep": 2, "updates": 0.25, "batch_size": 6}
+    stage = {"updates": 3, "batch_size": 8, "improve": how}
+    work, parts = stage_of("off-policy", **stage)
+    assert (work.updates, work.epochs, sum(m.rows for m in work.micro)) == (5, 5, 6) and "frozen copy" in parts
+    assert work.watched == 2 * 20 + 4 + 20 * 3 * 8 + 5 * 6 and work.passes == 1
+    assert stage_of("off-policy", **stage, conservative=1.0)[0].watched == 44 + 2 * 480 + 30, "here and there"
+    assert stage_of("off-policy", **stage | {"improve": how | {"expectile": 0.7}})[0].watched == 44 + 30, "IQL asks for none"
+    assert stage_of("off-policy", **stage, capacity=100)[0].watched == 44 + 100, "not more than there are"
+    alone = stage_of("off-policy", **stage, of={"decoding": "one-by-one"})[0]
+    assert alone.passes == 4 and alone.watched == 44 + 4 * 510, "tokens that see those before them take a pass for each"
 
 
 def test_other_kinds_that_act_are_refused():

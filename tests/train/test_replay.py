@@ -171,3 +171,25 @@ def test_what_does_not_fit_is_refused() -> None:
         replay.add(replace(EPISODES[0], rewards_T=torch.full((5,), torch.nan)))
     with pytest.raises(UserError, match=r"replay.alpha = 2"):
         Replay(LAYOUT, 5, gamma=GAMMA, alpha=2.0)
+
+
+@pytest.mark.parametrize("capacity", [100, 11])
+def test_what_is_paid_again_is_as_if_it_had_been_paid_so_at_first(tmp_path: Path, capacity: int) -> None:
+    """In a ring that has gone round too, and after a resume."""
+    pay = [torch.rand(len(e.rewards_T), generator=torch.Generator().manual_seed(n)) for n, e in enumerate(EPISODES)]
+    first = [replace(e, changing_T=-p) for e, p in zip(EPISODES, pay, strict=True)]
+    second = [replace(e, changing_T=p.square()) for e, p in zip(EPISODES, pay, strict=True)]
+    changed, expected = filled(capacity, first, changing=True), filled(capacity, second, changing=True)
+    now = torch.cat([p.square() for p in pay])[-capacity:]
+    places = (19 - len(now) + torch.arange(len(now))) % capacity  # the newest are at the places where the oldest were
+    changed.save(tmp_path / "before.safetensors")
+    changed.pay_again(torch.empty(len(now)).index_copy_(0, places, now))
+    assert same(changed.draw(200, 3, steps=3), expected.draw(200, 3, steps=3))
+    resumed = filled(capacity, [], changing=True)
+    resumed.load(tmp_path / "before.safetensors")
+    resumed.pay_again(torch.empty(len(now)).index_copy_(0, places, now))
+    assert same(resumed.draw(200, 4), expected.draw(200, 4))
+    opened = Replay.opened(tmp_path / "before.safetensors", LAYOUT, gamma=GAMMA)  # of a run that pays by a rule
+    assert torch.equal(opened.draw(50, 1).rewards_n, filled(capacity, first).draw(50, 1).rewards_n)
+    with pytest.raises(UserError, match="a rule pays what is not finite"):
+        changed.pay_again(torch.full((len(now),), torch.nan))

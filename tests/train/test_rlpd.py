@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.action_values import ActionValues, SquashedNormal
 from mmrl.train.update.replay import Episode, Layout, Replay
@@ -185,3 +186,33 @@ def test_actions_at_the_ends_are_imitated_just_inside_of_them() -> None:
     policy = SquashedNormal(1, 2)
     actions, inside = torch.tensor([[1.0, -1.0], [0.3, 0.0]]), torch.tensor([[0.99, -0.99], [0.3, 0.0]])
     assert torch.allclose(policy.action(actions, policy.before(actions)), inside, atol=2e-6)
+
+
+def test_while_it_explores_novelty_is_paid_in_standard_deviations_and_the_critics_then_begin_anew() -> None:
+    """The target of each update against a slow reference, and the deviation over all that was paid so far."""
+    policy, online = learner(2, explore_steps=3, steps=9, updates=1, subset=4), memory(12)
+    first = {name: x.clone() for name, x in policy.critic.state_dict().items()}
+    seen, paid = online.states.numpy(), []
+    for number in range(3):
+        drawn = online.draw(64, derive(2, "off-policy", number, 0))
+        far = np.array([np.sort(np.abs(seen[:, 0] - s))[5] for s in drawn.seen_nF[:, 0].numpy()])
+        paid += far.tolist()
+        generator = torch.Generator().manual_seed(derive(derive(2, "off-policy", number, 0), "noise"))
+        following = policy.following(drawn, generator).detach().numpy()
+        q = policy.critic(drawn.seen_nF, drawn.actions_nA).detach().numpy()
+        targets = far / np.std(paid) + drawn.discounts_n.numpy() * following
+        figures = policy.update(online, step=number)
+        assert figures["value_loss"] == pytest.approx(((q - targets) ** 2).mean(1).sum(), rel=1e-4)
+        assert figures["off_policy/novelty"] == pytest.approx(far.mean(), rel=1e-5)
+    assert policy.novelty.std == pytest.approx(np.std(paid))
+    again = learner(2, explore_steps=3, steps=9, updates=1)
+    again.load_state(policy.state())
+    assert again.novelty.std == policy.novelty.std
+    assert "off_policy/novelty" not in policy.update(online, step=3)
+    policy.begin_anew()
+    fresh = policy.critic.state_dict()
+    assert all(torch.equal(x, policy.target.state_dict()[name]) for name, x in fresh.items())
+    assert not torch.equal(fresh["layers.0.weight"], first["layers.0.weight"]), "other first weights"
+    other = learner(2, explore_steps=3, steps=9, updates=1)
+    other.begin_anew()
+    assert all(torch.equal(x, fresh[name]) for name, x in other.critic.state_dict().items()), "nothing learned is left"

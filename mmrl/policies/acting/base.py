@@ -19,7 +19,8 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
-from mmrl.policies.acting.heads import Head, Tokens
+from mmrl.policies.acting.guidance import Guidance
+from mmrl.policies.acting.heads import Flow, Head, Tokens
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS, WEIGHTS
@@ -188,11 +189,19 @@ class ActingPolicy(Policy):
 
     @torch.no_grad()
     def act(
-        self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, temperature: float, critic: Critic | None = None
+        self,
+        seen: Observation,
+        seeds_n: torch.Tensor,
+        calls_n: torch.Tensor,
+        temperature: float,
+        critic: Critic | None = None,
+        guidance: Guidance | None = None,
     ) -> ActionSample:
-        """A chunk of actions for each row. It depends on the row, seeds_n and calls_n; temperature 0 takes the likeliest."""
+        """A chunk of actions for each row. It depends on the row, seeds_n and calls_n; temperature 0 takes the likeliest.
+        guidance: for a policy that `guides`; log-probabilities are then of the guided distribution."""
         seen, draw = seen.on(self.device), CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(self.device)
-        actions, choices, logprobs, states = self.choose(seen, draw, temperature)
+        guided = () if guidance is None else (guidance.on(self.device),)
+        actions, choices, logprobs, states = self.choose(seen, draw, temperature, *guided)
         if not torch.isfinite(actions).all():
             raise UserError("the policy's actions are not finite: most likely a learning rate was too high; lower it")
         values = None
@@ -200,10 +209,24 @@ class ActingPolicy(Policy):
             values = critic.of(states if critic.backbone is None else critic.backbone.states_of(seen, draw))
         return ActionSample(actions_nKA=self.simulated(actions, seen), choices=choices, logprobs_nKC=logprobs, values_nU=values)
 
-    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+    @property
+    def guides(self) -> bool:
+        """Whether it can be guided: `choose` then takes a `Guidance`."""
+        return isinstance(self.head, Tokens | Flow)
+
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
         features, states = self.features(seen)
-        return (*self.head.sample(features, draw, temperature), states)
+        if guidance is None:
+            return (*self.head.sample(features, draw, temperature), states)
+        assert isinstance(self.head, Tokens | Flow)
+        plain = self.features(guidance.plain)[0]
+        if isinstance(self.head, Tokens):
+            return (*self.head.sample(guidance.mixed(features, plain), draw, temperature), states)
+        velocity = guidance.velocity(self.head.seeing(features), self.head.seeing(plain))
+        return (*self.head.follow(velocity, features.shape[1], draw, temperature), states)
 
     @torch.no_grad()
     def candidates(

@@ -70,22 +70,32 @@ class Normal(nn.Module):
 
 class Laplace(nn.Module):
     """OpenVLA-OFT's regression head (Kim, Finn and Liang, section 4.1) with a Laplace distribution around what it predicts, so
-    that an action has a likelihood (Tan et al., RIPT-VLA). Each number has a scale, which doesn't depend on the observation;
-    RIPT-VLA learns a network for it. The log-likelihood of a demonstration is minus its L1 error over the scale, less the
-    logarithm of twice the scale. A choice is the action itself, as with `Normal`."""
+    that an action has a likelihood (Tan et al., RIPT-VLA). The log-likelihood of a demonstration is minus its L1 error over the
+    scale, less the logarithm of twice the scale. A choice is the action itself, as with `Normal`."""
 
     slots = 1
 
-    def __init__(self, features: int, dims: int, hidden: int, spread: float = 0.05) -> None:
-        """hidden: width of the network. spread: scale at the beginning (RIPT-VLA: exp(-3))."""
+    def __init__(self, features: int, dims: int, hidden: int, spread: float = 0.05, network: bool = False) -> None:
+        """hidden: width of the network. spread: scale at the beginning (RIPT-VLA: exp(-3)). network: the scale is of a network of
+        its own on the same hidden states, as in RIPT-VLA; otherwise each number has one, which doesn't depend on the
+        observation."""
         super().__init__()
         self.model = ResidualPerceptron(features, hidden, dims)
-        self.log_spread = nn.Parameter(torch.full((dims,), math.log(spread)))
+        if network:
+            self.scale = ScaleNetwork(features, hidden, dims, spread)
+        else:
+            self.log_spread = nn.Parameter(torch.full((dims,), math.log(spread)))
+        self.network = network
+
+    def spread(self, features_nKF: torch.Tensor) -> torch.Tensor:
+        """The scale, [n, K, A] or [A]."""
+        found: torch.Tensor = self.scale(features_nKF) if self.network else self.log_spread
+        return found.exp()
 
     def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices_nKA, logprobs_nK1); temperature scales the spread, 0 takes the prediction."""
-        middle = self.model(features_nKF.float())
-        spread = self.log_spread.exp() * (temperature or 1.0)
+        features_nKF = features_nKF.float()
+        middle, spread = self.model(features_nKF), self.spread(features_nKF) * (temperature or 1.0)
         chosen = middle
         if temperature:
             side = draw.uniform(0, *middle.shape[1:]) - 0.5
@@ -95,8 +105,9 @@ class Laplace(nn.Module):
 
     def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(logprobs_nK1, entropy_nK1), with gradient."""
-        middle, spread = self.model(features_nKF.float()), self.log_spread.exp() * temperature
-        entropy = (1 + (2 * spread).log()).sum().expand(*middle.shape[:2], 1)
+        features_nKF = features_nKF.float()
+        middle, spread = self.model(features_nKF), self.spread(features_nKF) * temperature
+        entropy = (1 + (2 * spread).log()).expand_as(middle).sum(-1, keepdim=True)
         return laplace(choices, middle, spread).sum(-1, keepdim=True), entropy
 
     def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
@@ -145,7 +156,7 @@ class Flow(nn.Module):
             nn.Linear(features + dims + 1, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, dims)
         )
 
-    def _seeing(self, features_nKF: torch.Tensor) -> Velocity:
+    def seeing(self, features_nKF: torch.Tensor) -> Velocity:
         """The velocity given these features."""
 
         def velocity(x_nMKA: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
@@ -158,13 +169,16 @@ class Flow(nn.Module):
 
     def sample(self, features_nKF: torch.Tensor, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices [n, K, steps + 1, A], logprobs_nK1); temperature 0 adds no noise to the steps."""
-        shape = (features_nKF.shape[1], self.dims)
-        end, choices, logprob = self.chains.sample(self._seeing(features_nKF), draw, shape, temperature)
+        return self.follow(self.seeing(features_nKF), features_nKF.shape[1], draw, temperature)
+
+    def follow(self, velocity: Velocity, chunk: int, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+        """`sample` along a velocity of `chunk` actions."""
+        end, choices, logprob = self.chains.sample(velocity, draw, (chunk, self.dims), temperature)
         return end, choices.transpose(1, 2), logprob.sum(-1, keepdim=True)
 
     def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(logprobs_nK1, entropy_nK1). For a demonstration, whose chain is unknown, minus the flow matching loss."""
-        found, entropy_n = self.chains.score(self._seeing(features_nKF), choices.transpose(1, 2), temperature)
+        found, entropy_n = self.chains.score(self.seeing(features_nKF), choices.transpose(1, 2), temperature)
         logprob = found.mean(-1, keepdim=True) if choices.shape[2] == 1 else found.sum(-1, keepdim=True)
         return logprob, (self.dims * entropy_n)[:, None, None].expand_as(logprob)
 
@@ -182,6 +196,22 @@ class StateProjector(nn.Module):
     def forward(self, state_nP: torch.Tensor) -> torch.Tensor:
         """float32 [n, numbers] -> [n, width]."""
         return self.fc2(gelu(self.fc1(state_nP)))
+
+
+class ScaleNetwork(nn.Module):
+    """RIPT-VLA's network of an action's scale; names of weights are those of `LaplaceScaleHead` (Ariostgx/ript-vla,
+    openvla_oft_interface.py)."""
+
+    def __init__(self, features: int, hidden: int, dims: int, spread: float) -> None:
+        super().__init__()
+        self.trunk, self.log_b_head = ResidualPerceptron(features, hidden, hidden), nn.Linear(hidden, dims)
+        nn.init.constant_(self.log_b_head.bias, math.log(spread))
+        nn.init.xavier_uniform_(self.log_b_head.weight, gain=0.01)
+
+    def forward(self, features_nKF: torch.Tensor) -> torch.Tensor:
+        """float32 [n, K, features] -> logarithms of scales [n, K, A]."""
+        found: torch.Tensor = self.log_b_head(self.trunk(features_nKF))
+        return found
 
 
 class ResidualBlock(nn.Module):

@@ -6,7 +6,8 @@ from a head on hidden states (normal, l1, flow). Sampling and updates use the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +23,12 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options, vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import Flow, Head, Laplace, Normal, StateProjector, Tokens, categorical
 from mmrl.policies.acting.randomness import CallRandomness, several
 from mmrl.policies.acting.saved_policy import SETTINGS
 from mmrl.policies.acting.seeing import Inputs, Seeing
-from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SPREADS, given, published
+from mmrl.policies.acting.vla_options import DEFAULTS, INSTRUCTION, SCALES, SPREADS, given, published
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.openvla import components
 from mmrl.policies.vlm.embedding import embeddings_replaced
@@ -67,6 +69,7 @@ class VLA(ActingPolicy):
         state: int | None = None,
         flow_steps: int = 4,
         spread: float | None = None,
+        scale: str = "number",
         statistics: str | Mapping[str, Any] = "",
         statistics_key: str = "",
         statistics_kind: str = "",
@@ -78,14 +81,17 @@ class VLA(ActingPolicy):
         text, with {instruction} in it. lower_case: convert instructions. cameras: the first one when empty. history: number of
         earlier calls whose pictures are seen too, the oldest first. size: pixels that pictures are scaled to, 0 leaves them.
         crop: the share of a picture's area around its middle that is kept. state: numbers of the robot's state that is read, 0
-        for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head
-        at the beginning. statistics, statistics_key, statistics_kind, gripper: normalisation of its numbers, see
-        `units.load_statistics`; when statistics is empty, those that come with an OpenVLA checkpoint, with "none" none of them.
-        Options that are None: `DEFAULTS`, or those of the model's family or of the checkpoint's own files."""
+        for none. flow_steps: Euler steps of a flow head. spread: that of a normal or l1 head at the beginning. scale: of an l1
+        head, a `number` for each number of an action, or a `network` on the hidden states (RIPT-VLA). statistics,
+        statistics_key, statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; when statistics is
+        empty, those that come with an OpenVLA checkpoint, with "none" none of them. Options that are None: `DEFAULTS`, or those
+        of the model's family or of the checkpoint's own files."""
         asked: dict[str, Any] = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case}
         asked |= {"size": size, "crop": crop, "state": state, "spread": spread}
         vla_options.check(prompt, dims, chunk, cameras, flow_steps, DEFAULTS | given(asked))
         options.check_integer("history", history, 0, 64)
+        if scale not in SCALES:
+            raise UserError(f"policy.options.scale = {scale!r:.60} is unknown: choose one of {', '.join(SCALES)}")
         self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, history
         beside = published(config, statistics)
         way = DEFAULTS | beside.options | given(asked)
@@ -106,6 +112,9 @@ class VLA(ActingPolicy):
             self.decoding = "parallel"  # OpenVLA's default is for its tokens
         look = {name: way[name] for name in ("size", "crop", "lower_case")}
         self.seeing = Seeing(self.vlm, self.family, cameras=cameras, text=prompt, state=self.state > 0, history=history, **look)
+        if scale != SCALES[0] and self.head_kind != "l1":
+            raise UserError(f'policy.options.scale = "{scale}" is of an l1 head, and policy.options.head = "{self.head_kind}"')
+        self.scale = scale
         self.tokens = ActionTokens(bins=way["bins"], kind=way["binning"])
         each = self.head_kind == "tokens" or self.decoding == "oft"  # a slot for each number of an action
         self.slots = dims * chunk if each else chunk
@@ -149,7 +158,9 @@ class VLA(ActingPolicy):
             return Tokens(self.tokens, self.dims)
         if self.head_kind == "flow":
             return Flow(features, self.dims, self.flow_steps)
-        return Laplace(features, self.dims, wide, spread) if self.head_kind == "l1" else Normal(features, self.dims, spread)
+        if self.head_kind == "l1":
+            return Laplace(features, self.dims, wide, spread, network=self.scale == "network")
+        return Normal(features, self.dims, spread)
 
     def settings(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {"kind": "vla", "head": self.head_kind, "dims": self.dims, "chunk": self.chunk}
@@ -157,6 +168,8 @@ class VLA(ActingPolicy):
             found["decoding"] = self.decoding
         if self.head_kind == "tokens":
             found |= {"bins": self.tokens.bins, "binning": self.tokens.kind}
+        if self.scale != SCALES[0]:
+            found["scale"] = self.scale
         if isinstance(self.head, Flow):
             found["flow_steps"] = self.head.steps
         look = self.seeing
@@ -216,21 +229,25 @@ class VLA(ActingPolicy):
 
     # -- one token after the other ----------------------------------------------------------------------------------------
 
-    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
         if self.decoding != "one-by-one":
-            return super().choose(seen, draw, temperature)
-        cache = DynamicCache(config=self.vlm.model.config)
-        hidden, padding, places = self._prefilled(seen, cache)
+            return super().choose(seen, draw, temperature, guidance)
         uniform = draw.uniform(0, self.slots) if temperature else None
-        states, chosen, logprobs = hidden, [], []
+        chosen: list[torch.Tensor] = []
+        logprobs: list[torch.Tensor] = []
+        told, plain = self._following(seen), None if guidance is None else self._following(guidance.plain)
+        states = hidden = next(told)
+        logits = self._logits(hidden)
         for m in range(self.slots):
-            one, logprob = categorical(self._logits(hidden), temperature, None if uniform is None else uniform[:, m])
+            if guidance is not None and plain is not None:
+                logits = guidance.mixed(logits, self._logits(next(plain) if not chosen else plain.send(chosen[-1])))
+            one, logprob = categorical(logits, temperature, None if uniform is None else uniform[:, m])
             chosen.append(one)
             logprobs.append(logprob)
-            if m + 1 == self.slots:
-                break
-            padding = None if padding is None else torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
-            hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
+            if m + 1 < self.slots:
+                logits = self._logits(told.send(one))
         shape = (len(seen), self.chunk, self.dims)
         bins = torch.stack(chosen, 1).view(shape)
         return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
@@ -246,6 +263,15 @@ class VLA(ActingPolicy):
         found = self.head.sample(self.features(seen)[0].repeat_interleave(many, 0), draw, temperature)[0]
         again_N = torch.arange(len(seen)).repeat_interleave(many)
         return self.simulated(found, seen.rows(again_N)).clamp(-1, 1).unflatten(0, (-1, many))
+
+    def _following(self, seen: Observation) -> Generator[torch.Tensor, torch.Tensor, None]:
+        """The hidden states [n, H] at the prompts' ends, and after each bin [n] that is sent."""
+        cache = DynamicCache(config=self.vlm.model.config)
+        hidden, padding, places = self._prefilled(seen, cache)
+        for m in itertools.count():
+            one = yield hidden
+            padding = None if padding is None else torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
+            hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
 
     def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """(hidden states at the prompts' ends [n, H], mask [n, S] of what isn't padding, if there is some, the next positions

@@ -30,6 +30,8 @@ DEFAULTS: dict[str, Any] = {
     "crop": 1.0,
     "state": 0,
 }
+SCALES = ("number", "network")
+"""What the scale of an `l1` head is of."""
 SPREADS = {"normal": 0.6, "l1": 0.05}
 """Spread that a head begins with; that of `l1` is RIPT-VLA's, exp(-3)."""
 

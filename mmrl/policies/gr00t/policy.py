@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
-from mmrl.policies.acting.flow import PLACES, Chains
+from mmrl.policies.acting.flow import PLACES, Chains, Velocity
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS
@@ -282,10 +284,19 @@ class Gr00t(ActingPolicy):
         found = self.model.action_head.velocity(scene.context.repeated(times_nM.shape[1]), x_nMCD.flatten(0, 1).float(), times)
         return -found.float().view_as(x_nMCD)
 
-    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+    @property
+    def guides(self) -> bool:
+        return True
+
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
         scene = self.look(seen)
+        velocity: Velocity = partial(self.velocity, scene)
+        if guidance is not None:
+            velocity = guidance.velocity(velocity, partial(self.velocity, self.look(guidance.plain)))
         shape = (self.head.steps, self.numbers)
-        end, choices, logprob = self.chains.sample(lambda x, t: self.velocity(scene, x, t), draw, shape, temperature)
+        end, choices, logprob = self.chains.sample(velocity, draw, shape, temperature)
         return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

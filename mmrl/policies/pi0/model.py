@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,8 @@ from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
-from mmrl.policies.acting.flow import PLACES, Chains
+from mmrl.policies.acting.flow import PLACES, Chains, Velocity
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
@@ -306,10 +308,19 @@ class Pi0(ActingPolicy):
 
     # -- acting and learning ----------------------------------------------------------------------------------------------
 
-    def choose(self, seen: Observation, draw: CallRandomness, temperature: float) -> tuple[torch.Tensor, ...]:
+    @property
+    def guides(self) -> bool:
+        return True
+
+    def choose(
+        self, seen: Observation, draw: CallRandomness, temperature: float, guidance: Guidance | None = None
+    ) -> tuple[torch.Tensor, ...]:
         scene = self.look(seen)
+        velocity: Velocity = partial(self.velocity, scene)
+        if guidance is not None:
+            velocity = guidance.velocity(velocity, partial(self.velocity, self.look(guidance.plain)))
         shape = (self.ahead, self.numbers)
-        end, choices, logprob = self.chains.sample(lambda x, t: self.velocity(scene, x, t), draw, shape, temperature)
+        end, choices, logprob = self.chains.sample(velocity, draw, shape, temperature)
         assert scene.seen_nH is not None
         return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
 

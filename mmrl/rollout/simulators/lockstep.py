@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mmrl.api.episodes import Trajectory
+from mmrl.api.episodes import GUIDED, Trajectory, plain_instruction
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
@@ -21,6 +21,7 @@ from mmrl.api.types import Prompt, Status
 from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.base import ActingPolicy, ActionSample
+from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.critic import Critic
 from mmrl.policies.shard import Sharded, reshard, unshard, unsharded
 from mmrl.registry import plugins
@@ -244,12 +245,12 @@ class SimulatorCollector:
         return None
 
     def _act(self, lane: Lane, envs: Sequence[int], seen: Observation, temperature: float) -> ActionSample:
-        jobs = [lane.jobs[env] for env in envs]
-        seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
-        calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
+        jobs = [job for env in envs if (job := lane.jobs[env])]
+        seeds_n = torch.tensor([job.seed for job in jobs], dtype=torch.int64)
+        calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs], dtype=torch.int64)
         if self.chooser is not None:
             return self.chooser(seen, seeds_n, calls_n, temperature)
-        chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
+        chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic, _guidance(jobs, seen))
         if self.interventions:
             chosen = taken_over(lane, envs, calls_n, chosen, self.interventions)
         return replace(chosen, expert_actions_nA=expert_actions(lane, envs)) if self.with_expert else chosen
@@ -310,6 +311,15 @@ def make_lane(
     if getattr(simulator, "own_deadlines", False):
         watchdog = None
     return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs, watchdog, history)
+
+
+def _guidance(jobs: Sequence[EpisodeJob], seen: Observation) -> Guidance | None:
+    """How the texts that were appended to the instructions guide; None if none does. seen: of these episodes."""
+    weights = [float(job.prompt.meta.get(GUIDED, 1.0)) for job in jobs]
+    if all(weight == 1 for weight in weights):
+        return None
+    plain = [plain_instruction(text, job.prompt) for text, job in zip(seen.instructions, jobs, strict=True)]
+    return Guidance(plain=replace(seen, instructions=plain), weights_n=torch.tensor(weights))
 
 
 def _episode(prompt: Prompt) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from mmrl.config.sections import EXPERT_EPISODES, OffPolicyStage, RecapStage, Ru
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.load import policy_class
 from mmrl.policies.squashed import Squashed
+from mmrl.train.sampling.rules import check_plugin_rules, plugin_rules
 
 
 def check_off_policy(
@@ -21,11 +22,14 @@ def check_off_policy(
     policy: PolicySpec,
     tasks: Mapping[str, Task],
     simulators: Mapping[str, SimulatorSpec],
+    rewarding: list[str],
 ) -> None:
     """Refuse an off-policy stage whose policy, tasks or computers it can't learn with. number: the stage's index. tasks,
-    simulators: by label."""
+    simulators: by label. rewarding: ids of the verifiers that reward."""
     where, labels = f"stages.{number}", list(config.weights(stage))
     _check_one_process(config, where, stage.kind)
+    check_plugin_rules(where, stage, rewarding)
+    learned = any(rule.revision is not None for rule in plugin_rules(stage))
     kind = policy_class(policy)
     if stage.improve and not issubclass(kind, ActingPolicy):
         raise UserError(f"{where}.improve: policy.kind = {config.policy.kind!r} doesn't act: use one that does")
@@ -44,7 +48,7 @@ def check_off_policy(
             if label in simulators and "expert" not in simulators[label].capabilities:
                 raise UserError(f"{where}.offline: simulator {simulators[label].id!r} of {label!r} has no expert: name a file")
             simulation = tasks[label].simulation
-            if simulation is not None and simulation.reward == "none":
+            if simulation is not None and simulation.reward == "none" and not learned:
                 raise UserError(
                     f'{where}.offline = "{EXPERT_EPISODES}": task {label!r} is paid by verifiers alone, which don\'t score the '
                     "expert: reward it by stages"
@@ -53,6 +57,10 @@ def check_off_policy(
         raise UserError(
             f"{where}.offline = {stage.offline!r}: a memory has no pictures for policy.kind = {config.policy.kind!r} to imitate: "
             f'use "{EXPERT_EPISODES}"'
+        )
+    elif stage.offline and stage.rules:
+        raise UserError(
+            f'{where}.offline = {stage.offline!r}: a memory has no pictures for rules to pay for: use "{EXPERT_EPISODES}"'
         )
     elif stage.offline and not Path(stage.offline).is_file():
         raise UserError(

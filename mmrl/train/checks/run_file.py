@@ -11,7 +11,17 @@ from mmrl.api.interfaces import Task
 from mmrl.api.simulators.types import Simulation
 from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
 from mmrl.compute.devices import check_device, following_device
-from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, PreferenceStage, RlStage, RunConfig, Training, teacher_of
+from mmrl.config.sections import (
+    EXPERT,
+    DistillStage,
+    EvaluateConfig,
+    OffPolicyStage,
+    PreferenceStage,
+    RlStage,
+    RunConfig,
+    Training,
+    teacher_of,
+)
 from mmrl.data.prompts import Indexable, Splits, prompt_at
 from mmrl.data.stream import easy_first
 from mmrl.judge.rewards import Weights
@@ -58,9 +68,8 @@ def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) ->
     )
     paid = has_environment(task) if task.simulation is None else task.simulation.reward != "none"
     registry = plugins.registry()
-    rules = (
-        [registry.target(registry.get("sampling_rules", rule.id)) for rule in stage.rules] if isinstance(stage, RlStage) else []
-    )
+    ids = [rule.id for rule in stage.rules] if isinstance(stage, RlStage | OffPolicyStage) else []
+    rules = [registry.target(registry.get("sampling_rules", id)) for id in ids]
     paid = paid or any(getattr(rule, "rewards", False) for rule in rules)
     if rewarded and not paid and not any(map(any, weights.values())):
         raise UserError(f"tasks {label!r}: all its verifiers have weight 0, so it has no reward: give one a weight")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.config.policy import PolicyConfig
-from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, teacher_of
+from mmrl.config.sections import DistillStage, OffPolicyStage, RecapStage, RlStage, RunConfig, SftStage, Stage, teacher_of
 from mmrl.train.plan.shapes import Shapes, Text, Vision, shapes_of
 from mmrl.train.plan.workload import MOST, Micro, Sizes, Workload
 
@@ -117,7 +117,7 @@ def _own(config: PolicyConfig, shapes: Shapes) -> Iterator[tuple[str, tuple[int,
     made = nn.ModuleDict()
     with torch.device("meta"):
         if kind == "l1":
-            made["head"] = Laplace(features, dims, wide, 0.05)
+            made["head"] = Laplace(features, dims, wide, 0.05, network=option(config, "scale", "number") == "network")
         elif kind in ("normal", "flow"):
             made["head"] = Normal(features, dims, 0.5) if kind == "normal" else Flow(features, dims, 4)
         if size := option(config, "state", 0):
@@ -162,11 +162,13 @@ def vla_workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, 
     if calls > MOST:
         raise UserError(f"a step of the {stage.kind} stage has {calls:,} calls per learner, more than the {MOST:,} of a plan")
     at_once = max(1, config.train.micro_batch_tokens // length)
+    remembered = _remembering(policy, shapes, stage, prompts * group, per_episode)
     micro = [
         Micro(rows=rows, length=length, patches=rows * sizes.images * picture, targets=rows * behind)
         for part in range(parts)
-        for rows in _split(calls // parts + (part < calls % parts), at_once)
+        for rows in _split(remembered.batch or calls // parts + (part < calls % parts), at_once)
     ]
+    updates = remembered.updates or (rl.epochs if rl else 1) * min(parts, max(1, calls))
     measured = isinstance(stage, DistillStage) or bool(teacher_of(stage))
     return Workload(
         kind=stage.kind,
@@ -180,12 +182,46 @@ def vla_workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, 
         completion=behind,
         sampled=not isinstance(stage, SftStage),
         micro=tuple(micro),
-        epochs=rl.epochs if rl else 1,
-        updates=(rl.epochs if rl else 1) * min(parts, max(1, calls)),
+        epochs=remembered.updates or (rl.epochs if rl else 1),
+        updates=updates,
         reference=bool(rl and rl.kl_coef),
         looked_at=int(measured),  # the sampler's log-probabilities and values are the learner's
         calls=per_episode,
+        passes=remembered.passes,
+        watched=remembered.watched,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembering:
+    """What a stage that learns from a memory does in a step; zeros of any other."""
+
+    batch: int = 0
+    """Calls in an update of the policy."""
+    updates: int = 0
+    """Updates of the policy."""
+    passes: int = 1
+    """See `Workload`."""
+    watched: int = 0
+    """See `Workload`."""
+
+
+def _remembering(policy: PolicyConfig, shapes: Shapes, stage: Stage, episodes: int, per_episode: int) -> _Remembering:
+    """Once critics have warmed up, and while the memory has more calls than a step draws, so that each is looked at once."""
+    calls = episodes * per_episode
+    if isinstance(stage, RecapStage):  # a frozen copy sees each observation, that after the last call too
+        guided = 1 if stage.guidance == 1 else 2
+        return _Remembering(stage.batch_size, stage.updates, guided, calls + episodes)
+    if not isinstance(stage, OffPolicyStage) or stage.improve is None:
+        return _Remembering()
+    how = stage.improve
+    updates = max(1, round(calls * how.updates))
+    each = 2 if stage.conservative else 0 if how.expectile else 1  # Cal-QL also asks where the transition begins
+    drawn = min(calls * stage.updates * stage.batch_size * each + updates * how.batch_size, stage.capacity)
+    alone = option(policy, "head", "tokens") == "tokens" and option(policy, "decoding", "parallel", shapes.family) == "one-by-one"
+    many = how.candidates if alone else 1
+    seen = calls * (2 if how.acts else 1) + episodes  # when it chooses, and when what it played is kept
+    return _Remembering(how.batch_size, updates, many if how.acts else 1, seen + drawn * many)
 
 
 def _split(calls: int, at_once: int) -> Iterator[int]:

@@ -239,7 +239,7 @@ def acting_seconds(config: RunConfig, work: Workload, clock: CostModel) -> list[
     rows = -(-config.simulate.num_envs // config.simulate.lanes)
     length, pairs = work.prompt_tokens + work.completion, None
     call = clock.text(rows, length, pairs=pairs) + clock.tower(rows * work.patches, work.picture_patches)
-    cost = call.times(math.ceil(work.rollouts * work.calls / rows))
+    cost = call.times(work.passes * math.ceil(work.rollouts * work.calls / rows))
     return [Seconds(name="act", seconds=cost.seconds(clock.machine), limit=cost.limit, flops=cost.flops)]
 
 
@@ -251,11 +251,12 @@ def update_seconds(
     forward = _sum(clock.forward(m, picture) for m in work.micro)
     backward = _sum(clock.backward(m, picture, weights, train.gradient_checkpointing) for m in work.micro)
     looks = work.looked_at + work.epochs * work.reference
+    watched = forward.times(work.watched / sum(m.rows for m in work.micro)) if work.watched else Cost()
     separate = getattr(getattr(stage, "critic", None), "backbone", "") == "separate"
     passes = work.epochs * (2 if separate else 1)
     step = clock.optimiser(weights, len(work.micro) * work.epochs // max(1, work.updates) or 1, split).times(work.updates)
     named = [
-        ("update: passes without gradients", forward.times(looks * (2 if separate else 1))),
+        ("update: passes without gradients", forward.times(looks * (2 if separate else 1)) + watched),
         ("update: forward", forward.times(passes)),
         ("update: backward", backward.times(passes)),
         ("update: optimiser", step),

@@ -92,6 +92,10 @@ class Workload:
     """Whether each pass needs the log-probabilities of a reference model."""
     calls: int = 1
     """Calls of the policy in an episode, each with its own prompt; 1 for a policy that writes."""
+    passes: int = 1
+    """Passes of the policy for each call that acts: more if it is guided, or samples candidates token by token."""
+    watched: int = 0
+    """Further calls that are looked at without gradients, by a frozen copy of the policy or for candidates."""
     looked_at: int = 0
     """Further passes without gradients: old log-probabilities, values, the teacher's log-probabilities."""
 

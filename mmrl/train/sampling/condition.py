@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mmrl.api.episodes import SAID
+from mmrl.api.episodes import GUIDED, SAID
 from mmrl.api.types import Prompt, Rollout
 from mmrl.config.sections import ConditionConfig, RecapStage, RlStage, Training
 from mmrl.policies.batches import Credit
@@ -24,11 +24,12 @@ class Prompts(Protocol):
     def __getitem__(self, place: tuple[str, int], /) -> Prompt: ...
 
 
-def with_condition(prompt: Prompt, condition: str) -> Prompt:
+def with_condition(prompt: Prompt, condition: str, guidance: float = 1.0) -> Prompt:
     """The prompt with a condition at its end, or the same prompt if the condition is empty. If a simulator gives the instruction,
-    the condition follows it."""
+    the condition follows it, and guides the policy with the weight `guidance`."""
     if not prompt.messages:
-        return replace(prompt, meta={**prompt.meta, SAID: condition}) if condition else prompt
+        guided = {} if guidance == 1 else {GUIDED: guidance}
+        return replace(prompt, meta={**prompt.meta, SAID: condition, **guided}) if condition else prompt
     return append_text(prompt, f"\n{condition}") if condition else prompt
 
 
@@ -36,7 +37,8 @@ def stage_condition(stage: Training) -> Callable[[Prompt], Prompt]:
     """A function that adds a stage's positive condition to prompts, for sampling and evaluation; without a condition it changes
     nothing."""
     condition = stage.condition.positive if isinstance(stage, RlStage | RecapStage) and stage.condition else ""
-    return lambda prompt: with_condition(prompt, condition)
+    guidance = stage.guidance if isinstance(stage, RecapStage) else 1.0
+    return lambda prompt: with_condition(prompt, condition, guidance)
 
 
 def relabel(

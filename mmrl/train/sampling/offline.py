@@ -45,7 +45,7 @@ def offline_memory(
         return Replay.opened(Path(stage.offline), layout, gamma=stage.gamma), None
     played = expert_episodes(run, stage, policy, stage.offline_episodes)
     capacity = max(1, sum(len(track.choices) for _, track, _ in played))
-    found, scenes = Replay(layout, capacity, gamma=stage.gamma), Scenes(capacity)
+    found, scenes = Replay(layout, capacity, gamma=stage.gamma, changing=bool(stage.rules)), Scenes(capacity)
     for _, track, status in played:
         seen_TF, actions_TA = sees.remembered_of(track), track.choices.float().flatten(1).clamp(-1, 1)
         found.add(episode_of(seen_TF, actions_TA, track.rewards_TK.sum(1), status))
@@ -53,10 +53,22 @@ def offline_memory(
     return found, scenes
 
 
-def episode_of(features: torch.Tensor, actions_TA: torch.Tensor, rewards_T: torch.Tensor, status: Status) -> Episode:
-    """What a memory keeps of an episode. features: [T + 1, F]."""
-    ended = status is Status.FINISHED
-    return Episode(seen_TF=features[:-1], after_TF=features[1:], actions_TA=actions_TA, rewards_T=rewards_T, terminated=ended)
+def episode_of(
+    features: torch.Tensor,
+    actions_TA: torch.Tensor,
+    rewards_T: torch.Tensor,
+    status: Status,
+    changing_T: torch.Tensor | None = None,
+) -> Episode:
+    """What a memory keeps of an episode. features: [T + 1, F]. changing_T: see `Episode`."""
+    return Episode(
+        seen_TF=features[:-1],
+        after_TF=features[1:],
+        actions_TA=actions_TA,
+        rewards_T=rewards_T,
+        terminated=status is Status.FINISHED,
+        changing_T=changing_T,
+    )
 
 
 def expert_episodes(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
 from mmrl.api.errors import UserError, plugin_errors
 from mmrl.api.sampling import SamplingRule
-from mmrl.config.sections import RlStage
+from mmrl.config.sections import OffPolicyStage, RlStage
 from mmrl.registry import plugins
 from mmrl.train.sampling.co_reward import CoReward
 from mmrl.train.sampling.dynamic_sampling import DynamicSampling
@@ -24,24 +29,44 @@ OTHERS = (*(LengthBonus, OverlongPenalty), *(Hints, SuccessFilter, DynamicSampli
 """Rules that follow those of plugins."""
 
 
+RULE = "rule-{}.safetensors"
+"""A rule's state in a checkpoint, by its number among those of the stage."""
+
+
+def save_states(rules: Sequence[SamplingRule], folder: Path) -> None:
+    """Write what the rules have learned or remember."""
+    for number, rule in enumerate(rules):
+        if state := {name: x.contiguous() for name, x in rule.state().items()}:
+            save_file(state, folder / RULE.format(number))
+
+
+def load_states(rules: Sequence[SamplingRule], folder: Path) -> None:
+    """Go on from what `save_states` wrote."""
+    for number, rule in enumerate(rules):
+        if (path := folder / RULE.format(number)).is_file():
+            rule.load_state(load_file(path))
+
+
 def rules_of(stage: RlStage) -> list[SamplingRule]:
     """The rules that a stage's keys switch on. `of` of each built-in rule makes it from the stage, or returns None."""
     made = [kind.of(stage) for kind in LABELS], plugin_rules(stage), [kind.of(stage) for kind in OTHERS]
     return [rule for rules in made for rule in rules if rule is not None]
 
 
-def plugin_rules(stage: RlStage) -> list[SamplingRule]:
+def plugin_rules(stage: RlStage | OffPolicyStage) -> list[SamplingRule]:
     """The rules that `[[stages.rules]]` names, made with their options."""
     return [plugins.registry().make_sampling_rule(entry.id, entry.options) for entry in stage.rules]
 
 
-def check_plugin_rules(where: str, stage: RlStage, verifiers: list[str]) -> None:
+def check_plugin_rules(where: str, stage: RlStage | OffPolicyStage, verifiers: list[str]) -> None:
     """Raise UserError for rules that are unknown or have wrong options. where: the stage's key. verifiers: those that reward
     it."""
     for number, entry in enumerate(stage.rules):
         try:
             rule = plugins.registry().make_sampling_rule(entry.id, entry.options)
             check_sizes(f"sampling rule {entry.id!r}", rule)
+            if isinstance(stage, OffPolicyStage) and rule.phase != "score":
+                raise UserError(f"{entry.id!r} chooses among groups, and an off-policy stage keeps every episode: drop it")
             with plugin_errors(f"sampling rule {entry.id!r}: check()"):
                 rule.check(verifiers)
         except UserError as error:

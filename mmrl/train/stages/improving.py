@@ -3,16 +3,13 @@ policy imitate what they choose."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Observation
-from mmrl.api.types import Score
 from mmrl.config.sections import OffPolicyStage
 from mmrl.policies.acting.base import ActionSample
 from mmrl.policies.acting.randomness import CallRandomness
@@ -31,8 +28,8 @@ from mmrl.train.update.scenes import Scenes
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
-SCENES = "scenes.safetensors"
-"""The file of what was seen in the memory's episodes, in a checkpoint."""
+PICK = -1
+"""The use of a call's random numbers with which a candidate is drawn; the policy's own uses are 0 and above."""
 
 
 class ImprovingSteps(OffPolicySteps):
@@ -40,7 +37,6 @@ class ImprovingSteps(OffPolicySteps):
     its critics read what a frozen copy of it sees."""
 
     learner: Improving
-    scenes: Scenes | None = None
     unread = False
     """Whether the offline data, which the eyes of a resumed run must see, are still to be read."""
 
@@ -57,23 +53,19 @@ class ImprovingSteps(OffPolicySteps):
             self.learner = Improving(imitator, OfFeatures(policy, how.candidates), policy.width, *sizes)
         else:
             self.sees = eyes = Eyes(policy, how.state)
-            self.scenes, self.unread = Scenes(stage.capacity), True
+            self.scenes = self.scenes or Scenes(stage.capacity)
+            self.unread = True
             self.source_of = OfScenes(policy, how.candidates, self.scenes, None)
             self.learner = Improving(imitator, self.source_of, eyes.width, *sizes, eyes)
         self.memory = self.new_memory()
 
     def __call__(self) -> dict[str, float]:
         if self.unread:
-            self.offline, self.source_of.offline = offline_memory(self.run, self.stage, self.policy, self.sees)
+            self.offline, self.offline_scenes = offline_memory(self.run, self.stage, self.policy, self.sees)
+            self.source_of.offline = self.offline_scenes
             self.unread = False
         self.learner.source.renew(derive(self.seed, "candidates", self.learner.calls))
         return super().__call__()
-
-    def keep(self, rollout: Trajectory, score: Score) -> None:
-        super().keep(rollout, score)
-        if self.scenes is not None:
-            assert rollout.data is not None
-            self.scenes.add(rollout.data)
 
     @property
     def warming(self) -> bool:
@@ -111,28 +103,17 @@ class ImprovingSteps(OffPolicySteps):
             self.run.collector.chooser = None  # evaluations are of the policy alone
 
     def choose(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, temperature: float) -> ActionSample:
-        """The best candidates of the policy, moved up, as its choices. Their log-probabilities are 0: given the candidates, they
-        are certain."""
+        """Candidates of the policy, moved up, as its choices: the best, or drawn by their Qs. Their log-probabilities are 0, of
+        which nothing is made."""
         policy, how = self.policy, self.learner.how
         seen = seen.on(policy.device)
-        features = self.sees.remembered(seen, CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(policy.device))
+        draw = CallRandomness(seeds_n=seeds_n, calls_n=calls_n).to(policy.device)
         candidates = policy.candidates(seen, seeds_n, calls_n, how.candidates, temperature)
-        best_nKA = self.learner.improved(features, candidates.flatten(2))[:, 0].unflatten(1, candidates.shape[2:])
+        picked = (self.sees.remembered(seen, draw), candidates.flatten(2), how.acting_temperature, draw.uniform(PICK))
+        best_nKA = self.learner.picked(*picked).unflatten(1, candidates.shape[2:])
         none = torch.zeros(len(seen), policy.chunk, policy.head.slots, device=policy.device)
         with torch.no_grad():
             return ActionSample(actions_nKA=best_nKA, choices=policy.choices_of(best_nKA, seen), logprobs_nKC=none)
-
-    # -- resume -----------------------------------------------------------------------------------------------------------
-
-    def save_beside(self, folder: Path) -> None:
-        super().save_beside(folder)
-        if self.scenes is not None:
-            self.scenes.save(folder / SCENES)
-
-    def load_beside(self, folder: Path) -> None:
-        super().load_beside(folder)
-        if self.scenes is not None:
-            self.scenes.load(folder / SCENES)
 
 
 def refuse_what_cannot_imitate(policy: Squashed | object) -> None:

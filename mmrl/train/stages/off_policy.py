@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,23 @@ from mmrl.policies.squashed import Squashed
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.offline import episode_of, layout_of, offline_memory
+from mmrl.train.sampling.rules import load_states, plugin_rules, save_states
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.verified import Verified
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.improving import Improving
+from mmrl.train.update.paying import Paying
 from mmrl.train.update.replay import Replay
 from mmrl.train.update.rlpd import Rlpd
+from mmrl.train.update.scenes import Scenes, observations
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
 
 MEMORY = "memory.safetensors"
 """The memory's file in a checkpoint."""
+SCENES = "scenes.safetensors"
+"""The file of what was seen in the memory's episodes, in a checkpoint."""
 
 
 class OffPolicySteps(Steps):
@@ -40,6 +46,10 @@ class OffPolicySteps(Steps):
     learner: Rlpd | Improving  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
     offline: Replay | None
     memory: Replay
+    scenes: Scenes | None = None
+    """What was seen in the memory's episodes, if the policy or a rule sees it again."""
+    offline_scenes: Scenes | None = None
+    """The same of the offline memory."""
     sees: Sees
     """What gives the critics' features."""
 
@@ -47,10 +57,14 @@ class OffPolicySteps(Steps):
         super().__init__(run, stage)
         assert isinstance(run.policy, ActingPolicy)
         self.stage, self.policy = stage, run.policy
-        self.sampler = Sampler(run, stage, self.source, [Verified()])
+        self.rules = plugin_rules(stage)
+        self.sampler = Sampler(run, stage, self.source, [Verified(), *self.rules])
+        self.paying = Paying([rule for rule in self.rules if rule.revision is not None])
+        if self.paying:
+            self.scenes = Scenes(stage.capacity)
         if isinstance(run.policy, Squashed):
             self.sees = run.policy
-            self.offline, _ = offline_memory(run, stage, run.policy, run.policy)
+            self.offline, self.offline_scenes = offline_memory(run, stage, run.policy, run.policy)
 
     @property
     def seed(self) -> int:
@@ -64,7 +78,8 @@ class OffPolicySteps(Steps):
     def new_memory(self) -> Replay:
         stage = self.stage
         drawn = {"gamma": stage.gamma, "alpha": stage.priority, "beta": stage.priority_correction if stage.priority else 0.0}
-        return Replay(layout_of(self.run, stage, self.policy, self.sees), stage.capacity, **drawn)
+        layout = layout_of(self.run, stage, self.policy, self.sees)
+        return Replay(layout, stage.capacity, **drawn, changing=bool(self.paying))
 
     def __call__(self) -> dict[str, float]:
         sampled = self.play()
@@ -72,6 +87,8 @@ class OffPolicySteps(Steps):
         self.run.consistent = False  # until the step is counted: the memory changes, and then the weights
         before = self.memory.added
         kept = self.remember(sampled)
+        self.paying.correct(self.memory, self.scenes)
+        self.paying.correct(self.offline, self.offline_scenes)
         self.record(sampled, Credit(advantages=kept))
         update = self.learn(self.memory.added - before)
         self.run.clock.add(sampled.seconds)
@@ -94,12 +111,20 @@ class OffPolicySteps(Steps):
         return kept_N
 
     def keep(self, rollout: Trajectory, score: Score) -> None:
-        """Add an episode to the memory; what verifiers pay, they pay with its last step."""
-        assert rollout.data is not None and score.value is not None
-        features, actions_TA = self.sees.transitions(rollout.data)
-        rewards_T = rollout.data.rewards_TK.sum(1).cpu().clone()
-        rewards_T[-1] += score.value
-        self.memory.add(episode_of(features, actions_TA, rewards_T, rollout.status))
+        """Add an episode to the memory. What verifiers and rules pay for calls is paid with these, and the rest with the last
+        one."""
+        track = rollout.data
+        assert track is not None and score.value is not None
+        features, actions_TA = self.sees.transitions(track)
+        rewards_T = track.rewards_TK.sum(1).cpu().clone()
+        if score.steps:
+            rewards_T += torch.tensor(score.steps)
+        rewards_T[-1] += score.value - math.fsum(score.steps)
+        changing_T = self.paying.now(observations(track).rows(torch.arange(1, len(features)))) if self.paying else None
+        fixed_T = rewards_T if changing_T is None else rewards_T - changing_T
+        self.memory.add(episode_of(features, actions_TA, fixed_T, rollout.status, changing_T))
+        if self.scenes is not None:
+            self.scenes.add(track)
 
     def learn(self, count: int) -> dict[str, float]:
         """Learn for so many new steps of the simulators; return the mean of each metric."""
@@ -107,6 +132,8 @@ class OffPolicySteps(Steps):
         calls = count if self.memory.added > self.stage.starts_after else 0
         with run.clock("update"):
             self.sleep()
+            if run.at.stage_step == self.stage.explore_steps > 0:
+                self.learner.begin_anew()
             if (every := self.stage.optimizer_every) and run.at.stage_step and run.at.stage_step % every == 0:
                 self.learner.forget()
             try:
@@ -125,9 +152,16 @@ class OffPolicySteps(Steps):
 
     def save_beside(self, folder: Path) -> None:
         self.memory.save(folder / MEMORY)
+        if self.scenes is not None:
+            self.scenes.save(folder / SCENES)
+        save_states(self.rules, folder)
 
     def load_beside(self, folder: Path) -> None:
+        load_states(self.rules, folder)
         self.memory.load(folder / MEMORY)
+        if self.scenes is not None:
+            self.scenes.load(folder / SCENES)
+        self.paying.corrected(self.memory)
 
 
 STEPS = OffPolicySteps

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mmrl.api.episodes import SAID, Trajectory
+from mmrl.api.episodes import Trajectory, plain_instruction
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.types import Status
@@ -48,6 +48,11 @@ class RecapSteps(Steps):
         super().__init__(run, stage)
         assert isinstance(run.policy, ActingPolicy)
         self.stage, self.policy = stage, run.policy
+        if stage.guidance != 1 and not run.policy.guides:
+            raise UserError(
+                f"stages.guidance = {stage.guidance:g}: the policy's head is neither of tokens nor a flow, and can't be guided: "
+                "set it to 1"
+            )
         self.sampler = Sampler(run, stage, self.source, [Verified()])
         self.experience = Experience(stage.capacity)
 
@@ -96,8 +101,8 @@ class RecapSteps(Steps):
     def remembered(self, rollout: Trajectory) -> Lived:
         """What is kept of a played episode, without its condition."""
         assert rollout.data is not None
-        said, task = rollout.prompt.meta.get(SAID, ""), rollout.prompt.task
-        track = replace(rollout.data, instruction=rollout.data.instruction.removesuffix(f" {said}"))
+        task = rollout.prompt.task
+        track = replace(rollout.data, instruction=plain_instruction(rollout.data.instruction, rollout.prompt))
         success, longest = rollout.outcome.get("success", 0.0) >= 1, self.longest(task)
         return lived(track, self.learner.eyes.remembered_of(track), task=task, longest=longest, success=success)
 

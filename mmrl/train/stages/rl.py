@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
@@ -25,7 +24,7 @@ from mmrl.train.sampling.async_sampling import AsyncSampler
 from mmrl.train.sampling.condition import relabel
 from mmrl.train.sampling.groups import Sampled, outcomes
 from mmrl.train.sampling.guard import credited
-from mmrl.train.sampling.rules import rules_of
+from mmrl.train.sampling.rules import load_states, rules_of, save_states
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.sampling.smoke_spread import with_spread
 from mmrl.train.stages.base import Steps
@@ -34,9 +33,6 @@ from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
-
-RULE = "rule-{}.safetensors"
-"""A sampling rule's state in a checkpoint, by its number among the stage's rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +204,10 @@ class RlSteps(Steps):
         return self.sampler.state()
 
     def save_beside(self, folder: Path) -> None:
-        for number, rule in enumerate(self.rules):
-            if state := {name: x.contiguous() for name, x in rule.state().items()}:
-                save_file(state, folder / RULE.format(number))
+        save_states(self.rules, folder)
 
     def load_beside(self, folder: Path) -> None:
-        for number, rule in enumerate(self.rules):
-            if (path := folder / RULE.format(number)).is_file():
-                rule.load_state(load_file(path))
+        load_states(self.rules, folder)
 
     def close(self) -> None:
         self.sampler.close()

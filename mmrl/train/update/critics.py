@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -30,16 +31,32 @@ class Critics:
         """features, dims: numbers of an observation's features and of an action."""
         self.stage, self.seed, self.dims, self.calls, self.device = stage, seed, dims, 0, device
         self.bins = Bins(low=stage.low, high=stage.high, number=stage.bins, smoothing=stage.smoothing) if stage.bins else None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.critic = ActionValues(features, dims, critics=stage.critics, hidden=stage.hidden, bins=self.bins).to(device)
+        self.features = features
+        self.critic = self._new_critic(seed)
+        self.novelty = Spread()
+        """Of the novelty that was paid so far."""
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.modules: dict[str, nn.Module] = {"critic": self.critic, "target": self.target}
         """What is saved beside the policy."""
         self.others = stage.model_copy(update={"ema_decay": 0.0, "parts": []})
         """The stage of those whose mean weights nobody asks for, and whose weights are no part of the policy."""
-        critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
-        self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), critics)}
+        self.of_critics = self.others.model_copy(update={"learning_rate": stage.critic_learning_rate or stage.learning_rate})
+        """The same with the learning rate of the critics."""
+        self.optimizers = {"critic": Optimizer(list(self.critic.named_parameters()), self.of_critics)}
+
+    def _new_critic(self, seed: int) -> ActionValues:
+        stage = self.stage
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            new = ActionValues(self.features, self.dims, critics=stage.critics, hidden=stage.hidden, bins=self.bins)
+        return new.to(self.device)
+
+    def begin_anew(self) -> None:
+        """Forget what the critics have learned, such as while the policy explored."""
+        fresh = self._new_critic(derive(self.seed, "anew")).state_dict()
+        self.critic.load_state_dict(fresh)
+        self.target.load_state_dict(fresh)
+        self.optimizers["critic"].forget()
 
     # -- what a subclass defines ------------------------------------------------------------------------------------------
 
@@ -51,6 +68,10 @@ class Critics:
         """Cal-QL's penalty."""
         raise NotImplementedError
 
+    def learn_beside(self, drawn: Drawn, step: int) -> dict[str, float]:
+        """One step of what else the targets are made of, before the target critics move. Returns metrics."""
+        return {}
+
     # -- an update --------------------------------------------------------------------------------------------------------
 
     def learn_values(self, online: Replay, offline: Replay | None, step: int) -> tuple[Drawn, torch.Generator, dict[str, float]]:
@@ -61,7 +82,14 @@ class Critics:
             seed = derive(self.seed, "off-policy", self.calls, number)
             drawn = draw_mixed(online, offline, stage.batch_size, seed, share=share, steps=stage.n_step).on(self.device)
             generator = torch.Generator().manual_seed(derive(seed, "noise"))
+            novelty = {}
+            if step < stage.explore_steps:
+                far_n = off_policy.novelty(drawn.seen_nF, online.states.to(self.device))
+                self.novelty.add(far_n)
+                drawn = replace(drawn, rewards_n=far_n / self.novelty.std)
+                novelty = {"off_policy/novelty": far_n.mean().item()}
             errors_n, figures = self._update_critic(drawn, generator, step)
+            figures |= novelty
             online.reprioritise(drawn.places_n, errors_n)
         self.calls += 1
         return drawn, generator, figures
@@ -100,6 +128,7 @@ class Critics:
             figures["off_policy/conservative"] = penalty.item()
             loss = loss + stage.conservative * penalty
         figures["grad_norm/critic"] = self.stepped("critic", loss, step)["grad_norm"]
+        figures |= self.learn_beside(drawn, step)
         off_policy.follow(list(self.target.parameters()), list(self.critic.parameters()), stage.target_rate)
         return (q_En.detach() - targets).abs().mean(0), figures
 
@@ -120,7 +149,7 @@ class Critics:
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that `load_state` needs to go on bit for bit, beside the memories."""
         found = {f"{name}/{key}": x for name, module in self.modules.items() for key, x in module.state_dict().items()}
-        found |= {"calls": torch.tensor(self.calls)}
+        found |= {"calls": torch.tensor(self.calls), "novelty": self.novelty.state()}
         for name, optimizer in self.optimizers.items():
             found |= {f"optimizer/{name}/{key}": x for key, x in optimizer.state().items()}
         return {name: x.detach().clone() for name, x in found.items()}
@@ -135,11 +164,37 @@ class Critics:
                     raise UserError(f"the saved {name}'s {key} is {there}, and {list(x.shape)} here: make the sizes equal")
             module.load_state_dict(own)
         self.calls = int(tensors["calls"])
+        self.novelty.load_state(tensors["novelty"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state(Under(tensors, f"optimizer/{name}/"))
 
     def close(self) -> None:
         """End the stage."""
+
+
+class Spread:
+    """The standard deviation of all numbers that were added."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0.0, 0.0, 0.0
+        """Of the numbers; the last is the sum of their squared distances to the mean."""
+
+    def add(self, x_n: torch.Tensor) -> None:
+        count, mean = len(x_n), x_n.double().mean().item()
+        moved, total = mean - self.mean, self.count + count
+        self.squares += (x_n.double() - mean).square().sum().item() + moved**2 * self.count * count / total
+        self.mean, self.count = self.mean + moved * count / total, total
+
+    @property
+    def std(self) -> float:
+        """At least a little above 0."""
+        return max(math.sqrt(self.squares / max(1.0, self.count)), 1e-6)
+
+    def state(self) -> torch.Tensor:
+        return torch.tensor([self.count, self.mean, self.squares], dtype=torch.float64)
+
+    def load_state(self, saved: torch.Tensor) -> None:
+        self.count, self.mean, self.squares = saved.tolist()
 
 
 def even_density(drawn: Drawn, many: int, dims: int) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """PA-RL: critics choose among a policy's samples and move the best of them up, and the policy imitates what they found (Mark et
-al., Policy Agnostic RL, arXiv 2412.06685)."""
+al., Policy Agnostic RL, arXiv 2412.06685). The critics are Cal-QL's or IQL's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import torch
 from mmrl.algorithms import off_policy
 from mmrl.api.seeds import derive
 from mmrl.config.sections import OffPolicyStage
+from mmrl.policies.acting.heads import categorical
+from mmrl.policies.action_values import ActionValues
 from mmrl.policies.eyes import Eyes
 from mmrl.policies.shard_files import Under
 from mmrl.train.update.candidates import Candidates
 from mmrl.train.update.critics import Critics
 from mmrl.train.update.learner import Learner
+from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay, draw_mixed
 
 
@@ -38,27 +41,78 @@ class Improving(Critics):
         assert stage.improve is not None
         self.imitator, self.source, self.eyes, self.how = imitator, source, eyes, stage.improve
         self.optimizer = imitator.optimizer
+        self.values: ActionValues | None = None
+        """IQL's values of states."""
+        if stage.by_expectile:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive(seed, "values"))
+                self.values = ActionValues(features, 0, critics=1, hidden=stage.hidden).to(self.device)
+            self.modules["values"] = self.values
+            self.optimizers["values"] = Optimizer(list(self.values.named_parameters()), self.of_critics)
 
-    def improved(self, features_nF: torch.Tensor, candidates_nMA: torch.Tensor) -> torch.Tensor:
-        """[n, keep, A]: see `off_policy.improve`. The Q is the mean over critics, as in the published code."""
+    def improved(
+        self, features_nF: torch.Tensor, candidates_nMA: torch.Tensor, instead_nA: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(actions [n, keep, A], their Qs): see `off_policy.improve`. The Q is the mean over critics, as in the published
+        code."""
         how = self.how
         q_of = lambda actions: self.critic(features_nF, actions).mean(0)  # noqa: E731
-        return off_policy.improve(candidates_nMA, q_of, keep=how.keep, steps=how.steps, step_size=how.step_size)
+        return off_policy.improve(
+            candidates_nMA, q_of, keep=how.keep, steps=how.steps, step_size=how.step_size, instead_nA=instead_nA
+        )
+
+    def best(self, features_nF: torch.Tensor, candidates_nMA: torch.Tensor) -> torch.Tensor:
+        """[n, A]: the best improved candidate."""
+        return self.improved(features_nF, candidates_nMA)[0][:, 0]
+
+    def picked(
+        self,
+        features_nF: torch.Tensor,
+        candidates_nMA: torch.Tensor,
+        temperature: float,
+        uniform_n: torch.Tensor,
+        instead_nA: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[n, A]: one improved candidate each, drawn with the chances softmax(Q / temperature); with temperature 0 the best.
+        uniform_n: numbers in (0, 1) that decide."""
+        actions, q_nk = self.improved(features_nF, candidates_nMA, instead_nA)
+        number_n = categorical(q_nk, temperature, uniform_n)[0]
+        return actions[torch.arange(len(number_n), device=self.device), number_n]
 
     def update(self, online: Replay, offline: Replay | None = None, step: int = 0) -> dict[str, float]:
         """`updates` steps of the critics. Returns metrics."""
         return self.learn_values(online, offline, step)[2]
 
     def following(self, drawn: Drawn, generator: torch.Generator) -> torch.Tensor:
-        best = self.improved(drawn.after_nF, self.source.of(drawn, True, generator))[:, 0]
+        if self.values is not None:
+            return self.value_of(drawn.after_nF)
+        best = self.best(drawn.after_nF, self.source.of(drawn, True, generator))
         return self.pessimistic(drawn.after_nF, best, generator)
+
+    def value_of(self, features_nF: torch.Tensor) -> torch.Tensor:
+        """[n]: IQL's values of states."""
+        assert self.values is not None
+        return self.values.outputs(features_nF, features_nF.new_zeros(len(features_nF), 0))[0]
+
+    def learn_beside(self, drawn: Drawn, step: int) -> dict[str, float]:
+        """The values learn an expectile of the lowest of all target critics at the memory's actions. The order is that of the
+        published code, in which all losses are of the weights before the update."""
+        if self.values is None:
+            return {}
+        with torch.no_grad():
+            q_n = off_policy.lowest(self.target(drawn.seen_nF, drawn.actions_nA))
+        values_n = self.value_of(drawn.seen_nF)
+        loss = off_policy.expectile_loss(q_n, values_n, drawn.weights_n, expectile=self.how.expectile)
+        self.stepped("values", loss, step)
+        above = (q_n > values_n.detach()).float().mean()
+        return {"off_policy/expectile_loss": loss.item(), "off_policy/above_value": above.item()}
 
     def contrasted(self, drawn: Drawn, q_En: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Without weights by density, which no policy has to give: the data's own action is among the candidates, and the
         policy's are the best ones, here and where the transition ends."""
         many = self.stage.conservative_samples
-        here = self.improved(drawn.seen_nF, self.source.of(drawn, False, generator))[:, :1]
-        there = self.improved(drawn.after_nF, self.source.of(drawn, True, generator))[:, :1]
+        here = self.best(drawn.seen_nF, self.source.of(drawn, False, generator))[:, None]
+        there = self.best(drawn.after_nF, self.source.of(drawn, True, generator))[:, None]
         q_EnM = self.critic(drawn.seen_nF, torch.cat([self.anywhere(drawn, generator), here, there], 1))
         best = [q_EnM[..., at : at + 1].expand(-1, -1, many) for at in (many, many + 1)]  # each counts as often as the others
         q_EnM = torch.cat([q_EnM[..., :many], *best, q_En[..., None]], -1)
@@ -67,12 +121,15 @@ class Improving(Critics):
         return off_policy.conservative_loss(q_EnM, torch.zeros_like(q_EnM[0]), q_En, drawn.paid_n, calibrated)
 
     def imitated(self, online: Replay, offline: Replay | None, number: int) -> tuple[Drawn, torch.Tensor, dict[str, float]]:
-        """(transitions, the best actions [n, A] where they begin, metrics) of one update of the policy. number: of the update
-        since the critics last learned."""
+        """(transitions, the actions [n, A] to imitate where they begin, metrics) of one update of the policy. number: of the
+        update since the critics last learned."""
         seed, share = derive(self.seed, "imitate", self.calls, number), self.stage.offline_share if offline is not None else 0.0
         drawn = draw_mixed(online, offline, self.how.batch_size, seed, share=share).on(self.device)
-        candidates = self.source.of(drawn, False, torch.Generator().manual_seed(derive(seed, "noise")))
-        best = self.improved(drawn.seen_nF, candidates)[:, 0]
+        generator = torch.Generator().manual_seed(derive(seed, "noise"))
+        candidates = self.source.of(drawn, False, generator)
+        instead = drawn.actions_nA if self.how.data_action else None
+        uniform_n = torch.rand(len(candidates), generator=generator).to(self.device)
+        best = self.picked(drawn.seen_nF, candidates, self.how.imitation_temperature, uniform_n, instead)
         with torch.no_grad():
             gain = self.critic(drawn.seen_nF, best).mean() - self.critic(drawn.seen_nF, candidates).mean()
         return drawn, best, {"off_policy/gain": gain.item()}

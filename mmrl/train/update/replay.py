@@ -48,6 +48,8 @@ class Episode:
     """float32."""
     terminated: bool
     """Nothing would have followed. False: the episode was cut off, and its last value is bootstrapped."""
+    changing_T: torch.Tensor | None = None
+    """float32: what is paid besides `rewards_T`, and may be paid otherwise later, see `Replay.pay_again`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,12 @@ class Replay:
     What is drawn is a function of what was added and of the seed. `save` and `load` keep all of it.
     """
 
-    def __init__(self, layout: Layout, capacity: int, *, gamma: float, alpha: float = 0.0, beta: float = 0.0) -> None:
+    def __init__(
+        self, layout: Layout, capacity: int, *, gamma: float, alpha: float = 0.0, beta: float = 0.0, changing: bool = False
+    ) -> None:
         """capacity: transitions. gamma: discount of a step. alpha: exponent of priorities, 0 draws uniformly. beta: exponent of
         the importance weights, 1 corrects fully (Schaul et al., Prioritized Experience Replay, section 3.4, arXiv 1511.05952).
+        changing: what is paid may change.
 
         Raises UserError for sizes and exponents out of range."""
         if capacity < 1 or layout.action < 1 or layout.features < 1:
@@ -108,6 +113,8 @@ class Replay:
             "priorities": torch.zeros(capacity, dtype=torch.float64),
             "highest": torch.ones(1, dtype=torch.float64),
         }
+        if changing:
+            self._kept["fixed"] = torch.zeros(capacity)
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -119,23 +126,39 @@ class Replay:
         self._check(episode, count)
         at = (self.added + torch.arange(count)) % self.capacity
         kept, ends = self._kept, torch.arange(count) == count - 1
-        paid, later = torch.zeros(count), 0.0
-        for t in range(count - 1, -1, -1):
-            later = float(episode.rewards_T[t]) + self.gamma * later
-            paid[t] = later
+        fixed_T = episode.rewards_T.to("cpu", torch.float32)
+        rewards_T = fixed_T if episode.changing_T is None else fixed_T + episode.changing_T
         new = {
             "seen": episode.seen_TF,
             "after": episode.after_TF,
             "actions": episode.actions_TA,
-            "rewards": episode.rewards_T,
-            "paid": paid,
+            "rewards": rewards_T,
+            "paid": self._paid_later(rewards_T, ends),
             "terminated": ends & episode.terminated,
             "ends": ends,
             "priorities": kept["highest"].expand(count),
-        }
+        } | ({"fixed": fixed_T} if "fixed" in kept else {})
         for name, values in new.items():
             kept[name][at] = values.to("cpu", kept[name].dtype)
         self.added += count
+
+    def _paid_later(self, rewards_T: torch.Tensor, ends_T: torch.Tensor) -> torch.Tensor:
+        """float32 [T]: the discounted sum of an episode's rewards from each transition on. ends_T: last ones of episodes."""
+        paid, later = [], 0.0
+        for reward, end in zip(reversed(rewards_T.tolist()), reversed(ends_T.tolist()), strict=True):
+            later = reward + self.gamma * (0.0 if end else later)
+            paid.append(later)
+        return torch.tensor(paid[::-1], dtype=torch.float32)
+
+    def pay_again(self, changing: torch.Tensor) -> None:
+        """Replace what is paid besides `Episode.rewards_T`. changing: float32, one for each transition, in the order of places.
+        Raises UserError for what isn't finite."""
+        if not changing.isfinite().all():
+            raise UserError("a rule pays what is not finite: the replay memory takes only numbers")
+        filled, kept = len(self), self._kept
+        kept["rewards"][:filled] = kept["fixed"][:filled] + changing
+        order = (self.added - filled + torch.arange(filled)) % self.capacity  # from the oldest on
+        kept["paid"][order] = self._paid_later(kept["rewards"][order], kept["ends"][order])
 
     def draw(self, n: int, seed: int, *, steps: int = 1) -> Drawn:
         """n transitions with replacement. steps: rewards that are summed before the bootstrap, fewer at the end of an episode.
@@ -181,6 +204,11 @@ class Replay:
             going = going & ~kept["ends"][last]
         return rewards, last, lengths
 
+    @property
+    def states(self) -> torch.Tensor:
+        """float32 [len, F]: the features before all transitions."""
+        return self._kept["seen"][: len(self)]
+
     def reprioritise(self, places_n: torch.Tensor, errors_n: torch.Tensor) -> None:
         """Set the priorities of drawn transitions to the sizes of their errors. Places below 0 are left out; of a place that was
         drawn twice the largest error counts. Raises UserError for errors that are not finite."""
@@ -222,7 +250,8 @@ class Replay:
             if there[name] != value:
                 raise UserError(f"replay file {path} has {name} = {there[name]!r}, and this run {value!r}: make them equal")
         for name, values in tensors.items():
-            self._kept[name][: len(values)] = values
+            if name in self._kept:  # a memory from which is only drawn needs no `fixed`
+                self._kept[name][: len(values)] = values
         self.added = int(marks["added"])
 
     def _check(self, episode: Episode, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,6 +30,11 @@ class _Scene:
         return self.first + len(self.seen) - 1
 
 
+def observations(track: TrajectoryData) -> Observation:
+    """The T + 1 observations of an episode."""
+    return Observation(images=track.images, state=track.state, instructions=[track.instruction] * (len(track.choices) + 1))
+
+
 class Scenes:
     """The observations of the episodes that are in a `Replay` of the same capacity, to which each was added at the same time. An
     episode whose transitions are all overwritten is dropped."""
@@ -45,12 +50,12 @@ class Scenes:
 
     def add(self, track: TrajectoryData) -> None:
         """Append an episode's observations, in main memory."""
-        count = len(track.choices) + 1
+        seen = observations(track)
         self._append(
-            Observation(
-                images={camera: rows.cpu().clone() for camera, rows in track.images.items()},
-                state=None if track.state is None else track.state.cpu().clone(),
-                instructions=[track.instruction] * count,
+            replace(
+                seen,
+                images={camera: rows.cpu().clone() for camera, rows in seen.images.items()},
+                state=None if seen.state is None else seen.state.cpu().clone(),
             )
         )
         while self._scenes[0].end <= self.added - self.capacity:

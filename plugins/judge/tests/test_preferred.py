@@ -17,7 +17,7 @@ from PIL import Image
 from mmrl import Prompt, Status, UserError
 from mmrl.api.episodes import Trajectory
 from mmrl.api.sampling import Group
-from mmrl.api.simulators.types import TrajectoryData
+from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.types import Score
 
 golden = pytest.importorskip("golden_rl_vlm_f", reason="tests/support of mmrl's repository")
@@ -140,6 +140,24 @@ def test_rounds_come_every_so_many_steps_and_the_newest_is_remembered():
         assert len(rule.compared) <= 3
 
 
+def test_what_it_pays_by_now_is_what_it_has_paid_until_it_learns_again():
+    """So that an off-policy stage can correct its memory: the same pictures, of the same camera."""
+    with stub_endpoint(answer=prefer_redder) as stub:
+        rule = Preferred(model="m", base_url=stub.url, pairs=8, every=2, after=1, camera="front", epochs=2, weight=3.0)
+        revisions, before = [], None
+        for n in range(4):
+            shown = episode([0, 200, 30 * n])
+            (score,) = rule(groups(shown), Sample())[0].scores
+            seen = Observation(images={c: p[1:] for c, p in shown.data.images.items()}, state=None, instructions=["", ""])
+            assert rule.pay_for(seen).tolist() == pytest.approx(score.steps)
+            revisions.append((rule.revision, rule.asked > 0))
+            changed, before = before is not None and rule.pay_for(seen)[0].item() != before, rule.pay_for(seen)[0].item()
+            assert changed == (n in (1, 3))
+    assert revisions == [(1, False), (2, True), (2, True), (3, True)]
+    unasked = Preferred(model="tiny")
+    assert unasked.pay_for(seen).tolist() == [0.0, 0.0] and unasked.revision == 0, "before it has seen an episode"
+
+
 def test_failed_scores_and_lost_episodes_stay_as_they_are():
     rule = Preferred(model="tiny")
     lost = Trajectory(prompt=Prompt(messages=[]), group=1, status=Status.ENVIRONMENT_ERROR, data=None)
@@ -185,6 +203,7 @@ def test_it_goes_on_from_its_state_in_the_same_bits():
     [
         ({"pairs": 0}, "pairs = 0 must be"),
         ({"every": 1.5}, "every = 1.5 must be"),
+        ({"after": -1}, "after = -1 must be"),
         ({"learning_rate": 0}, "learning_rate = 0 must be a number above 0"),
         ({"weight": float("nan")}, "weight = nan must be a number"),
         ({"goal": 3}, "goal = 3"),

@@ -17,6 +17,7 @@ from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.errors import is_finite
 from mmrl.api.sampling import Group, StepSampler
 from mmrl.api.seeds import derive
+from mmrl.api.simulators.types import Observation
 from mmrl.api.tasks.option_checks import check_integer, check_type
 from mmrl.api.types import Score
 from mmrl_judge.preferred.asking import Verdicts, compare
@@ -41,6 +42,7 @@ class Preferred(SamplingRule):
         goal: str = "",
         camera: str = "",
         every: int = 1,
+        after: int = 0,
         pairs: int = 40,
         most: int = 20_000,
         remembered: int = 5000,
@@ -63,23 +65,25 @@ class Preferred(SamplingRule):
     ) -> None:
         """model: name of a model that the endpoint serves. goal: what the pictures are compared by; the episode's instruction
         when empty, and then only pictures of one instruction are compared. camera: its name; the first when empty. every: steps
-        between two rounds of comparisons. pairs: of pictures in a round. most: comparisons of the whole run. remembered:
-        pictures among which pairs are drawn, and pairs that are learned from, the newest. members: networks of the ensemble.
-        learning_rate: of Adam. batch_size: pairs. epochs: passes over the pairs after a round, at most. weight: of the learned
-        reward. device: of the networks, cpu or cuda. base_url, key_variable, max_tokens, concurrency, retries,
-        request_timeout_s, max_calls, cache, extra, omit: of the endpoint, as those of judge/openai."""
+        between two rounds of comparisons. after: steps before the first round, such as those that explore. pairs: of pictures in
+        a round. most: comparisons of the whole run. remembered: pictures among which pairs are drawn, and pairs that are learned
+        from, the newest. members: networks of the ensemble. learning_rate: of Adam. batch_size: pairs. epochs: passes over the
+        pairs after a round, at most. weight: of the learned reward. device: of the networks, cpu or cuda. base_url, key_variable,
+        max_tokens, concurrency, retries, request_timeout_s, max_calls, cache, extra, omit: of the endpoint, as those of
+        judge/openai."""
         for name, value in (("goal", goal), ("camera", camera)):
             check_type(name, value, str)
         counts = {"every": every, "pairs": pairs, "most": most, "remembered": remembered, "members": members}
         for name, number in (counts | {"batch_size": batch_size, "epochs": epochs, "max_tokens": max_tokens}).items():
             check_integer(name, number, 1, 10_000_000)
+        check_integer("after", after, 0, 10_000_000)
         if not is_finite(learning_rate) or learning_rate <= 0:
             raise UserError(f"learning_rate = {learning_rate!r:.60} must be a number above 0")
         if not is_finite(weight):
             raise UserError(f"weight = {weight!r:.60} must be a number")
         if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
             raise UserError(f"device = {device!r}: use cpu, or cuda where there is a GPU")
-        self.goal, self.camera, self.every, self.pairs, self.most = goal, camera, every, pairs, most
+        self.goal, self.camera, self.every, self.after, self.pairs, self.most = goal, camera, every, after, pairs, most
         self.remembered, self.members, self.learning_rate = remembered, members, learning_rate
         self.batch_size, self.epochs, self.weight, self.device = batch_size, epochs, weight, torch.device(device)
         self.max_tokens, self.encoder = max_tokens, ChatEncoder()
@@ -93,6 +97,7 @@ class Preferred(SamplingRule):
         self.compared: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         """Pairs and their labels, the newest last."""
         self.steps = self.asked = 0
+        self.revision: int = 0
         self.figures: dict[str, float] = {}
 
     def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
@@ -104,13 +109,15 @@ class Preferred(SamplingRule):
             return groups
         if self.ensemble is None:
             self.ensemble = self._made(found[0].shape[1:3], sample.seed)
+            self.revision += 1
         for group, own in zip(groups, shown, strict=True):
             for rollout, frames in zip(group.rollouts, own, strict=True):
                 if frames is not None:
                     self.seen += [(frame, self.goal or _instruction(rollout)) for frame in frames]
         self.seen = self.seen[-self.remembered :]
         self.figures = {}
-        if self.steps % self.every == 0 and self.asked < self.most:
+        since = self.steps - self.after
+        if since >= 0 and since % self.every == 0 and self.asked < self.most:
             self._round(torch.Generator().manual_seed(derive(sample.seed, "preferred")))
         self.steps += 1
         for group, own in zip(groups, shown, strict=True):
@@ -127,12 +134,19 @@ class Preferred(SamplingRule):
     def _pictures(self, rollout: Any) -> torch.Tensor | None:
         """uint8 [T, H, W, 3]: what each call of the policy led to; None of an episode that failed."""
         data = rollout.data if isinstance(rollout, Trajectory) else None
-        if data is None:
-            return None
-        if not data.images or (self.camera and self.camera not in data.images):
-            known = ", ".join(data.images) or "none"
+        return None if data is None else self._shown(data.images)[1:].cpu()
+
+    def _shown(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """uint8 [T, H, W, 3]: the pictures of the rule's camera."""
+        if not images or (self.camera and self.camera not in images):
+            known = ", ".join(images) or "none"
             raise UserError(f"camera = {self.camera!r}: the episode has {known}; the rule judge/preferred compares pictures")
-        return data.images[self.camera or next(iter(data.images))][1:].cpu()
+        return images[self.camera or next(iter(images))]
+
+    def pay_for(self, after: Observation) -> torch.Tensor:
+        if self.ensemble is None:  # nothing was seen of any episode
+            return torch.zeros(len(after))
+        return self.weight * self.ensemble.reward(self._shown(after.images))
 
     def _round(self, generator: torch.Generator) -> None:
         """Have pairs compared, and learn from all of them."""
@@ -172,6 +186,7 @@ class Preferred(SamplingRule):
             accuracy = self.ensemble.epoch(pairs, better, orders, self.batch_size)
             if accuracy > ENOUGH:
                 break
+        self.revision += 1
         return accuracy
 
     def _paid(self, score: Score, frames: torch.Tensor | None) -> Score:
@@ -195,7 +210,10 @@ class Preferred(SamplingRule):
         found |= {f"adam/{place}/{name}": torch.as_tensor(x) for place, own in optimizer.items() for name, x in own.items()}
         texts = sorted({goal for _, goal in self.seen})
         told = "\n".join(texts).encode()
-        found |= {"goals": torch.tensor(list(told), dtype=torch.uint8), "counts": torch.tensor([self.steps, self.asked])}
+        found |= {
+            "goals": torch.tensor(list(told), dtype=torch.uint8),
+            "counts": torch.tensor([self.steps, self.asked, self.revision]),
+        }
         found |= {"seen": torch.stack([p for p, _ in self.seen]), "of": torch.tensor([texts.index(g) for _, g in self.seen])}
         if self.compared:
             first, second, labels = zip(*self.compared, strict=True)
@@ -218,7 +236,7 @@ class Preferred(SamplingRule):
         if "labels" in tensors:
             rows = zip(tensors["first"], tensors["second"], tensors["labels"].tolist(), strict=True)
             self.compared = [(a, b, int(label)) for a, b, label in rows]
-        self.steps, self.asked = (int(n) for n in tensors["counts"])
+        self.steps, self.asked, self.revision = (int(n) for n in tensors["counts"])
 
 
 def _instruction(rollout: Any) -> str:
