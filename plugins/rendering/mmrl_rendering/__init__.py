@@ -91,6 +91,18 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             summary="RLRF's semantic reward: likeness of the pictures by CLIP",
         ),
         VerifierSpec(
+            id="rendering/calls@rrvf",
+            target="mmrl_rendering.revision:successful_calls",
+            graded=True,
+            summary="RRVF's reward for its tool: the share of two calls whose code drew a picture",
+        ),
+        VerifierSpec(
+            id="rendering/format@rrvf",
+            target="mmrl_rendering.revision:thinks_answers_and_draws",
+            timeout_s=RENDER_S,
+            summary="RRVF's format: one thought and one answer, whose code draws a picture",
+        ),
+        VerifierSpec(
             id="rendering/judge@rrvf",
             target="mmrl_rendering.likeness:VisualJudge",
             timeout_s=120.0,

@@ -15,13 +15,11 @@ from PIL import Image
 
 from mmrl import Case, Score
 from mmrl.api.endpoints.answers import NoAnswer
-from mmrl.api.endpoints.client import Question
-from mmrl.api.endpoints.judges import judge_endpoint
-from mmrl.api.endpoints.messages import ChatEncoder
 from mmrl.api.services import check_contrastive, contrastive
 from mmrl_rendering import compare
 from mmrl_rendering.code import render
 from mmrl_rendering.svg import Refused
+from mmrl_rendering.teacher import Onlooker, Pair
 
 INSTRUCTION = """The first picture is the target. The second is what somebody's code drew to reproduce it. Judge how alike they
 are: kind of picture, positions and shapes, colours, texts, numbers. Ignore the sharpness. Think first. Then end with one line
@@ -58,7 +56,7 @@ class Likeness:
         ]
 
 
-class VisualJudge:
+class VisualJudge(Onlooker):
     """How alike a vision-language model behind an endpoint finds target and rendering, 0 to 1: RRVF's visual judge. Code that
     doesn't render has 0, and is not shown.
 
@@ -66,33 +64,7 @@ class VisualJudge:
     says "Score: 10" may impress a judge. An endpoint without an answer, and an answer that can't be read, are failures.
     """
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        max_pixels: int | None = None,
-        max_tokens: int = 1024,
-        temperature: float = 0.0,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """max_pixels: larger pictures are shrunk. The other options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises
-        UserError for ones that can't work."""
-        self.encoder, self.max_tokens, self.temperature = ChatEncoder(max_pixels=max_pixels), max_tokens, temperature
-        self.endpoint = judge_endpoint(
-            model,
-            base_url,
-            key_variable,
-            request_timeout_s=request_timeout_s,
-            concurrency=concurrency,
-            retries=retries,
-            cache=cache,
-            extra=extra,
-        )
+    instruction = INSTRUCTION
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
@@ -105,15 +77,10 @@ class VisualJudge:
         scores = iter(self._judged(shown))
         return [Score(0.0, detail=str(pair)) if isinstance(pair, Refused) else next(scores) for pair in pairs]
 
-    def _judged(self, pairs: Sequence[tuple[Image.Image, Image.Image]]) -> list[Score]:
+    def _judged(self, pairs: Sequence[Pair]) -> list[Score]:
         if self.endpoint is None:  # pixels stand in, so that a smoke run needs no endpoint
             return [Score(compare.pixel(*map(compare.pixels, pair)), detail="no endpoint is asked") for pair in pairs]
-        return [read(answer) for answer in self.endpoint.ask([self._question(pair) for pair in pairs])]
-
-    def _question(self, pair: tuple[Image.Image, Image.Image]) -> Question:
-        parts = [*({"type": "image", "image": picture} for picture in pair), {"type": "text", "text": INSTRUCTION}]
-        messages, _ = self.encoder([{"role": "user", "content": parts}])
-        return Question(messages=messages, max_tokens=self.max_tokens, temperature=self.temperature)
+        return [read(answer) for answer in self.ask(pairs)]
 
 
 def read(answer: Any) -> Score:
@@ -127,7 +94,7 @@ def read(answer: Any) -> Score:
     return Score(int(match[1]) / 10, detail=f"the judge gives {match[1]} of 10")
 
 
-def both(case: Case) -> tuple[Image.Image, Image.Image] | Refused:
+def both(case: Case) -> Pair | Refused:
     """(target, rendering) at the target's size, or why there is none."""
     target = case.images[0].convert("RGB")
     try:
