@@ -147,6 +147,27 @@ def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64)
     _engine("mmrl.judge.models:check_contrastive")(model, device=device, batch_size=batch_size)
 
 
+class ImageEncoder(Protocol):
+    """A vision transformer, such as DINOv2, that embeds images."""
+
+    def encode(self, pictures: Sequence[Any]) -> torch.Tensor:
+        """PIL images -> float32 [N, D], each row of length 1: the mean of the last hidden states."""
+        ...
+
+
+def image_encoder(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> ImageEncoder:
+    """Load a frozen vision transformer. model: a folder or hub name, such as of a DINOv2, or `tiny`. batch_size: images at once.
+    Raises UserError with the key `model`."""
+    make = _engine("mmrl.judge.image_models:image_encoder")
+    found: ImageEncoder = make(model, device=device, dtype=dtype, batch_size=batch_size)
+    return found
+
+
+def check_image_encoder(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
+    """Raise UserError for options that `image_encoder` can't use, without loading the model or looking up a hub name."""
+    _engine("mmrl.judge.image_models:check_image_encoder")(model, device=device, batch_size=batch_size)
+
+
 class PairClassifier(Protocol):
     """A sequence classification model of pairs of texts: of entailment, a reranker or a reward model."""
 

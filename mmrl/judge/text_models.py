@@ -6,16 +6,13 @@ They are frozen and deterministic.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from mmrl.api.errors import UserError, shorten
-from mmrl.api.tasks.option_checks import check_integer
-from mmrl.judge.models import TINY, Dtype, dtype_of, resolve_device
+from mmrl.judge.models import TINY, Dtype, check_room, dtype_of, folder_config, resolve_device
 
 ENTAILMENT = "entailment"
 """The name of the class that counts, in a model with several."""
@@ -99,19 +96,9 @@ def pair_classifier(model: str, *, device: str = "auto", dtype: Dtype = "auto", 
 
 def check_pair_classifier(model: str, *, device: str = "auto", batch_size: int = 32) -> None:
     """Raise UserError for options that `pair_classifier` can't use, without loading the model. A hub name is not looked up."""
-    resolve_device(device)
-    check_integer("batch_size", batch_size, 1, 65536)
-    if model == TINY:
-        return
-    if not model or not Path(model).is_dir():
-        if not model or model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1:
-            raise UserError(f"{model!r} is not a folder: {CURE}", key="model")
-        return
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{model!r}: its config.json can't be read: {shorten(error)[:200]}: {CURE}", key="model") from None
-    kinds = config.get("architectures") if isinstance(config, dict) else None
+    check_room(device, batch_size)
+    config = None if model == TINY else folder_config(model, CURE)
+    kinds = (config or {}).get("architectures")
     if isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(kind) for kind in kinds):
         raise UserError(f"{model!r} is a {str(kinds[0])[:60]}: {CURE}", key="model")
 

@@ -1,4 +1,4 @@
-"""A small but real classifier of pairs of texts: built from its config, random weights, its own tokenizer; nothing is downloaded."""
+"""A small but real classifier of pairs of texts: random weights and its own tokenizer; nothing is downloaded."""
 
 from __future__ import annotations
 

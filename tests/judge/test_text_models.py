@@ -64,7 +64,7 @@ def test_a_long_pair_is_cut_at_its_longer_text():
 
 def test_tokens_are_read_as_the_policy_writes_them():
     tokenizer = tiny.build("qwen2_5_vl")[1].tokenizer
-    ids = tokenizer.encode("<think>é</think> 7") + [tokenizer.eos_token_id]
+    ids = [*tokenizer.encode("<think>é</think> 7"), tokenizer.eos_token_id]
     assert token_decoder("tiny")(ids) == "<think>é</think> 7"
     with pytest.raises(UserError) as error:
         token_decoder("./nowhere")
@@ -77,7 +77,7 @@ def test_what_is_refused_without_loading(tmp_path):
         (tmp_path / name / "config.json").write_text(text)
     for model, wanted in [
         (str(tmp_path / "nowhere"), "is not a folder: give "),
-        (str(tmp_path), "config.json can't be read: "),
+        (str(tmp_path), "is a folder without config.json: give "),
         (str(tmp_path / "torn"), "config.json can't be read: "),
         (str(tmp_path / "writer"), "is a LlamaForCausalLM: give the folder or hub name of a sequence classification model"),
         ("tiny:nothing", "is not a folder: "),

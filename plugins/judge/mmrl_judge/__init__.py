@@ -82,7 +82,9 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         local("better", "Better", "probability that a reward model prefers the answer to a reference, in both orders"),
         local("reward", "Rating", "rating of a reward model with a scalar head, brought to 0..1"),
         dimension("confidence", "Confidence", "how sure the policy was of its reasoning and answer (DRM)", low=-20.0, high=0.0),
-        dimension("relevance", "Relevance", "whether question, reasoning and answer support each other, by a model of texts (DRM)"),
+        dimension(
+            "relevance", "Relevance", "whether question, reasoning and answer support each other, by a model of texts (DRM)"
+        ),
         dimension("coherence", "Coherence", "rating of the reasoning by a reward model of texts (DRM)"),
         VerifierSpec(id="judge/same", target="mmrl_judge.pairs:same", summary="the completion is the preferred answer"),
         VerifierSpec(id="judge/verdict", target="mmrl_judge.reward_tasks:verdict", summary="the verdict on an answer is right"),

@@ -51,7 +51,7 @@ def tokens_of(span: Span, text: str, ids: Sequence[int], decode: Callable[[Seque
 
     def written(count: int) -> int:
         """Characters that the first tokens write; a part of a character, which is decoded as another one, is none."""
-        return len(os.path.commonprefix([decode(ids[:count]), text]))
+        return len(os.path.commonpath([decode(ids[:count]), text]))
 
     first, last = (_smallest(len(ids), lambda count, end=end: written(count) >= end) for end in span)  # type: ignore[misc]
     return first - (written(first) > span[0]), last

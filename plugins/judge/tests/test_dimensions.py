@@ -81,7 +81,7 @@ def test_confidence_by_hand(tokenizer):
     text = "<think>ab</think><answer>c</answer>"
     case = sampled(tokenizer, text)
     turn = case.rollout.turns[0]
-    low = replace(turn, logprobs=tuple(-0.5 if "c" == tokenizer.decode([i]) else -0.25 for i in turn.token_ids))
+    low = replace(turn, logprobs=tuple(-0.5 if tokenizer.decode([i]) == "c" else -0.25 for i in turn.token_ids))
     rollout = replace(case.rollout, turns=(low,))
     (score,) = Confidence("tiny")([replace(case, rollout=rollout)])
     assert score.value == pytest.approx(-0.75) and score.parts == pytest.approx({"reasoning": -0.25, "answer": -0.5})

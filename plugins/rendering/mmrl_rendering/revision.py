@@ -20,7 +20,9 @@ class Redraw:
     """An episode about one picture. After each answer but the last the environment shows its rendering, or the error; with a
     teacher it tells the differences in words instead. With `calls`, tries are calls of a tool, and an answer ends the episode."""
 
-    def __init__(self, code: str, turns: int, target: Image.Image, *, calls: bool = False, teacher: Teacher | None = None) -> None:
+    def __init__(
+        self, code: str, turns: int, target: Image.Image, *, calls: bool = False, teacher: Teacher | None = None
+    ) -> None:
         """code: the language. turns: maximum of answers. target: the picture. calls: code in a tool_call tag is tried, and an
         answer tag ends the episode. teacher: tells the differences."""
         self.code, self.left, self.target, self.calls, self.teacher = code, turns, target.convert("RGB"), calls, teacher

@@ -54,8 +54,8 @@ class Rendered(Task):
     """Maximum of answers: after each the policy sees the rendering of its code, or the error, and writes it again. The last one
     counts."""
     calls: bool = False
-    """Tries are calls of a tool, code in <tool_call> </tool_call>, and an answer in <answer> </answer> ends the episode before all
-    turns are used."""
+    """Tries are calls of a tool, code in <tool_call> </tool_call>, and an answer in <answer> </answer> ends the episode before
+    all turns are used."""
     teacher: Mapping[str, Any] = field(default_factory=dict)
     """A vision-language model behind an endpoint that tells the policy how the rendering differs, in the place of showing it: its
     model and base_url, and key_variable, max_pixels, max_tokens, temperature, concurrency, retries, request_timeout_s, cache,
@@ -329,7 +329,9 @@ def made_teacher(options: Mapping[str, Any]) -> Teacher:
     try:
         return Teacher(**options)
     except TypeError as error:
-        raise UserError(f"teacher = {dict(options)!r:.200} has a key too many, or no model ({str(error).partition('() ')[2]})") from None
+        raise UserError(
+            f"teacher = {dict(options)!r:.200} has a key too many, or no model ({str(error).partition('() ')[2]})"
+        ) from None
 
 
 def opened(path: str, split: str) -> tuple[DataTable, Callable[[int], str]]:

@@ -1,8 +1,8 @@
-"""Models behind an endpoint that look at two pictures: a teacher that tells the policy in words how its rendering differs, and what
+"""A model behind an endpoint that looks at two pictures: the teacher, which tells the policy how its rendering differs, and what
 it shares with the judge of the result.
 
-Chen et al. 2025, "Learning Only with Images: Visual Reinforcement Learning with Reasoning, Rendering, and Visual Feedback" (RRVF),
-arXiv 2507.20766. Its code and prompts are not published.
+Chen et al. 2025, "Learning Only with Images: Visual Reinforcement Learning with Reasoning, Rendering, and Visual Feedback"
+(RRVF), arXiv 2507.20766. Its code and prompts are not published.
 """
 
 from __future__ import annotations
