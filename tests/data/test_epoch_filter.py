@@ -52,9 +52,9 @@ def test_all_stay_where_none_would_be_left():
 
 def test_values_of_an_earlier_epoch_do_not_decide_again():
     one = stream()
-    one.record_outcomes([outcome(one.draw(), 0.5) for _ in range(COUNT)])
+    one.record_outcomes([outcome(one.draw(), 0.9) for _ in range(COUNT)])  # none would be left, so all stay
     again = [one.draw() for _ in range(COUNT)]
-    one.record_outcomes([outcome(again[0], 0.9)])  # the others have no score in this epoch
+    one.record_outcomes([outcome(again[0], 0.8)])  # the others have no score in this epoch
     assert {one.draw() for _ in range(COUNT - 1)} == {*again[1:]}
 
 

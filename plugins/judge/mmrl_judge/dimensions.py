@@ -8,7 +8,6 @@ adds them by their weights.
 from __future__ import annotations
 
 import math
-import os.path
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,7 +50,9 @@ def tokens_of(span: Span, text: str, ids: Sequence[int], decode: Callable[[Seque
 
     def written(count: int) -> int:
         """Characters that the first tokens write; a part of a character, which is decoded as another one, is none."""
-        return len(os.path.commonpath([decode(ids[:count]), text]))
+        begun = decode(ids[:count])
+        wrong = (n for n, (a, b) in enumerate(zip(begun, text, strict=False)) if a != b)
+        return next(wrong, min(len(begun), len(text)))
 
     first, last = (_smallest(len(ids), lambda count, end=end: written(count) >= end) for end in span)  # type: ignore[misc]
     return first - (written(first) > span[0]), last

@@ -75,11 +75,11 @@ class Curiosity(SamplingRule):
 
 
 class Refill(SamplingRule):
-    """Leaves out groups whose rewards are all the same, and repeats the others until there are as many again: all of them in a new
-    order in each pass, and in the last pass as many as are missing. Without any that differ it changes nothing.
+    """Leaves out groups whose rewards are all the same, and repeats the others until there are as many again: all of them in a
+    new order in each pass, and in the last pass as many as are missing. Without any that differ it changes nothing.
 
-    It is the filter of the released code (`replay_buffer.py`, `--filter True`, as its README trains). There single completions are
-    repeated; here groups are, so that each advantage stays that of a whole group.
+    It is the filter of the released code (`replay_buffer.py`, `--filter True`, as its README trains). There single completions
+    are repeated; here groups are, so that each advantage stays that of a whole group.
     """
 
     phase: ClassVar[Literal["score", "select"]] = "select"
