@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mmrl.api.services import check_pair_classifier, pair_classifier, token_decoder
+from mmrl.api.services import check_pair_classifier, check_vision_language, pair_classifier, token_decoder
 from mmrl.api.types import Case, Score, Turn
 from mmrl.api.verifiers.parse import last_tag
 from mmrl_judge.asking import question_of
@@ -79,10 +79,10 @@ class Confidence:
         """model: the run's `policy.model`, whose tokenizer says where the answer begins; no weights are read."""
         self.decode = token_decoder(model)
 
-    @classmethod
-    def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
-        """Raise UserError for options that can't work."""
-        cls(**options)
+    @staticmethod
+    def check(cameras: Mapping[str, Sequence[str]], *, model: str) -> None:
+        """Raise UserError for a model that can't work; nothing is loaded."""
+        check_vision_language(model)
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         return [self._score(case) for case in cases]
