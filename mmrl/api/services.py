@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mmrl.api.simulators.gui import Screens
@@ -145,6 +145,59 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
 def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
     """Raise UserError for options that `contrastive` can't use, without loading the model or looking up a hub name."""
     _engine("mmrl.judge.models:check_contrastive")(model, device=device, batch_size=batch_size)
+
+
+class ImageEncoder(Protocol):
+    """A vision transformer, such as DINOv2, that embeds images."""
+
+    def encode(self, pictures: Sequence[Any]) -> torch.Tensor:
+        """PIL images -> float32 [N, D], each row of length 1: the mean of the last hidden states."""
+        ...
+
+
+def image_encoder(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> ImageEncoder:
+    """Load a frozen vision transformer. model: a folder or hub name, such as of a DINOv2, or `tiny`. batch_size: images at once.
+    Raises UserError with the key `model`."""
+    make = _engine("mmrl.judge.image_models:image_encoder")
+    found: ImageEncoder = make(model, device=device, dtype=dtype, batch_size=batch_size)
+    return found
+
+
+def check_image_encoder(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
+    """Raise UserError for options that `image_encoder` can't use, without loading the model or looking up a hub name."""
+    _engine("mmrl.judge.image_models:check_image_encoder")(model, device=device, batch_size=batch_size)
+
+
+class PairClassifier(Protocol):
+    """A sequence classification model of pairs of texts: of entailment, a reranker or a reward model."""
+
+    def agreement(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """0..1 for each pair: the probability of the class `entailment`, or the sigmoid of the only output."""
+        ...
+
+    def ratings(self, answered: Sequence[tuple[str, str]]) -> list[float]:
+        """The only output for each (question, answer); any number. Raises UserError for a model with classes."""
+        ...
+
+
+def pair_classifier(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 32) -> PairClassifier:
+    """Load a frozen sequence classification model. model: a folder, a hub name, or `tiny`. batch_size: pairs at once. Raises
+    UserError with the key `model`."""
+    make = _engine("mmrl.judge.text_models:pair_classifier")
+    found: PairClassifier = make(model, device=device, dtype=dtype, batch_size=batch_size)
+    return found
+
+
+def check_pair_classifier(model: str, *, device: str = "auto", batch_size: int = 32) -> None:
+    """Raise UserError for options that `pair_classifier` can't use, without loading the model or looking up a hub name."""
+    _engine("mmrl.judge.text_models:check_pair_classifier")(model, device=device, batch_size=batch_size)
+
+
+def token_decoder(model: str) -> Callable[[Sequence[int]], str]:
+    """Token ids of a policy that writes -> their text without special tokens, as `Turn.text` has it. model: the policy's folder,
+    hub name, or `tiny`; no weights are read. Raises UserError with the key `model`."""
+    found: Callable[[Sequence[int]], str] = _engine("mmrl.judge.text_models:token_decoder")(model)
+    return found
 
 
 def _engine(target: str) -> Any:

@@ -136,6 +136,25 @@ class LengthConfig(Section):
         return self
 
 
+class EpochFilterConfig(Section):
+    """`[stages.epoch_filter]`: at the end of each epoch leave prompts out of all later ones, by the mean value of their
+    completions in it (Wang et al., Time-R1, arXiv 2503.13377)."""
+
+    above: Real = 0.0
+    """Leave out prompts whose mean isn't above this."""
+    up_to: Real = 0.7
+    """Leave out prompts whose mean is above this."""
+    verifier: str = ""
+    """Id of the verifier whose values decide; by default the whole reward."""
+
+    @model_validator(mode="after")
+    def _something_stays(self) -> EpochFilterConfig:
+        if self.above >= self.up_to:
+            low, high = self.above, self.up_to
+            raise ValueError(f"epoch_filter.above = {low:g} is not below epoch_filter.up_to = {high:g}, so none stays: swap them")
+        return self
+
+
 class ReweightConfig(Section):
     """`[stages.reweight]`: weigh the verifiers of all tasks anew in each step: those whose losses still fall little or vary much
     get more, and those that have converged less (Beyond Reasoning Gains, arXiv 2510.21978). The loss of a verifier is its highest

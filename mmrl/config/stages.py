@@ -14,6 +14,7 @@ from mmrl.config.rl_sections import (
     CriticConfig,
     CurriculumConfig,
     EntropyConfig,
+    EpochFilterConfig,
     ImitationConfig,
     LengthConfig,
     ReweightConfig,
@@ -135,6 +136,8 @@ class RlStage(SampledTraining):
     """Number of failed prompts that are remembered, the newest."""
     curriculum: CurriculumConfig | None = None
     """Draw prompts by their angle concentration."""
+    epoch_filter: EpochFilterConfig | None = None
+    """Leave prompts out of later epochs that are easy by then."""
     critic: CriticConfig | None = None
     """The value function; an algorithm that needs one gets the defaults."""
     imitation: ImitationConfig | None = None
@@ -175,6 +178,8 @@ class RlStage(SampledTraining):
                     )
             if self.length and self.length.verifier:
                 raise ValueError(f'length.verifier is never called with labels = "{self.labels}": drop one of them')
+            if self.epoch_filter and self.epoch_filter.verifier:
+                raise ValueError(f'epoch_filter.verifier is never called with labels = "{self.labels}": drop one of them')
             if self.reweight:
                 raise ValueError(f'reweight weighs verifiers, which labels = "{self.labels}" never calls: drop one of them')
         if self.voters > 1 and self.labels not in ("majority", "ttrv"):
@@ -196,6 +201,10 @@ class RlStage(SampledTraining):
             raise ValueError(
                 f"replay_share = {self.replay_share:g} draws prompts again that curriculum has left behind: drop one"
             )
+        if self.epoch_filter and self.curriculum:
+            raise ValueError("curriculum has no epochs whose prompts epoch_filter could leave out: drop one")
+        if self.epoch_filter and self.replay_share:
+            raise ValueError(f"replay_share = {self.replay_share:g} draws prompts again that epoch_filter leaves out: drop one")
         return self
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.tasks.option_checks import LazyPrompts
 from mmrl.api.types import Prompt
 from mmrl.data.curriculum import Curriculum
+from mmrl.data.epoch_filter import EpochFilter
 from mmrl.data.prompts import Indexable, PromptIndex, prompt_at
 
 DECAY = 0.9
@@ -38,6 +39,8 @@ class GroupOutcome:
     """Whether no completion succeeded."""
     successes: float = 0.0
     """Share of the completions that succeeded, 0 to 1."""
+    value: float | None = None
+    """What an epoch filter goes by; None without a score."""
 
 
 class PromptStream:
@@ -60,6 +63,7 @@ class PromptStream:
         templates: Mapping[str, str] = {},
         history: bool = False,
         curriculum: Curriculum | None = None,
+        epoch_filter: EpochFilter | None = None,
     ) -> None:
         """prompts: label -> the task's prompts.
 
@@ -70,6 +74,7 @@ class PromptStream:
         templates: label -> template of its prompts, see `prompt_at`.
         history: keep the rewards that `reward_history` returns.
         curriculum: draws the prompts of each task, in place of `order`.
+        epoch_filter: leaves prompts out of later epochs.
 
         Raises UserError if a prompt has no finite difficulty with `easy-first`.
         """
@@ -78,7 +83,8 @@ class PromptStream:
         self.prompts = dict(prompts)
         self.weights = {label: weights[label] for label in prompts if weights.get(label)}
         self.seed, self.adapt, self.templates = seed, adapt, dict(templates)
-        self.replay, self.replay_size, self.history, self.curriculum = replay, replay_size, history, curriculum
+        self.replay, self.replay_size, self.history = replay, replay_size, history
+        self.curriculum, self.epoch_filter = curriculum, epoch_filter
         self.draws = 0
         self.taken = dict.fromkeys(self.weights, 0)
         """Label -> number of draws, without replayed prompts."""
@@ -125,13 +131,15 @@ class PromptStream:
         return {label: weight * (FLOOR + self.spread[label]) for label, weight in self.weights.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of replay and adapted weights. Call it before `record_outcomes`."""
+        """Metrics of replay, adapted weights, a curriculum and an epoch filter. Call it before `record_outcomes`."""
         found = {"sampling/replayed": float(self.again)} if self.replay else {}
         if self.adapt != "none":
             mixture = self.mixture()
             found |= {f"task/{label}/share": weight / sum(mixture.values()) for label, weight in mixture.items()}
         if self.curriculum:
             found |= {f"task/{label}/curriculum": centre for label, centre in self.curriculum.centres.items()}
+        if self.epoch_filter:
+            found |= {f"task/{label}/prompts": float(len(kept)) for label, kept in self.epoch_filter.kept.items()}
         return found
 
     def record_outcomes(self, outcomes: Sequence[GroupOutcome]) -> None:
@@ -149,6 +157,8 @@ class PromptStream:
         self.failed, self.again = dict.fromkeys(self.failed, False), 0
         if self.curriculum:
             self.curriculum.record([(o.place, o.successes) for o in outcomes if o.rewards])
+        if self.epoch_filter:
+            self.epoch_filter.record([(o.place, o.value) for o in outcomes if o.value is not None])
 
     def reward_history(self, place: PromptIndex) -> tuple[float, float, float, float]:
         """(visits, number of rewards, their mean, sum of their squared deviations) of a prompt in earlier steps. Zeros unless the
@@ -157,13 +167,14 @@ class PromptStream:
 
     def state(self) -> dict[str, Any]:
         """The state for `restore`, as JSON data."""
+        own = {"curriculum": self.curriculum, "epoch_filter": self.epoch_filter}
         return {
             "draws": self.draws,
             "taken": dict(self.taken),
             "spread": dict(self.spread),
             "failed": [[*place, again] for place, again in self.failed.items()],
             "past": [[*place, *seen] for place, seen in self._past.items()],
-        } | ({"curriculum": self.curriculum.state()} if self.curriculum else {})
+        } | {name: part.state() for name, part in own.items() if part}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a `state`. Raises ValueError, and changes nothing, if it can't be a state of this source."""
@@ -189,6 +200,8 @@ class PromptStream:
                 raise ValueError(f"past of {place} can't be {visits!r:.60}, {n!r:.60}, {mean!r:.60}, {squares!r:.60}")
         if self.curriculum:
             self.curriculum.restore(state["curriculum"])
+        if self.epoch_filter:
+            self.epoch_filter.restore(state["epoch_filter"], taken)
         self.draws, self.taken, self.spread = draws, {t: taken[t] for t in self.taken}, {t: spread[t] for t in self.spread}
         self.failed, self._past = {place: again for place, (again,) in failed.items()}, past
 
@@ -210,13 +223,17 @@ class PromptStream:
     def _next(self, label: str) -> PromptIndex:
         count = len(self.prompts[label])
         epoch, index = divmod(self.taken[label], count)
+        kept: Sequence[int] = range(count)
+        if self.epoch_filter:
+            epoch, index, kept = self.epoch_filter.place(label, self.taken[label])
         self.taken[label] += 1
         if self.curriculum:
             return label, self.curriculum.draw(label, random.Random(derive(self.seed, "curriculum", label, self.taken[label])))
         if label in self._easy:
-            return label, self._easy[label][index]
+            easy = self._easy[label]
+            return label, easy[index] if len(kept) == count else [i for i in easy if i in {*kept}][index]
         if self._orders.get(label, (-1, []))[0] != epoch:
-            order = list(range(count))
+            order = list(kept)
             random.Random(derive(self.seed, "order", label, epoch)).shuffle(order)
             self._orders[label] = (epoch, order)
         return label, self._orders[label][1][index]

@@ -178,7 +178,7 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
 
 def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
     """Raise UserError for options that `vision_language` can't use, without loading the model. A hub name is not looked up."""
-    _check_room(device, batch_size)
+    check_room(device, batch_size)
     try:
         VLM.check(PolicyConfig(model=_named(model, "qwen2_5_vl")))
     except UserError as error:
@@ -187,14 +187,30 @@ def check_vision_language(model: str, *, device: str = "auto", batch_size: int =
 
 def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
     """Raise UserError for options that `contrastive` can't use, without loading the model. A hub name is not looked up."""
-    _check_room(device, batch_size)
+    check_room(device, batch_size)
     if model in (TINY, f"{TINY}:clip"):
         return
-    if not Path(model).is_dir() and (model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1):
-        raise UserError(f"{model!r} is not a folder: give one with a CLIP checkpoint, a hub name, or tiny:clip", key="model")
-    if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
-        raise UserError(f"{model!r} is a folder without config.json: give one with a CLIP checkpoint", key="model")
-    _check_sight(model)
+    config = folder_config(model, "give one with a CLIP checkpoint, a hub name, or tiny:clip")
+    if config is not None and "vision_config" not in config:
+        kind = config.get("model_type", "model")
+        raise UserError(f"{model!r} is a {kind}, which takes no images: give a vision-language model", key="model")
+
+
+def folder_config(model: str, cure: str) -> dict[str, Any] | None:
+    """The config.json of a model's folder; None for a hub name, which is not looked up. Raises UserError, with the cure, for what
+    can be neither."""
+    folder = Path(model)
+    if not model or not folder.is_dir():
+        if not model or model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1:
+            raise UserError(f"{model!r} is not a folder: {cure}", key="model")
+        return None
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{model!r} is a folder without config.json: {cure}", key="model")
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{model!r}: its config.json can't be read: {shorten(error)[:200]}", key="model") from None
+    return config if isinstance(config, dict) else {}
 
 
 def resolve_device(device: str) -> str:
@@ -208,23 +224,10 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def _check_room(device: str, batch_size: int) -> None:
+def check_room(device: str, batch_size: int) -> None:
+    """Raise UserError for a device that isn't there, and for a batch size that can't work."""
     resolve_device(device)
     check_integer("batch_size", batch_size, 1, 65536)
-
-
-def _check_sight(model: str) -> None:
-    """Raise UserError for a folder whose configuration has no vision part."""
-    path = Path(model) / "config.json"
-    if not path.is_file():
-        return
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{model!r}: its config.json can't be read: {shorten(error)[:200]}", key="model") from None
-    if not isinstance(config, dict) or "vision_config" not in config:
-        kind = config.get("model_type", "model") if isinstance(config, dict) else "model"
-        raise UserError(f"{model!r} is a {kind}, which takes no images: give a vision-language model", key="model")
 
 
 def _named(model: str, family: str) -> str:

@@ -16,7 +16,7 @@ def build(seed: int = 0) -> tuple[Any, Any]:
 
     import transformers
 
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer(LENGTH)
     shape: dict[str, Any] = dict(hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=2, num_attention_heads=2)
     ends = dict(bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id)
     config = transformers.CLIPConfig(
@@ -33,8 +33,8 @@ def build(seed: int = 0) -> tuple[Any, Any]:
     return model.eval(), transformers.CLIPProcessor(image_processor=images, tokenizer=tokenizer)
 
 
-def _tokenizer() -> Any:
-    """Bytes as tokens, a start and an end."""
+def byte_tokenizer(length: int) -> Any:
+    """Bytes as tokens, a start and an end, also between the texts of a pair. length: the longest text, in tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -44,10 +44,10 @@ def _tokenizer() -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     bpe.post_processor = processors.TemplateProcessing(
-        single=f"{START} $A {END}", special_tokens=[(START, ids[START]), (END, ids[END])]
+        single=f"{START} $A {END}", pair=f"{START} $A {END} $B:1 {END}:1", special_tokens=[(START, ids[START]), (END, ids[END])]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=START, eos_token=END, pad_token=END, unk_token=END, model_max_length=LENGTH
+        tokenizer_object=bpe, bos_token=START, eos_token=END, pad_token=END, unk_token=END, model_max_length=length
     )
 
 

@@ -75,6 +75,13 @@ OPTIMISATION = (
         hint="Centre of the Gaussian over the task's prompts, the highest angle concentration at 0. It moves as they are solved.",
     ),
     Chart(
+        title="Prompts of the epoch",
+        keys=("task/*/prompts",),
+        zero=True,
+        several=True,
+        hint="By epoch_filter: those that earlier epochs left in.",
+    ),
+    Chart(
         title="Factors of the verifiers' weights",
         keys=("task/*/weight/*",),
         zero=True,

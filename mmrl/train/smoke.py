@@ -47,11 +47,14 @@ def smoke(config: RunConfig) -> RunConfig:
             stage["teacher"] = data["policy"]["model"]
         for rule in stage.get("rules", []):
             rule["options"] = _small_verifier(rule.get("options", {}))
+    for task in data["tasks"]:
+        if isinstance(teacher := task.get("options", {}).get("teacher"), dict):
+            task["options"]["teacher"] = _small_verifier(teacher)
     data["verifiers"] = {name: _small_verifier(options) for name, options in config.verifiers.items()}
     data.setdefault("record", {})["trackers"] = [t for t in config.record.trackers if plugins.registry().get("trackers", t).local]
     return RunConfig.model_validate(data)
 
 
 def _small_verifier(options: dict[str, Any]) -> dict[str, Any]:
-    """A verifier's or a rule's options with a tiny model on the CPU, if they name a model or a device."""
+    """The options of a verifier, a rule or a task's teacher with a tiny model on the CPU, if they name a model or a device."""
     return options | {name: value for name, value in (("model", "tiny"), ("device", "cpu")) if name in options}

@@ -43,6 +43,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[stages.length]", sections.LengthConfig),
     ("[stages.condition]", sections.ConditionConfig),
     ("[stages.curriculum]", sections.CurriculumConfig),
+    ("[stages.epoch_filter]", sections.EpochFilterConfig),
     ("[stages.reweight]", sections.ReweightConfig),
     ("[stages.improve]", sections.ImproveConfig),
     ("[generate]", sections.GenerateConfig),

@@ -704,6 +704,11 @@ def otherwise_drawn(a, b):
     return {*a.prompts} != {*b.prompts}
 
 
+def drawn_again(a, b):
+    """The first epoch is the same, and others follow in later ones."""
+    return a.prompts[:32] == b.prompts[:32] and a.prompts != b.prompts
+
+
 def of_training(kind):
     """The keys that all kinds of stages have."""
     return {
@@ -836,6 +841,12 @@ def far(ran, part):
 PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
 EASY = {S + "success_threshold": 0.1, S + "steps": 3}
 CURRICULUM = {"tasks": RANKED, S + "curriculum": {"width": 1e-3, "step": 2.0}, S + "success_threshold": 0.1, S + "steps": 4}
+EPOCHS = {
+    "tasks": [{"id": "extras/ranked", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.0}}],
+    S + "steps": 8,
+    S + "prompts_per_step": 4,
+}
+FILTERED = EPOCHS | {S + "epoch_filter": {"up_to": 0.2}}
 WEIGHED = {
     "tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 1.0, "extras/opposite": 1.0}}],
     S + "algorithm": "dr-grpo",
@@ -1134,6 +1145,10 @@ OF_RL = {
     "curriculum.sensitivity": Effect(to=0.01, also=CURRICULUM, seen=otherwise_drawn, why="successes hardly move the centre"),
     "curriculum.target": Effect(to=1.0, also=CURRICULUM, seen=otherwise_drawn, why="fewer successes are not enough"),
     "curriculum.max_step": Effect(to=0.1, also=CURRICULUM, seen=otherwise_drawn, why="the centre moves less"),
+    "epoch_filter": Effect(to={"up_to": 0.2}, also=EPOCHS, seen=drawn_again, why="what never succeeds isn't drawn again"),
+    "epoch_filter.above": Effect(to=0.17, also=FILTERED, seen=drawn_again, why="what earns little is left out, too"),
+    "epoch_filter.up_to": Effect(to=0.17, also=FILTERED, seen=drawn_again, why="less is easy enough"),
+    "epoch_filter.verifier": Effect(to="extras/opposite", also=FILTERED, seen=drawn_again, why="other values decide"),
     "reweight": Effect(
         to={"window": 2, "temperature": 0.1},
         also={**{k: v for k, v in WEIGHED.items() if k != S + "reweight"}},

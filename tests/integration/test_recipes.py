@@ -32,7 +32,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
     assert names >= {
         *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
-        *("synthrl", "spark", "mmedagent-rl", "metis-rise", "co-reward"),
+        *("synthrl", "spark", "mmedagent-rl", "metis-rise", "co-reward", "drm"),
         *(
             "rl4vla",
             "rlinf-vla-ppo",

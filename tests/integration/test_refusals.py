@@ -111,6 +111,26 @@ REFUSED = {
         stage(replay_share=0.5, curriculum={}),
         r"replay_share = 0\.5 draws prompts again that curriculum has left behind",
     ),
+    "epochs of a curriculum, which has none": (
+        stage(epoch_filter={}, curriculum={}),
+        r"curriculum has no epochs whose prompts epoch_filter could leave out",
+    ),
+    "replay of what an epoch filter has left out": (
+        stage(replay_share=0.5, epoch_filter={}),
+        r"replay_share = 0\.5 draws prompts again that epoch_filter leaves out",
+    ),
+    "an epoch filter that leaves nothing in": (
+        stage(epoch_filter={"above": 0.7}),
+        r"epoch_filter\.above = 0\.7 is not below epoch_filter\.up_to = 0\.7, so none stays",
+    ),
+    "an epoch filter by a verifier that is not there": (
+        stage(epoch_filter={"verifier": "toy/no"}),
+        r"stages\.0\.epoch_filter\.verifier names 'toy/no', which rewards nothing here: name one of",
+    ),
+    "an epoch filter by a verifier that is not called": (
+        stage(epoch_filter={"verifier": "toy/letters"}, labels="majority"),
+        r'epoch_filter\.verifier is never called with labels = "majority"',
+    ),
     "weights of verifiers that are not called": (
         stage(labels="majority", reweight={}),
         r'reweight weighs verifiers, which labels = "majority" never calls',

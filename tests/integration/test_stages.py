@@ -133,6 +133,7 @@ RESUMED = {
     "resets": ({"optimizer_every": 1, "max_tokens": 3}, {}),
     "entropy": ({"entropy_control": {"target": 100.0}, "success_threshold": 0.5, "steps": 6}, {}),
     "curriculum": ({"curriculum": {"width": 2.0, "step": 1.0}, "success_threshold": 0.5, "steps": 6}, {}),
+    "epoch-filter": ({"epoch_filter": {"up_to": 0.5}, "prompts_per_step": 5, "steps": 6}, {}),
     "reweight": (
         {"reweight": {"window": 2, "temperature": 0.1}, "algorithm": "dr-grpo", "steps": 6},
         {"tasks": [{"id": "words/first", "verifiers": {"words/letters": 1, "words/gold": 1}}]},

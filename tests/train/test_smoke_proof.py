@@ -134,6 +134,12 @@ def test_what_is_paid_counts_as_a_success_where_a_rule_asks_for_one():
     assert others[0](spread([group], Gold(0.0)), None) == [group] and group.rewards == [0.0, 2.5]
 
 
+@pytest.mark.parametrize("name", ["grpo", "gdpo"])
+def test_what_is_paid_for_each_verifier_needs_spread_too(name):
+    config = RlStage(kind="rl", steps=1, algorithm=name)
+    assert any(isinstance(rule, SmokeSpread) for rule in with_spread([], config, load_algorithm(name, {}), {"t": Knows(None)}))
+
+
 class Knows:
     """A task that knows this gold completion, or none."""
 

@@ -289,10 +289,9 @@ def check_named(where: str, stage: RlStage, rewarding: Sequence[str]) -> None:
     known = ", ".join(rewarding)
     if unknown := [v for v in stage.ground_truth_without if v not in rewarding]:
         raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: name one of {known}")
-    if stage.length and stage.length.verifier not in {"", *rewarding}:
-        raise UserError(
-            f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: name one of {known}"
-        )
+    for key, section in (("length", stage.length), ("epoch_filter", stage.epoch_filter)):
+        if section and section.verifier not in {"", *rewarding}:
+            raise UserError(f"{where}.{key}.verifier names {section.verifier!r}, which rewards nothing here: name one of {known}")
 
 
 def check_trainable(policy: PolicySpec) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mmrl.api.sampling import Group, share_of
 from mmrl.api.types import Rollout, Score
+from mmrl.data.epoch_filter import mean_value
 from mmrl.data.stream import GroupOutcome
 
 
@@ -54,8 +55,9 @@ def group_stub(group: Group) -> Group:
     return replace(group, prompt=prompt, inputs=None, rollouts=rollouts, others=others, is_stub=True)
 
 
-def outcomes(groups: Sequence[Group], success: float) -> list[GroupOutcome]:
-    """The outcomes of the groups, for the source of prompts. A prompt that succeeded only with a hint counts as failed."""
+def outcomes(groups: Sequence[Group], success: float, deciding: str = "") -> list[GroupOutcome]:
+    """The outcomes of the groups, for the source of prompts. A prompt that succeeded only with a hint counts as failed. deciding:
+    the verifier that an epoch filter goes by; the reward if empty."""
     return [
         GroupOutcome(
             g.place,
@@ -63,6 +65,7 @@ def outcomes(groups: Sequence[Group], success: float) -> list[GroupOutcome]:
             spread=g.spread > 0,
             failed=bool(g.unaided) and max(g.unaided) < success,
             successes=share_of(g.unaided, success),
+            value=mean_value(g.unaided, [s.parts for s in g.scores if not s.failed], deciding),
         )
         for g in groups
     ]

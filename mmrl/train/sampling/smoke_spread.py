@@ -59,7 +59,7 @@ def with_spread(
     rules: Sequence[SamplingRule], stage: RlStage, algorithm: Algorithm, tasks: Mapping[str, Task]
 ) -> list[SamplingRule]:
     """The rules of a smoke run's stage: with `SmokeSpread`, if its update needs spread. tasks: by label."""
-    if not {"rewards_N", "rewards_NT"} & {*algorithm.needs}:
+    if not {"rewards_N", "rewards_NT", "parts_NR"} & {*algorithm.needs}:
         return list(rules)
     in_groups = algorithm.compares and stage.settings.get("baseline") != "batch"
     pays = max(1.0, stage.success_threshold)

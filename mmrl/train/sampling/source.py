@@ -13,6 +13,7 @@ from mmrl.api.types import Prompt
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
 from mmrl.data.curriculum import Curriculum
+from mmrl.data.epoch_filter import EpochFilter
 from mmrl.data.prompts import PromptIndex, max_broken
 from mmrl.data.stream import GroupOutcome, PromptStream
 from mmrl.policies.vlm.processing import PromptInputs
@@ -45,6 +46,7 @@ class PromptSource(PromptStream):
         rl, config = stage if isinstance(stage, RlStage) else None, run.config
         weights = config.weights(stage)
         prompts = {label: run.setup.prompts(run.at.stage, label) for label in weights}
+        counts = {label: len(found) for label, found in prompts.items()}
         super().__init__(
             prompts,
             weights,
@@ -55,7 +57,8 @@ class PromptSource(PromptStream):
             replay_size=rl.replay_buffer_size if rl else 1,
             templates={t.label: t.prompt_template for t in config.tasks if t.prompt_template},
             history=history,
-            curriculum=Curriculum(rl.curriculum, {t: len(p) for t, p in prompts.items()}) if rl and rl.curriculum else None,
+            curriculum=Curriculum(rl.curriculum, counts) if rl and rl.curriculum else None,
+            epoch_filter=EpochFilter(rl.epoch_filter, counts) if rl and rl.epoch_filter else None,
         )
 
     def upcoming(self, n: int) -> Prompts:

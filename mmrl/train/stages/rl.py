@@ -190,7 +190,8 @@ class RlSteps(Steps):
     def metrics(self, sampled: Sampled, credit: Credit, update: dict[str, float]) -> dict[str, float]:
         """Metrics of the step; also passes the outcomes of the groups to the source of prompts."""
         self.run.clock.add(sampled.seconds)
-        self.source.tell(outcomes(sampled.sampled, self.stage.success_threshold))
+        filter = self.stage.epoch_filter
+        self.source.tell(outcomes(sampled.sampled, self.stage.success_threshold, filter.verifier if filter else ""))
         measure_step(self.run, self.source, [g.place for g in sampled.sampled])
         self.direct.weights.record(sampled.everything)
         own = [n for n, r in enumerate(sampled.rollouts) if not r.is_demonstration]

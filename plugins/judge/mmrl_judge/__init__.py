@@ -70,6 +70,10 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         given: dict[str, Any] = dict(model=True, batch_size=32, rollout=True, images=True, graded=True, timeout_s=120.0)
         return VerifierSpec(id=f"judge/{id}", target=f"mmrl_judge.reward_models:{target}", summary=summary, **given)
 
+    def dimension(id: str, target: str, summary: str, **bounds: float) -> VerifierSpec:
+        given: dict[str, Any] = dict(model=True, batch_size=32, rollout=True, graded=True, timeout_s=120.0) | bounds
+        return VerifierSpec(id=f"judge/{id}", target=f"mmrl_judge.dimensions:{target}", summary=summary, **given)
+
     return [
         spec("openai", "rating:Rating", "a model's rating of the answer"),
         spec("rubric", "rubric:Rubric", "share of a rubric's criteria that a model finds met"),
@@ -77,6 +81,11 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         local("right", "Right", "probability that a reward model calls the answer right"),
         local("better", "Better", "probability that a reward model prefers the answer to a reference, in both orders"),
         local("reward", "Rating", "rating of a reward model with a scalar head, brought to 0..1"),
+        dimension("confidence", "Confidence", "how sure the policy was of its reasoning and answer (DRM)", low=-20.0, high=0.0),
+        dimension(
+            "relevance", "Relevance", "whether question, reasoning and answer support each other, by a model of texts (DRM)"
+        ),
+        dimension("coherence", "Coherence", "rating of the reasoning by a reward model of texts (DRM)"),
         VerifierSpec(id="judge/same", target="mmrl_judge.pairs:same", summary="the completion is the preferred answer"),
         VerifierSpec(id="judge/verdict", target="mmrl_judge.reward_tasks:verdict", summary="the verdict on an answer is right"),
         VerifierSpec(id="judge/boxed", target="mmrl_judge.spark.task:boxed", summary="the verdict in the last box is right"),

@@ -79,8 +79,7 @@ class Rating:
     ) -> None:
         """model: the `policy` folder of a checkpoint of `policy.kind = "reward"`. center: the rating that is worth 0.5; ratings
         have no zero of their own. scale: larger values flatten the reward. max_pixels: larger pictures are shrunk."""
-        if not is_finite(center) or not is_finite(scale) or scale <= 0:
-            raise UserError(f"center = {center!r:.40} must be a number, and scale = {scale!r:.40} one above 0")
+        check_scale(center, scale)
         self.model, self.center, self.scale = reward_model(model, device=device, max_pixels=max_pixels), center, scale
 
     @staticmethod
@@ -90,11 +89,19 @@ class Rating:
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         ratings = self.model.rate([(messages_of(case), case.completion) for case in cases])
-        return [Score(self._share(rating), {"rating": rating}, f"rated {rating:.4g}") for rating in ratings]
+        return [Score(share_of(r, self.center, self.scale), {"rating": r}, f"rated {r:.4g}") for r in ratings]
 
-    def _share(self, rating: float) -> float:
-        x = (rating - self.center) / self.scale
-        return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+def check_scale(center: float, scale: float) -> None:
+    """Raise UserError for numbers that `share_of` can't use."""
+    if not is_finite(center) or not is_finite(scale) or scale <= 0:
+        raise UserError(f"center = {center!r:.40} must be a number, and scale = {scale!r:.40} one above 0")
+
+
+def share_of(rating: float, center: float, scale: float) -> float:
+    """sigmoid((rating - center) / scale)."""
+    x = (rating - center) / scale
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 def messages_of(case: Case) -> list[Message]:

@@ -79,16 +79,19 @@ def mmrl_verifiers() -> list[VerifierSpec]:
             images=True,
             summary="RLRF's pixel, edge and length rewards, without those that need models",
         ),
+        _likeness("clip", "ClipLikeness", "CLIP"),
+        _likeness("dino", "DinoLikeness", "DINOv2"),
         VerifierSpec(
-            id="rendering/clip@rlrf",
-            target="mmrl_rendering.likeness:Likeness",
-            low=-1.0,
-            timeout_s=60.0,
+            id="rendering/calls@rrvf",
+            target="mmrl_rendering.revision:successful_calls",
             graded=True,
-            images=True,
-            model=True,
-            batch_size=32,
-            summary="RLRF's semantic reward: likeness of the pictures by CLIP",
+            summary="RRVF's reward for its tool: the share of two calls whose code drew a picture",
+        ),
+        VerifierSpec(
+            id="rendering/format@rrvf",
+            target="mmrl_rendering.revision:thinks_answers_and_draws",
+            timeout_s=RENDER_S,
+            summary="RRVF's format: one thought and one answer, whose code draws a picture",
         ),
         VerifierSpec(
             id="rendering/judge@rrvf",
@@ -107,4 +110,18 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 def _spec(name: str, function: str, summary: str) -> VerifierSpec:
     return VerifierSpec(
         id=f"rendering/{name}", target=OURS + function, graded=True, images=True, timeout_s=RENDER_S, summary=summary
+    )
+
+
+def _likeness(name: str, kind: str, model: str) -> VerifierSpec:
+    return VerifierSpec(
+        id=f"rendering/{name}@rlrf",
+        target=f"mmrl_rendering.likeness:{kind}",
+        low=-1.0,
+        timeout_s=60.0,
+        graded=True,
+        images=True,
+        model=True,
+        batch_size=32,
+        summary=f"RLRF's semantic reward: likeness of the pictures by {model}",
     )

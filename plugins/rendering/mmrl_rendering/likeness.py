@@ -1,4 +1,4 @@
-"""Rewards by models that look at both pictures, the target and the rendering: CLIP's likeness, and a judge behind an endpoint.
+"""Rewards by models that look at both pictures, the target and the rendering: CLIP, DINO, and a judge behind an endpoint.
 
 Rodriguez et al. 2025, "Rendering-Aware Reinforcement Learning for Vector Graphics Generation" (RLRF), and Chen et al. 2025,
 "Learning Only with Images: Visual Reinforcement Learning with Reasoning, Rendering, and Visual Feedback" (RRVF). Neither has
@@ -8,20 +8,21 @@ published code of its rewards.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from mmrl import Case, Score
 from mmrl.api.endpoints.answers import NoAnswer
-from mmrl.api.endpoints.client import Question
-from mmrl.api.endpoints.judges import judge_endpoint
-from mmrl.api.endpoints.messages import ChatEncoder
-from mmrl.api.services import check_contrastive, contrastive
+from mmrl.api.services import Dtype, check_contrastive, check_image_encoder, contrastive, image_encoder
 from mmrl_rendering import compare
 from mmrl_rendering.code import render
 from mmrl_rendering.svg import Refused
+from mmrl_rendering.teacher import Onlooker, Pair
+
+if TYPE_CHECKING:
+    import torch
 
 INSTRUCTION = """The first picture is the target. The second is what somebody's code drew to reproduce it. Judge how alike they
 are: kind of picture, positions and shapes, colours, texts, numbers. Ignore the sharpness. Think first. Then end with one line
@@ -31,34 +32,51 @@ _LINE = re.compile(r"[*_\s]*score[*_\s]*:[*_\s]*(\d+)(?:\s*/\s*10)?[*_\s]*\.?[*_
 
 
 class Likeness:
-    """The cosine of CLIP's embeddings of the target and the rendering, -1 to 1: RLRF's semantic reward, where the paper has
-    DreamSim or CLIP. Code that doesn't render has -1.
+    """The cosine of the embeddings of the target and the rendering, -1 to 1. Code that doesn't render has -1.
 
     Known exploits: any drawing is alike to any other, so that values are far above 0; a picture in the right style without the
     right content earns most. Combine it with `rendering/svg@rlrf`.
     """
 
-    def __init__(
-        self, *, model: str, device: str = "auto", dtype: Literal["auto", "float32", "bfloat16"] = "auto", batch_size: int = 64
-    ) -> None:
-        """model: the folder or hub name of a CLIP or SigLIP, or tiny. batch_size: pictures encoded at once."""
-        self.model = contrastive(model, device=device, dtype=dtype, batch_size=batch_size)
-
-    @staticmethod
-    def check(cameras: Mapping[str, Sequence[str]], *, model: str, device: str = "auto", batch_size: int = 64, **_: Any) -> None:
-        check_contrastive(model, device=device, batch_size=batch_size)
+    encode: Callable[[Sequence[Image.Image]], torch.Tensor]
+    """Pictures -> float32 [N, D], rows of length 1."""
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         pairs = [both(case) for case in cases]
         seen = [picture for pair in pairs if not isinstance(pair, Refused) for picture in pair]
-        cosines = iter((found := self.model.encode_images(seen))[::2].mul(found[1::2]).sum(-1).tolist() if seen else ())
+        cosines = iter((found := self.encode(seen))[::2].mul(found[1::2]).sum(-1).tolist() if seen else ())
         return [
             Score(-1.0, detail=str(pair)) if isinstance(pair, Refused) else Score(min(1.0, max(-1.0, next(cosines))))
             for pair in pairs
         ]
 
 
-class VisualJudge:
+class ClipLikeness(Likeness):
+    """`Likeness` by CLIP: RLRF's semantic reward, where the paper has DreamSim or CLIP."""
+
+    def __init__(self, *, model: str, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> None:
+        """model: the folder or hub name of a CLIP or SigLIP, or tiny. batch_size: pictures encoded at once."""
+        self.encode = contrastive(model, device=device, dtype=dtype, batch_size=batch_size).encode_images
+
+    @staticmethod
+    def check(cameras: Mapping[str, Sequence[str]], *, model: str, device: str = "auto", batch_size: int = 64, **_: Any) -> None:
+        check_contrastive(model, device=device, batch_size=batch_size)
+
+
+class DinoLikeness(Likeness):
+    """`Likeness` by DINOv2, of which the mean of all tokens is compared, as in the metric of RLRF's authors (github.com/joanrod/
+    star-vector, commit 5f0fac9, `compute_dino_score.py`): that metric is half of 1 plus this."""
+
+    def __init__(self, *, model: str, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> None:
+        """model: the folder or hub name of a DINO, or tiny. batch_size: pictures encoded at once."""
+        self.encode = image_encoder(model, device=device, dtype=dtype, batch_size=batch_size).encode
+
+    @staticmethod
+    def check(cameras: Mapping[str, Sequence[str]], *, model: str, device: str = "auto", batch_size: int = 64, **_: Any) -> None:
+        check_image_encoder(model, device=device, batch_size=batch_size)
+
+
+class VisualJudge(Onlooker):
     """How alike a vision-language model behind an endpoint finds target and rendering, 0 to 1: RRVF's visual judge. Code that
     doesn't render has 0, and is not shown.
 
@@ -66,33 +84,7 @@ class VisualJudge:
     says "Score: 10" may impress a judge. An endpoint without an answer, and an answer that can't be read, are failures.
     """
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = "https://api.openai.com/v1",
-        key_variable: str = "OPENAI_API_KEY",
-        max_pixels: int | None = None,
-        max_tokens: int = 1024,
-        temperature: float = 0.0,
-        concurrency: int = 16,
-        retries: int = 4,
-        request_timeout_s: float = 60.0,
-        cache: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """max_pixels: larger pictures are shrunk. The other options are those of `mmrl.api.endpoints.client.ChatEndpoint`. Raises
-        UserError for ones that can't work."""
-        self.encoder, self.max_tokens, self.temperature = ChatEncoder(max_pixels=max_pixels), max_tokens, temperature
-        self.endpoint = judge_endpoint(
-            model,
-            base_url,
-            key_variable,
-            request_timeout_s=request_timeout_s,
-            concurrency=concurrency,
-            retries=retries,
-            cache=cache,
-            extra=extra,
-        )
+    instruction = INSTRUCTION
 
     @classmethod
     def check(cls, cameras: Mapping[str, Sequence[str]], **options: Any) -> None:
@@ -105,15 +97,10 @@ class VisualJudge:
         scores = iter(self._judged(shown))
         return [Score(0.0, detail=str(pair)) if isinstance(pair, Refused) else next(scores) for pair in pairs]
 
-    def _judged(self, pairs: Sequence[tuple[Image.Image, Image.Image]]) -> list[Score]:
+    def _judged(self, pairs: Sequence[Pair]) -> list[Score]:
         if self.endpoint is None:  # pixels stand in, so that a smoke run needs no endpoint
             return [Score(compare.pixel(*map(compare.pixels, pair)), detail="no endpoint is asked") for pair in pairs]
-        return [read(answer) for answer in self.endpoint.ask([self._question(pair) for pair in pairs])]
-
-    def _question(self, pair: tuple[Image.Image, Image.Image]) -> Question:
-        parts = [*({"type": "image", "image": picture} for picture in pair), {"type": "text", "text": INSTRUCTION}]
-        messages, _ = self.encoder([{"role": "user", "content": parts}])
-        return Question(messages=messages, max_tokens=self.max_tokens, temperature=self.temperature)
+        return [read(answer) for answer in self.ask(pairs)]
 
 
 def read(answer: Any) -> Score:
@@ -127,7 +114,7 @@ def read(answer: Any) -> Score:
     return Score(int(match[1]) / 10, detail=f"the judge gives {match[1]} of 10")
 
 
-def both(case: Case) -> tuple[Image.Image, Image.Image] | Refused:
+def both(case: Case) -> Pair | Refused:
     """(target, rendering) at the target's size, or why there is none."""
     target = case.images[0].convert("RGB")
     try:

@@ -20,8 +20,9 @@ from mmrl_rendering.code import CHART_SIZE, known, render, source
 from mmrl_rendering.compare import rendered
 from mmrl_rendering.pages import random_page
 from mmrl_rendering.plot_code import as_program
-from mmrl_rendering.revision import Redraw
+from mmrl_rendering.revision import CALLS, Redraw
 from mmrl_rendering.svg import Refused
+from mmrl_rendering.teacher import Teacher
 
 LEVELS = ("easy", "middle", "hard")
 ITEMS = {"warm": 200, "train": 2000, "test": 200}
@@ -39,15 +40,35 @@ FORM = {
     "short": f"Answer with {'; '.join(f'{k} {chr(32).join(v)} colour' for k, v in shapes.SHAPES.items())}.",
     "chart": 'A series is {"name": ..., "values": [...]}. Answer with the JSON and nothing else.',
 }
+ALONE = " and nothing else."
+"""The end of what is said of an answer, which isn't true where the code can be tried."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Rendered(Task):
     """Base class of tasks that request the code of a picture; the code's rendering can be shown to people and to the policy."""
 
+    think: bool = False
+    """Request a thought in think tags before the code."""
     turns: int = 1
     """Maximum of answers: after each the policy sees the rendering of its code, or the error, and writes it again. The last one
     counts."""
+    calls: bool = False
+    """Tries are calls of a tool, code in <tool_call> </tool_call>, and an answer in <answer> </answer> ends the episode before
+    all turns are used."""
+    teacher: Mapping[str, Any] = field(default_factory=dict)
+    """A vision-language model behind an endpoint that tells the policy how the rendering differs, in the place of showing it: its
+    model and base_url, and key_variable, max_pixels, max_tokens, temperature, concurrency, retries, request_timeout_s, cache,
+    extra, as of a judge."""
+
+    def __post_init__(self) -> None:
+        check_integer("turns", self.turns, 1, 100)
+        check_type("think", self.think, bool)
+        check_type("calls", self.calls, bool)
+        check_type("teacher", self.teacher, Mapping)
+        if self.turns == 1 and (self.calls or self.teacher):
+            raise UserError(f"{'calls' if self.calls else 'teacher'} has no effect with turns = 1: set turns = 2 or more")
+        self._teacher = made_teacher(self.teacher) if self.teacher else None
 
     def draw_completion(self, prompt: Prompt, completion: str) -> Any:
         try:
@@ -56,8 +77,29 @@ class Rendered(Task):
             return None
 
     def environment(self, prompt: Prompt) -> Redraw | None:
-        size = rendered(load_image(prompt.images[0]).size)
-        return Redraw(prompt.meta["code"], self.turns, size) if self.turns > 1 else None
+        if self.turns == 1:
+            return None
+        target = load_image(prompt.images[0])
+        return Redraw(prompt.meta["code"], self.turns, target, calls=self.calls, teacher=self._teacher)
+
+    def posed(self, id: str, code: str, text: str, shown: Any, meta: Mapping[str, Any]) -> Prompt:
+        """A prompt with a picture, instructions for the code, and the right code."""
+        first = "Think in <think> </think> tags. " if self.think else ""
+        form = FORM[code]
+        if self.calls:
+            seen = "are told how its picture differs" if self.teacher else "see its picture"
+            form = f"{form.removesuffix(ALONE).rstrip('.,')}.\n{CALLS.format(tries=self.turns - 1, seen=seen)}"
+        ask = ASK[code] if 'viewBox="0 0 100 100"' in text or code != "svg" else "Write this picture as SVG."
+        return Prompt(
+            id=id,
+            messages=[user_message(f"{ask}\n{first}{form}", shown)],
+            answer=text,
+            meta={"code": code, "length": len(source(text, code)), **meta},
+        )
+
+    def gold(self, prompt: Prompt) -> str:
+        answer = f"<answer>\n{prompt.answer}\n</answer>" if self.calls else prompt.answer
+        return f"<think>I write down what I see.</think>\n{answer}" if self.think else str(answer)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -66,8 +108,6 @@ class Drawn(Rendered):
 
     level: str = "mixed"
     """Difficulty: easy, middle, hard, or mixed, which alternates."""
-    think: bool = False
-    """Request a thought in think tags before the code."""
     seed: int = 0
     """Seed of the pictures. The run's seed doesn't change them, so that all runs are tested on the same ones."""
     items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
@@ -76,10 +116,9 @@ class Drawn(Rendered):
     splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
     def __post_init__(self) -> None:
-        check_integer("turns", self.turns, 1, 100)
+        super().__post_init__()
         check_type("seed", self.seed, int)
         check_choice("level", self.level, (*LEVELS, "mixed"))
-        check_type("think", self.think, bool)
         if (
             not isinstance(self.items, Mapping)
             or not self.items
@@ -93,9 +132,6 @@ class Drawn(Rendered):
     def prompts(self, split: str, seed: int) -> LazyPrompts:
         check_split(split, self.splits)
         return LazyPrompts(range(self.items[split]), lambda number: self._prompt(split, number))
-
-    def gold(self, prompt: Prompt) -> str:
-        return gold(prompt, self.think)
 
     def _level(self, number: int) -> str:
         return LEVELS[number % len(LEVELS)] if self.level == "mixed" else self.level
@@ -127,7 +163,7 @@ class Svg(Drawn):
         parts = random_pictures.parts_of(draw, level, self.code, lambda parts: self._is_of(split, *sorted(parts)))
         text = random_pictures.joined(parts, self.code)
         meta = {"difficulty": LEVELS.index(level) + len(parts) / 10}
-        return posed(f"{split}-{number}", self.code, text, render(text, self.code, (self.size, self.size)), self.think, meta)
+        return self.posed(f"{split}-{number}", self.code, text, render(text, self.code, (self.size, self.size)), meta)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -150,7 +186,7 @@ class Charts(Drawn):
         count = sum(len(values) for _, values in made.series)
         meta = {"difficulty": LEVELS.index(level) + count / 100, "chart": value}
         shown = chart.draw(made, (self.size, round(self.size * 0.75)))
-        return posed(f"{split}-{number}", "chart", json.dumps(value), shown, self.think, meta)
+        return self.posed(f"{split}-{number}", "chart", json.dumps(value), shown, meta)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -173,7 +209,7 @@ class Pages(Drawn):
         while not self._is_of(split, page):
             page = random_page(draw, level)
         shown = render(page, "html", (self.size, round(self.size * 0.75)))
-        return posed(f"{split}-{number}", "html", page, shown, self.think, {"difficulty": LEVELS.index(level) + len(page) / 1000})
+        return self.posed(f"{split}-{number}", "html", page, shown, {"difficulty": LEVELS.index(level) + len(page) / 1000})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -198,9 +234,8 @@ class Plots(Drawn):
             made = random_pictures.random_chart(draw, level)
         program, count = as_program(made), sum(len(values) for _, values in made.series)
         shown = render(program, "matplotlib", (self.size, round(self.size * 0.75)))
-        return posed(
-            f"{split}-{number}", "matplotlib", program, shown, self.think, {"difficulty": LEVELS.index(level) + count / 100}
-        )
+        meta = {"difficulty": LEVELS.index(level) + count / 100}
+        return self.posed(f"{split}-{number}", "matplotlib", program, shown, meta)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -219,19 +254,16 @@ class Own(Rendered):
     """The column of the picture. If a row has none, the code is rendered."""
     size: int = 224
     """Longer side of renderings in pixels, 28 to 512."""
-    think: bool = False
-    """Request a thought in think tags before the code."""
     seed: int = 0
     """Seed of the splits of a single source."""
 
     splits = ("train", "test")
 
     def __post_init__(self) -> None:
-        check_integer("turns", self.turns, 1, 100)
+        super().__post_init__()
         known(self.code)
         check_integer("size", self.size, 28, 512)
         check_type("seed", self.seed, int)
-        check_type("think", self.think, bool)
         for option in ("path", "code_column", "image_column", *(("test_path",) if self.test_path is not None else ())):
             check_type(option, getattr(self, option), str)
         self._sources = {"train": opened(self.path, "train"), "test": opened(self.test_path or self.path, "test")}
@@ -250,9 +282,6 @@ class Own(Rendered):
         path = self.test_path or self.path if split == "test" else self.path
         return LazyItems(rows, lambda row, number: self._prompt(f"{split}/{name(number)}", path, row), chosen)
 
-    def gold(self, prompt: Prompt) -> str:
-        return gold(prompt, self.think)
-
     def _prompt(self, id: str, path: str, row: Mapping[str, Any]) -> Prompt:
         text = self._text(row[self.code_column], path)
         meta: dict[str, Any] = {}
@@ -267,7 +296,7 @@ class Own(Rendered):
         if image not in (None, ""):
             shown = load_image(resolve_image(path, image))
         meta["difficulty"] = len(text) / 1000
-        return posed(id, self.code, text, shown, self.think, meta)
+        return self.posed(id, self.code, text, shown, meta)
 
     def _text(self, value: Any, path: str) -> str:
         if self.code == "chart" and isinstance(value, Mapping):
@@ -295,20 +324,14 @@ class Own(Rendered):
 # -- words and sources ------------------------------------------------------------------------------------------------------
 
 
-def posed(id: str, code: str, text: str, shown: Any, think: bool, meta: Mapping[str, Any]) -> Prompt:
-    """A prompt with a picture, instructions for the code, and the right code."""
-    first = "Think in <think> </think> tags. " if think else ""
-    ask = ASK[code] if 'viewBox="0 0 100 100"' in text or code != "svg" else "Write this picture as SVG."
-    return Prompt(
-        id=id,
-        messages=[user_message(f"{ask}\n{first}{FORM[code]}", shown)],
-        answer=text,
-        meta={"code": code, "length": len(source(text, code)), **meta},
-    )
-
-
-def gold(prompt: Prompt, think: bool) -> str:
-    return f"<think>I write down what I see.</think>\n{prompt.answer}" if think else str(prompt.answer)
+def made_teacher(options: Mapping[str, Any]) -> Teacher:
+    """The teacher of an option's table. Raises UserError for one that can't work."""
+    try:
+        return Teacher(**options)
+    except TypeError as error:
+        raise UserError(
+            f"teacher = {dict(options)!r:.200} has a key too many, or no model ({str(error).partition('() ')[2]})"
+        ) from None
 
 
 def opened(path: str, split: str) -> tuple[DataTable, Callable[[int], str]]:

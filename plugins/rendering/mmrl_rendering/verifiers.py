@@ -103,8 +103,8 @@ def rlrf(case: Case, w_pixel: float = 1.0, w_edges: float = 1.0, w_length: float
     Rodriguez et al. 2025, "Rendering-Aware Reinforcement Learning for Vector Graphics Generation", by its formulas; no code is
     published. Pixel: 1 - mean |a - b|^2 of the pictures at zero mean and unit variance. Edges: the same of Canny's edges, 3
     wide and blurred over 13. Length: 1 - (max(0, L - L'/2) / L')^2, in characters where the paper counts tokens. Left out:
-    the semantic rewards (DreamSim, CLIP, DINO), which need models. Code that doesn't render has -1. The right code itself has
-    0.75 for its length, and so 0.917 of equal weights.
+    the semantic rewards, which need models: `rendering/clip@rlrf` and `rendering/dino@rlrf`. Code that doesn't render has -1.
+    The right code itself has 0.75 for its length, and so 0.917 of equal weights.
     w_pixel, w_edges, w_length: weights of the three, which are divided by their sum.
     Known exploits, as published: a blank canvas has 0 for pixels and for edges and 1 for its length, a third in total.
     """

@@ -1,11 +1,13 @@
 """Rewards by models that see target and rendering: CLIP's likeness, and a judge behind an endpoint."""
 
 import pytest
-from mmrl_rendering.likeness import Likeness, VisualJudge, read
+import torch
+from mmrl_rendering.likeness import ClipLikeness, DinoLikeness, VisualJudge, both, read
 from PIL import Image
 
 from mmrl import Case, UserError
 from mmrl.api.endpoints.answers import Answer, NoAnswer
+from mmrl.judge.image_models import build_tiny
 from mmrl.registry import plugins
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64">{}</svg>'
@@ -22,15 +24,24 @@ def case(code, picture=None):
     return Case(completion=code, answer=SQUARE, meta={"code": "svg"}, media=(picture or target(),), image_sizes=((64, 64),))
 
 
-def test_clip_finds_the_right_code_the_same_and_code_that_does_not_render_the_opposite():
+@pytest.mark.parametrize("kind", [ClipLikeness, DinoLikeness])
+def test_a_model_finds_the_right_code_the_same_and_code_that_does_not_render_the_opposite(kind):
     same, other, broken = (
         s.value
-        for s in Likeness(model="tiny", device="cpu")(
-            [case(SQUARE.format(8, "red")), case(SQUARE.format(30, "blue")), case("<svg")]
-        )
+        for s in kind(model="tiny", device="cpu")([case(SQUARE.format(8, "red")), case(SQUARE.format(30, "blue")), case("<svg")])
     )
     assert same == pytest.approx(1.0, abs=1e-5) and -1 <= other < 0.9999 and broken == -1.0
-    assert [s.value for s in Likeness(model="tiny", device="cpu")([case("no code")])] == [-1.0], "nothing to embed"
+    assert [s.value for s in kind(model="tiny", device="cpu")([case("no code")])] == [-1.0], "nothing to embed"
+
+
+def test_dino_compares_the_mean_of_all_tokens_as_the_published_metric_does():
+    """star-vector @5f0fac9, compute_dino_score.py: (cosine of the means of last_hidden_state over its tokens + 1) / 2."""
+    model, processor = build_tiny()
+    cases = [case(SQUARE.format(x, colour)) for x, colour in ((30, "blue"), (12, "red"), (2, "green"))]
+    for one, score in zip(cases, DinoLikeness(model="tiny", device="cpu", batch_size=2)(cases), strict=True):
+        with torch.no_grad():
+            a, b = (model(**processor(images=p, return_tensors="pt")).last_hidden_state.mean(1) for p in both(one))
+        assert (score.value + 1) / 2 == pytest.approx((float(torch.nn.CosineSimilarity(dim=1)(a, b)) + 1) / 2, abs=1e-6)
 
 
 class Endpoint:
@@ -78,7 +89,9 @@ def test_a_smoke_run_asks_nobody_and_compares_pixels():
 def test_options_that_cannot_work_are_refused_before_a_run():
     with pytest.raises(UserError, match="base_url = 'nowhere' is no address"):
         VisualJudge.check({}, model="m", base_url="nowhere")
-    with pytest.raises(UserError, match="is not a folder"):
-        Likeness.check({}, model="/nowhere/clip")
-    ids = ("rendering/clip@rlrf", "rendering/judge@rrvf")
-    assert [(s.low, s.high) for s in (plugins.registry().get("verifiers", id) for id in ids)] == [(-1.0, 1.0), (0.0, 1.0)]
+    for kind in (ClipLikeness, DinoLikeness):
+        with pytest.raises(UserError, match="is not a folder"):
+            kind.check({}, model="/nowhere/clip")
+    ids = ("rendering/clip@rlrf", "rendering/dino@rlrf", "rendering/judge@rrvf")
+    ranges = [(s.low, s.high) for s in (plugins.registry().get("verifiers", id) for id in ids)]
+    assert ranges == [(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0)]

@@ -4,10 +4,12 @@ import json
 import time
 
 import pytest
+from mmrl_rendering.revision import successful_calls, thinks_answers_and_draws
 from mmrl_rendering.task import Charts, Svg
 from PIL import ImageChops
 
-from mmrl import UserError
+from mmrl import Case, EnvironmentFailed, UserError
+from mmrl.api.endpoints.answers import Answer, NoAnswer
 from mmrl.registry import plugins
 from mmrl.testing import check_task
 
@@ -75,3 +77,93 @@ def test_one_answer_is_the_end_unless_there_are_turns():
 def test_episodes_keep_the_rules():
     report = check_task(plugins.registry().get("tasks", "rendering/svg"), lambda: Svg(turns=2), n=4)
     assert report.ok, str(report)
+
+
+class Endpoint:
+    """Answers each question with the next text."""
+
+    def __init__(self, *texts):
+        self.texts, self.asked = list(texts), []
+
+    def ask(self, questions):
+        self.asked += questions
+        found = [self.texts.pop(0) for _ in questions]
+        return [t if isinstance(t, NoAnswer) else Answer(text=t, finished=True, num_tokens=1) for t in found]
+
+
+def taught(*texts, **options):
+    task = Svg(turns=3, teacher={"model": "tiny"}, **options)
+    task._teacher.endpoint = Endpoint(*texts)
+    return task, task.prompts("train", 0)[0], task.prompts("train", 0)[1]
+
+
+def test_a_teacher_sees_both_pictures_and_its_words_take_the_place_of_the_rendering():
+    task, prompt, other = taught("The square is too small.", NoAnswer("host: status 500"))
+    environment = task.environment(prompt)
+    assert environment.waits, "episodes wait for it side by side"
+    reply = environment.step(task.gold(other))
+    (part,) = reply.messages[0]["content"]
+    assert part["type"] == "text" and part["text"].endswith("\nThe square is too small.") and not reply.terminated
+    ((message,),) = (question.messages for question in task._teacher.endpoint.asked)
+    assert [p["type"] for p in message["content"]] == ["image_url", "image_url", "text"]
+    assert message["content"][0] != message["content"][1] and "<svg" not in message["content"][2]["text"]
+    (said,) = environment.step("no code").messages[0]["content"]
+    assert said["text"].startswith("That draws nothing: "), "it isn't asked about nothing"
+    with pytest.raises(EnvironmentFailed, match="the teacher: host: status 500"):
+        task.environment(prompt).step(task.gold(other))
+
+
+def test_a_smoke_run_asks_no_teacher():
+    task = Svg(turns=2, teacher={"model": "tiny"})
+    prompt = task.prompts("train", 0)[0]
+    (part,) = task.environment(prompt).step(task.gold(prompt)).messages[0]["content"]
+    assert part["text"].endswith("Of the target's pixels 100% are reached.")
+
+
+def test_calls_are_tried_and_an_answer_ends_the_episode():
+    task = Svg(turns=4, calls=True, think=True)
+    prompt, other = task.prompts("train", 0)[0], task.prompts("train", 0)[1]
+    assert "at most 3 times" in prompt.text and "nothing else" not in prompt.text
+    environment = task.environment(prompt)
+    call = "<think>a <answer> tag in a thought ends nothing</think><tool_call>{}</tool_call>"
+    drawn = environment.step(call.format(other.answer))
+    assert [p["type"] for p in drawn.messages[0]["content"]] == ["image", "text"] and drawn.outcome == {"calls": 1, "drawn": 1}
+    empty = environment.step(call.format("nothing"))
+    assert empty.messages[0]["content"][0]["text"].startswith("That draws nothing") and empty.outcome == {"calls": 2, "drawn": 1}
+    neither = environment.step("I am thinking")
+    assert "<tool_call>" in neither.messages[0]["content"][0]["text"] and neither.outcome == {"calls": 2, "drawn": 1}
+    final = environment.step(task.gold(prompt))
+    assert final.terminated and final.outcome == {"calls": 2, "drawn": 1}
+    early = task.environment(prompt).step(task.gold(prompt))
+    assert early.terminated and early.outcome == {"calls": 0, "drawn": 0}, "an answer is the end at once"
+
+
+def test_the_tool_pays_calls_that_drew_and_the_format_pays_what_can_be_drawn():
+    task = Svg(turns=3, calls=True, think=True)
+    prompt = task.prompts("train", 0)[0]
+    paid = [successful_calls(Case(completion="", outcome={"calls": 3.0, "drawn": float(n)})).value for n in range(4)]
+    assert paid == [0.0, 0.5, 1.0, 1.0] and successful_calls(Case(completion="")).value == 0.0
+
+    def form(completion):
+        return thinks_answers_and_draws(Case(completion=completion, meta=prompt.meta, media=prompt.images)).value
+
+    assert form(task.gold(prompt)) == 1.0 and form(prompt.answer) == 0.0
+    assert form("<think>a</think><answer>nothing</answer>") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"calls": True}, "calls has no effect with turns = 1"),
+        ({"teacher": {"model": "tiny"}}, "teacher has no effect with turns = 1"),
+        ({"turns": 2, "teacher": {"base_url": "http://localhost/v1"}}, "has a key too many, or no model"),
+        ({"turns": 2, "teacher": {"model": "m", "modle": 1}}, "has a key too many, or no model"),
+        ({"turns": 2, "teacher": {"model": "m", "base_url": "nowhere"}}, "is no address"),
+        ({"turns": 2, "teacher": "m"}, "teacher"),
+        ({"turns": 2, "calls": 1}, "calls"),
+    ],
+)
+def test_a_teacher_or_calls_that_can_t_work_are_refused_in_one_line(options, wanted):
+    with pytest.raises(UserError, match=wanted) as error:
+        Svg(**options)
+    assert "\n" not in str(error.value)

@@ -101,5 +101,10 @@ def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
             id="tools/curiosity@pixel-reasoner",
             target="mmrl_tools.pixel_reasoner:Curiosity",
             summary="pays for tools where few of a group use them",
-        )
+        ),
+        SamplingRuleSpec(
+            id="tools/refill@pixel-reasoner",
+            target="mmrl_tools.pixel_reasoner:Refill",
+            summary="repeats groups whose rewards differ in the place of those that are all the same",
+        ),
     ]

@@ -12,7 +12,10 @@ it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 from mmrl import Case, SamplingRule, Score, UserError
 from mmrl.api.errors import is_finite
@@ -69,6 +72,27 @@ class Curiosity(SamplingRule):
     def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
         calls = [n for group in groups for n in called(group)]
         return {"sampling/tool_use": sum(n > 0 for n in calls) / len(calls)} if calls else {}
+
+
+class Refill(SamplingRule):
+    """Leaves out groups whose rewards are all the same, and repeats the others until there are as many again: all of them in a
+    new order in each pass, and in the last pass as many as are missing. Without any that differ it changes nothing.
+
+    It is the filter of the released code (`replay_buffer.py`, `--filter True`, as its README trains). There single completions
+    are repeated; here groups are, so that each advantage stays that of a whole group.
+    """
+
+    phase: ClassVar[Literal["score", "select"]] = "select"
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        kept = [group for group in groups if group.spread]
+        chance, filled = random.Random(sample.seed), list[Group]()
+        while kept and len(filled) < len(groups):
+            filled += chance.sample(kept, min(len(kept), len(groups) - len(filled)))
+        return [replace(group) for group in filled] or groups
+
+    def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        return {"sampling/uniform_share": sum(not g.spread for g in groups) / len(groups)} if groups else {}
 
 
 def called(group: Group) -> list[float]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mmrl_tools.deepeyes import AFTER, BEFORE, reward
 from mmrl_tools.environment import Budget, ToolUse
 from mmrl_tools.pictures import original
-from mmrl_tools.pixel_reasoner import Curiosity, bonuses
+from mmrl_tools.pixel_reasoner import Curiosity, Refill, bonuses
 from mmrl_tools.pixel_reasoner import reward as pixel_reward
 from mmrl_tools.published import pixel_reasoner_box, published_tools
 from mmrl_tools.tool import Refused, Workspace
@@ -138,6 +138,40 @@ def test_the_rule_pays_a_group_by_hand():
     often = group([1, 1, 0, 1])
     Curiosity()([often], None)
     assert [score.value for score in often.scores] == [1, 1, 1, 1], "beyond the threshold nothing is paid"
+
+
+class Seeded:
+    """A step's sampler, as far as the rule asks."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+
+def valued(name, *values):
+    return Group(
+        place=("t", name), number=name, prompt=Prompt(messages=[]), inputs=None, rollouts=[], scores=[Score(v) for v in values]
+    )
+
+
+@pytest.mark.parametrize(("differing", "same"), [(3, 5), (1, 4), (4, 0), (5, 2)])
+def test_what_differs_takes_the_place_of_what_does_not(differing, same):
+    """The released `active_sampling`: passes over all that differs, and in the last as many as are missing, none twice."""
+    groups = [valued(n, 0.0, 1.0) for n in range(differing)] + [valued(9 + n, 1.0, 1.0) for n in range(same)]
+    for group in groups:
+        group.rollouts = [Conversation(prompt=group.prompt, group=0, turns=(), status=Status.FINISHED)] * 2
+    found = Refill()(groups, Seeded(3))
+    names = [group.place[1] for group in found]
+    assert len(names) == len(groups) and {*names} == {*range(differing)}
+    passes = [names[i : i + differing] for i in range(0, len(names), differing)]
+    assert all(len({*one}) == len(one) for one in passes), "each once a pass"
+    assert len({id(group) for group in found}) == len(found), "copies, which are numbered one by one"
+    assert names == [g.place[1] for g in Refill()(groups, Seeded(3))], "the same in all processes"
+    assert Refill().counts(groups) == {"sampling/uniform_share": same / len(groups)}
+
+
+def test_nothing_changes_where_nothing_differs():
+    groups = [valued(n) for n in range(3)]
+    assert Refill()(groups, Seeded(0)) is groups and Refill().counts([]) == {}
 
 
 @pytest.mark.parametrize("options", [{"threshold": -1}, {"alpha": float("nan")}, {"beta": True}, {"form": "mine"}, {"most": "1"}])
