@@ -17,6 +17,15 @@ def lowest(q_En: torch.Tensor, subset: torch.Tensor | None = None) -> torch.Tens
     return (q_En if subset is None else q_En[subset]).amin(0)
 
 
+def returns_to_go(rewards_T: torch.Tensor, gamma: float) -> torch.Tensor:
+    """float32 [T]: the discounted sum of an episode's rewards from each step on, its own included."""
+    found, later = torch.zeros(len(rewards_T)), 0.0
+    for t in range(len(rewards_T) - 1, -1, -1):
+        later = float(rewards_T[t]) + gamma * later
+        found[t] = later
+    return found
+
+
 def td_targets(rewards_n: torch.Tensor, discounts_n: torch.Tensor, next_n: torch.Tensor) -> torch.Tensor:
     """[n]: reward + discount * next value, without a gradient. discounts_n: 0 where the episode terminated; an episode that was
     cut off has its discount. A next value that is multiplied by 0 may be anything, infinite too."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from mmrl.algorithms.off_policy import returns_to_go
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.train.update.digested import read, write
@@ -119,16 +120,12 @@ class Replay:
         self._check(episode, count)
         at = (self.added + torch.arange(count)) % self.capacity
         kept, ends = self._kept, torch.arange(count) == count - 1
-        paid, later = torch.zeros(count), 0.0
-        for t in range(count - 1, -1, -1):
-            later = float(episode.rewards_T[t]) + self.gamma * later
-            paid[t] = later
         new = {
             "seen": episode.seen_TF,
             "after": episode.after_TF,
             "actions": episode.actions_TA,
             "rewards": episode.rewards_T,
-            "paid": paid,
+            "paid": returns_to_go(episode.rewards_T, self.gamma),
             "terminated": ends & episode.terminated,
             "ends": ends,
             "priorities": kept["highest"].expand(count),
@@ -137,14 +134,17 @@ class Replay:
             kept[name][at] = values.to("cpu", kept[name].dtype)
         self.added += count
 
-    def draw(self, n: int, seed: int, *, steps: int = 1) -> Drawn:
+    def draw(self, n: int, seed: int, *, steps: int = 1, newest: int = 0) -> Drawn:
         """n transitions with replacement. steps: rewards that are summed before the bootstrap, fewer at the end of an episode.
-        Raises UserError if the memory is empty."""
+        newest: only these are drawn from, and not by priority; 0: all. Raises UserError if the memory is empty."""
         if not len(self):
             raise UserError("the replay memory is empty: collect episodes first, or give offline ones")
         generator = torch.Generator().manual_seed(seed)
         kept, filled = self._kept, len(self)
-        if self.alpha:
+        if newest:
+            back = torch.randint(min(newest, filled), (n,), generator=generator)
+            places, weights = (self.added - 1 - back) % self.capacity, torch.ones(n)
+        elif self.alpha:
             chances = kept["priorities"][:filled].pow(self.alpha)
             summed = chances.cumsum(0)
             aim = torch.rand(n, generator=generator, dtype=torch.float64) * summed[-1]
