@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 import runs
 
 DOORS = """
+from PIL import Image
 from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user_message
 
 @hookimpl
@@ -34,7 +35,7 @@ class Doors:
     opened = 0
     def step(self, completion):
         self.opened += sum(map(ord, completion)) % 2
-        said = user_message("open" if self.opened else "shut")
+        said = user_message("open" if self.opened else "shut", Image.new("RGB", (56, 56), (80 * self.opened, 0, 0)))
         return Reply(messages=[said], terminated=self.opened == 2, outcome={"through": float(self.opened == 2)})
     def close(self):
         pass
