@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 
 import vlm_cases as cases
@@ -20,9 +19,8 @@ def seen(eyes: TurnEyes, rollouts: list[Any], vlm: Any, shared: bool = True, bud
     return eyes.of(rollouts, batch)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl"])
-def test_states_are_those_of_each_conversation_alone(family: str) -> None:
-    vlm = cases.policy(family)
+def test_states_are_those_of_each_conversation_alone() -> None:
+    vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.in_turns(vlm)
     short = Turn(observed_ids=rollouts[1].turns[0].observed_ids, token_ids=(120,), logprobs=(-1.0,), text="")
     rollouts[1] = replace(rollouts[1], turns=(short,))
