@@ -104,14 +104,16 @@ class TurnCriticSteps(RlSteps):
         self.states = {id(own[n]): states for n, states in found.items()}
 
     def paid(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[torch.Tensor | None]:
-        """The reward of each turn, float64 [T]; None for what is not remembered: failed scores and demonstrations."""
+        """The reward of each turn, float64 [T]; None for what is not remembered: failed scores, and demonstrations, which say
+        nothing of what the policy's answers are worth but may be imitated."""
         turned = self.stage.model_copy(update={"credit": "turn", "kl_in": "loss"})
         signals = Signals(rollouts, scores, turned)
         found: list[torch.Tensor | None] = []
         for n, rollout in enumerate(rollouts):
             units_T, rewards_T = signals.units_NT[n], signals.rewards_NT[n]
             own = units_T >= 0
-            known = id(rollout) in self.states and not rollout.is_demonstration and not bool(rewards_T.isnan().any())
+            mine = self.how.rule == "success" or not rollout.is_demonstration
+            known = id(rollout) in self.states and mine and not bool(rewards_T.isnan().any())
             count = len(self.states[id(rollout)].said_TH) if known else 0
             sums_T = torch.zeros(count, dtype=torch.float64)
             found.append(sums_T.index_add(0, units_T[own], rewards_T[own]) if known else None)
