@@ -1098,6 +1098,7 @@ OF_RL = {
     ),
     "turn_critic.rule": Effect(
         to="success",
+        each=True,
         also={**ARCHER, S + "algorithm": "ppo", S + "credit": "turn"},
         seen=lambda a, b: not list(a.path.glob("checkpoints/*/prompts.*")) and list(b.path.glob("checkpoints/*/prompts.*")),
         why="another kind of critics, which remember prompts, too",
