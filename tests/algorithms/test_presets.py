@@ -27,7 +27,22 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_conversations import pack
 
 BUILT_IN = [
-    *("archer", "awr", "cispo", "d3s", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "kdrl"),
+    *(
+        "archer",
+        "awr",
+        "cispo",
+        "d3s",
+        "dapo",
+        "dcpo",
+        "digirl",
+        "dr-grpo",
+        "filtered-cloning",
+        "gdpo",
+        "grpo",
+        "gspo",
+        "gui-g1",
+        "kdrl",
+    ),
     *(
         "lite-ppo",
         "nft",

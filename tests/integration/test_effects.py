@@ -1138,7 +1138,10 @@ OF_RL = {
         why="fewer episodes are imitated again",
     ),
     "turn_critic.top": Effect(
-        to=0.25, also=DIGIRL, seen=both(lambda r: r.metric("turn_critic/replayed")[-1], 2.0, 4.0), why="more of them are chosen from"
+        to=0.25,
+        also=DIGIRL,
+        seen=both(lambda r: r.metric("turn_critic/replayed")[-1], 2.0, 4.0),
+        why="more of them are chosen from",
     ),
     "imitation": Effect(
         to={"batch_size": 4},

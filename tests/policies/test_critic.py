@@ -10,7 +10,6 @@ from mmrl_robotics.small import Small
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.types import Observation
-from mmrl.api.types import Turn
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
 from mmrl.policies.batches import ActionMicroBatch, Credit
 from mmrl.policies.critic import Critic

@@ -1,4 +1,4 @@
-"""What critics of turns see: the states of each conversation alone, however a batch is laid out, and though the policy moves on."""
+"""What critics of turns see: the states of each conversation alone, however a batch is laid out, though the policy moves on."""
 
 from __future__ import annotations
 

@@ -71,8 +71,9 @@ class Episodes(Task):
         grid: [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first
         turn, with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a
         folder with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as
-        those of a random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its words name; or the
-        options of an endpoint whose model proposes them. demos: episodes of the split demo. starts: of the split train. held_out: of the split test."""
+        those of a random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its words name; or
+        the options of an endpoint whose model proposes them. demos: episodes of the split demo. starts: of the split train.
+        held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
         check_choice("style", style, STYLES)

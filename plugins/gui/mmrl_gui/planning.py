@@ -33,8 +33,8 @@ Plan = Callable[[str, Any], list[str]]
 
 
 def plan_of(option: str | Mapping[str, Any]) -> Plan | None:
-    """What the task's option `subgoals` says: empty for none, `words`, or a table with the options of an endpoint. Raises UserError
-    for anything else."""
+    """What the task's option `subgoals` says: empty for none, `words`, or a table with the options of an endpoint. Raises
+    UserError for anything else."""
     if isinstance(option, Mapping):
         return Planner(option)
     if option not in ("", WORDS):
@@ -51,7 +51,9 @@ class Planner:
         try:
             self.endpoint = ChatEndpoint(**options)
         except TypeError as error:
-            raise UserError(f"subgoals: {str(error).partition('()')[2].strip() or error}: see the options of an endpoint") from None
+            raise UserError(
+                f"subgoals: {str(error).partition('()')[2].strip() or error}: see the options of an endpoint"
+            ) from None
         self.encoder = ChatEncoder()
         self.known: dict[tuple[str, bytes], list[str]] = {}
 
@@ -70,7 +72,9 @@ class Planner:
         if isinstance(answer, NoAnswer):
             raise UserError(f"subgoals: no answer for {instruction!r:.100}: {answer}")
         if not (found := listed_goals(answer.text)):
-            raise UserError(f"subgoals: {self.endpoint.model} gave no numbered list for {instruction!r:.100}: {answer.text!r:.100}")
+            raise UserError(
+                f"subgoals: {self.endpoint.model} gave no numbered list for {instruction!r:.100}: {answer.text!r:.100}"
+            )
         return found
 
 
