@@ -69,7 +69,16 @@ def test_a_resumed_run_goes_on_with_the_same_bits(doors, keys):
         runs.run(doors("cut", **keys), progress=runs.Silent(3))
     again = runs.run(doors("cut", **keys), resume=True)
     assert runs.trajectory(again) == runs.trajectory(whole)
-    more = ("prompts.safetensors", "conversations.safetensors") if keys else ()
-    for file in ("turn-critic.safetensors", "turns.safetensors", *more):
+    files = {
+        "turn-critic.safetensors",
+        "turns.safetensors",
+        *(("prompts.safetensors", "conversations.safetensors") if keys else ()),
+    }
+    (kept,) = [{p.name for p in f.glob("*.safetensors")} for f in sorted((whole.path / "checkpoints").glob("step-*"))[-1:]]
+    assert kept == files | {"learner.safetensors"}
+    measured = {key for row in runs.rows(whole) for key in row.get("metrics", {}) if key.startswith("turn_critic/")}
+    replays = {"turn_critic/replayed", "turn_critic/imitated_share"} if keys else set()
+    assert measured == {"turn_critic/remembered", "turn_critic/value_error", *replays}
+    for file in files:
         mine, theirs = (load_file(sorted((f.path / "checkpoints").glob("step-*"))[-1] / file) for f in (again, whole))
         assert mine.keys() == theirs.keys() and all(torch.equal(x, theirs[name]) for name, x in mine.items()), file
