@@ -17,6 +17,17 @@ def lowest(q_En: torch.Tensor, subset: torch.Tensor | None = None) -> torch.Tens
     return (q_En if subset is None else q_En[subset]).amin(0)
 
 
+def returns_to_go(rewards_T: torch.Tensor, gamma: float, ends_T: torch.Tensor | None = None) -> torch.Tensor:
+    """float32 [T]: the discounted sum of an episode's rewards from each step on, its own included. ends_T: last steps of episodes
+    that follow each other; by default there is one."""
+    last_T = [False] * len(rewards_T) if ends_T is None else ends_T.tolist()
+    found, later = [], 0.0
+    for reward, last in zip(reversed(rewards_T.tolist()), reversed(last_T), strict=True):
+        later = reward + gamma * (0.0 if last else later)
+        found.append(later)
+    return torch.tensor(found[::-1], dtype=torch.float32)
+
+
 def td_targets(rewards_n: torch.Tensor, discounts_n: torch.Tensor, next_n: torch.Tensor) -> torch.Tensor:
     """[n]: reward + discount * next value, without a gradient. discounts_n: 0 where the episode terminated; an episode that was
     cut off has its discount. A next value that is multiplied by 0 may be anything, infinite too."""

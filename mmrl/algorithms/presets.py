@@ -17,7 +17,7 @@ from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, did_you_mean, is_finite, plugin_errors, shorten
 from mmrl.api.specs import AlgorithmSpec, Bounds
 from mmrl.config.load import describe_error
-from mmrl.config.sections import CriticConfig, RlStage
+from mmrl.config.sections import CriticConfig, RlStage, TurnCriticConfig
 from mmrl.config.values import LARGEST
 from mmrl.policies.batches import Credit
 from mmrl.registry import plugins
@@ -52,6 +52,11 @@ class Algorithm:
     @property
     def has_critic(self) -> bool:
         return "values_NT" in self.needs
+
+    @property
+    def values_answers(self) -> bool:
+        """Whether its critic must be `[stages.turn_critic]`."""
+        return "answer_values_NT" in self.needs
 
     def credit(self, signals: Signals) -> Credit:
         """Compute float32 advantages [N] or [N, T]. They are NaN for rollouts whose score failed, which the update leaves out.
@@ -227,8 +232,12 @@ def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
     spec = spec or plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage_defaults.items() if k not in data}
-    if stage.critic is None and "values_NT" in signals_of(functions_of(spec)[0]):
-        added.setdefault("critic", CriticConfig())
+    needs = signals_of(functions_of(spec)[0])
+    if stage.critic is None and stage.turn_critic is None:
+        if "answer_values_NT" in needs:
+            added.setdefault("turn_critic", TurnCriticConfig())
+        elif "values_NT" in needs:
+            added.setdefault("critic", CriticConfig())
     what, known = f"algorithm {spec.id!r}", RlStage.model_fields
     if unknown := [k for k in added if k not in known]:
         raise PluginError(

@@ -15,8 +15,8 @@ from mmrl.api.types import Prompt, Rollout, Score, Status
 from mmrl.config.sections import RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names among `logprobs`, `entropy`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 after a rollout's end, and
-`bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
+"""Names among `logprobs`, `entropy`, `reference`, `teacher`, `values`, `answers` -> a float tensor [N, T] each, 0 after a
+rollout's end, and `bootstrap` [N]: the critic's value of each rollout's final state, 0 without a critic."""
 
 
 class Signals:
@@ -145,8 +145,14 @@ class Signals:
 
     @functools.cached_property
     def values_NT(self) -> torch.Tensor:
-        """float64; the critic's value of the state before each token. With this signal the algorithm has a critic."""
+        """float64; the critic's value of the state before each token; with `[stages.turn_critic]` before the token's turn. With
+        this signal the algorithm has a critic."""
         return self._measured["values"].double().cpu()
+
+    @functools.cached_property
+    def answer_values_NT(self) -> torch.Tensor:
+        """float64; the value of each token's whole turn in the state before it, by `[stages.turn_critic]`."""
+        return self._measured["answers"].double().cpu()
 
     @functools.cached_property
     def logprobs_NT(self) -> torch.Tensor:
@@ -206,7 +212,7 @@ class Signals:
 
 
 MEASURED = {
-    **{"values_NT": "values", "bootstrap_N": "values"},
+    **{"values_NT": "values", "bootstrap_N": "values", "answer_values_NT": "answers"},
     **{"logprobs_NT": "logprobs", "entropy_NT": "entropy", "teacher_logprobs_NT": "teacher"},
 }
 """Signal -> the measurement of a forward pass that it needs."""

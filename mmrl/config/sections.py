@@ -30,6 +30,7 @@ from mmrl.config.rl_sections import (
 from mmrl.config.simulate import SimulateConfig
 from mmrl.config.stages import EXPERT, STAGES, DistillStage, PluginStage, RlStage, SftStage, Stage, teacher_of
 from mmrl.config.training import PARTS, PartConfig, SampledTraining, SelectConfig, Training
+from mmrl.config.turn_critic import TurnCriticConfig
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Weight
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "SimulateConfig",
     "SteeringConfig",
     "Training",
+    "TurnCriticConfig",
     "VideoConfig",
     "teacher_of",
 ]

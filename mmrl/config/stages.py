@@ -21,6 +21,7 @@ from mmrl.config.rl_sections import (
     RuleConfig,
 )
 from mmrl.config.training import SampledTraining, Training
+from mmrl.config.turn_critic import TurnCriticConfig
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Share, Weight
 
 
@@ -140,6 +141,8 @@ class RlStage(SampledTraining):
     """Leave prompts out of later epochs that are easy by then."""
     critic: CriticConfig | None = None
     """The value function; an algorithm that needs one gets the defaults."""
+    turn_critic: TurnCriticConfig | None = None
+    """Critics of whole turns in place of it, which learn from a memory."""
     imitation: ImitationConfig | None = None
     """Also train on gold completions."""
     entropy_control: EntropyConfig | None = None
@@ -157,7 +160,8 @@ class RlStage(SampledTraining):
         smaller = super().smaller()
         if self.minibatches > self.prompts_per_step:  # which policies that act may have, and others not
             smaller = smaller.model_copy(update={"minibatches": smaller.prompts_per_step + 1})
-        return smaller.model_copy(update={"critic": self.critic.smaller()}) if self.critic else smaller
+        critics = {key: found.smaller() for key in ("critic", "turn_critic") if (found := getattr(self, key))}
+        return smaller.model_copy(update=critics)
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:
@@ -191,6 +195,14 @@ class RlStage(SampledTraining):
                 raise ValueError(
                     f'condition and {key} = "{getattr(self, key)}" both change the prompts that are trained on: drop one'
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _turns_have_one_critic(self) -> RlStage:
+        for key in ("critic", "imitation", "entropy_control", "condition"):
+            if self.turn_critic and getattr(self, key):
+                why = "is another critic" if key == "critic" else "changes what the policy learns from, and so does turn_critic"
+                raise ValueError(f"{key} {why}: drop one of them")
         return self
 
     @model_validator(mode="after")

@@ -322,6 +322,13 @@ def _with_models() -> list[AlgorithmSpec]:
             paper="Bai et al., DigiRL, its step-level filter, arXiv 2406.11896",
         ),
         AlgorithmSpec(
+            id="archer",
+            target="mmrl.algorithms.turns:answer_advantage",
+            loss=LOSS + "policy_gradient",
+            summary="Each turn's advantage is its value less that of the state before it, by critics that learn off-policy",
+            paper="Zhou et al., ArCHer, section 3, arXiv 2402.19446",
+        ),
+        AlgorithmSpec(
             id="opd",
             target=ADVANTAGE + "policy_distillation",
             loss=LOSS + "policy_gradient",

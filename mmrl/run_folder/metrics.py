@@ -141,6 +141,26 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
     (
+        "Critics of turns",
+        (
+            Chart(title="Remembered turns", keys=("turn_critic/remembered",), zero=True, hint="At most turn_critic.capacity."),
+            Chart(
+                title="Error of the turns' values",
+                keys=("turn_critic/value_error",),
+                zero=True,
+                hint="On episodes not yet learned from. While it is as large as the rewards differ, advantages are mostly noise.",
+            ),
+            Chart(title="Replayed episodes", keys=("turn_critic/replayed",), zero=True, hint="At most turn_critic.replay."),
+            Chart(
+                title="Imitated tokens of them",
+                keys=("turn_critic/imitated_share",),
+                unit="%",
+                zero=True,
+                hint="Those of turns that the step filter keeps.",
+            ),
+        ),
+    ),
+    (
         "RECAP",
         (
             Chart(title="Error of the values", keys=("recap/value_error",), zero=True, hint="On episodes not yet learned from."),

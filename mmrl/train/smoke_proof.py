@@ -44,7 +44,7 @@ class SmokeProof:
 
 def _missing(stage: Training, metrics: Mapping[str, float], moved: float, compares: bool) -> str:
     """What a step lacks; empty if it proves the update."""
-    compared = isinstance(stage, RlStage) and stage.group_size > 1 and not stage.critic and not stage.condition
+    compared = isinstance(stage, RlStage) and stage.group_size > 1 and not (stage.critic or stage.turn_critic or stage.condition)
     # what compares no group, such as filtered cloning, learns from gold completions that were put in, whatever the others earn
     imitates = not compares and metrics.get("sampling/smoke_gold", 0.0) > 0
     if compared and metrics.get("zero_std_share", 0.0) >= 1 and not imitates:

@@ -37,6 +37,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[stages.select]", sections.SelectConfig),
     ("[[stages.parts]]", sections.PartConfig),
     ("[stages.critic]", sections.CriticConfig),
+    ("[stages.turn_critic]", sections.TurnCriticConfig),
     ("[stages.imitation]", sections.ImitationConfig),
     ("[stages.entropy_control]", sections.EntropyConfig),
     ("[[stages.rules]]", sections.RuleConfig),

@@ -134,6 +134,8 @@ hidden = [4]
 bins = 5
 value_updates = 1
 """
+OF_TURNS = {f"{name}.safetensors" for name in ("turn-critic", "turns", "prompts", "conversations")}
+"""What a stage with a turn critic keeps, see tests/integration/test_turn_critic_runs.py."""
 REMEMBERS = """
 name = "dial"
 policy = {kind = "squashed", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
@@ -247,7 +249,10 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}
-    assert several | rl | beside | played | kept | more | conditioned | distill | pairs == documented("Metrics")
+    valued = {
+        f"turn_critic/{name}" for name in ("remembered", "value_error", "replayed", "imitated_share")
+    }  # see their runs' test
+    assert several | valued | rl | beside | played | kept | more | conditioned | distill | pairs == documented("Metrics")
     times = {key for key in rl if key.startswith(("time/", "memory/"))}
     told, _, more_told = asked_for.partition(", the memory and the times. A `distill` stage also has ")
     assert sft == {*re.findall("`(.+?)`", told), *times}
@@ -308,7 +313,7 @@ def test_checkpoints(run: Path, full: Path, remembered: Path, improved: Path) ->
     ends = run / "checkpoints" / "step-000002", remembered / "checkpoints" / "step-000001"
     ends = *ends, improved / "checkpoints" / "step-000001", improved / "checkpoints" / "step-000002"
     held = {path.name for end in ends for path in end.iterdir()}
-    assert held == {name.rstrip("/") for name in documented("checkpoints/") - {"learner/"}}  # there is one learner
+    assert held == {name.rstrip("/") for name in documented("checkpoints/") - {"learner/", *OF_TURNS}}  # there is one learner
     parts = set(re.findall(r"`(\w+)/\.\.\.`", PAGE.split("## checkpoints/")[1].split("## ")[0]))
     tensors = load_file(full / "checkpoints" / "step-000001" / "learner.safetensors")
     assert {name.partition("/")[0] for name in tensors} == parts

@@ -540,6 +540,11 @@ def critic(a, b):
     return bool(one) and unequal(one, two)
 
 
+def turn_critic(a, b):
+    """The weights of the critics of turns are others."""
+    return unequal(a.tensors("turn-critic.safetensors"), b.tensors("turn-critic.safetensors"))
+
+
 def same(a, b):
     """Nothing is learned otherwise, beyond rounding."""
     one, two = a.last, b.last
@@ -854,6 +859,13 @@ WEIGHED = {
     S + "steps": 6,
 }
 STEADY = {**EASY, S + "entropy_control": {"target": 100.0}}
+ARCHER = {S + "algorithm": "archer", S + "turn_critic": {"updates": 3, "batch_size": 8, "hidden": [8]}}
+DIGIRL = {
+    S + "algorithm": "digirl",
+    S + "credit": "turn",
+    S + "learning_rate": 1e-2,
+    S + "turn_critic": {"rule": "success", "updates": 3, "batch_size": 8, "hidden": [8], "replay": 8},
+}
 BINS = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2, "bins": 11}}
 KL = {S + "kl_coef": 0.5, S + "steps": 3}
 HINTS = {"tasks": RANKED, S + "prompts_per_step": 6, S + "success_threshold": 0.3}
@@ -1099,6 +1111,59 @@ OF_RL = {
     "critic.high": Effect(to=3.0, also=BINS, seen=critic, why="the bins are others"),
     "critic.smoothing": Effect(to=2.0, also=BINS, seen=critic, why="neighbouring bins learn more of it"),
     "critic.max_grad_norm": Effect(to=1e-3, also={**PPO, S + "optimizer": "sgd"}, seen=critic, why="its gradient is cut"),
+    "turn_critic": Effect(
+        to={"hidden": [8]},
+        also={S + "algorithm": "ppo", S + "credit": "turn"},
+        seen=lambda a, b: not a.metric("turn_critic/remembered")[0] and b.metric("turn_critic/remembered") == [8.0, 16.0],
+        why="critics of turns remember them",
+    ),
+    "turn_critic.rule": Effect(
+        to="success",
+        each=True,
+        also={**ARCHER, S + "algorithm": "ppo", S + "credit": "turn"},
+        seen=lambda a, b: not list(a.path.glob("checkpoints/*/prompts.*")) and list(b.path.glob("checkpoints/*/prompts.*")),
+        why="another kind of critics, which remember prompts, too",
+    ),
+    "turn_critic.capacity": Effect(
+        to=8, also=ARCHER, seen=both(lambda r: r.metric("turn_critic/remembered")[-1], 16.0, 8.0), why="the oldest go"
+    ),
+    "turn_critic.gamma": Effect(
+        to=0.1,
+        also={**ARCHER, "tasks": [{"id": "extras/talk"}], "generate.max_turns": 2},
+        seen=turn_critic,
+        why="what follows counts less",
+    ),
+    "turn_critic.updates": Effect(to=6, also=ARCHER, seen=turn_critic, why="they learn for longer"),
+    "turn_critic.batch_size": Effect(to=4, also=ARCHER, seen=turn_critic, why="other turns are drawn"),
+    "turn_critic.learning_rate": Effect(to=1e-2, also=ARCHER, seen=turn_critic, why="larger steps of the critics"),
+    "turn_critic.max_grad_norm": Effect(
+        to=1e-3, also={**ARCHER, S + "optimizer": "sgd"}, seen=turn_critic, why="their gradient is cut"
+    ),
+    "turn_critic.hidden": Effect(
+        to=[6],
+        also=ARCHER,
+        seen=both(lambda r: r.tensors("turn-critic.safetensors")["states/layers.0.weight"].shape[-1], 8, 6),
+        why="a hidden layer of that width",
+    ),
+    "turn_critic.target_rate": Effect(to=0.9, also=ARCHER, seen=turn_critic, why="the targets follow sooner"),
+    "turn_critic.warmup_steps": Effect(
+        to=1,
+        also=ARCHER,
+        seen=both(lambda r: [bool(g) for g in r.metric("grad_norm")], [True, True], [False, True]),
+        why="the policy waits for a step",
+    ),
+    "turn_critic.replay": Effect(
+        to=3,
+        also={**DIGIRL, S + "turn_critic.top": 1.0},
+        seen=both(lambda r: r.metric("turn_critic/replayed"), [8.0, 8.0], [3.0, 3.0]),
+        why="fewer episodes are imitated again",
+    ),
+    "turn_critic.top": Effect(
+        to=0.25,
+        also=DIGIRL,
+        seen=both(lambda r: r.metric("turn_critic/replayed")[-1], 2.0, 4.0),
+        why="more of them are chosen from",
+    ),
     "imitation": Effect(
         to={"batch_size": 4},
         why="gold completions in the loss",
@@ -1972,7 +2037,7 @@ ENTRIES = {
 }
 SECTIONS = {
     *("policy", "policy.lora"),
-    *(f"stages.rl.{name}" for name in ("critic", "imitation", "condition", "length")),
+    *(f"stages.rl.{name}" for name in ("critic", "turn_critic", "imitation", "condition", "length")),
     *(f"stages.{kind}.select" for kind in STAGES),
 }
 """Sections that may be left out or given: they have an entry of their own besides those of their keys."""

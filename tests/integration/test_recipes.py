@@ -58,7 +58,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
             "simplevla-rl-libero",
             "openvla-oft-libero",
         ),
-        *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
+        *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl", "archer"),
         *("deepeyes", "pixel-reasoner", "v-irl"),
         *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
         "r1-aqa",
@@ -72,7 +72,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
 
 LIBERO = ROOT / ".simulators" / "libero"
 """Where `make simulators` puts it."""
-BROWSER = ("digirl", "webwise", "vsc-rl")
+BROWSER = ("digirl", "webwise", "vsc-rl", "archer")
 """Those that are played in a browser."""
 LEARNED = ("rl", "distill", "preference", "off-policy", "recap")
 """The kinds of stages whose steps have scores."""

@@ -135,6 +135,51 @@ REFUSED = {
         stage(labels="majority", reweight={}),
         r'reweight weighs verifiers, which labels = "majority" never calls',
     ),
+    "two critics": (stage(algorithm="ppo", critic={}, turn_critic={}), r"critic is another critic: drop one of them"),
+    "a turn critic beside imitation": (
+        stage(algorithm="archer", imitation={}),
+        r"imitation changes what the policy learns from, and so does turn_critic: drop one",
+    ),
+    "a turn critic that nothing reads": (
+        stage(turn_critic={}),
+        r"stages\.0\.turn_critic is given, but grpo uses no values: drop it, or use archer, ppo or digirl",
+    ),
+    "values of tokens by a critic of turns": (
+        stage(algorithm="ppo", turn_critic={}),
+        r'stages\.0\.turn_critic has one value for a turn: set stages\.0\.credit = "turn"',
+    ),
+    "values of answers that a critic doesn't have": (
+        stage(algorithm="archer", critic={}),
+        r"stages\.0\.critic has no values of answers, which archer needs: give turn_critic instead",
+    ),
+    "values of answers that a rule doesn't have": (
+        stage(algorithm="archer", turn_critic={"rule": "success"}),
+        r'stages\.0\.turn_critic\.rule = "success" has no values of answers, which archer needs: use "returns"',
+    ),
+    "replay of what isn't imitated": (
+        stage(algorithm="ppo", credit="turn", turn_critic={"rule": "success", "replay": 4}),
+        r"stages\.0\.turn_critic\.replay imitates old episodes, which ppo can't: use digirl, or drop replay",
+    ),
+    "replay by values of returns": (
+        stage(algorithm="archer", turn_critic={"replay": 4}),
+        r'turn_critic\.replay has no effect with rule = "returns": set rule = "success", or drop it',
+    ),
+    "a target of what has none": (
+        stage(algorithm="digirl", turn_critic={"rule": "success", "target_rate": 0.5}),
+        r'turn_critic\.target_rate has no effect with rule = "success": set rule = "returns", or drop it',
+    ),
+    "a share of nothing": (
+        stage(algorithm="digirl", turn_critic={"rule": "success", "top": 0.5}),
+        r"turn_critic\.top = 0\.5 chooses among replayed episodes: set replay, or drop it",
+    ),
+    "critics that warm up to the end": (
+        stage(algorithm="archer", steps=2, turn_critic={"warmup_steps": 2}),
+        r"stages\.0\.turn_critic\.warmup_steps = 2 leaves the policy none of 2 steps: lower it",
+    ),
+    "critics of turns that are stale": (
+        {"compute": {"staleness": 1}, **stage(algorithm="archer", importance_sampling="truncate")},
+        r"stages\.0\.turn_critic learns in one process, from what the policy has just played: set compute\.staleness = 0",
+    ),
     "a window of one step": (stage(reweight={"window": 1}), r"reweight\.window.*greater than or equal to 2"),
     "a Gaussian without width": (stage(curriculum={"width": 0}), r"curriculum\.width.*greater than 0"),
     "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),

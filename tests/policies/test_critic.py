@@ -10,7 +10,6 @@ from mmrl_robotics.small import Small
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.types import Observation
-from mmrl.api.types import Turn
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
 from mmrl.policies.batches import ActionMicroBatch, Credit
 from mmrl.policies.critic import Critic
@@ -55,16 +54,6 @@ def roused(critic, seed=7):
     return critic
 
 
-def rollouts(vlm, images=1, group=3):
-    """Two prompts; every third rollout goes on for a second turn, and one of these ends with what was observed last."""
-    found = cases.rollouts(vlm, [cases.prompt(1, images), cases.prompt(2, images)], group=group, longest=6)
-    for n in range(0, len(found), 3):
-        more = Turn(observed_ids=(107, 109, 111), token_ids=(120 + n, 121, 122), logprobs=(-1.0,) * 3, text="")
-        last = Turn(observed_ids=(112, 113), token_ids=(), logprobs=(), text="")
-        found[n] = replace(found[n], turns=(*found[n].turns, more, *([last] if n else [])))
-    return found
-
-
 def measured(owner, found, shared, budget, credit=None):
     batch = pack(
         found,
@@ -78,30 +67,11 @@ def measured(owner, found, shared, budget, credit=None):
 
 
 def by_hand(vlm, head, rollout):
-    """transformers' own forward of one prompt and all that followed it: (values before each sampled token, value at the end)."""
-    encoded = vlm.processor.apply_chat_template(
-        [{"role": m["role"], "content": list(m["content"])} for m in rollout.prompt.messages],
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        add_generation_prompt=True,
-    )
-    ids, at = encoded["input_ids"][0].tolist(), []
-    for number, turn in enumerate(rollout.turns):
-        ids += turn.observed_ids if number else ()
-        at += range(len(ids) - 1, len(ids) - 1 + len(turn.token_ids))
-        ids += turn.token_ids
-    added = len(ids) - encoded["input_ids"].shape[1]
-    encoded["input_ids"] = torch.tensor([ids])
-    encoded["attention_mask"] = torch.ones_like(encoded["input_ids"])
-    for key in ("mm_token_type_ids", "token_type_ids"):
-        if key in encoded:
-            encoded[key] = torch.cat([encoded[key], torch.zeros(1, added, dtype=encoded[key].dtype)], 1)
-    vlm.family.forget_positions()
+    """(values before each sampled token, value at the end)."""
+    states, at = cases.naive_states(vlm, rollout)
     with torch.no_grad():
-        states = vlm.model(**encoded, output_hidden_states=True).hidden_states[-1][0]
         values = head(states)[:, 0]
-    return values[at], values[-1]
+    return values[[place for turn in at for place in turn]], values[-1]
 
 
 @pytest.mark.parametrize("backbone", ["shared", "separate"])
@@ -110,7 +80,7 @@ def test_values_are_those_of_each_sequence_alone(policy, family, backbone):
     vlm = policy(family)
     owner = learner(vlm, backbone=backbone, hidden_sizes=[16])
     roused(owner.critic)
-    found = rollouts(vlm)
+    found = cases.in_turns(vlm)
     want = [by_hand(vlm, owner.critic.head, r) for r in found]
     assert torch.cat([w for w, _ in want]).std() > 0.1, "they differ"
     backwards = list(reversed(range(len(found))))
@@ -141,7 +111,7 @@ def test_a_critic_begins_at_zero_and_draws_from_its_own_generator():
     assert torch.equal(torch.get_rng_state(), before)
     for critic in made:
         owner = Learner(vlm, RlStage(kind="rl", steps=1), critic=critic)
-        got, _ = measured(owner, rollouts(vlm), True, 10_000)
+        got, _ = measured(owner, cases.in_turns(vlm), True, 10_000)
         assert not got["values"].any() and not got["bootstrap"].any()
         owner.close()
     first, same, other = ([p for n, p in c.parameters() if n.startswith("value.")] for c in made)
@@ -187,7 +157,7 @@ def apart(a, b):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_value_loss_reaches_a_shared_backbone_unless_detached(policy, family):
     vlm = policy(family)
-    found = rollouts(vlm)
+    found = cases.in_turns(vlm)
     reached = {}
     for name, options in {"shared": {}, "detached": {"detach": True}, "separate": {"backbone": "separate"}}.items():
         owner = learner(vlm, **options)
@@ -209,7 +179,7 @@ def test_the_value_loss_reaches_a_shared_backbone_unless_detached(policy, family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_values_do_not_depend_on_packing(policy, family, backbone):
     vlm = policy(family)
-    owner, found = learner(vlm, backbone=backbone, hidden_sizes=[16], clip_range=0.0), rollouts(vlm)
+    owner, found = learner(vlm, backbone=backbone, hidden_sizes=[16], clip_range=0.0), cases.in_turns(vlm)
     roused(owner.critic)
     whole = gradients(owner, measured(owner, found, True, 10_000, value_credit(found))[1])
     assert max(g.abs().max() for n, g in whole.items() if "layers.0" in n) > 1e-4
@@ -237,7 +207,7 @@ def test_a_separate_backbone_begins_as_the_policy_and_is_another():
 @pytest.mark.parametrize("backbone", ["shared", "separate"])
 def test_a_learner_with_restored_state_goes_on_bit_for_bit(backbone):
     vlm, owner = fresh(backbone=backbone, hidden_sizes=[8], warmup_steps=1)
-    found = rollouts(vlm)
+    found = cases.in_turns(vlm)
 
     def update(one, step):
         credit = replace(value_credit(found), advantages=torch.linspace(-1, 1, len(found)))

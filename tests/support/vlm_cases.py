@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def prompt(seed: int, images: int = 1, size: tuple[int, int] = (56, 56)) -> Prom
     return Prompt(id=f"p{seed}", messages=[user_message("What digit is shown? " + "x" * seed, *pictures)], answer="7")
 
 
-def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0) -> list[Rollout]:
+def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0) -> list[Conversation]:
     """Ragged completions of random ids that may be sampled, two of each length at most."""
     rng = np.random.RandomState(seed)
     allowed = [i for i in range(len(vlm.bias_V)) if i not in vlm.banned]
@@ -115,6 +116,42 @@ def naive_logprobs(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tens
     logits = vlm.model(**encoded).logits[0, start - 1 : -1] / temperature
     logits[:, sorted(vlm.banned)] = -torch.inf
     return logits.log_softmax(-1).gather(1, ids[0][:, None])[:, 0]
+
+
+def naive_states(vlm: VLM, rollout: Conversation) -> tuple[torch.Tensor, list[list[int]]]:
+    """transformers' own forward of one prompt and all that followed it: (the last hidden states of all its tokens; for each turn
+    the places before its sampled tokens)."""
+    encoded = vlm.processor.apply_chat_template(
+        [{"role": m["role"], "content": list(m["content"])} for m in rollout.prompt.messages],
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        add_generation_prompt=True,
+    )
+    ids, at = encoded["input_ids"][0].tolist(), []
+    for number, turn in enumerate(rollout.turns):
+        ids += turn.observed_ids if number else ()
+        at.append(list(range(len(ids) - 1, len(ids) - 1 + len(turn.token_ids))))
+        ids += turn.token_ids
+    added = len(ids) - encoded["input_ids"].shape[1]
+    encoded["input_ids"] = torch.tensor([ids])
+    encoded["attention_mask"] = torch.ones_like(encoded["input_ids"])
+    for key in ("mm_token_type_ids", "token_type_ids"):
+        if key in encoded:
+            encoded[key] = torch.cat([encoded[key], torch.zeros(1, added, dtype=encoded[key].dtype)], 1)
+    vlm.family.forget_positions()
+    with torch.no_grad():
+        return vlm.model(**encoded, output_hidden_states=True).hidden_states[-1][0], at
+
+
+def in_turns(vlm: VLM, images: int = 1, group: int = 3) -> list[Conversation]:
+    """Two prompts; every third rollout goes on for a second turn, and one of these ends with what was observed last."""
+    found = rollouts(vlm, [prompt(1, images), prompt(2, images)], group=group, longest=6)
+    for n in range(0, len(found), 3):
+        more = Turn(observed_ids=(107, 109, 111), token_ids=(120 + n, 121, 122), logprobs=(-1.0,) * 3, text="")
+        last = Turn(observed_ids=(112, 113), token_ids=(), logprobs=(), text="")
+        found[n] = replace(found[n], turns=(*found[n].turns, more, *([last] if n else [])))
+    return found
 
 
 def llava(folder: Path) -> str:

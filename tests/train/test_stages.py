@@ -1205,3 +1205,80 @@ def test_distillation_heeds_what_tasks_say_of_their_completions():
     assert len(groups) == 6, "rollouts of different prompts are never packed behind one of them"
     assert all(groups[r.group] == (r.prompt.task, r.prompt.id) for r in rollouts)
     assert len(rollouts) == sum(2 if task == "a" else 3 for task, _ in groups.values())
+
+
+# -- critics of turns ---------------------------------------------------------------------------------------------------
+
+TURN_CRITIC = {"updates": 3, "batch_size": 8, "hidden": [8], "learning_rate": 0.1}
+
+
+def turn_states(policy, rollout):
+    """The states before and after the only answer, by hand."""
+    states, (places,) = cases.naive_states(policy, rollout)
+    return states[places[0]][None], states[-1][None]
+
+
+def test_a_step_of_archer_is_what_it_is_by_hand():
+    """The critics learn from the step's answers first; an answer is worth what they say, and they read the first policy."""
+    run = begun({"algorithm": "archer", "turn_critic": TURN_CRITIC}, {**MIXED, "p2": "1 x 0 0.5", "p3": EVERY})
+    first = copy.deepcopy(run.policy)
+    for number, counted in enumerate((8, 15)):
+        before, policy = weights(run.policy), copy.deepcopy(run.policy)
+        found = step(run)
+        rollouts, scores = run.steps.sampler.last.rollouts, run.steps.sampler.last.scores
+        critics, total, loss = run.steps.critics, 0, 0.0
+        for rollout, score in zip(rollouts, scores, strict=True):
+            if score.value is not None:
+                seen, said = turn_states(first, rollout)
+                answers = critics.modules["answers"](seen, said).amin(0)
+                worth = (answers - critics.modules["states"](seen, seen[:, :0]).amin(0)).item()
+                loss, total = loss - worth * logprobs(policy, rollout).sum(), total + rollout.length
+        assert same(weights(run.policy), descended(policy, loss / total, before), before), number
+        assert found["turn_critic/remembered"] == counted, "one score of the second step failed"
+    assert found["turn_critic/value_error"] > 0 and found["value_loss"] > 0
+
+
+def test_only_the_critics_learn_while_they_warm_up():
+    run = begun({"algorithm": "archer", "turn_critic": TURN_CRITIC | {"warmup_steps": 1}}, lambda p: EVERY.split(" "))
+    before = weights(run.policy)
+    found = step(run)
+    assert torch.equal(weights(run.policy), before) and found["value_loss"] > 0 and "grad_norm" not in found
+    assert "grad_norm" in step(run) and not torch.equal(weights(run.policy), before)
+
+
+def test_ppo_takes_its_values_from_a_turn_critic():
+    run = begun({"algorithm": "ppo", "credit": "turn", "turn_critic": TURN_CRITIC, "settings": {"whiten": False}}, MIXED)
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    step(run)
+    rollouts, loss, total = run.steps.sampler.last.rollouts, 0.0, 0
+    for rollout, reward in zip(rollouts, (1, 0, 0.5, 0, 0, 1, 0, 0), strict=True):
+        seen, _ = turn_states(policy, rollout)
+        worth = reward - run.steps.critics.values(seen).item()
+        loss, total = loss - worth * logprobs(policy, rollout).sum(), total + rollout.length
+    assert same(weights(run.policy), descended(policy, loss / total, before), before)
+
+
+def test_digirl_imitates_remembered_episodes_that_the_prompt_did_not_promise():
+    """The second step replays of both steps' answers; what is imitated are the right ones that came as a surprise."""
+    keys = {"algorithm": "digirl", "turn_critic": TURN_CRITIC | {"rule": "success", "replay": 3, "top": 0.125}}
+    run = begun(keys, {**MIXED, "p2": "0 0 0 1", "p3": "0 0 0 0"})
+    first = copy.deepcopy(run.policy)
+    step(run)
+    earlier = run.steps.sampler.last
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    found = step(run)
+    critics = run.steps.critics
+    every = [*zip(earlier.rollouts, earlier.scores, strict=True)]
+    every += zip(run.steps.sampler.last.rollouts, run.steps.sampler.last.scores, strict=True)
+    above = torch.stack([torch.tensor(s.value) - critics.chances(turn_states(first, r)[0])[0] for r, s in every])
+    chosen = (above >= above.double().quantile(0.875)).nonzero()[:, 0].tolist()
+    drawn = random.Random(derive(critics.seed, "replay", 1)).sample(chosen, 2)
+    assert found["turn_critic/replayed"] == 2.0
+    loss, total, kept = 0.0, 0, []
+    for n in drawn:
+        rollout, score = every[n]
+        value = critics.values(turn_states(first, rollout)[0]).item()
+        kept.append(-value - 0.05 + 2 * score.value > 0)
+        loss, total = loss - kept[-1] * logprobs(policy, rollout).sum(), total + rollout.length
+    assert any(kept) and found["turn_critic/imitated_share"] == pytest.approx(sum(kept) / 2)
+    assert same(weights(run.policy), descended(policy, loss / total, before), before)

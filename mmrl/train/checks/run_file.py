@@ -30,6 +30,7 @@ from mmrl.registry import plugins
 from mmrl.registry.importing import check_types
 from mmrl.rollout.environments import has_environment
 from mmrl.train.checks.parts import check_parts
+from mmrl.train.checks.turn_critic import check_turn_critic
 from mmrl.train.sampling.rules import check_plugin_rules
 
 
@@ -224,6 +225,7 @@ def check_stage(
         raise UserError(
             f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it"
         )
+    check_turn_critic(config, where, stage, algorithm)
     if stage.labels != "task" and "baselines_N" in algorithm.needs:
         raise UserError(
             f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '

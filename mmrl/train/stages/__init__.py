@@ -24,6 +24,7 @@ def steps_of(run: StageContext, stage: Training) -> Steps:
     name = stage.kind.replace("-", "_")
     if isinstance(stage, RlStage):
         name = "imitation" if stage.imitation else "entropy" if stage.entropy_control else name
+        name = "turns" if stage.turn_critic else name
     if isinstance(stage, OffPolicyStage) and stage.improve:
         name = "improving"
     found: Steps = importlib.import_module(f"{__name__}.{name}").STEPS(run, stage)

@@ -111,6 +111,7 @@ class RlSteps(Steps):
     def credit(self, sampled: Sampled, at: StepIndex) -> Credit:
         """The credit of each rollout, or of each of its tokens. Raises UserError if too many scores failed."""
         self.run.report_failures(sampled.everything)
+        self.foresee(sampled)
         rollouts, groups = sampled.rollouts, sampled.groups
         if sampled.idle:
             return Credit(advantages=torch.full((len(rollouts),), torch.nan))
@@ -129,6 +130,9 @@ class RlSteps(Steps):
         for rule in self.rules:
             credited(rule, groups, credit.advantages)
         return credit
+
+    def foresee(self, sampled: Sampled) -> None:
+        """What comes before the credit of a step's episodes."""
 
     def greedy(self, sampled: Sampled, at: StepIndex) -> torch.Tensor:
         """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN if its score failed."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from mmrl.algorithms.off_policy import returns_to_go
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.train.update.digested import read, write
@@ -133,7 +134,7 @@ class Replay:
             "after": episode.after_TF,
             "actions": episode.actions_TA,
             "rewards": rewards_T,
-            "paid": self._paid_later(rewards_T, ends),
+            "paid": returns_to_go(rewards_T, self.gamma),
             "terminated": ends & episode.terminated,
             "ends": ends,
             "priorities": kept["highest"].expand(count),
@@ -141,14 +142,6 @@ class Replay:
         for name, values in new.items():
             kept[name][at] = values.to("cpu", kept[name].dtype)
         self.added += count
-
-    def _paid_later(self, rewards_T: torch.Tensor, ends_T: torch.Tensor) -> torch.Tensor:
-        """float32 [T]: the discounted sum of an episode's rewards from each transition on. ends_T: last ones of episodes."""
-        paid, later = [], 0.0
-        for reward, end in zip(reversed(rewards_T.tolist()), reversed(ends_T.tolist()), strict=True):
-            later = reward + self.gamma * (0.0 if end else later)
-            paid.append(later)
-        return torch.tensor(paid[::-1], dtype=torch.float32)
 
     def pay_again(self, changing: torch.Tensor) -> None:
         """Replace what is paid besides `Episode.rewards_T`. changing: float32, one for each transition, in the order of places.
@@ -158,16 +151,19 @@ class Replay:
         filled, kept = len(self), self._kept
         kept["rewards"][:filled] = kept["fixed"][:filled] + changing
         order = (self.added - filled + torch.arange(filled)) % self.capacity  # from the oldest on
-        kept["paid"][order] = self._paid_later(kept["rewards"][order], kept["ends"][order])
+        kept["paid"][order] = returns_to_go(kept["rewards"][order], self.gamma, kept["ends"][order])
 
-    def draw(self, n: int, seed: int, *, steps: int = 1) -> Drawn:
+    def draw(self, n: int, seed: int, *, steps: int = 1, newest: int = 0) -> Drawn:
         """n transitions with replacement. steps: rewards that are summed before the bootstrap, fewer at the end of an episode.
-        Raises UserError if the memory is empty."""
+        newest: only these are drawn from, and not by priority; 0: all. Raises UserError if the memory is empty."""
         if not len(self):
             raise UserError("the replay memory is empty: collect episodes first, or give offline ones")
         generator = torch.Generator().manual_seed(seed)
         kept, filled = self._kept, len(self)
-        if self.alpha:
+        if newest:
+            back = torch.randint(min(newest, filled), (n,), generator=generator)
+            places, weights = (self.added - 1 - back) % self.capacity, torch.ones(n)
+        elif self.alpha:
             chances = kept["priorities"][:filled].pow(self.alpha)
             summed = chances.cumsum(0)
             aim = torch.rand(n, generator=generator, dtype=torch.float64) * summed[-1]

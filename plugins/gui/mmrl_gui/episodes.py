@@ -21,6 +21,7 @@ from mmrl_gui.examples import Examples
 from mmrl_gui.exploring import Step
 from mmrl_gui.filmstrip import filmstrip, said_to, seen_in, showing
 from mmrl_gui.listing import kept, named
+from mmrl_gui.planning import plan_of, told_goals
 from mmrl_gui.replay import Recording, Replay
 from mmrl_gui.trajectories import ONLY
 
@@ -57,6 +58,7 @@ class Episodes(Task):
         again: str = "",
         recording: str = "",
         only: str = "success",
+        subgoals: str | Mapping[str, Any] = "",
         demos: int = 1000,
         starts: int = 100_000,
         held_out: int = 2000,
@@ -69,7 +71,9 @@ class Episodes(Task):
         grid: [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first
         turn, with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a
         folder with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as
-        those of a random walk. demos: episodes of the split demo. starts: of the split train. held_out: of the split test."""
+        those of a random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its words name; or
+        the options of an endpoint whose model proposes them. demos: episodes of the split demo. starts: of the split train.
+        held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
         check_choice("style", style, STYLES)
@@ -94,6 +98,7 @@ class Episodes(Task):
         self.simulator, self.options, self.observe, self.style = simulator, dict(options or {}), observe, style
         self.grid = None if grid is None else [int(value) for value in grid]
         self.text, self.again, self.most = prompt, again, most
+        self.plan = plan_of(subgoals)
         self.sizes = {"demo": demos, "train": starts, "test": held_out}
         self._asked = [pages] if isinstance(pages, str) else list(pages)
         self._screens: Screens | None = None
@@ -137,17 +142,25 @@ class Episodes(Task):
         shown, expert_action = self._looked(page, seed)
         shown = self.seen(shown, shown.instruction)
         meta: dict[str, Any] = {"page": page, "instruction": shown.instruction, "size": list(self.screens.size)}
+        goals = self._goals(shown)
+        meta |= {"subgoals": goals} if goals else {}
         if self.grid:
             meta["grid"] = self.grid
         if expert_action is not None:
             meta["gold"] = self.write(expert_action, shown)
-        return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, True, page)], seed=seed, meta=meta)
+        return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, True, page, goals)], seed=seed, meta=meta)
 
     def _recorded(self, recording: Recording, episode: int) -> Prompt:
         shown, action = recording.at(episode, 0)
         meta = {"page": "recorded", "episode": episode, "instruction": shown.instruction, "size": list(self.screens.size)}
         meta |= {"gold": self.write(action)} | ({"grid": self.grid} if self.grid else {})
-        return Prompt(id=f"recorded-{episode}", messages=[self.message(shown, first=True)], meta=meta)
+        goals = self._goals(shown)
+        meta |= {"subgoals": goals} if goals else {}
+        return Prompt(id=f"recorded-{episode}", messages=[self.message(shown, True, goals=goals)], meta=meta)
+
+    def _goals(self, shown: ScreenObservation) -> list[str]:
+        """The sub-goals that the policy is told."""
+        return self.plan(shown.instruction, shown.screenshot) if self.plan else []
 
     def _looked(self, page: str, seed: int) -> tuple[ScreenObservation, Action | None]:
         """The first screen of an episode, and the right action. A screen that fails is tried again."""
@@ -166,11 +179,12 @@ class Episodes(Task):
         """The observation with only the listed elements."""
         return dataclasses.replace(shown, elements=kept(shown.elements, instruction, self.most)) if self.most else shown
 
-    def message(self, shown: ScreenObservation, first: bool, page: str = "") -> Mapping[str, Any]:
-        """The message of a turn. page: its examples come before the first turn; empty if unknown."""
+    def message(self, shown: ScreenObservation, first: bool, page: str = "", goals: Sequence[str] = ()) -> Mapping[str, Any]:
+        """The message of a turn. page: its examples come before the first turn; empty if unknown. goals: sub-goals that the first
+        turn tells."""
         if first:
             told = [self._examples.of(page), ""] if self._examples and page else []
-            lines = [*told, self._asks(shown.instruction)]
+            lines = [*told, self._asks(shown.instruction), *([told_goals(goals)] if goals else [])]
         else:
             lines = [*shown.notes, *([self.again] if self.again else [])]
         if self.numbered:

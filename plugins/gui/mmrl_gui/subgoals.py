@@ -1,7 +1,8 @@
 """Sub-goals of an instruction, each judged by a vision-language model on the screens before and after a turn.
 
 VSC-RL (Wu et al. 2025, Variational Subgoal-Conditioned Reinforcement Learning) trains on the sub-goals of a task instead of its
-end alone. There a model proposes the sub-goals; here the instruction is divided at words such as "then".
+end alone. They are those that the policy is told (`mmrl_gui.planning`), or else the instruction is divided at words such as
+"then".
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Subgoals:
             _asked(question, "", "")
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
-        plans = [(subgoals(instruction(case)), moves(case)) for case in cases]
+        plans = [(goals_of(case), moves(case)) for case in cases]
         questions = [
             [user_message(_asked(self.question, action, goal), before, after)]
             for goals, moved in plans
@@ -92,6 +93,11 @@ class Subgoals:
             reached = first_reached(table, len(goals), last_of(case) if case.outcome.get("success", 0.0) > 0.5 else None)
             scores.append(_score(goals, reached, case.rollout.num_calls if case.rollout else 0))
         return scores
+
+
+def goals_of(case: Case) -> list[str]:
+    """The sub-goals that the policy was told, or else those of the instruction's words."""
+    return list(case.meta.get("subgoals") or subgoals(instruction(case)))
 
 
 def subgoals(text: str) -> list[str]:
