@@ -1,7 +1,7 @@
 """Playground as it publishes itself, without mmrl; run by the interpreter that has it.
 
-python bare.py TASK SEED... ACTIONS.npy SEEN.npz: environments of these seeds are one batch of `jax.vmap`, and take the same actions,
-float32 [steps, environments, A]. SEEN has obs [steps + 1, environments, S], reward and done [steps, environments], the task's
+python bare.py TASK SEED... ACTIONS.npy SEEN.npz: environments of these seeds are one batch of `jax.vmap`. ACTIONS is float32
+[steps, environments, A]. SEEN has obs [steps + 1, environments, S], reward and done [steps, environments], the task's
 `facts`, and `names`, all tasks of the suite with their numbers of action dims, seconds of a step and steps of an episode.
 """
 

@@ -1,7 +1,7 @@
 """The worker's batch with a task that is known to the last bit, and what Playground refuses; run by the interpreter that has it.
 
-python inside.py SEEN.json: a point on a line whose reward is its place, which has come to an end beyond 3, and whose numbers are not
-finite from 100 on.
+python inside.py SEEN.json: a point on a line, whose reward is its place, which has come to an end beyond 3, and whose numbers are
+not finite from 100 on.
 """
 
 import importlib.util

@@ -1,5 +1,4 @@
-"""Playground's tasks as they are published; what is lost, refused and drawn. Slow: each process imports JAX, and programs are compiled
-once."""
+"""Playground's tasks as they are published; what is lost, refused and drawn. Slow: a process imports JAX, and may compile."""
 
 import json
 import os
