@@ -17,6 +17,8 @@ from mmrl.api.simulators.processes import EnvironmentProcesses
 from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl_playground import CAMERAS, packages
 
+FACTORY = "mmrl_playground.batch:Batch"
+"""What makes the batch, in its process."""
 START_S = 3600.0
 """Timeout in seconds for a process to import JAX and compile a task's programs."""
 WAYS = {"software": "osmesa", "gpu": "egl"}
@@ -97,7 +99,7 @@ class Playground:
         }
         done = _announced(self.what, python, options)
         self._process = EnvironmentProcesses(
-            "mmrl_playground.batch:Batch",
+            FACTORY,
             options,
             1,
             what=self.what,
