@@ -28,15 +28,15 @@ def counts(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[Playground]:
 
 def test_each_environment_has_its_own_seed_action_and_row(counts: Playground) -> None:
     assert (counts.action.dims, counts.max_steps, counts.computes_on) == (1, 9, "auto")
-    assert counts.reset(torch.tensor([2, 0, 1])).state.tolist() == [[2], [0], [1]]
+    assert counts.reset(torch.tensor([2, 4, 1])).state.tolist() == [[2], [4], [1]]
     moved = counts.step(torch.tensor([[1.0], [0.5], [7.0]]), torch.tensor([True, False, True]))
-    assert moved.observation.state.tolist() == [[3], [0], [2]] and moved.reward_N.tolist() == [3, 0, 2]
+    assert moved.observation.state.tolist() == [[3], [4], [2]] and moved.reward_N.tolist() == [3, 0, 2]
     assert moved.observation.instructions == ["count"] * 3 and not moved.truncated_N.any()
     seen = counts.reset(torch.tensor([6, 9]), torch.tensor([2, 0]))
     assert seen.state.tolist() == [[6], [9]]
     later = counts.step(torch.zeros(3, 1), ON)
     assert later.terminated_N.tolist() == later.success_N.tolist() == [True, False, True]
-    assert moved.observation.state.tolist() == [[3], [0], [2]], "later steps don't change what was seen"
+    assert moved.observation.state.tolist() == [[3], [4], [2]], "later steps don't change what was seen"
 
 
 def test_states_go_where_they_are_put(counts: Playground) -> None:
