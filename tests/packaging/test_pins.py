@@ -117,7 +117,7 @@ def test_nothing_that_breaks_beside_cpu_torch_is_pinned():
 
 
 def test_what_simulators_need_is_pinned_beside_them():
-    """ManiSkill's beside the project's own pins, each package in one of the two; Meta-World's, LIBERO's and Playground's alone."""
+    """ManiSkill's beside the project's own pins, a package in one of them; Meta-World's, LIBERO's and Playground's alone."""
     maniskill = own_pins("sims/maniskill/constraints.txt")
     assert not set(maniskill) & set(pins()), "pinned twice"
     for r in map(Requirement, PLUGINS["maniskill"]["dependencies"]):
