@@ -59,6 +59,7 @@ VARIANTS = {
     "grpo, 3 prompts of 8": (WIDE, "grpo", ", group_size = 8"),
     "grpo, 3 prompts of 64": (WIDE, "grpo", ", group_size = 64"),
     "grpo, 3 prompts of 512": (WIDE, "grpo", ", group_size = 512"),
+    "archer": (RL, "archer", ", turn_critic = {{}}"),
     "kdrl": (RL, "kdrl", ', teacher = "{teacher}", settings = {{ teacher_weight = 0.02 }}'),
 }
 """Row -> (stage, algorithm, further keys). A teacher is the policy of a run of GRPO."""
@@ -163,7 +164,8 @@ def usable() -> list[str]:
 
     registry = plugins.registry()
     specs = registry.specs("algorithms").values()
-    return list(VARIANTS) + [s.id for s in specs if "teacher_logprobs_NT" not in signals_of(registry.target(s))]
+    rest = [s for s in specs if s.id not in VARIANTS and "teacher_logprobs_NT" not in signals_of(registry.target(s))]
+    return [*VARIANTS, *(s.id for s in rest)]
 
 
 def main() -> None:
@@ -184,7 +186,7 @@ def main() -> None:
     def one(job: tuple[str, int]) -> dict[str, Any]:
         id, seed = job
         stage, algorithm, more = VARIANTS.get(id, (RL, id, ""))
-        more = more.format(teacher=policy_of(runs, "teacher")) if "{" in more else more
+        more = more.format(teacher=policy_of(runs, "teacher") if "{teacher}" in more else "")
         name = f"{id.replace(', ', '-').replace(' ', '-')}-{seed}"
         return train(runs, name, seed, model, stage.format(id=algorithm, steps=args.steps, more=more))
 
