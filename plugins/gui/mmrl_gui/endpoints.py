@@ -24,8 +24,8 @@ def endpoint_of(option: str, options: Mapping[str, Any]) -> ChatEndpoint:
 
 
 def answer_of(endpoint: ChatEndpoint, messages: Sequence[Message], option: str, about: str) -> str:
-    """The answer to a conversation, sampled at temperature 0. about: the instruction, for messages. Raises UserError if the endpoint
-    has none."""
+    """The answer to a conversation, sampled at temperature 0. about: the instruction, for messages. Raises UserError if the
+    endpoint has none."""
     sent, _ = ChatEncoder()(messages)
     (answer,) = endpoint.ask([Question(messages=sent, max_tokens=ANSWER)])
     if isinstance(answer, NoAnswer):
