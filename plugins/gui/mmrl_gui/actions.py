@@ -113,12 +113,19 @@ def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Elem
     if name not in _KINDS:
         raise NoAction(f"there is no action called {value[key]!r:.40}")
     fields = {k: v for k, v in value.items() if k != key}
-    return _made(name, fields, numbers, elements)
+    return made(name, fields, numbers, elements)
 
 
-def _made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Action:
-    """An action from its name and arguments."""
-    kind = _KINDS[name]
+def kind_of(name: str) -> str:
+    """The kind of an action by any of its names. Raises NoAction."""
+    if _name(name) not in _KINDS:
+        raise NoAction(f"there is no action called {name!r:.40}")
+    return _KINDS[_name(name)]
+
+
+def made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Action:
+    """An action from its name and arguments. Raises NoAction if one is missing."""
+    kind, name = kind_of(name), _name(name)
     text, direction = _text(fields), _direction(fields)
     at, to = _place(fields, numbers, elements), _end(fields, numbers)
     if name == "swipe" and to is None and direction:  # the finger goes up to scroll down
@@ -227,7 +234,7 @@ def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) 
     name, rest = _name(verb), line[len(verb) :].removeprefix(":").strip()
     kind = _KINDS.get(name)
     if name in _SPOKEN:
-        return _made(name, {"text": _unquoted(rest)}, numbers, elements)
+        return made(name, {"text": _unquoted(rest)}, numbers, elements)
     if kind is None or kind in _SPOKEN:  # such as "Write a letter", which is prose
         raise NoAction(f"there is no action in {line[:60]!r}")
     words = rest.rstrip(".").replace(",", " ").replace("(", " ").replace(")", " ").split()
@@ -250,7 +257,7 @@ def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) 
         fields["at"] = places
     elif places:
         raise NoAction(f"there are {len(places)} numbers in {line[:60]!r}")
-    return _made(name, fields, numbers, elements)
+    return made(name, fields, numbers, elements)
 
 
 def _is_plain(word: str) -> bool:

@@ -17,11 +17,12 @@ from mmrl.api.tasks.option_checks import LazyPrompts, check_choice, check_intege
 from mmrl_gui import asking
 from mmrl_gui.actions import STYLES, NoAction, listed, read, write
 from mmrl_gui.coordinates import Numbers, numbers_for
-from mmrl_gui.examples import Examples
+from mmrl_gui.examples import Examples, Trials, Walks
 from mmrl_gui.exploring import Step
 from mmrl_gui.filmstrip import filmstrip, said_to, seen_in, showing
 from mmrl_gui.listing import kept, named
 from mmrl_gui.planning import plan_of, told_goals
+from mmrl_gui.programs import PROGRAM, Call, placed, program_language, read_program, write_program
 from mmrl_gui.replay import Recording, Replay
 from mmrl_gui.trajectories import ONLY
 
@@ -52,6 +53,7 @@ class Episodes(Task):
         observe: Observe = "picture",
         most: int = 0,
         examples: int = 0,
+        explorer: Mapping[str, Any] | None = None,
         style: str = "json",
         grid: Sequence[int] | None = None,
         prompt: str = "",
@@ -67,7 +69,8 @@ class Episodes(Task):
         observe: what a turn shows: picture, elements (a list, in which actions name an element by number, `click [3]`), or both.
         most: maximum of listed elements, of those that can be clicked or typed into or share a word with the instruction; 0 lists
         all. examples: number of successful episodes of the same page, by an expert or a random walk, as text before the
-        instruction; needs a list of elements. style: form of an action: json, brief, or tags, a thought and JSON in tags.
+        instruction; needs a list of elements. explorer: the options of an endpoint whose model finds these examples by itself,
+        without one. style: form of an action: json, brief, tags, a thought and JSON in tags, or program, calls and loops.
         grid: [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first
         turn, with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a
         folder with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as
@@ -76,7 +79,7 @@ class Episodes(Task):
         held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
-        check_choice("style", style, STYLES)
+        check_choice("style", style, (*STYLES, PROGRAM))
         check_choice("only", only, ONLY)
         for name, text in (("prompt", prompt), ("again", again), ("recording", recording)):
             check_type(name, text, str)
@@ -90,6 +93,10 @@ class Episodes(Task):
             raise UserError(f'most = {most} needs a list of elements: set observe = "elements" or "both"')
         if examples and observe == "picture":
             raise UserError(f'examples = {examples} needs a list of elements: set observe = "elements" or "both"')
+        if explorer is not None and not isinstance(explorer, Mapping):
+            raise UserError(f'explorer = {explorer!r:.60} must be a table such as {{ model = "...", base_url = "..." }}')
+        if explorer is not None and not examples:
+            raise UserError("explorer finds examples, and there are none: set examples = 1")
         if grid is not None:
             if not isinstance(grid, Sequence) or isinstance(grid, str) or len(grid) != 2:
                 raise UserError(f"grid = {grid!r:.60} must be [columns, rows], such as [8, 10]")
@@ -103,7 +110,8 @@ class Episodes(Task):
         self._asked = [pages] if isinstance(pages, str) else list(pages)
         self._screens: Screens | None = None
         first = APART * SPLITS.index("demo") + demos  # seeds outside all splits
-        self._examples = Examples(lambda: self.screens, examples, first, self._told) if examples else None
+        plays = Walks(lambda: self.screens, self._told) if explorer is None else Trials(explorer, self._begun)
+        self._examples = Examples(plays, examples, first) if examples else None
         if only != "success" and not recording:
             raise UserError(f"only = {only!r} needs recorded episodes: set recording to a folder of them")
         self.recording = Recording(recording, only) if recording else None
@@ -138,7 +146,7 @@ class Episodes(Task):
             raise UserError(f"simulator {self.simulator!r} has no list of pages: set the task's option pages = [...]")
         return LazyPrompts(range(self.sizes[split]), lambda number: self._prompt(pages[number % len(pages)], first + number))
 
-    def _prompt(self, page: str, seed: int) -> Prompt:
+    def _prompt(self, page: str, seed: int, examples: bool = True) -> Prompt:
         shown, expert_action = self._looked(page, seed)
         shown = self.seen(shown, shown.instruction)
         meta: dict[str, Any] = {"page": page, "instruction": shown.instruction, "size": list(self.screens.size)}
@@ -148,7 +156,14 @@ class Episodes(Task):
             meta["grid"] = self.grid
         if expert_action is not None:
             meta["gold"] = self.write(expert_action, shown)
-        return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, True, page, goals)], seed=seed, meta=meta)
+        return Prompt(
+            id=f"{page}-{seed}", messages=[self.message(shown, True, page if examples else "", goals)], seed=seed, meta=meta
+        )
+
+    def _begun(self, page: str, seed: int) -> tuple[Prompt, Play]:
+        """An episode of which nobody has shown an example."""
+        prompt = self._prompt(page, seed, examples=False)
+        return prompt, self._play(prompt)
 
     def _recorded(self, recording: Recording, episode: int) -> Prompt:
         shown, action = recording.at(episode, 0)
@@ -197,6 +212,9 @@ class Episodes(Task):
             return self.text.replace("{instruction}", instruction)
         elements: asking.Elements = "either" if self.observe == "both" else self.numbered
         known = sorted(self.screens.actions)
+        if self.style == PROGRAM:
+            calls = program_language(known, self.numbers(), self.numbered, places=self.observe != "elements")
+            return f"{instruction}\n{calls}"
         return f"{instruction}\n{asking.language(self.style, known, self.numbers(), elements)}"
 
     def numbers(self) -> Numbers:
@@ -211,7 +229,10 @@ class Episodes(Task):
         """An action as a completion. shown: the observation. told: without the picture, so that elements are named by number, as
         when only elements are shown."""
         style = "brief" if self.style == "brief" else "json"
-        if shown is not None and (told or self.observe == "elements"):
+        by_number = shown is not None and (told or self.observe == "elements")
+        if self.style == PROGRAM:
+            return write_program(action, self.numbers(), shown.elements if shown is not None and by_number else ())
+        if shown is not None and by_number:
             said = named(action, shown.elements, style, self.numbers())
         else:
             said = write(action, style, self.numbers())
@@ -236,6 +257,9 @@ class Episodes(Task):
     def environment(self, prompt: Prompt) -> Play | Replay:
         if self.recording and "episode" in prompt.meta:
             return Replay(self.recording, prompt.meta["episode"], lambda shown: self.message(shown, first=False), self.write)
+        return self._play(prompt)
+
+    def _play(self, prompt: Prompt) -> Play:
         return Play(self, self.screens.open(elements=self.numbered), prompt)
 
 
@@ -247,21 +271,24 @@ class Play:
 
     def __init__(self, task: Episodes, screen: Screen, prompt: Prompt) -> None:
         self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
-        self.steps = self.refused = 0
+        self.steps = self.actions = self.refused = 0
         self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # the picture is in the prompt
         self._early: Future[ScreenObservation] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
-        self._shown: ScreenObservation | None = None
+        self._whole: ScreenObservation | None = None  # with all its elements
+        self._before: ScreenObservation | None = None  # as the last turn saw it
 
     def step(self, completion: str) -> Reply:
-        before = self._shown or self._seen(self._early.result() if self._early else self._start())
+        whole = self._whole or (self._early.result() if self._early else self._start())
+        self._before = before = self._seen(whole)
         self.steps += 1
-        notes: tuple[str, ...]
+        notes: list[str] = []
         try:
-            action, notes = self._said(completion, before), ()
+            calls = self._said(completion, before)
         except NoAction as why:
-            action, notes = Action(kind="wait"), (str(why),)
-        self._shown = shown = self._seen(self.screen.act(action))
-        self.refused += bool(notes or shown.notes)
+            calls, notes = [Call(action=Action(kind="wait"))], [str(why)]
+        shown = self._carried_out(calls, whole, notes)
+        self._whole = shown
+        self.refused += bool(notes)
         outcome = {
             "success": float(shown.success),
             "raw_reward": shown.raw_reward,
@@ -269,24 +296,52 @@ class Play:
             "steps": float(self.steps),
             "refused": float(self.refused),
         }
+        if self.task.style == PROGRAM:
+            outcome["actions"] = float(self.actions)
         if shown.terminated:
             return Reply(terminated=True, outcome=outcome)
-        said = replace(shown, notes=(*notes, *shown.notes))
+        said = replace(self._seen(shown), notes=tuple(notes))
         return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
 
-    def _said(self, completion: str, before: ScreenObservation) -> Action:
-        """The completion's action. Raises NoAction."""
+    def _carried_out(self, calls: Sequence[Call], whole: ScreenObservation, notes: list[str]) -> ScreenObservation:
+        """The screen after the calls, which end when the page ends the episode, with the first note, or when an element is gone.
+        whole: the observation for which they were written. notes: takes what there is to say of them."""
+        shown = whole
+        for number, call in enumerate(calls, 1):
+            action = placed(call, whole.elements, shown.elements)
+            if action is None:
+                notes.append(f"line {call.line}: its element is gone, or there are others like it now; the program ended there")
+                break
+            shown = self.screen.act(action)
+            self.actions += 1
+            where, ended = (f"line {call.line}: ", "; the program ended there") if call.line else ("", "")
+            notes += [f"{where}{note}{ended if number < len(calls) else ''}" for note in shown.notes]
+            if shown.terminated or shown.notes:
+                break
+        return shown
+
+    def _said(self, completion: str, before: ScreenObservation) -> list[Call]:
+        """The completion's actions; one, if they are not programs. Raises NoAction."""
         numbers = self.task.numbers()
-        action = read(completion, numbers, before.elements, tags=self.task.style == "tags")
-        if not all(numbers.holds(place) for place in (action.at, action.to) if place is not None):
-            where = "" if self.task.observe == "elements" else f": places are in {numbers.says()}"
-            raise NoAction(f"the {action.kind} is off the screen{where}")
-        return action
+        if self.task.style == PROGRAM:
+            calls = read_program(completion, numbers, before.elements)
+        else:
+            calls = [Call(action=read(completion, numbers, before.elements, tags=self.task.style == "tags"))]
+        for call in calls:
+            if not all(numbers.holds(place) for place in (call.action.at, call.action.to) if place is not None):
+                line = f"line {call.line}: " if call.line else ""
+                where = "" if self.task.observe == "elements" else f": places are in {numbers.says()}"
+                raise NoAction(f"{line}the {call.action.kind} is off the screen{where}")
+        return calls
+
+    def listed(self) -> str:
+        """The list of elements before the last turn."""
+        return "" if self._before is None else listed(self._before.elements)
 
     def gold_turn(self) -> str | None:
         """The expert's next action as a completion; None without an expert."""
         expert_action = self.screen.expert_action()
-        return None if expert_action is None else self.task.write(expert_action, self._shown)
+        return None if expert_action is None else self.task.write(expert_action, self._whole and self._seen(self._whole))
 
     def _seen(self, shown: ScreenObservation) -> ScreenObservation:
         return self.task.seen(shown, self.instruction)

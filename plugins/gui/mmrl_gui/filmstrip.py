@@ -71,7 +71,8 @@ def filmstrip(turns: Sequence[tuple[Seen, str]], numbers: Numbers, tags: bool, o
         sheet.paste(screen, (x, y + LINE))
     if outcome:
         won = bool(outcome.get("success"))
-        said = f"{'done' if won else 'not done'} after {outcome.get('steps', len(turns)):.0f} actions"
+        count = outcome.get("actions", outcome.get("steps", len(turns)))  # programs have several in a turn
+        said = f"{'done' if won else 'not done'} after {count:.0f} actions"
         paid = f", paid {outcome['reward']:.3g}" if "reward" in outcome else ""
         draw.text((GAP, sheet.height - LINE), said + paid, fill=TRUE if won else SAID, font=font)
     return sheet

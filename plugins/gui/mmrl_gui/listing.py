@@ -41,10 +41,11 @@ def words(text: str) -> set[str]:
 def named(action: Action, elements: Sequence[Element], style: str, numbers: Numbers) -> str:
     """An action as a completion for a list: with the number of the element that it hits, or with a point if it hits none.
     style: json or brief."""
-    return write(action, style, numbers, element=_number(action, elements))
+    return write(action, style, numbers, element=number_of(action, elements))
 
 
-def _number(action: Action, elements: Sequence[Element]) -> int | None:
+def number_of(action: Action, elements: Sequence[Element]) -> int | None:
+    """The number, from 1, of the element that an action is meant for; None if there is none, or for a drag."""
     if action.at is None or action.to is not None:
         return None
     found = meant(elements, action.at)

@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mmrl import UserError, user_message
-from mmrl.api.endpoints.answers import Answer, NoAnswer
-from mmrl.api.endpoints.client import ChatEndpoint, Question
-from mmrl.api.endpoints.messages import ChatEncoder
+from mmrl_gui.endpoints import answer_of, endpoint_of
 from mmrl_gui.subgoals import MOST, subgoals
 
 WORDS = "words"
@@ -25,8 +23,6 @@ ASKS = (
 )
 LONGEST = 200
 """Maximum of characters of a sub-goal."""
-ANSWER = 512
-"""Maximum of tokens of an answer."""
 _NUMBERED = re.compile(r"[ \t]*\d{1,2}[.):][ \t]+(\S.*)")
 Plan = Callable[[str, Any], list[str]]
 """(instruction, first screen) -> its sub-goals, in order."""
@@ -48,13 +44,7 @@ class Planner:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """options: those of `mmrl.api.endpoints.client.ChatEndpoint`."""
-        try:
-            self.endpoint = ChatEndpoint(**options)
-        except TypeError as error:
-            raise UserError(
-                f"subgoals: {str(error).partition('()')[2].strip() or error}: see the options of an endpoint"
-            ) from None
-        self.encoder = ChatEncoder()
+        self.endpoint = endpoint_of("subgoals", options)
         self.known: dict[tuple[str, bytes], list[str]] = {}
 
     def __call__(self, instruction: str, screen: Any) -> list[str]:
@@ -63,19 +53,13 @@ class Planner:
         if key not in self.known:
             text = ASKS.format(instruction=instruction, most=MOST)
             message = user_message(text, *([] if screen is None else [screen]))
-            messages, _ = self.encoder([message])
-            (answer,) = self.endpoint.ask([Question(messages=messages, max_tokens=ANSWER)])
-            self.known[key] = self._read(answer, instruction)
+            answer = answer_of(self.endpoint, [message], "subgoals", instruction)
+            if not (goals := listed_goals(answer)):
+                raise UserError(
+                    f"subgoals: {self.endpoint.model} gave no numbered list for {instruction!r:.100}: {answer!r:.100}"
+                )
+            self.known[key] = goals
         return self.known[key]
-
-    def _read(self, answer: Answer | NoAnswer, instruction: str) -> list[str]:
-        if isinstance(answer, NoAnswer):
-            raise UserError(f"subgoals: no answer for {instruction!r:.100}: {answer}")
-        if not (found := listed_goals(answer.text)):
-            raise UserError(
-                f"subgoals: {self.endpoint.model} gave no numbered list for {instruction!r:.100}: {answer.text!r:.100}"
-            )
-        return found
 
 
 def listed_goals(text: str) -> list[str]:

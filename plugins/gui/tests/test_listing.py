@@ -184,10 +184,11 @@ def test_where_there_is_none(screens, monkeypatch):
 
 def test_lost_pages_are_left_out_and_at_last_told():
     now_and_then = Planted(lost=4)
-    found = examples.Examples(lambda: now_and_then, 2, 10, lambda shown, step, instruction: "done").of("known")
+    walks = examples.Walks(lambda: now_and_then, lambda shown, step, instruction: "done")
+    found = examples.Examples(walks, 2, 10).of("known")
     assert found == "An example:\nClick the goal of 14.\ndone\n\nAn example:\nClick the goal of 15.\ndone"
     assert not now_and_then.open_now
-    broken = examples.Examples(lambda: Planted(lost=99), 1, 0, lambda *told: "")
+    broken = examples.Examples(examples.Walks(lambda: Planted(lost=99), lambda *told: ""), 1, 0)
     with pytest.raises(UserError, match="page 'known' failed 5 times during the search for an example: it hangs"):
         broken.of("known")
 
