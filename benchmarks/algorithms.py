@@ -59,7 +59,7 @@ VARIANTS = {
     "grpo, 3 prompts of 8": (WIDE, "grpo", ", group_size = 8"),
     "grpo, 3 prompts of 64": (WIDE, "grpo", ", group_size = 64"),
     "grpo, 3 prompts of 512": (WIDE, "grpo", ", group_size = 512"),
-    "archer": (RL, "archer", ", turn_critic = {{}}"),
+    "archer": (RL, "archer", ", turn_critic = {{ warmup_steps = 20 }}"),
     "kdrl": (RL, "kdrl", ', teacher = "{teacher}", settings = {{ teacher_weight = 0.02 }}'),
 }
 """Row -> (stage, algorithm, further keys). A teacher is the policy of a run of GRPO."""

@@ -1,7 +1,8 @@
 """Several turns in a real browser, from its pages to the gradient: each turn's screen is read where it was seen, what the policy
-said is trained and nothing else, and each turn is credited with what came after it."""
+said is trained and nothing else, and each turn is credited with what came after it. Programs, and examples that a model finds."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,7 @@ from mmrl.policies.batches import Credit
 from mmrl.rollout.generate.sampling import Completion, SamplingParams
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.update.pack_conversations import pack
+from stub_endpoint import stub_endpoint
 
 PAGE = "click-button-sequence"
 GROUP = 4
@@ -188,6 +190,39 @@ def test_each_turn_is_credited_with_what_came_after_it(played, by_turn):
         said = [turn for turn in rollout.turns if turn.token_ids]
         flat = [credit for turn, credit in zip(said, wanted[n % GROUP], strict=True) for _ in turn.token_ids]
         assert found[n, : rollout.length].tolist() == pytest.approx(flat), "one credit for all tokens of a turn"
+
+
+def program_of(text):
+    """Clicks ONE and TWO, by the numbers of a page's last list."""
+    numbers = {name: number for number, name in re.findall(r'^\[(\d+)\] button "(ONE|TWO)"$', text, re.MULTILINE)}
+    return f"click({numbers['ONE']})\nclick({numbers['TWO']})"
+
+
+def test_a_model_finds_an_example_by_programs_and_prompts_show_it(task, tmp_path):
+    """Its first trial, of two turns, clicks on TWO first and fails; its second one succeeds. From kept answers it finds the same
+    example again."""
+
+    def answer(body):
+        program = program_of(body["messages"][0]["content"])
+        return program if len(stub.bodies) > 1 else program.splitlines()[1]
+
+    def made(url):
+        explorer = {"model": "stub", "base_url": url, "cache": str(tmp_path / "trials")}
+        return type(task)(pages=[PAGE], observe="elements", style="program", examples=1, explorer=explorer)
+
+    with stub_endpoint(answer=answer) as stub:
+        programs = made(stub.url)
+        prompt = programs.prompts("train", 0)[0]
+        assert len(stub.bodies) == 3 and "An example:" not in str(stub.bodies)
+        again = made(stub.url).prompts("train", 0)[0]
+        assert again.text == prompt.text and len(stub.bodies) == 3
+    example, _, asked = prompt.text.rpartition("\n\n")
+    assert example.startswith("An example:\nClick button ONE, then click button TWO.\n[1] ")
+    assert example.endswith(program_of(example)) and "Answer with a short program" in asked
+    environment = programs.environment(prompt)
+    reply = environment.step(f"# both in one turn\n{program_of(asked)}")
+    environment.close()
+    assert reply.terminated and reply.outcome["success"] == 1.0 and reply.outcome["actions"] == 2.0
 
 
 @pytest.mark.slow
