@@ -17,8 +17,8 @@ _PROJECTOR = re.compile(
 # Qwen's, GLM's, Phi-4's and HunYuan's are inside the tower
 _INNER_PROJECTOR = re.compile(r"(patch_)?merger|deepstack_merger_list|img_projection.*")
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
-_ACTIONS = re.compile(  # action heads besides `own`: of pi0, SmolVLA and GR00T
-    "dit|embed_action_time|action_(in|out)_proj|lm_expert|action_time_mlp_(in|out)|state_proj|action_head"
+_ACTIONS = re.compile(  # action heads besides `own`: of pi0, SmolVLA and GR00T, and their learned noise
+    "dit|embed_action_time|action_(in|out)_proj|lm_expert|action_time_mlp_(in|out)|state_proj|action_head|noise_head"
 )
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 

@@ -19,6 +19,7 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
+from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.heads import Flow, Head, Tokens
 from mmrl.policies.acting.observed import state_of
@@ -390,11 +391,13 @@ class ActingPolicy(Policy):
                     f"set policy.options.{name} = {saved.get(name)!r}, or begin from another model"
                 )
         tensors, own = load_file(folder / WEIGHTS), dict(self._own())
-        if tensors.keys() != own.keys():
-            odd = sorted(tensors.keys() ^ own.keys())
+        # a flow may begin or cease to learn its noise
+        if odd := sorted(name for name in tensors.keys() ^ own.keys() if not is_noise(name)):
             raise UserError(f"{folder / WEIGHTS} doesn't fit this policy: {odd[0]!r} is only in one of them")
         with torch.no_grad():
             for name, parameter in own.items():
+                if name not in tensors:
+                    continue
                 if tensors[name].shape != parameter.shape:
                     there, here = list(tensors[name].shape), list(parameter.shape)
                     raise UserError(f"{folder / WEIGHTS}: {name!r} is {there}, and {here} in this policy")

@@ -6,16 +6,21 @@ Time runs from noise at 1 to actions at 0. n calls, M times in each, `...` the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
+from mmrl.api.errors import UserError
+from mmrl.policies.acting import options
 from mmrl.policies.acting.randomness import CallRandomness
 
-Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: the velocity at each x, which doesn't depend on the others."""
+Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
+"""(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: the velocity at each x, which doesn't depend on the others. Where the
+noise is learned, the standard deviations of the steps are a second tensor of this shape."""
+
+NOISY = ("all", "one", "learned")
 
 PLACES = 4
 """Times between noise and action at which the loss of a demonstration is computed."""
@@ -24,7 +29,8 @@ PLACES = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
     """Euler steps along a velocity with added noise, so that each step is a normal distribution with a known likelihood (Liu et
-    al., Flow-GRPO, equation 9). The drift is corrected so that the distribution at every time is that without noise.
+    al., Flow-GRPO, equation 9). The drift is corrected so that the distribution at every time is that without noise. Learned
+    noise is added to plain Euler steps (Flow-Noise; see `mmrl.policies.acting.flow_noise`).
 
     The choices of a sampled call are the `steps + 1` points of its chain [n, steps + 1, ...]; if only `one` step is noisy, the
     points before and after it and a third that is filled with the step's index [n, 3, ...]; of a demonstration, whose chain is
@@ -34,9 +40,13 @@ class Chains:
     steps: int
     noise_level: float = 0.5
     """a in sigma(t) = a sqrt(t / (1 - t))."""
-    noisy: Literal["all", "one"] = "all"
+    noisy: Literal["all", "one", "learned"] = "all"
     """`one`: one step, drawn for each call separately, is noisy and trained; the others follow the velocity. Scoring then
-    computes one velocity instead of `steps` (Chen et al., pi_RL, section 4.2, where a whole batch shares the step)."""
+    computes one velocity instead of `steps` (Chen et al., pi_RL, section 4.2, where a whole batch shares the step). `learned`:
+    all steps are noisy, by standard deviations that come with the velocity; their likelihood is the joint one of the path
+    (section 4.1), without that of its beginning, which is the same for all weights."""
+    noise_range: tuple[float, float] = (0.08, 0.16)
+    """Least and largest standard deviation of a step's learned noise."""
     emphasis: float = 1.0
     """The times of the loss on demonstrations follow Beta(emphasis, 1): above 1, nearer to noise."""
 
@@ -52,7 +62,9 @@ class Chains:
         for i in range(self.steps):
             at_n = torch.full_like(draw.calls_n, i)
             here_n = torch.ones_like(at_n, dtype=torch.bool) if only_n is None else only_n == at_n
-            mean, std = self._step(x, velocity(x[:, None], self._times(at_n)[:, None])[:, 0], at_n, temperature * here_n)
+            v, learned = self._at(velocity, x[:, None], self._times(at_n)[:, None])
+            learned = None if learned is None else learned[:, 0]
+            mean, std = self._step(x, v[:, 0], at_n, temperature * here_n, learned)
             noised = _wide(here_n, x) & bool(temperature)
             following = torch.where(noised, mean + std * draw.normal(i + 1, *shape), mean)
             logprob = logprob + torch.where(noised, normal(following, mean, std.where(noised, 1.0)), 0.0)
@@ -65,20 +77,20 @@ class Chains:
         return x, torch.stack([before, after, _wide(only_n, x).expand_as(x).to(x.dtype)], 1), logprob
 
     def score(self, velocity: Velocity, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """(log-probability of each number [n, ...], entropy of each number [n]), with gradient. For a demonstration, minus the
-        flow matching loss and 0."""
+        """(log-probability, entropy) of each number, [n, ...] each, with gradient. For a demonstration, minus the flow matching
+        loss and 0."""
         if choices.shape[1] == 1:
-            return -self.matching(velocity, choices[:, 0]), choices.new_zeros(len(choices))
+            return -self.matching(velocity, choices[:, 0]), torch.zeros_like(choices[:, 0])
         if self.noisy == "one":
             before, after = choices[:, :1], choices[:, 1:2]
             at_nM = choices[:, 2].flatten(1)[:, :1].round().long()
         else:
             before, after = choices[:, :-1], choices[:, 1:]
             at_nM = torch.arange(self.steps, device=choices.device).expand(len(choices), -1)
-        v = velocity(before, self._times(at_nM))
-        mean, std = self._step(before, v, at_nM, torch.full_like(at_nM, temperature, dtype=torch.float32))
-        entropy_nM = std.flatten(2)[..., 0].log() + 0.5 + 0.5 * math.log(2 * math.pi)
-        return normal(after, mean, std).sum(1), entropy_nM.sum(1)
+        v, learned = self._at(velocity, before, self._times(at_nM))
+        mean, std = self._step(before, v, at_nM, torch.full_like(at_nM, temperature, dtype=torch.float32), learned)
+        entropy = std.log() + 0.5 + 0.5 * math.log(2 * math.pi)
+        return normal(after, mean, std).sum(1), entropy.sum(1)
 
     def matching(self, velocity: Velocity, actions: torch.Tensor) -> torch.Tensor:
         """Squared error of the velocity [n, ...] between noise and the actions [n, ...] (Lipman et al., Flow Matching for
@@ -90,23 +102,49 @@ class Chains:
         parts = torch.arange(PLACES, device=actions.device)
         times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES) ** (1 / self.emphasis)
         t = _wide(times_nM, start)
-        v = velocity(t * start + (1 - t) * actions[:, None], times_nM)
+        v, _ = self._at(velocity, t * start + (1 - t) * actions[:, None], times_nM)
         return ((v - (start - actions[:, None])) ** 2).mean(1)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that are saved with a policy."""
+        found: dict[str, Any] = {"steps": self.steps, "noise_level": self.noise_level, "noisy": self.noisy}
+        return found | ({"noise_range": list(self.noise_range)} if self.noisy == "learned" else {})
+
+    @staticmethod
+    def _at(velocity: Velocity, x: torch.Tensor, times: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The velocity, and the standard deviations that were learned, if any."""
+        found = velocity(x, times)
+        return found if isinstance(found, tuple) else (found, None)
 
     def _times(self, at: torch.Tensor) -> torch.Tensor:
         """Start times of the steps with these indices."""
         return 1.0 - at.float() / self.steps
 
     def _step(
-        self, x: torch.Tensor, v: torch.Tensor, at: torch.Tensor, spread: torch.Tensor
+        self, x: torch.Tensor, v: torch.Tensor, at: torch.Tensor, spread: torch.Tensor, learned: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(mean, standard deviation) of the point after x at steps `at`. spread: scales the noise, of the same shape as `at`."""
+        """(mean, standard deviation) of the point after x at steps `at`. spread: scales the noise, of the same shape as `at`.
+        learned: standard deviations of the noise, of the shape of x, in place of `noise_level`'s."""
         delta = 1.0 / self.steps
+        if learned is not None:
+            return x - v * delta, learned * _wide(spread, x)
         t = self._times(at)
         sigma = self.noise_level * (t / (1.0 - t).clamp_min(delta)).sqrt() * spread
         t, sigma = _wide(t, x), _wide(sigma, x)
         drift = v + sigma**2 / (2 * t) * (x + (1 - t) * v)
         return x - drift * delta, (sigma * math.sqrt(delta)).expand_as(x)
+
+
+def chains(
+    steps: int, noise_level: float, noisy: str, noise_range: Sequence[float], kind: type[Chains] = Chains, **others: Any
+) -> Chains:
+    """Chains of a policy's options. Raises UserError for values out of range."""
+    options.check_integer("steps", steps, 1, 256)
+    if noisy not in NOISY:
+        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
+    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
+    options.check_range("noise_range", noise_range, 0, 100)
+    return kind(steps=steps, noise_level=noise_level, noisy=noisy, noise_range=tuple(noise_range), **others)  # type: ignore[arg-type]
 
 
 def normal(x: torch.Tensor, mean: torch.Tensor, std: Any) -> torch.Tensor:

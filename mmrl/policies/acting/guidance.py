@@ -28,5 +28,13 @@ class Guidance:
         return plain + self.weights_n.view(-1, *[1] * (told.dim() - 1)) * (told - plain)
 
     def velocity(self, told: Velocity, plain: Velocity) -> Velocity:
-        """The guided velocity, of the one that is told and the one that isn't."""
-        return lambda x, times: self.mixed(told(x, times), plain(x, times))
+        """The guided velocity, of the one that is told and the one that isn't. Learned noise is that of the former."""
+
+        def guided(x: torch.Tensor, times: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+            here, there = told(x, times), plain(x, times)
+            if isinstance(here, tuple) and isinstance(there, tuple):
+                return self.mixed(here[0], there[0]), here[1]
+            assert isinstance(here, torch.Tensor) and isinstance(there, torch.Tensor)
+            return self.mixed(here, there)
+
+        return guided

@@ -178,9 +178,9 @@ class Flow(nn.Module):
 
     def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(logprobs_nK1, entropy_nK1). For a demonstration, whose chain is unknown, minus the flow matching loss."""
-        found, entropy_n = self.chains.score(self.seeing(features_nKF), choices.transpose(1, 2), temperature)
+        found, entropy = self.chains.score(self.seeing(features_nKF), choices.transpose(1, 2), temperature)
         logprob = found.mean(-1, keepdim=True) if choices.shape[2] == 1 else found.sum(-1, keepdim=True)
-        return logprob, (self.dims * entropy_n)[:, None, None].expand_as(logprob)
+        return logprob, entropy.sum(-1, keepdim=True)
 
     def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
         return actions_nKA[:, :, None]

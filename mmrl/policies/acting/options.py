@@ -23,6 +23,19 @@ def check_number(name: str, value: Any, low: float, high: float) -> None:
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a number above {low:g} and at most {high:g}")
 
 
+def check_range(name: str, value: Any, low: float, high: float) -> None:
+    """Raise UserError unless `value` is a list of two numbers in ascending order, above `low` and at most `high`."""
+    numbers = [one for one in value if isinstance(one, int | float) and not isinstance(one, bool)] if _is_pair(value) else []
+    if len(numbers) != 2 or not low < numbers[0] <= numbers[1] <= high:
+        raise UserError(
+            f"policy.options.{name} = {value!r:.60} must be two numbers, the smaller first, above {low:g} and at most {high:g}"
+        )
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+
+
 def check_text(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a text")

@@ -277,15 +277,20 @@ class ActionHead(nn.Module):
             embodiment_n=embodiment_n,
         )
 
-    def velocity(self, context: Context, x_nCD: torch.Tensor, times_n: torch.Tensor) -> torch.Tensor:
-        """[n, C, D]: actions minus noise. times_n: from noise at 0 to actions at 1, rounded down to `num_timestep_buckets`
-        steps."""
+    def hidden(self, context: Context, x_nCD: torch.Tensor, times_n: torch.Tensor) -> torch.Tensor:
+        """[n, C, W]: what the transformer computes for each action. times_n: from noise at 0 to actions at 1, rounded down to
+        `num_timestep_buckets` steps."""
         buckets_n = (times_n * self.config.num_timestep_buckets).long()
         actions = self.action_encoder(x_nCD, buckets_n, context.embodiment_n)
         actions = actions + self.position_embedding.weight[: actions.shape[1]]
         tokens_nTW = torch.cat([context.state_n1W, actions], 1).to(context.read_nPF.dtype)
         out = self.model(tokens_nTW, buckets_n, context.read_nPF, context.text_nP, context.images_nP)
-        return self.action_decoder(out.to(actions.dtype), context.embodiment_n)[:, 1:]
+        return out[:, 1:].to(actions.dtype)
+
+    def velocity(self, context: Context, x_nCD: torch.Tensor, times_n: torch.Tensor) -> torch.Tensor:
+        """[n, C, D]: actions minus noise. times_n: see `hidden`."""
+        found: torch.Tensor = self.action_decoder(self.hidden(context, x_nCD, times_n), context.embodiment_n)
+        return found
 
     def denoise(self, context: Context, noise_nCD: torch.Tensor) -> torch.Tensor:
         """[n, C, D]: normalised actions, by Euler steps from the noise."""

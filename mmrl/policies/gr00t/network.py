@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.policies.acting.flow_noise import is_noise
 from mmrl.policies.gr00t import lerobot_layout
 from mmrl.policies.gr00t.config import HeadConfig, head_config
 from mmrl.policies.gr00t.head import FLOAT32, ActionHead, Context
@@ -190,6 +191,7 @@ def save_network(network: Network, table: Mapping[str, Any], folder: Path, lerob
     weights = {
         begin + (f"{BACKBONE}{n.removeprefix('backbone.')}" if n.startswith("backbone.") else n): w
         for n, w in network.named_parameters()
+        if not is_noise(n)
     }
     save_file({name: w.detach().contiguous() for name, w in weights.items()}, folder / SINGLE, metadata={"format": "pt"})
 

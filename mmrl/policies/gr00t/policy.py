@@ -22,7 +22,8 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
-from mmrl.policies.acting.flow import PLACES, Chains, Velocity
+from mmrl.policies.acting.flow import PLACES, Velocity, chains
+from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, with_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
@@ -39,7 +40,6 @@ from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_ada
 from mmrl.policies.names import base_name
 from mmrl.policies.vlm.weights import check_files
 
-NOISY = ("all", "one")
 EMPHASIS = 1.5
 """`Chains.emphasis`: it was trained at times from Beta(1.5, 1) (`noise_beta_alpha` and `noise_beta_beta` of its config.json)."""
 ROUNDING = 1e-6
@@ -82,8 +82,8 @@ class Gr00t(ActingPolicy):
     A critic reads what the head reads: all tokens of the head's own transformer attend to the noise, so none of them would do.
     """
 
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
-    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras"})
+    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy", "noise_range"})
     head: Any
     model: Network
 
@@ -101,6 +101,7 @@ class Gr00t(ActingPolicy):
         steps: int = 4,
         noise_level: float = 0.5,
         noisy: str = "all",
+        noise_range: Sequence[float] = (0.08, 0.16),
         cameras: Sequence[str] = (),
         processor: str = "",
         statistics: str = "",
@@ -110,11 +111,11 @@ class Gr00t(ActingPolicy):
     ) -> None:
         """embodiment: which of the checkpoint's; the only one with statistics if empty. dims: numbers of an action. chunk:
         actions of a call, the first of those that the network predicts. state: numbers of the robot's state; None: as the
-        embodiment has, or none. steps, noise_level, noisy: see `Chains`. cameras: the simulator's, in the order of the
-        embodiment's; those of its names when empty. processor: a folder or hub name of its Qwen3-VL, in place of the one that
+        embodiment has, or none. steps, noise_level, noisy, noise_range: see `Chains`. cameras: the simulator's, in the order of
+        the embodiment's; those of its names when empty. processor: a folder or hub name of its Qwen3-VL, in place of the one that
         config.json names. statistics: a file with those of other data, or "none": the policy's numbers are the simulator's.
         statistics_key, statistics_kind: see `units.load_statistics`. gripper: a key of `units.GRIPPERS`."""
-        _check(chunk, dims, state, steps, noise_level, noisy)
+        _check(chunk, dims, state)
         options.check_texts("cameras", cameras)
         for name, value in (("embodiment", embodiment), ("processor", processor), ("statistics", statistics)):
             options.check_text(name, value)
@@ -123,7 +124,7 @@ class Gr00t(ActingPolicy):
         check_gripper(gripper)
         self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
         self.cameras, self.gripper = list(cameras), gripper
-        self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
+        self.chains = chains(steps, noise_level, noisy, noise_range, emphasis=EMPHASIS)
         self.base = base_name(config.model, seed, tiny.full_name)
         adapters, name = adapter_chain(str(source) if source and not config.lora else config.model)
         given = source or Path(config.model)
@@ -147,9 +148,10 @@ class Gr00t(ActingPolicy):
             add_adapters(network, config.lora, seed)
             if source:
                 load_adapters(network, source)
-        self.model = network.to(self.device).eval()
         sizes = self.plan.head
         self.numbers, self.width = sizes.max_action_dim, sizes.backbone_embedding_dim + sizes.input_embedding_dim
+        add_noise(network, self.chains, sizes.hidden_size, self.numbers, seed)
+        self.model = network.to(self.device).eval()
         self.head = Foreseen(steps=sizes.action_horizon, numbers=self.numbers)
         if (given / SETTINGS).is_file():
             self.load(given)
@@ -212,7 +214,7 @@ class Gr00t(ActingPolicy):
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "gr00t", "embodiment": self.embodiment.name, "dims": self.dims, "chunk": self.chunk}
         found |= {"state": self.state, "cameras": self.cameras, "gripper": self.gripper}
-        return found | {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
+        return found | self.chains.settings()
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = {(track.instruction, self.reader.sizes(track)) for track in tracks}
@@ -278,11 +280,16 @@ class Gr00t(ActingPolicy):
 
     # -- acting and learning ----------------------------------------------------------------------------------------------
 
-    def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
-        """float32 [n, M, C, D]: noise minus actions. The M times of a call share what is read and don't see each other."""
-        times = 1 - times_nM.flatten() + ROUNDING
-        found = self.model.action_head.velocity(scene.context.repeated(times_nM.shape[1]), x_nMCD.flatten(0, 1).float(), times)
-        return -found.float().view_as(x_nMCD)
+    def velocity(
+        self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """float32 [n, M, C, D]: noise minus actions, see `Velocity`. The M times of a call share what is read and don't see each
+        other."""
+        times, head = 1 - times_nM.flatten() + ROUNDING, self.model.action_head
+        context = scene.context.repeated(times_nM.shape[1])
+        hidden = head.hidden(context, x_nMCD.flatten(0, 1).float(), times)
+        found = -head.action_decoder(hidden, context.embodiment_n).float()
+        return with_noise(self.model, found.view_as(x_nMCD), hidden.unflatten(0, x_nMCD.shape[:2]))
 
     @property
     def guides(self) -> bool:
@@ -301,7 +308,7 @@ class Gr00t(ActingPolicy):
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scene = self.look(calls.observation)
-        found, entropy_n = self.chains.score(lambda x, t: self.velocity(scene, x, t), calls.choices, temperature)
+        found, entropy = self.chains.score(partial(self.velocity, scene), calls.choices, temperature)
         if calls.choices.shape[1] > 1:
             logprobs = self._carried_out(found).sum(-1, keepdim=True)
         else:  # the mean over a chunk is that over all actions and numbers of the embodiment: no other was trained
@@ -309,7 +316,7 @@ class Gr00t(ActingPolicy):
             share = self.chunk / self.ahead
             rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
             logprobs = share * each[:, : self.chunk] + (1 - share) * rest
-        return logprobs, (self.dims * entropy_n)[:, None, None].expand_as(logprobs), scene.seen_nH
+        return logprobs, self._carried_out(entropy).sum(-1, keepdim=True), scene.seen_nH
 
     def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
         return x_nCD[:, : self.chunk, : self.dims]
@@ -320,7 +327,7 @@ class Gr00t(ActingPolicy):
     # -- weights ----------------------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
+        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name) or is_noise(name))
 
     def save(self, folder: Path) -> None:
         """A folder in NVIDIA's layout, or in LeRobot's if it was read from such a one, with the settings and the Qwen3-VL's
@@ -336,15 +343,12 @@ class Gr00t(ActingPolicy):
         self.reader.processor.save_pretrained(folder / OWN_BACKBONE)
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Nothing: the network is saved as it was read."""
-        yield from ()
+        """Those of learned noise: the network is saved as it was read."""
+        yield from noise_weights(self.model)
 
 
-def _check(chunk: int, dims: int, state: int | None, steps: int, noise_level: float, noisy: str) -> None:
-    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+def _check(chunk: int, dims: int, state: int | None) -> None:
+    for name, value in (("chunk", chunk), ("dims", dims)):
         options.check_integer(name, value, 1, 256)
     if state is not None:
         options.check_integer("state", state, 0, 100_000)
-    if noisy not in NOISY:
-        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
-    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mmrl.policies.shard import model_state_dict
+from mmrl.policies.acting.flow_noise import weights_without_noise
 
 PALIGEMMA, EXPERT = "paligemma_with_expert.paligemma.", "paligemma_with_expert.gemma_expert."
 EMBEDDING, UNUSED = "model.vlm.language_model.embed_tokens.weight", "model.dit.embed_tokens.weight"
@@ -51,7 +51,7 @@ def network_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
 def saved_weights(model: torch.nn.Module, kind: str) -> dict[str, torch.Tensor]:
     """The weights under LeRobot's names. pi0.5 has no head of its expert here, and LeRobot's class, which never uses it, wants
     one."""
-    found = {to_lerobot(name): tensor.detach().cpu().contiguous() for name, tensor in model_state_dict(model).items()}
+    found = {to_lerobot(name): tensor.detach().cpu().contiguous() for name, tensor in weights_without_noise(model).items()}
     if kind == "pi05":
         head, width = found[to_lerobot(EMBEDDING)], found["model.action_out_proj.weight"].shape[1]
         found[to_lerobot(UNUSED)] = torch.zeros(len(head), width, dtype=head.dtype)

@@ -24,7 +24,8 @@ from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
-from mmrl.policies.acting.flow import PLACES, Chains, Velocity
+from mmrl.policies.acting.flow import PLACES, Velocity, chains
+from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, weights_without_noise, with_noise
 from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.randomness import CallRandomness
@@ -38,10 +39,8 @@ from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Descri
 from mmrl.policies.pi0.lerobot_names import saved_weights
 from mmrl.policies.pi0.loading import check_model, lerobot_file, load_model, skeleton, statistics_of
 from mmrl.policies.pi0.scene import Prefix, Reading, Scene
-from mmrl.policies.shard import model_state_dict
 from mmrl.policies.vlm.weights import check_files
 
-NOISY = ("all", "one")
 EMPHASIS = 1.5
 """`Chains.emphasis`: pi0 was trained at times from Beta(1.5, 1) (Black et al., appendix B)."""
 
@@ -74,8 +73,8 @@ class Pi0(ActingPolicy):
 
     kind: ClassVar = "pi0"
     layouts: ClassVar[tuple[str, ...]] = ("transformers", "lerobot")
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras", "resize", "text_tokens", "layout"})
-    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras", "resize", "text_tokens", "layout"})
+    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy", "noise_range"})
     head: Any
     model: Any
 
@@ -92,6 +91,7 @@ class Pi0(ActingPolicy):
         steps: int = 4,
         noise_level: float = 0.5,
         noisy: str = "all",
+        noise_range: Sequence[float] = (0.08, 0.16),
         prompt: str = "{instruction}",
         cameras: Sequence[str] = (),
         crop: float = 1.0,
@@ -105,14 +105,15 @@ class Pi0(ActingPolicy):
         gripper: str = "",
     ) -> None:
         """dims: numbers of an action. chunk: actions of a call, the first of those that the network predicts. state: numbers of
-        the state that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
-        cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its middle that is kept.
+        the state that is read, 0 for none. steps, noise_level, noisy, noise_range: see `Chains`. prompt: the text, with
+        {instruction} in it. cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its
+        middle that is kept.
         resize: `openpi`, with antialiasing; `lerobot`, without; `auto`: as the checkpoint was trained, see `lerobot_file`.
         text_tokens: most tokens of the text, whose rest is cut; 0: what the checkpoint says. layout: of saved folders; `auto`:
         that of the checkpoint. tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key,
         statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; a folder of LeRobot's brings its own,
         unless `statistics` is `none`."""
-        _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
+        _check(chunk, dims, prompt, crop)
         if resize not in ("auto", *RESIZES):
             raise UserError(f"policy.options.resize = {resize!r:.60} is unknown: choose one of auto, {', '.join(RESIZES)}")
         if layout not in ("auto", *self.layouts):
@@ -123,7 +124,7 @@ class Pi0(ActingPolicy):
         options.check_text("tokenizer", tokenizer)
         self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
         self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
-        self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
+        self.chains = chains(steps, noise_level, noisy, noise_range, emphasis=EMPHASIS)
         files = published(adapter_chain(config.model)[1])
         self.use_statistics(statistics_of(config, files, statistics, state), statistics_key, statistics_kind, gripper)
         self.check_state_statistics(state)
@@ -141,9 +142,10 @@ class Pi0(ActingPolicy):
             add_adapters(model, config.lora, seed)
             if source:
                 load_adapters(model, source)
+        self.numbers = model.config.max_action_dim
+        add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
         self.model = model.to(self.device).eval()
         settings = self.model.config
-        self.numbers = settings.max_action_dim
         _check_sizes(self.kind, chunk, dims, state, settings)
         self.width = self._critic_width()
         self.head = Foreseen(numbers=self.numbers)
@@ -178,7 +180,7 @@ class Pi0(ActingPolicy):
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": self.kind, "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
-        found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
+        found |= self.chains.settings()
         found |= {"prompt": self.text, "crop": self.crop, "resize": self.resize}
         return found | {"text_tokens": self.text_tokens, "layout": self.layout}
 
@@ -261,9 +263,11 @@ class Pi0(ActingPolicy):
 
     # -- the expert -------------------------------------------------------------------------------------------------------
 
-    def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
-        """float32 [n, M, C, D]. All M times follow one copy of the encoded input and don't see each other, so one pass equals M
-        passes."""
+    def velocity(
+        self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """float32 [n, M, C, D], see `Velocity`. All M times follow one copy of the encoded input and don't see each other, so
+        one pass equals M passes."""
         count, moments, ahead = x_nMCD.shape[:3]
         assert scene.state_nH is not None
         rows = [scene.state_nH[:, None]]
@@ -280,8 +284,12 @@ class Pi0(ActingPolicy):
             use_cache=False,
         ).last_hidden_state
         scene.seen_nH = hidden[:, 0]
-        found: torch.Tensor = self.model.action_out_proj(hidden[:, 1:].float())
-        return found.view(count, moments, ahead, self.numbers)
+        return self._moves(hidden[:, 1:].unflatten(1, (moments, ahead)))
+
+    def _moves(self, hidden_nMCH: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """What the expert computes for each action -> the velocity, with learned noise if there is any."""
+        hidden = hidden_nMCH.float()
+        return with_noise(self.model, self.model.action_out_proj(hidden), hidden)
 
     def _padded(self, rows: list[list[int]], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(ids int64 [n, P], whether they are a row's own), on the device."""
@@ -326,7 +334,7 @@ class Pi0(ActingPolicy):
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scene = self.look(calls.observation)
-        found, entropy_n = self.chains.score(lambda x, t: self.velocity(scene, x, t), calls.choices, temperature)
+        found, entropy = self.chains.score(partial(self.velocity, scene), calls.choices, temperature)
         assert scene.seen_nH is not None
         if calls.choices.shape[1] > 1:
             logprobs = self._carried_out(found).sum(-1, keepdim=True)
@@ -334,7 +342,7 @@ class Pi0(ActingPolicy):
             each, share = found.mean(-1, keepdim=True), self.chunk / self.ahead
             rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
             logprobs = share * each[:, : self.chunk] + (1 - share) * rest
-        return logprobs, (self.dims * entropy_n)[:, None, None].expand_as(logprobs), scene.seen_nH
+        return logprobs, self._carried_out(entropy).sum(-1, keepdim=True), scene.seen_nH
 
     def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
         return x_nCD[:, : self.chunk, : self.dims]
@@ -349,7 +357,7 @@ class Pi0(ActingPolicy):
     # -- weights ----------------------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
+        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name) or is_noise(name))
 
     def save(self, folder: Path) -> None:
         """A folder that transformers or LeRobot loads again, with the settings beside it; with `policy.lora`, its adapters."""
@@ -360,7 +368,7 @@ class Pi0(ActingPolicy):
             save_file(saved_weights(self.model, self.kind), folder / "model.safetensors", metadata={"format": "pt"})
             self._description().write(folder)
         else:
-            self.model.save_pretrained(folder, state_dict=model_state_dict(self.model))
+            self.model.save_pretrained(folder, state_dict=weights_without_noise(self.model))
         self.tokenizer.save_pretrained(folder)
 
     def _description(self) -> Description:
@@ -380,16 +388,13 @@ class Pi0(ActingPolicy):
         )
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Nothing: transformers saves them all."""
-        yield from ()
+        """Those of learned noise: transformers saves all others."""
+        yield from noise_weights(self.model)
 
 
-def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
-    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+def _check(chunk: int, dims: int, prompt: str, crop: float) -> None:
+    for name, value in (("chunk", chunk), ("dims", dims)):
         options.check_integer(name, value, 1, 256)
-    if noisy not in NOISY:
-        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
-    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
     options.check_prompt(prompt)
     options.check_crop(crop)
 

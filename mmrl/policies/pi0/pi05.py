@@ -69,8 +69,10 @@ class Pi05(Pi0):
     def _critic_width(self) -> int:
         return int(self.model.config.vlm_config.text_config.hidden_size)
 
-    def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
-        count, moments, ahead = x_nMCD.shape[:3]
+    def velocity(
+        self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        moments, ahead = x_nMCD.shape[1:3]
         outer = self.model.embed_action_time
         mask, position_ids = self._places(scene, moments, 0)
         hidden = self.model.model.dit(
@@ -80,8 +82,7 @@ class Pi05(Pi0):
             position_ids=position_ids,
             past_key_values=scene.cache,
         )
-        found: torch.Tensor = self.model.action_out_proj(hidden.float())
-        return found.view(count, moments, ahead, self.numbers)
+        return self._moves(hidden.unflatten(1, (moments, ahead)))
 
     def states_of(self, seen: Observation, draw: Any = None) -> torch.Tensor:
         found = self.look(seen).seen_nH

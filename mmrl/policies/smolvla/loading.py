@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.policies.acting.flow_noise import weights_without_noise
 from mmrl.policies.acting.units import Statistics
 from mmrl.policies.lora import adapter_chain
 from mmrl.policies.names import refuse_path
-from mmrl.policies.shard import model_state_dict
 from mmrl.policies.smolvla import tiny
 from mmrl.policies.smolvla.config import BACKBONE, SmolVLAConfig, check_backbone, read_config
 from mmrl.policies.smolvla.network import Network, float32_where_precise
@@ -183,7 +183,7 @@ def save_network(
         "load_vlm_weights": False,
     }
     (folder / "config.json").write_text(json.dumps(table, indent=4), encoding="utf-8")
-    weights = {f"model.{name}": weight.detach().contiguous() for name, weight in model_state_dict(network).items()}
+    weights = {f"model.{name}": weight.detach().contiguous() for name, weight in weights_without_noise(network).items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     said = found.processors or Processors(longest=found.config.tokenizer_max_length)
     said = dataclasses.replace(said, tokenizer=vlm, renamed=renamed)

@@ -17,14 +17,15 @@ from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
-from mmrl.policies.acting.flow import PLACES, Chains, Velocity
+from mmrl.policies.acting.flow import PLACES, Chains, Velocity, chains
+from mmrl.policies.acting.flow_noise import add_noise
 from mmrl.policies.acting.observed import cameras_of
 from mmrl.policies.acting.options import NONE
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.lora import adapter_chain, add_adapters, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
-from mmrl.policies.pi0.model import EMPHASIS, NOISY, Foreseen, Pi0
+from mmrl.policies.pi0.model import EMPHASIS, Foreseen, Pi0
 from mmrl.policies.resizing import center_crop
 from mmrl.policies.smolvla import tiny
 from mmrl.policies.smolvla.config import picture_tokens
@@ -63,7 +64,7 @@ class SmolVLA(Pi0):
     reads what the language model makes of the robot's state, the last token of the prefix.
     """
 
-    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "noise_range", "cameras"})
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class SmolVLA(Pi0):
         steps: int | None = None,
         noise_level: float = 0.5,
         noisy: str = "all",
+        noise_range: Sequence[float] = (0.08, 0.16),
         prompt: str = "{instruction}",
         cameras: Sequence[str] = (),
         crop: float = 1.0,
@@ -88,11 +90,11 @@ class SmolVLA(Pi0):
         gripper: str = "",
     ) -> None:
         """dims, chunk, state, steps: numbers of an action, actions of a call, numbers of the state (0: none), steps of the flow;
-        as the checkpoint says, else 7, 10, 0 and 4. noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
-        cameras: the simulator's, in the order of the checkpoint's. crop: the share of a picture's area around its middle that is
-        kept. backbone: a folder or hub name with the config.json and tokenizer of the vision-language model, where the one that
-        the checkpoint names can't be reached. statistics: a file of other statistics than the checkpoint's, `none` for none;
-        statistics_key, statistics_kind, gripper: see `units.load_statistics`."""
+        as the checkpoint says, else 7, 10, 0 and 4. noise_level, noisy, noise_range: see `Chains`. prompt: the text, with
+        {instruction} in it. cameras: the simulator's, in the order of the checkpoint's. crop: the share of a picture's area
+        around its middle that is kept. backbone: a folder or hub name with the config.json and tokenizer of the vision-language
+        model, where the one that the checkpoint names can't be reached. statistics: a file of other statistics than the
+        checkpoint's, `none` for none; statistics_key, statistics_kind, gripper: see `units.load_statistics`."""
         options.check_text("backbone", backbone)
         options.check_texts("cameras", cameras)
         self.device, self.lora = torch.device(device), config.lora
@@ -105,10 +107,10 @@ class SmolVLA(Pi0):
         self.chunk = chunk if chunk is not None else said.n_action_steps
         self.state = state if state is not None else said.numbers(STATE)
         steps = steps if steps is not None else said.num_steps
-        _check(self.chunk, self.dims, self.state, steps, noise_level, noisy, prompt, crop)
+        _check(self.chunk, self.dims, self.state, prompt, crop)
         _check_sizes(found, self.chunk, self.dims, self.state)
         self.text, self.cameras, self.crop = prompt, list(cameras), crop
-        self.chains = OfRobot(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS, dims=self.dims)  # type: ignore[arg-type]
+        self.chains = chains(steps, noise_level, noisy, noise_range, OfRobot, emphasis=EMPHASIS, dims=self.dims)
         statistics = self._statistics(statistics, given)
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
         self.check_state_statistics(self.state)
@@ -120,8 +122,9 @@ class SmolVLA(Pi0):
             add_adapters(model, config.lora, seed)
             if source:
                 load_adapters(model, source)
-        self.model = model.to(self.device).eval()
         self.numbers = said.max_action_dim
+        add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
+        self.model = model.to(self.device).eval()
         self.width = found.backbone.text_config.hidden_size
         self.head = Foreseen(numbers=self.numbers)
         self.side, self.picture_tokens = said.resize_imgs_with_padding[0], picture_tokens(said, found.backbone)
@@ -159,8 +162,7 @@ class SmolVLA(Pi0):
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "smolvla", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
-        found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
-        return found | {"prompt": self.text, "crop": self.crop}
+        return found | self.chains.settings() | {"prompt": self.text, "crop": self.crop}
 
     def tokens_per_call(self, tracks: Sequence[TrajectoryData]) -> int:
         read = {(track.instruction, len(self._names(track))) for track in tracks}
@@ -228,10 +230,11 @@ class SmolVLA(Pi0):
 
     # -- the expert -------------------------------------------------------------------------------------------------------
 
-    def velocity(self, scene: Any, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
-        """float32 [n, M, C, D]; see `Network.velocity`."""
-        found: torch.Tensor = self.model.velocity(scene, x_nMCD, times_nM)
-        return found
+    def velocity(
+        self, scene: Any, x_nMCD: torch.Tensor, times_nM: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """float32 [n, M, C, D]; see `Velocity` and `Network.hidden`."""
+        return self._moves(self.model.hidden(scene, x_nMCD, times_nM))
 
     def states_of(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
         found: torch.Tensor = self.look(seen).seen_nH
@@ -297,13 +300,10 @@ def _marks(found: Checkpoint) -> tuple[list[int], list[int]]:
     return [ids[fake], ids[whole]], [ids[fake]]
 
 
-def _check(chunk: int, dims: int, state: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
-    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+def _check(chunk: int, dims: int, state: int, prompt: str, crop: float) -> None:
+    for name, value in (("chunk", chunk), ("dims", dims)):
         options.check_integer(name, value, 1, 256)
     options.check_integer("state", state, 0, 100_000)
-    if noisy not in NOISY:
-        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
-    options.check_number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
     options.check_prompt(prompt)
     options.check_crop(crop)
 

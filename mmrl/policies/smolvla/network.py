@@ -185,9 +185,9 @@ class Network(nn.Module):
 
     # -- the expert -------------------------------------------------------------------------------------------------------
 
-    def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
-        """float32 [n, M, C, D]. An action sees the prefix, itself and those before it; the M times don't see each other, so that
-        one pass equals M passes."""
+    def hidden(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
+        """[n, M, C, H]: what the expert computes for each action, from which `action_out_proj` makes its velocity. An action
+        sees the prefix, itself and those before it; the M times don't see each other, so that one pass equals M passes."""
         count, moments, ahead = x_nMCD.shape[:3]
         x = self._embedded(x_nMCD.float(), times_nM.float()).flatten(1, 2).to(self.dtype)
         moment_S = torch.arange(moments, device=x.device).repeat_interleave(ahead)
@@ -200,7 +200,7 @@ class Network(nn.Module):
         for layer, given in zip(self._expert["layers"], scene.read, strict=True):
             # looking at the prefix alone, positions begin anew
             x = layer(x, place_nS, read, *given)[0] if layer.crosses else layer(x, behind_nS, whole, *given)[0]
-        found: torch.Tensor = self.action_out_proj(self._expert["norm"](x).float())
+        found: torch.Tensor = self._expert["norm"](x)
         return found.view(count, moments, ahead, -1)
 
     def _embedded(self, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
