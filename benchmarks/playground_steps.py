@@ -4,10 +4,10 @@
 
 PYTHON is the interpreter that has Playground. Bare is `jax.jit(jax.vmap(step))` over all environments, with MJX's own physics
 (`impl` jax), whose observations and rewards come to the host in each step, as the plugin's do. `plugin` computes in blocks as
-it does by default, `whole` with `block` set to the number of environments. All take random actions. Rounds of the three alternate,
-so that a busy machine slows all; medians are given, and the median of the ratios to bare within a round. On a busy machine two
-processes that wait for each other lose their turns, so the processor time of a step, in all processes of a way, is told too
-(`_cpu_ms`). Prints one JSON object.
+it does by default, `whole` with `block` set to the number of environments. All take random actions. Rounds of the three
+alternate, so that a busy machine slows all; medians are given, and the median of the ratios to bare within a round. On a busy
+machine two processes that wait for each other lose their turns, so the processor time of a step, in all processes of a way, is
+told too (`_cpu_ms`). Prints one JSON object.
 """
 
 from __future__ import annotations
