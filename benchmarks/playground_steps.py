@@ -3,9 +3,11 @@
     python benchmarks/playground_steps.py --python PYTHON [--tasks CartpoleBalance] [--counts 64 256] [--seconds 12] [--rounds 6]
 
 PYTHON is the interpreter that has Playground. Bare is `jax.jit(jax.vmap(step))` over all environments, with MJX's own physics
-(`impl` jax), whose observations and rewards come to the host in each step, as the plugin's do. `plugin` computes in blocks of 64,
-`whole` with `block` set to the number of environments. All take random actions. Rounds of the three alternate, so that a busy
-machine slows all; medians are given, and the median of the ratios to bare within a round. Prints one JSON object.
+(`impl` jax), whose observations and rewards come to the host in each step, as the plugin's do. `plugin` computes in blocks as
+it does by default, `whole` with `block` set to the number of environments. All take random actions. Rounds of the three
+alternate, so that a busy machine slows all; medians are given, and the median of the ratios to bare within a round. On a busy
+machine two processes that wait for each other lose their turns, so the processor time of a step, in all processes of a way, is
+told too (`_cpu_ms`). Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -38,11 +40,12 @@ def main() -> None:
 
 def measured(args: argparse.Namespace, task: str, count: int) -> dict[str, float]:
     """Steps of environments in a second, and ratios to bare Playground."""
+    import psutil
     import torch
     from mmrl_playground.simulator import Playground
 
     active_N = torch.ones(count, dtype=torch.bool)
-    ways: dict[str, Callable[[float], float]] = {}
+    ways: dict[str, Callable[[float], tuple[float, float]]] = {}
     made = []
     for way, block in (("plugin", None), ("whole", count)):
         simulator = Playground(
@@ -55,40 +58,46 @@ def measured(args: argparse.Namespace, task: str, count: int) -> dict[str, float
         def stepped(i: int, simulator: Any = simulator, actions: Any = actions) -> None:
             simulator.step(actions[i % 8], active_N)
 
-        ways[way] = lambda seconds, stepped=stepped: timed(stepped, seconds) * count  # type: ignore[misc]
+        def spent(worker: psutil.Process = psutil.Process(simulator._process.pid(0))) -> float:
+            return time.process_time() + sum(worker.cpu_times()[:2])
+
+        ways[way] = lambda seconds, stepped=stepped, spent=spent: timed(stepped, seconds, spent)  # type: ignore[misc]
     command = [args.python, str(Path(__file__)), "--bare", task, str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
 
-        def bare(seconds: float) -> float:
+        def bare(seconds: float) -> tuple[float, float]:
             assert process.stdin and process.stdout
             print(seconds, file=process.stdin, flush=True)
-            return float(process.stdout.readline()) * count
+            calls_per_s, cpu_s = json.loads(process.stdout.readline())
+            return calls_per_s, cpu_s
 
         ways["bare"] = bare
         bare(0.0)  # compiles it
-        seen: dict[str, list[float]] = {name: [] for name in ways}
+        seen: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for _ in range(args.rounds):
             for name, way in ways.items():
                 seen[name].append(way(args.seconds / args.rounds))
         process.stdin.close()
     for simulator in made:
         simulator.close()
-    ratios = {f"{name}_of_bare": statistics.median(map(ratio, seen[name], seen["bare"])) for name in ("plugin", "whole")}
-    return {name: round(statistics.median(values)) for name, values in seen.items()} | {k: round(v, 3) for k, v in ratios.items()}
+    found: dict[str, float] = {}
+    for name, values in seen.items():
+        speeds, costs = zip(*values, strict=True)
+        found[name] = round(statistics.median(speeds) * count)
+        found[f"{name}_cpu_ms"] = round(statistics.median(costs) * 1000, 3)
+        if name != "bare":
+            found[f"{name}_of_bare"] = round(statistics.median(a[0] / b[0] for a, b in zip(values, seen["bare"], strict=True)), 3)
+    return found
 
 
-def ratio(one: float, other: float) -> float:
-    return one / other
-
-
-def timed(step: Callable[[int], None], seconds: float) -> float:
-    """Calls in a second, over so many seconds."""
-    began, calls = time.perf_counter(), 0
+def timed(step: Callable[[int], None], seconds: float, spent: Callable[[], float] = time.process_time) -> tuple[float, float]:
+    """(calls in a second, seconds of the processor for each), over so many seconds. spent: those that were used so far."""
+    began, used, calls = time.perf_counter(), spent(), 0
     while not calls or time.perf_counter() < began + seconds:
         step(calls)
         calls += 1
-    return calls / (time.perf_counter() - began)
+    return calls / (time.perf_counter() - began), (spent() - used) / calls
 
 
 def serve_bare(task: str, count: int) -> None:
@@ -109,7 +118,7 @@ def serve_bare(task: str, count: int) -> None:
             numpy.asarray(shown).copy()
 
     for line in sys.stdin:
-        print(timed(step, float(line)), flush=True)
+        print(json.dumps(timed(step, float(line))), flush=True)
 
 
 if __name__ == "__main__":
