@@ -24,7 +24,7 @@ def _beside(name: str) -> Any:
 
 
 packages = _beside("packages")
-BLOCK = 256
+BLOCK = 64
 """Environments that a CPU computes in one call. All calls are one program: XLA rounds otherwise in batches of other sizes."""
 SEEDS = 2**64
 """Keys of JAX's generator have two words of 32 bits."""

@@ -65,7 +65,7 @@ class Playground:
         platform: what JAX computes on: auto, its default; cpu or gpu. config: changes of the task's published config, dotted
         name -> value. menagerie: folder of MuJoCo Menagerie, which robots' models are read from, by default that of
         MMRL_PLAYGROUND_MENAGERIE. success_return: the sum of rewards from which an episode counts as solved; None: none does.
-        block: environments that are computed by one call of the compiled program, by default 256 on a CPU, all elsewhere; their
+        block: environments that are computed by one call of the compiled program, by default 64 on a CPU, all elsewhere; their
         last bits depend on it, and on num_envs nothing does. python: the interpreter with Playground, by default that of
         MMRL_PLAYGROUND_PYTHON, or this one. timeout_s: seconds after which a process that doesn't answer is killed; compiling
         doesn't count."""
