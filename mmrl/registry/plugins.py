@@ -353,6 +353,8 @@ class Registry:
                 return UserError(f"{what}: that is one of the {other}")
         if plugin in self._off:
             return UserError(f"{what}: plugin {plugin!r} is switched off by MMRL_PLUGINS, MMRL_BLOCK or -p no:{plugin}")
+        if kind == "tasks" and id.endswith(".toml"):
+            return UserError(f"{what}: a run file is checked by mmrl train {id} --dry-run")
         names = [p.name for p in self.plugins]
         if plugin and plugin not in names and Path(f"{plugin}.py").is_file():
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")

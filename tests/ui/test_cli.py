@@ -82,6 +82,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
         (["check"], None),
         (["check", "zoo/animal", "-n", "1"], None),
         (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install multimodal-rl-zoo"),
+        (["check", "run.toml"], "no task 'run.toml': a run file is checked by mmrl train run.toml --dry-run"),
         (["check", "grpo"], "no task 'grpo': that is one of the algorithms"),
         (["check", "a/b", "--set", "x"], "--set 'x' has no value: write --set key=value"),
         (
