@@ -128,18 +128,6 @@ def novelty(states_nF: torch.Tensor, others_MF: torch.Tensor, *, neighbour: int 
     return found.amax(1)
 
 
-def doubly_robust_filter(
-    values_2n: torch.Tensor, next_values_2n: torch.Tensor, rewards_n: torch.Tensor, paid_n: torch.Tensor, *, margin: float = 0.05
-) -> torch.Tensor:
-    """bool [n]: steps that DigiRL imitates: those whose rise in value plus reward plus return is above `margin`, where the lower
-    of two critics counts before and after (Bai et al., DigiRL, arXiv 2406.11896; its published code, which adds the return of the
-    whole episode to the critic's one-step estimate).
-
-    values_2n, next_values_2n: chances of success before and after the step, by two critics."""
-    rise_n = next_values_2n.amin(0) - values_2n.amin(0)
-    return rise_n + rewards_n + paid_n - margin > 0
-
-
 @torch.no_grad()
 def follow(targets: list[torch.Tensor], sources: list[torch.Tensor], rate: float) -> None:
     """Move target weights towards their sources: target + rate * (source - target)."""

@@ -26,7 +26,8 @@ GUIDED = "guided"
 
 def plain_instruction(instruction: str, prompt: Prompt) -> str:
     """An instruction without the text of `SAID`."""
-    return instruction.removesuffix(f" {prompt.meta.get(SAID, '')}")
+    said = prompt.meta.get(SAID, "")
+    return instruction.removesuffix(f" {said}") if said else instruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

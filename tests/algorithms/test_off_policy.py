@@ -167,14 +167,6 @@ def test_novelty_is_the_distance_to_the_fifth_neighbour_as_in_rl_vlm_f_s_code() 
     assert torch.allclose(off_policy.novelty(many[:3], many), (many[:3] - many.T).abs().sort(1).values[:, 5])
 
 
-def test_the_filter_is_digirls(draw: np.random.Generator) -> None:
-    before, after = draw.uniform(size=(2, 40)), draw.uniform(size=(2, 40))
-    rewards, paid = draw.integers(0, 2, 40).astype(float), draw.integers(0, 2, 40).astype(float)
-    found = off_policy.doubly_robust_filter(t(before), t(after), t(rewards), t(paid))
-    slow = [np.clip(min(after[:, n]) - min(before[:, n]) - 0.05 + rewards[n] + paid[n], 0, 1) > 0 for n in range(40)]
-    assert found.tolist() == slow and 0 < sum(slow) < 40
-
-
 def test_targets_follow_their_sources() -> None:
     target, source = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])
     off_policy.follow([target], [source], 0.25)

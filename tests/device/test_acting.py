@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 import runs
+from mmrl import UserError
+from mmrl.compute.devices import following_device
 from mmrl.testing.cases import mostly_slow
 
 REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "max_steps": 4, "reward": "own"}}
@@ -27,7 +29,7 @@ POLICIES = {
 CHUNKED = {"chunk": 2, "state": 8, "steps": 2}
 
 
-def figures(folder, device, ratio, policy, **simulate):
+def figures(folder, device, ratio, policy, critic=PPO["critic"], **simulate):
     options = {
         "dims": 4,
         **policy.get("options", {k: v for k, v in CHUNKED.items() if (k, policy["kind"]) != ("steps", "smolvla")}),
@@ -36,7 +38,7 @@ def figures(folder, device, ratio, policy, **simulate):
         "policy": {**policy, "options": options, "device": device},
         "tasks": [REACH],
         "simulate": {"num_envs": 4, **simulate},
-        "stages": [SFT, {**PPO, "ratio": ratio, "credit": ratio}],
+        "stages": [SFT, {**PPO, "critic": critic, "ratio": ratio, "credit": ratio}],
         "evaluate": {"num_prompts": 0},
         "record": {"rollouts_every": 1, "trackers": []},
         "generate": {},
@@ -67,3 +69,16 @@ def test_a_policy_that_acts_on_another_device_learns_the_same(device, tmp_path, 
     together = figures(tmp_path / "together", "cpu", *POLICIES["small"])
     assert apart == pytest.approx(together, abs=1e-4, rel=1e-3)
     assert any(value for (_, what), value in apart.items() if what == "grad_norm"), "nothing was learned"
+
+
+@pytest.mark.parametrize("learners, own, found", [(1, 3, "cuda:4"), (4, 0, "cuda:4"), (4, 3, "cuda:7")])
+def test_each_learner_has_the_gpu_that_is_as_far_from_the_first(monkeypatch, learners, own, found):
+    monkeypatch.setattr("mmrl.compute.ranks.world_size", lambda: learners)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: own)
+    assert following_device("cuda:4") == found and following_device("cpu") == "cpu"
+
+
+def test_a_critic_with_eyes_of_its_own_is_refused_for_a_policy_that_acts_elsewhere(tmp_path):
+    ratio, policy = POLICIES["small"]
+    with pytest.raises(UserError, match=r'critic\.backbone = "separate" values episodes while .*: use "shared"'):
+        figures(tmp_path, "cpu", ratio, policy, critic={"hidden_sizes": [8], "backbone": "separate"}, policy_device="cpu")

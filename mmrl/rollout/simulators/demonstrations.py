@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -100,10 +100,15 @@ def to_trajectory(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) ->
     )
 
 
-def to_device(track: TrajectoryData, device: torch.device) -> TrajectoryData:
-    """Trajectory data with its observations on a device, so that several sources fit into one batch."""
-    state = None if track.state is None else track.state.to(device)
-    return replace(track, images={camera: rows.to(device) for camera, rows in track.images.items()}, state=state)
+def to_device(track: TrajectoryData, device: torch.device, of: torch.device | None = None) -> TrajectoryData:
+    """An episode with its tensors on a device, so that several sources fit into one batch. of: only those on this device move."""
+
+    def moved(rows: torch.Tensor) -> torch.Tensor:
+        return rows.to(device) if of in (None, rows.device) else rows
+
+    parts = {field.name: getattr(track, field.name) for field in fields(track)}
+    own: dict[str, Any] = {name: moved(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    return replace(track, images={camera: moved(rows) for camera, rows in track.images.items()}, **own)
 
 
 def _and_last(rows: torch.Tensor) -> torch.Tensor:

@@ -78,6 +78,11 @@ class SimulatorCollector:
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
+    def learns_on(self) -> torch.device:
+        """The device that learns from the episodes."""
+        return self.policy.device
+
+    @property
     def batch_size(self) -> int:
         """How many episodes an evaluation should request at once."""
         return 4 * self.config.num_envs
@@ -154,9 +159,8 @@ class SimulatorCollector:
             observation_at(track, p.meta["call"]) if shown is None and "call" in p.meta else track
             for p, shown, track in zip(prompts, inputs, tracks, strict=True)
         ]
-        device = self.policy.device
         return [
-            Trajectory(prompt=p, group=n, status=Status.FINISHED, data=to_device(track, device))
+            Trajectory(prompt=p, group=n, status=Status.FINISHED, data=to_device(track, self.learns_on))
             for n, (p, track) in enumerate(zip(prompts, moments, strict=True))
         ]
 

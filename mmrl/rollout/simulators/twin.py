@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mmrl.api.episodes import Trajectory
 from mmrl.api.interfaces import Task
-from mmrl.api.simulators.types import Demonstration, TrajectoryData
 from mmrl.api.types import Prompt
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.base import ActingPolicy
@@ -19,6 +18,7 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.shard import copy_weights
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.weights import parameter_versions
+from mmrl.rollout.simulators.demonstrations import to_device
 from mmrl.rollout.simulators.lane import Lane
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
 from mmrl.rollout.simulators.replaced import Elsewhere
@@ -63,6 +63,10 @@ class TwinCollector(SimulatorCollector):
         if self._learners is not None and self._copied is not None:
             copy_weights(None, self._learners.head, self._copied.head)
 
+    @property
+    def learns_on(self) -> torch.device:
+        return self.learner.device
+
     def lanes(self, label: str) -> list[Lane]:
         found = super().lanes(label)
         self.learner.units = self.policy.units
@@ -77,21 +81,12 @@ class TwinCollector(SimulatorCollector):
         version: int = 0,
         numbers: Sequence[int] = (),
     ) -> list[Trajectory]:
-        return self._learned(super().collect(prompts, inputs, group_size, sampling, version, numbers))
-
-    def demonstrate(
-        self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
-    ) -> list[Trajectory]:
-        return self._learned(super().demonstrate(prompts, inputs, completions))
-
-    def _learned(self, played: list[Trajectory]) -> list[Trajectory]:
-        """Episodes with what lies on the twin's device on the learner's; what simulators keep elsewhere stays there."""
-        here, there = self.policy.device, self.learner.device
+        """What lies on the twin's device moves to the learner's; what simulators keep elsewhere stays there."""
+        played = super().collect(prompts, inputs, group_size, sampling, version, numbers)
+        here, there = self.policy.device, self.learns_on
         if here == there:
             return played
-        return [
-            rollout if rollout.data is None else replace(rollout, data=_moved(rollout.data, here, there)) for rollout in played
-        ]
+        return [r if r.data is None else replace(r, data=to_device(r.data, there, of=here)) for r in played]
 
     def wake_up(self) -> None:
         """Copy the learner's present weights and critic."""
@@ -103,14 +98,3 @@ class TwinCollector(SimulatorCollector):
 
     def sleep(self) -> None:
         """Nothing to do: its weights are its own."""
-
-
-def _moved(track: TrajectoryData, here: torch.device, there: torch.device) -> TrajectoryData:
-    """The episode with its tensors of one device on another."""
-
-    def moved(rows: torch.Tensor) -> torch.Tensor:
-        return rows.to(there) if rows.device == here else rows
-
-    parts = {field.name: getattr(track, field.name) for field in fields(track)}
-    own: dict[str, Any] = {name: moved(part) for name, part in parts.items() if isinstance(part, torch.Tensor)}
-    return replace(track, images={camera: moved(rows) for camera, rows in track.images.items()}, **own)
