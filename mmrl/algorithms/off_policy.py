@@ -17,6 +17,12 @@ def lowest(q_En: torch.Tensor, subset: torch.Tensor | None = None) -> torch.Tens
     return (q_En if subset is None else q_En[subset]).amin(0)
 
 
+def smoothed(actions_nA: torch.Tensor, noise_nA: torch.Tensor, *, spread: float, most: float) -> torch.Tensor:
+    """[n, A]: actions with normal noise of this standard deviation that is clipped at `most`, so that a target can't rest on a
+    narrow peak of the critics (Fujimoto et al., TD3, section 5.3, arXiv 1802.09477). noise_nA: standard normal numbers."""
+    return actions_nA + (spread * noise_nA).clamp(-most, most)
+
+
 def returns_to_go(rewards_T: torch.Tensor, gamma: float, ends_T: torch.Tensor | None = None) -> torch.Tensor:
     """float32 [T]: the discounted sum of an episode's rewards from each step on, its own included. ends_T: last steps of episodes
     that follow each other; by default there is one."""

@@ -61,6 +61,24 @@ class ImproveConfig(Section):
         return self
 
 
+class Td3Config(Section):
+    """`[stages.td3]`: a deterministic policy and noise of a fixed size, `policy.options.noise`, in place of the soft
+    actor-critic (Fujimoto et al., TD3, arXiv 1802.09477; with a residual policy ResFiT, arXiv 2509.19301)."""
+
+    target_noise: Weight = 0.2
+    """Standard deviation of the noise of target actions, in units of an action."""
+    noise_clip: Rate = 0.5
+    """Largest noise of a target action."""
+    warmup_updates: Count = 0
+    """Updates of the critics alone before the first of the policy."""
+
+    @model_validator(mode="after")
+    def _what_is_set_has_an_effect(self) -> Td3Config:
+        if not self.target_noise and self.noise_clip != type(self).model_fields["noise_clip"].default:
+            raise ValueError("td3.noise_clip has no effect without target_noise: set that, or drop it")
+        return self
+
+
 class OffPolicyStage(Training):
     """`[[stages]] kind = "off-policy"`: keep every step of the simulators, and learn from each many times, by a soft actor-critic
     with an ensemble of critics (Ball et al., RLPD, algorithm 1, arXiv 2302.02948). For policies whose actions have a gradient by
@@ -140,6 +158,8 @@ class OffPolicyStage(Training):
     whole memory whenever it has learned (RL-VLM-F, arXiv 2402.03681)."""
     improve: ImproveConfig | None = None
     """PA-RL in place of the soft actor-critic: imitate the best actions that the critics find."""
+    td3: Td3Config | None = None
+    """TD3 in place of the soft actor-critic."""
 
     @property
     def by_expectile(self) -> bool:
@@ -151,6 +171,8 @@ class OffPolicyStage(Training):
         if small.improve:
             few = small.improve.at_most(candidates=4, keep=2, steps=2, batch_size=4, warmup_steps=0)
             small = small.model_copy(update={"improve": few.model_copy(update={"updates": min(few.updates, 0.5)})})
+        if small.td3:
+            small = small.model_copy(update={"td3": small.td3.at_most(warmup_updates=2)})
         return small.at_most(offline_episodes=2) if self.offline == EXPERT_EPISODES else small
 
     @model_validator(mode="after")
@@ -171,14 +193,18 @@ class OffPolicyStage(Training):
 
     @model_validator(mode="after")
     def _what_is_set_has_an_effect(self) -> OffPolicyStage:
+        if self.improve and self.td3:
+            raise ValueError("improve and td3 are two ways in which a policy learns: drop one of them")
+        other = "improve" if self.improve else "td3"
         needs = {
             "offline_episodes": (self.offline == EXPERT_EPISODES, f'offline = "{EXPERT_EPISODES}"'),
             "offline_share": (bool(self.offline), "offline"),
             "priority_correction": (bool(self.priority), "priority"),
             "conservative_samples": (bool(self.conservative), "conservative"),
             **{key: (bool(self.bins), "bins") for key in ("low", "high", "smoothing")},
-            **{key: (not self.improve, "a soft actor-critic, and improve is another way") for key in OF_ENTROPY},
+            **{key: (not (self.improve or self.td3), f"a soft actor-critic, and {other} is another way") for key in OF_ENTROPY},
             **{key: (not self.by_expectile, "improve.expectile = 0") for key in ("subset", "conservative")},
+            **({"conservative": (False, "a density of actions, and td3 has none")} if self.td3 else {}),
         }
         for key, (read, of) in needs.items():
             if not read and getattr(self, key) != type(self).model_fields[key].default:  # a run folder's file has all keys

@@ -1,4 +1,4 @@
-"""Critics of actions: an ensemble of Qs of features and an action, and a policy whose actions can be differentiated."""
+"""Critics of actions: an ensemble of Qs of features and an action."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.functional import layer_norm, logsigmoid, relu
+from torch.nn.functional import layer_norm, relu
 
 from mmrl.policies.return_bins import Bins
-
-ENDS = 0.99
-"""Largest size of an action that is imitated: the number before tanh of 1 is infinite, and where it is far out, a wide
-distribution around 0 is likelier than a narrow one that is nearly there, so that the mean learns nothing."""
-LOG_SPREADS = (-20.0, 2.0)
-"""Least and largest logarithm of a standard deviation (Haarnoja et al., Soft Actor-Critic, its published code)."""
 
 
 class _Layer(nn.Module):
@@ -77,57 +71,3 @@ class ActionValues(nn.Module):
         else:
             found = self.outputs(features_nF, actions)
         return (self.bins.mean(found) if self.bins else found).unflatten(1, actions.shape[:-1])
-
-
-class SquashedNormal(nn.Module):
-    """A policy whose action is tanh of a normal number, with a mean and a standard deviation that depend on the features
-    (Haarnoja et al., Soft Actor-Critic, appendix C, arXiv 1801.01290). Its samples have a gradient by its weights."""
-
-    slots = 1
-    """Number of densities of an action."""
-
-    def __init__(self, features: int, dims: int, *, hidden: Sequence[int] = (256, 256), residual: float = 0.0) -> None:
-        """residual: the last `dims` features are a base's action, to which at most this is added; 0: the action is its own.
-        A residual policy begins with corrections around 0 (Ankile et al., ResFiT, arXiv 2509.19301)."""
-        super().__init__()
-        self.dims, self.residual = dims, residual
-        widths = [features, *hidden]
-        layers: list[nn.Module] = []
-        for wide, out in pairwise(widths):
-            layers += [nn.Linear(wide, out), nn.ReLU()]
-        self.body, self.head = nn.Sequential(*layers), nn.Linear(widths[-1], 2 * dims)
-        if residual:
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
-
-    def terms(self, features_nF: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(mean, standard deviation) before tanh, [n, A] each."""
-        mean, log_spread = self.head(self.body(features_nF)).chunk(2, -1)
-        return mean, log_spread.clamp(*LOG_SPREADS).exp()
-
-    def action(self, features: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        """[..., A] in [-1, 1]: the action of the number before tanh."""
-        if not self.residual:
-            return before.tanh()
-        return (features[..., -self.dims :] + self.residual * before.tanh()).clamp(-1, 1)
-
-    def before(self, actions: torch.Tensor) -> torch.Tensor:
-        """[..., A]: the number before tanh of actions in [-1, 1], of those at the ends a large one."""
-        return actions.clamp(-ENDS, ENDS).atanh()
-
-    def density(self, before: torch.Tensor, noise: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
-        """[...]: the log-density of tanh of `before` = mean + spread * noise, [..., A] each, summed over the numbers of an
-        action."""
-        density = -noise.square() / 2 - spread.log() - math.log(2 * math.pi) / 2
-        # log(1 - tanh(x)^2), which would be log(0) for large x
-        squashed = math.log(4.0) + logsigmoid(2 * before) + logsigmoid(-2 * before)
-        return (density - squashed).sum(-1)
-
-    def sample(self, features_nF: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(actions, log-densities [n] or [n, M]). noise: standard normal numbers, [n, A] or [n, M, A]; zeros give the mean. The
-        density of a residual policy is that of its correction, before it is scaled."""
-        mean, spread = self.terms(features_nF)
-        if noise.ndim == 3:
-            mean, spread, features_nF = mean[:, None], spread[:, None], features_nF[:, None]
-        before = mean + spread * noise
-        return self.action(features_nF, before), self.density(before, noise, spread)

@@ -20,7 +20,7 @@ from mmrl.policies.acting.guidance import Guidance
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
 from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
-from mmrl.policies.action_values import SquashedNormal
+from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.eyes import features_of
 from mmrl.policies.load import saved_policy
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 
 
 class Squashed(ActingPolicy):
-    """A perceptron whose action is tanh of a normal number (`SquashedNormal`), of features that nothing trains.
+    """A perceptron whose action is tanh of a normal number (`SquashedNormal`), or with `noise` tanh and fixed noise
+    (`NoisyTanh`), of features that nothing trains.
 
     Features [n, F] are, in this order: the base's hidden states, the simulator's state, and with `residual` the base's likeliest
-    action, to which a correction is added. A choice is the features and the action before tanh, [n, 1, F + A]: whoever learns
+    action, to which a correction is added. A choice is the features and what the perceptron chose, [n, 1, F + A]: whoever learns
     from an episode needs no second pass of the base.
     """
 
     trained_whole = True
     remembers: ClassVar[bool] = True
     """An off-policy stage can learn it from what a memory keeps."""
-    choice_settings = frozenset({"dims", "state", "base", "residual"})
+    choice_settings = frozenset({"dims", "state", "base", "residual", "noise"})
 
     def __init__(
         self,
@@ -53,16 +54,18 @@ class Squashed(ActingPolicy):
         state: int = 0,
         base: str = "",
         residual: float = 0.0,
+        noise: float = 0.0,
         hidden: Sequence[int] = (256, 256),
     ) -> None:
         """dims: numbers of an action. state: numbers of the state that is read, 0 for none. base: a folder with a frozen policy
         whose hidden states are read; it is neither trained nor saved. residual: largest correction of a number of the base's
-        action; 0: the action is its own. hidden: widths of the perceptron. Raises UserError for options that don't fit each
-        other."""
+        action; 0: the action is its own. noise: standard deviation of an action around tanh; 0: it is learned, before tanh.
+        hidden: widths of the perceptron. Raises UserError for options that don't fit each other."""
         options.check_integer("dims", dims, 1, 256)
         options.check_integer("state", state, 0, 100_000)
         options.check_text("base", base)
         options.check_number("residual", residual, -1e-9, 2)
+        options.check_number("noise", noise, -1e-9, 2)
         if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
             raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
         for wide in hidden:
@@ -70,7 +73,7 @@ class Squashed(ActingPolicy):
         if not base and not state:
             raise UserError("policy.options.state = 0 and base is empty, so it would see nothing: set one of them")
         self.device, self.dims, self.state, self.where = torch.device(device), dims, state, base
-        self.residual, self.hidden = float(residual), list(hidden)
+        self.residual, self.noise, self.hidden = float(residual), float(noise), list(hidden)
         self.base = _base_of(Path(base), config, device, dims, bool(residual)) if base else None
         if residual and self.base is None:
             raise UserError(f"policy.options.residual = {residual:g} corrects a base: set policy.options.base")
@@ -79,7 +82,9 @@ class Squashed(ActingPolicy):
         given = source or (Path(config.model) if _check_model(config.model) else None)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.actor = SquashedNormal(self.width, dims, hidden=self.hidden, residual=self.residual).to(self.device)
+            sizes: dict[str, Any] = {"hidden": self.hidden, "residual": self.residual}
+            actor = NoisyTanh(self.width, dims, noise=noise, **sizes) if noise else SquashedNormal(self.width, dims, **sizes)
+        self.actor = actor.to(self.device)
         self.model, self.head = self.actor, self.actor  # type: ignore[assignment]  # its methods are called here alone
         if given:
             self.load(given)
@@ -91,7 +96,7 @@ class Squashed(ActingPolicy):
 
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "squashed", "model": "mlp", "dims": self.dims, "state": self.state, "base": self.where}
-        return found | {"residual": self.residual, "hidden": self.hidden}
+        return found | {"residual": self.residual, "noise": self.noise, "hidden": self.hidden}
 
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
         super().fits(task, simulator, spec)
@@ -139,17 +144,17 @@ class Squashed(ActingPolicy):
         mean, spread = self.actor.terms(features)
         noise = draw.normal(0, self.dims) if temperature else torch.zeros_like(mean)
         spread = spread * (temperature or 1.0)
-        before = mean + spread * noise
-        logprobs = self.actor.density(before, noise, spread)
-        choices = torch.cat([features, before], 1)[:, None]
-        return self.actor.action(features, before)[:, None], choices, logprobs[:, None, None], features
+        chosen = mean + spread * noise
+        logprobs = self.actor.density(chosen, noise, spread)
+        choices = torch.cat([features, chosen], 1)[:, None]
+        return self.actor.action(features, chosen)[:, None], choices, logprobs[:, None, None], features
 
     def scored(self, calls: ActionMicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The entropy is that of the normal number before tanh."""
-        features, before = calls.choices[:, 0].split([self.width, self.dims], -1)
+        """The entropy is that of the normal number that is chosen."""
+        features, chosen = calls.choices[:, 0].split([self.width, self.dims], -1)
         mean, spread = self.actor.terms(features)
         spread = spread * temperature
-        logprobs = self.actor.density(before, (before - mean) / spread, spread)
+        logprobs = self.actor.density(chosen, (chosen - mean) / spread, spread)
         entropy = torch.distributions.Normal(mean, spread).entropy().sum(-1)
         return logprobs[:, None, None], entropy[:, None, None], features
 
@@ -163,10 +168,10 @@ class Squashed(ActingPolicy):
         """[n, 1, F + A]: actions in [-1, 1] as choices where these features were seen."""
         if self.residual:
             raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
-        return torch.cat([features, self.actor.before(actions_nA)], 1)[:, None]
+        return torch.cat([features, self.actor.chosen(actions_nA)], 1)[:, None]
 
     def chunked(self, track: TrajectoryData, physical: bool = False) -> TrajectoryData:
-        """A demonstration with its features, and its actions before tanh."""
+        """A demonstration with its features, and what must be chosen for its actions."""
         actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical, track)
         features = self.remembered_of(track)[:-1]
         count = len(actions_TA)
@@ -180,13 +185,13 @@ class Squashed(ActingPolicy):
 
     def transitions(self, track: TrajectoryData) -> tuple[torch.Tensor, torch.Tensor]:
         """(features [T + 1, F], actions [T, A] in [-1, 1]) of an episode that it played. Only the last state takes a pass."""
-        features, before = track.choices[:, 0].split([self.width, self.dims], -1)
+        features, chosen = track.choices[:, 0].split([self.width, self.dims], -1)
         last = Observation(
             images={camera: rows[-1:] for camera, rows in track.images.items()},
             state=None if track.state is None else track.state[-1:],
             instructions=[track.instruction],
         )
-        return torch.cat([features, self.remembered(last)]), self.actor.action(features, before).detach()
+        return torch.cat([features, self.remembered(last)]), self.actor.action(features, chosen).detach()
 
 
 def _check_model(model: str) -> bool:

@@ -1507,6 +1507,13 @@ OF_OFF_POLICY |= {
     "improve.data_action": Effect(to=True, also=IMPROVED, seen=learns, why="the memory's action may be imitated"),
     "improve.expectile": Effect(to=0.7, also=IMPROVED, seen=learns, why="critics of IQL choose otherwise"),
 }
+BY_TD3 = {S + "td3": {}, S + "steps": 3, "policy.options.noise": 0.2}
+OF_OFF_POLICY |= {
+    "td3": Effect(to={}, also={"policy.options.noise": 0.2}, seen=refused("td3"), why="a soft actor-critic learns its noise"),
+    "td3.target_noise": Effect(to=0.6, also=BY_TD3, seen=learns, why="targets are of actions farther away"),
+    "td3.noise_clip": Effect(to=0.01, also=BY_TD3, seen=learns, why="targets are of nearer actions"),
+    "td3.warmup_updates": Effect(to=20, also=BY_TD3, seen=learns, why="the critics learn alone at first"),
+}
 DRAWS = ("split", "tasks", "order", "select", "select.path", "select.rule", "select.max_prompts", "select.above")
 DRAWS += ("select.up_to", "select.center", "select.width", "prompts_per_step", "group_size")
 GIVEN = {S + "expert_episodes": 3}

@@ -32,6 +32,12 @@ POLICY = {"kind": "squashed", "model": "mlp", "options": {"dims": 2, "state": 2,
 STAGE = {"kind": "off-policy", "steps": 4, "prompts_per_step": 4, "updates": 1, "batch_size": 32, "critics": 3}
 STAGE |= {"hidden": [32, 32], "learning_rate": 2e-3, "start_temperature": 0.1}
 
+TD3 = {
+    "td3": {"warmup_updates": 3},
+    "start_temperature": 1.0,
+    "policy": {**POLICY, "options": {**POLICY["options"], "noise": 0.3}},
+}  # type: ignore[dict-item]
+
 
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +74,10 @@ def last(folder: Path) -> Path:
     return sorted((folder / "checkpoints").glob("step-*"))[-1]
 
 
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [{}, TD3], ids=["soft actor-critic", "td3"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path, way: dict[str, Any]) -> None:
     """With priorities, which the memory holds, returns of several steps, the expert's episodes, and mean weights."""
-    stage = {"priority": 0.6, "n_step": 2, "offline": "expert", "offline_episodes": 6, "ema_decay": 0.5}
+    stage = {"priority": 0.6, "n_step": 2, "offline": "expert", "offline_episodes": 6, "ema_decay": 0.5, **way}
     whole = runs.run(config(tmp_path, "whole", **stage)).path
     broken = config(tmp_path, "broken", **stage)
     with pytest.raises(KeyboardInterrupt):
@@ -264,7 +271,9 @@ def test_a_memory_is_another_run_s_offline_data_and_a_torn_one_is_refused_in_one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offline", [{}, {"offline": "expert", "offline_episodes": 16}], ids=["alone", "with the expert"])
+@pytest.mark.parametrize(
+    "offline", [{}, {"offline": "expert", "offline_episodes": 16}, TD3], ids=["alone", "with the expert", "td3"]
+)
 def test_it_learns(tmp_path: Path, offline: dict[str, Any]) -> None:
     folder = runs.run(
         config(tmp_path, steps=12, prompts_per_step=16, sections={"evaluate": {"num_prompts": 100}}, **offline)
@@ -295,6 +304,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bins", {"bins": 1}, "bins = 1 can't tell returns apart"),
     ("range", {"bins": 9, "low": 2.0}, "low = 2 is not below high = 1"),
     ("empty share", {"offline": "expert", "offline_share": 0.0}, "offline_share = 0 reads nothing"),
+    ("two ways", {"td3": {}, "improve": {}}, "improve and td3 are two ways in which a policy learns"),
+    ("td3 without noise", {"td3": {}, "start_temperature": 1.0}, "set policy.options.noise, such as 0.1, or drop td3"),
+    ("noise without td3", {"policy": TD3["policy"]}, "set td3, or drop policy.options.noise"),
+    ("entropy of td3", TD3 | {"start_temperature": 0.2}, "start_temperature has no effect without a soft actor-critic, and td3"),
+    ("penalty of td3", TD3 | {"conservative": 1.0}, "conservative has no effect without a density of actions"),
+    ("no target noise", TD3 | {"td3": {"target_noise": 0.0, "noise_clip": 0.1}}, "noise_clip has no effect without target_noise"),
     ("late", {"starts_after": 500, "capacity": 500}, "starts_after = 500"),
 ]
 
@@ -318,6 +333,7 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path, keys: dict[str, Any], said
         ({"residual": 0.1}, "corrects a base"),
         ({"base": "nowhere"}, "has no acting.json"),
         ({"hidden": []}, "must be a list of widths"),
+        ({"noise": -0.1}, "noise"),
         ({"state": 9}, "the simulator shows a state of 2"),
     ],
 )

@@ -12,7 +12,8 @@ import torch
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.config.sections import OffPolicyStage
-from mmrl.policies.action_values import ActionValues, SquashedNormal
+from mmrl.policies.action_values import ActionValues
+from mmrl.policies.actors import SquashedNormal
 from mmrl.train.update.replay import Episode, Layout, Replay
 from mmrl.train.update.rlpd import Rlpd
 
@@ -185,7 +186,7 @@ def test_actions_at_the_ends_are_imitated_just_inside_of_them() -> None:
     """Where the number before tanh is 7, a wide normal around 0 is likelier than a narrow one at 5: the mean learns nothing."""
     policy = SquashedNormal(1, 2)
     actions, inside = torch.tensor([[1.0, -1.0], [0.3, 0.0]]), torch.tensor([[0.99, -0.99], [0.3, 0.0]])
-    assert torch.allclose(policy.action(actions, policy.before(actions)), inside, atol=2e-6)
+    assert torch.allclose(policy.action(actions, policy.chosen(actions)), inside, atol=2e-6)
 
 
 def test_while_it_explores_novelty_is_paid_in_standard_deviations_and_the_critics_then_begin_anew() -> None:

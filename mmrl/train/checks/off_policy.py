@@ -40,6 +40,11 @@ def check_off_policy(
         )
     if stage.improve and stage.improve.state and issubclass(kind, Squashed):
         raise UserError(f"{where}.improve.state: the critics of this policy read what it reads: set policy.options.state")
+    if not stage.improve and issubclass(kind, Squashed) and bool(stage.td3) != bool(config.policy.options.get("noise")):
+        raise UserError(
+            f"{where}: td3 explores by a noise that is given, and the soft actor-critic learns it: "
+            + ("set policy.options.noise, such as 0.1, or drop td3" if stage.td3 else "set td3, or drop policy.options.noise")
+        )
     several = list(dict.fromkeys(simulators[label].id for label in labels if label in simulators))
     if len(several) > 1:
         raise UserError(f"{where}: tasks of {several[0]!r} and {several[1]!r} can't share a memory: give each a stage or a run")

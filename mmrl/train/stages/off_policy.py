@@ -29,6 +29,7 @@ from mmrl.train.update.paying import Paying
 from mmrl.train.update.replay import Replay
 from mmrl.train.update.rlpd import Rlpd
 from mmrl.train.update.scenes import Scenes, observations
+from mmrl.train.update.td3 import Td3
 
 if TYPE_CHECKING:
     from mmrl.train.context import StageContext
@@ -43,7 +44,7 @@ class OffPolicySteps(Steps):
     """Play episodes, add them to the memory, and learn from it `updates` times for each of their steps."""
 
     stage: OffPolicyStage
-    learner: Rlpd | Improving  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
+    learner: Rlpd | Td3 | Improving  # type: ignore[assignment]  # it learns from a memory, and not from batches of rollouts
     offline: Replay | None
     memory: Replay
     scenes: Scenes | None = None
@@ -72,7 +73,11 @@ class OffPolicySteps(Steps):
 
     def begin(self) -> None:
         assert isinstance(self.policy, Squashed)
-        self.learner = Rlpd(self.policy.actor, self.policy.width, self.stage, self.seed)
+        actor, features, stage = self.policy.actor, self.policy.width, self.stage
+        if stage.td3:
+            self.learner = Td3(actor, features, stage, stage.td3, self.seed)
+        else:
+            self.learner = Rlpd(actor, features, stage, self.seed)
         self.memory = self.new_memory()
 
     def new_memory(self) -> Replay:

@@ -11,7 +11,7 @@ from torch import nn
 from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
 from mmrl.config.sections import OffPolicyStage
-from mmrl.policies.action_values import SquashedNormal
+from mmrl.policies.actors import Actor, SquashedNormal
 from mmrl.train.update.critics import Critics, even_density
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.replay import Drawn, Replay
@@ -20,9 +20,11 @@ from mmrl.train.update.replay import Drawn, Replay
 class Rlpd(Critics):
     """The learner of an `off-policy` stage: a policy, its critics, their optimisers, and what resumes them."""
 
-    def __init__(self, actor: SquashedNormal, features: int, stage: OffPolicyStage, seed: int) -> None:
+    def __init__(self, actor: Actor, features: int, stage: OffPolicyStage, seed: int) -> None:
         """actor: the policy that learns. features: numbers of an observation's features. Raises UserError for a stage that the
         policy can't learn by."""
+        if not isinstance(actor, SquashedNormal):
+            raise UserError("policy.options.noise is fixed, and a soft actor-critic learns it: set it to 0, or set stages.td3")
         if stage.conservative and actor.residual:
             raise UserError(
                 "conservative needs the density of actions, and a residual policy has that of corrections: set it to 0"
