@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.condition import ConditionConfig
 from mmrl.config.limits import Alarm, LimitsConfig
-from mmrl.config.off_policy import EXPERT_EPISODES, ImproveConfig, OffPolicyStage
+from mmrl.config.off_policy import EXPERT_EPISODES, ImproveConfig, OffPolicyStage, Td3Config
 from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.preferences import PreferenceStage
 from mmrl.config.recap import RecapStage
@@ -66,6 +66,7 @@ __all__ = [
     "SftStage",
     "SimulateConfig",
     "SteeringConfig",
+    "Td3Config",
     "Training",
     "TurnCriticConfig",
     "VideoConfig",

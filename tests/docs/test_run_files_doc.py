@@ -47,6 +47,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[stages.epoch_filter]", sections.EpochFilterConfig),
     ("[stages.reweight]", sections.ReweightConfig),
     ("[stages.improve]", sections.ImproveConfig),
+    ("[stages.td3]", sections.Td3Config),
     ("[generate]", sections.GenerateConfig),
     ("[simulate]", sections.SimulateConfig),
     ("[evaluate]", sections.EvaluateConfig),

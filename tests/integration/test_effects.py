@@ -1509,7 +1509,7 @@ OF_OFF_POLICY |= {
 }
 BY_TD3 = {S + "td3": {}, S + "steps": 3, "policy.options.noise": 0.2}
 OF_OFF_POLICY |= {
-    "td3": Effect(to={}, also={"policy.options.noise": 0.2}, seen=refused("td3"), why="a soft actor-critic learns its noise"),
+    "td3": Effect(to={}, seen=refused("td3"), why="this policy learns its noise"),
     "td3.target_noise": Effect(to=0.6, also=BY_TD3, seen=learns, why="targets are of actions farther away"),
     "td3.noise_clip": Effect(to=0.01, also=BY_TD3, seen=learns, why="targets are of nearer actions"),
     "td3.warmup_updates": Effect(to=20, also=BY_TD3, seen=learns, why="the critics learn alone at first"),

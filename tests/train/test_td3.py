@@ -12,8 +12,7 @@ from torch import nn
 
 from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
-from mmrl.config.off_policy import Td3Config
-from mmrl.config.sections import OffPolicyStage
+from mmrl.config.sections import OffPolicyStage, Td3Config
 from mmrl.policies.actors import NoisyTanh, SquashedNormal
 from mmrl.train.update.replay import Drawn, Episode, Layout, Replay
 from mmrl.train.update.rlpd import Rlpd

@@ -11,8 +11,7 @@ import torch
 
 from mmrl.algorithms import off_policy
 from mmrl.api.errors import UserError
-from mmrl.config.off_policy import Td3Config
-from mmrl.config.sections import OffPolicyStage
+from mmrl.config.sections import OffPolicyStage, Td3Config
 from mmrl.policies.actors import Actor, NoisyTanh
 from mmrl.train.update.critics import Critics
 from mmrl.train.update.optimizer import Optimizer
