@@ -20,7 +20,7 @@ from transformers import DynamicCache
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options, vla_options
+from mmrl.policies.acting import vla_options
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.guidance import Guidance
@@ -88,20 +88,12 @@ class VLA(ActingPolicy):
         of the model's family or of the checkpoint's own files."""
         asked: dict[str, Any] = {"head": head, "decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case}
         asked |= {"size": size, "crop": crop, "state": state, "spread": spread}
-        vla_options.check(prompt, dims, chunk, cameras, flow_steps, DEFAULTS | given(asked))
-        options.check_integer("history", history, 0, 64)
-        if scale not in SCALES:
-            raise UserError(f"policy.options.scale = {scale!r:.60} is unknown: choose one of {', '.join(SCALES)}")
+        vla_options.check(prompt, dims, chunk, cameras, history, flow_steps, scale, DEFAULTS | given(asked))
         self.dims, self.chunk, self.lora, self.history = dims, chunk, config.lora, history
         beside = published(config, statistics)
         way = DEFAULTS | beside.options | given(asked)
         self.use_statistics(beside.statistics, statistics_key, statistics_kind, gripper)
-        self.check_state_statistics(way["state"])
-        if way["state"] and self.statistics is not None and self.statistics.state is None:
-            raise UserError(
-                f"policy.options.statistics has no statistics of the state, and policy.options.state = {way['state']} is read: "
-                "name a file that has them, or leave state out"
-            )
+        self.check_state_statistics(way["state"], needed=True)
         beside.check(way, dims)
         dense = config.model_copy(update={"attn_implementation": config.dense_attention})  # its rows have masks of their own
         self.vlm = VLM(dense, device=device, seed=seed, source=source)
@@ -112,9 +104,7 @@ class VLA(ActingPolicy):
             self.decoding = "parallel"  # OpenVLA's default is for its tokens
         look = {name: way[name] for name in ("size", "crop", "lower_case")}
         self.seeing = Seeing(self.vlm, self.family, cameras=cameras, text=prompt, state=self.state > 0, history=history, **look)
-        if scale != SCALES[0] and self.head_kind != "l1":
-            raise UserError(f'policy.options.scale = "{scale}" is of an l1 head, and policy.options.head = "{self.head_kind}"')
-        self.scale = scale
+        self.scale = vla_options.scale_of(self.head_kind, scale)
         self.tokens = ActionTokens(bins=way["bins"], kind=way["binning"])
         each = self.head_kind == "tokens" or self.decoding == "oft"  # a slot for each number of an action
         self.slots = dims * chunk if each else chunk

@@ -98,16 +98,27 @@ def given(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def check(prompt: str, dims: int, chunk: int, cameras: Sequence[str], flow_steps: int, way: Mapping[str, Any]) -> None:
+def scale_of(head: str, scale: str) -> str:
+    """What the scale of a head is of. Raises UserError for a head that has none."""
+    if scale != SCALES[0] and head != "l1":
+        raise UserError(f'policy.options.scale = "{scale}" is of an l1 head, and policy.options.head = "{head}"')
+    return scale
+
+
+def check(
+    prompt: str, dims: int, chunk: int, cameras: Sequence[str], history: int, flow_steps: int, scale: str, way: Mapping[str, Any]
+) -> None:
     """Raise UserError for an option that can't be meant."""
+    way = {**way, "scale": scale}
     for name, known in (
+        ("scale", SCALES),
         ("head", HEADS),
         ("decoding", DECODING),
         ("binning", ("uniform", "openvla")),
         ("lower_case", (True, False)),
     ):
         if way[name] not in known:
-            raise UserError(f"policy.options.{name} = {way[name]!r} is unknown: choose one of {', '.join(map(str, known))}")
+            raise UserError(f"policy.options.{name} = {way[name]!r:.60} is unknown: choose one of {', '.join(map(str, known))}")
     options.check_prompt(prompt)
     options.check_crop(way["crop"])
     options.check_integer("dims", dims, 1, 256)
@@ -116,6 +127,7 @@ def check(prompt: str, dims: int, chunk: int, cameras: Sequence[str], flow_steps
     options.check_integer("size", way["size"], 0, 4096)
     options.check_integer("state", way["state"], 0, 100_000)
     options.check_texts("cameras", cameras)
+    options.check_integer("history", history, 0, 64)
     options.check_integer("flow_steps", flow_steps, 1, 1000)
     if way.get("spread") is not None:
         options.check_number("spread", way["spread"], 0, 10)

@@ -18,11 +18,9 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import pad
 
-from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.transfer import upload
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.flow import PLACES, Velocity, chains
 from mmrl.policies.acting.flow_noise import add_noise, is_noise, noise_weights, weights_without_noise, with_noise
@@ -33,7 +31,7 @@ from mmrl.policies.acting.saved_policy import SETTINGS, read_settings
 from mmrl.policies.batches import ActionMicroBatch
 from mmrl.policies.lora import adapter_chain, add_adapters, is_adapter, load_adapters, merge_saved_adapters, save_adapters
 from mmrl.policies.names import base_name
-from mmrl.policies.pi0 import tiny
+from mmrl.policies.pi0 import pi0_options, tiny
 from mmrl.policies.pi0.framing import RESIZES, framed
 from mmrl.policies.pi0.lerobot_layout import LIMITS, PICTURES, TOKENIZER, Description, published
 from mmrl.policies.pi0.lerobot_names import saved_weights
@@ -113,15 +111,9 @@ class Pi0(ActingPolicy):
         that of the checkpoint. tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key,
         statistics_kind, gripper: normalisation of its numbers, see `units.load_statistics`; a folder of LeRobot's brings its own,
         unless `statistics` is `none`."""
-        _check(chunk, dims, prompt, crop)
-        if resize not in ("auto", *RESIZES):
-            raise UserError(f"policy.options.resize = {resize!r:.60} is unknown: choose one of auto, {', '.join(RESIZES)}")
-        if layout not in ("auto", *self.layouts):
-            raise UserError(f"policy.options.layout = {layout!r:.60} is unknown: choose one of auto, {', '.join(self.layouts)}")
-        options.check_integer("state", state, 0, 100_000)
-        options.check_integer("text_tokens", text_tokens, 0, 100_000)
-        options.check_texts("cameras", cameras)
-        options.check_text("tokenizer", tokenizer)
+        pi0_options.check(chunk, dims, state, prompt, crop, text_tokens, cameras, tokenizer)
+        pi0_options.check_choice("resize", resize, RESIZES)
+        pi0_options.check_choice("layout", layout, self.layouts)
         self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
         self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
         self.chains = chains(steps, noise_level, noisy, noise_range, emphasis=EMPHASIS)
@@ -146,7 +138,7 @@ class Pi0(ActingPolicy):
         add_noise(model, self.chains, model.action_out_proj.in_features, self.numbers, seed)
         self.model = model.to(self.device).eval()
         settings = self.model.config
-        _check_sizes(self.kind, chunk, dims, state, settings)
+        pi0_options.check_sizes(self.kind, chunk, dims, state, settings)
         self.width = self._critic_width()
         self.head = Foreseen(numbers=self.numbers)
         eye = settings.vlm_config.vision_config
@@ -390,20 +382,3 @@ class Pi0(ActingPolicy):
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Those of learned noise: transformers saves all others."""
         yield from noise_weights(self.model)
-
-
-def _check(chunk: int, dims: int, prompt: str, crop: float) -> None:
-    for name, value in (("chunk", chunk), ("dims", dims)):
-        options.check_integer(name, value, 1, 256)
-    options.check_prompt(prompt)
-    options.check_crop(crop)
-
-
-def _check_sizes(kind: str, chunk: int, dims: int, state: int, settings: Any) -> None:
-    for name, value, what, most in (
-        ("chunk", chunk, "actions are predicted", settings.chunk_size),
-        ("dims", dims, "numbers an action has at most", settings.max_action_dim),
-        ("state", state, "numbers a state has at most", settings.max_state_dim),
-    ):
-        if value > most:
-            raise UserError(f"policy.options.{name} = {value} is too many for this {kind}: {most} {what}")
