@@ -11,8 +11,8 @@ import torch
 
 from mmrl.algorithms.kl import ESTIMATES
 from mmrl.api.errors import PluginError, is_finite
-from mmrl.api.types import Prompt, Rollout, Score, Status
-from mmrl.config.sections import RlStage
+from mmrl.api.types import Prompt, Rollout, Score
+from mmrl.config.sections import CriticConfig, RlStage
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
 """Names among `logprobs`, `entropy`, `reference`, `teacher`, `values`, `answers` -> a float tensor [N, T] each, 0 after a
@@ -103,10 +103,12 @@ class Signals:
 
     @functools.cached_property
     def bootstrap_N(self) -> torch.Tensor:
-        """float64; the critic's value after the last token of an episode that was truncated by turns or time, else 0: also for an
-        answer that was truncated at its length, which was scored as it is."""
-        cut_off = [r.status in (Status.TRUNCATED_TURNS, Status.TRUNCATED_TIME) for r in self._rollouts]
-        return self._measured["bootstrap"].double().cpu() * torch.tensor(cut_off)
+        """float64; the critic's value after the last token of an episode that was truncated by turns or time, with
+        `critic.bootstrap = "always"` also of one that terminated, else 0: also for an answer that was truncated at its length,
+        which was scored as it is."""
+        critic = self._stage.critic or CriticConfig()
+        goes_on_N = torch.tensor([critic.bootstraps(r.status) for r in self._rollouts])
+        return self._measured["bootstrap"].double().cpu() * goes_on_N
 
     # -- per token --------------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,11 @@ class Status(enum.StrEnum):
     def is_truncated(self) -> bool:
         return self.value.startswith("truncated")
 
+    @property
+    def is_cut_off(self) -> bool:
+        """A limit of turns or time ended the episode, and more would have come; an answer that is too long is scored as it is."""
+        return self in (Status.TRUNCATED_TURNS, Status.TRUNCATED_TIME)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:

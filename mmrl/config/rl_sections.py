@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from mmrl.api.types import Status
 from mmrl.config.values import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
 
 
@@ -25,6 +26,10 @@ class CriticConfig(Section):
     """Don't propagate the value loss's gradient into a shared backbone."""
     warmup_steps: Count = 0
     """Steps at the beginning of the stage that train only the critic."""
+    bootstrap: Literal["truncated", "always"] = "truncated"
+    """Which episodes are bootstrapped with the critic's value of their last state. `truncated`: those that a limit of turns or
+    time cut off; `always`: in simulators also those that terminated, as if they had gone on (RLinf, `bootstrap_type`; Zang et
+    al., RLinf-VLA, arXiv 2510.06710)."""
     clip_range: Weight = 0.2
     """PPO's value clipping: the loss stops decreasing once a value is this far from the old value; 0: no clipping."""
     huber: Limit = math.inf
@@ -48,6 +53,10 @@ class CriticConfig(Section):
         if self.bins == 1:
             raise ValueError("critic.bins = 1 can't tell returns apart: give at least 2, such as 51, or 0 for a number")
         return self
+
+    def bootstraps(self, end: Status) -> bool:
+        """Whether the value of the last state follows an episode that ended like this."""
+        return end.is_cut_off or (self.bootstrap == "always" and end is Status.FINISHED)
 
     def smaller(self) -> CriticConfig:
         return self.at_most(warmup_steps=1)

@@ -29,6 +29,11 @@ def remarks(setup: Setup) -> list[str]:
                 f"{where}.settings.gamma is 1: an episode that the time limit truncates is valued as if it went on, so being "
                 "slow costs nothing: set gamma = 0.99 or less, or the task's time_limit_terminates = true"
             )
+        if stage.critic and stage.critic.bootstrap == "always" and stage.settings.get("gamma", 1.0) == 1.0:
+            found.append(
+                f'{where}.critic.bootstrap = "always" with settings.gamma = 1: no value is ever that of an end, so values can '
+                "drift without bound: set gamma = 0.99 or less"
+            )
         in_loss = stage.kl_coef and stage.kl_in == "loss"
         if in_loss and stage.kl_estimator == "k1" and not stage.kl_bias_correction:
             found.append(f'{where}.kl_estimator = "k1" has no gradient on average in the loss: use k2 or k3, or kl_in = "reward"')

@@ -237,10 +237,12 @@ def test_what_is_known_of_each_rollout():
                     assert value == s.parts[name]
 
 
-def test_a_bootstrap_is_for_what_the_environment_cut_off():
-    """Not for an answer that was cut off at its length, which was scored as it stands; nor for one that ended."""
+@pytest.mark.parametrize(("keys", "at_end"), [({}, 0.0), ({"critic": {}}, 0.0), ({"critic": {"bootstrap": "always"}}, 2.5)])
+def test_a_bootstrap_is_for_what_the_environment_cut_off(keys, at_end):
+    """Not for an answer that was cut off at its length, which was scored as it stands; nor for one that ended, unless the stage
+    says so."""
     ends = [
-        (Status.FINISHED, 0.0),
+        (Status.FINISHED, at_end),
         (Status.TRUNCATED_LENGTH, 0.0),
         (Status.TRUNCATED_TURNS, 2.5),
         (Status.TRUNCATED_TIME, 2.5),
@@ -249,7 +251,7 @@ def test_a_bootstrap_is_for_what_the_environment_cut_off():
     assert {s for s, _ in ends} == set(Status)
     rollouts = [episode(turn(2), status=s) for s, _ in ends]
     measured = {"values": torch.ones(5, 2), "bootstrap": torch.full((5,), 2.5)}
-    signals = Signals(rollouts, [Score(0.0)] * 5, stage(), measure=lambda names: measured)
+    signals = Signals(rollouts, [Score(0.0)] * 5, stage(**keys), measure=lambda names: measured)
     assert signals.bootstrap_N.tolist() == [want for _, want in ends]
     assert signals.values_NT.tolist() == [[1.0, 1.0]] * 5 and signals.values_NT.dtype == torch.float64
 
@@ -351,13 +353,15 @@ def test_every_signal_says_what_it_is():
 # -- rewards, units and values together -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bootstrap", ["truncated", "always"])
 @pytest.mark.parametrize("credit", ["token", "action", "turn"])
-def test_credit_of_episodes_equals_the_sums_written_out(credit):
+def test_credit_of_episodes_equals_the_sums_written_out(credit, bootstrap):
     """Signals -> gae, with a discount and a bootstrap, against a walk over each episode's units."""
     gamma, lam = 0.9, 0.8
     for rollouts, scores, weights in cases(7, 40):
         given = model(rollouts)
-        signals = Signals(rollouts, scores, stage(credit=credit), weights=weights, measure=lambda names, g=given: g)
+        how = stage(credit=credit, critic={"bootstrap": bootstrap})
+        signals = Signals(rollouts, scores, how, weights=weights, measure=lambda names, g=given: g)
         found = gae(
             *(signals[s] for s in ("rewards_NT", "values_NT", "bootstrap_N", "units_NT")), gamma=gamma, lam=lam, whiten=False
         )
@@ -369,6 +373,7 @@ def test_credit_of_episodes_equals_the_sums_written_out(credit):
             starts = [t for t in range(r.length) if t == 0 or units[t] != units[t - 1]]
             value = [float(given["values"][n, t]) for t in starts]
             goes_on = r.status in (Status.TRUNCATED_TURNS, Status.TRUNCATED_TIME)
+            goes_on |= bootstrap == "always" and r.status is Status.FINISHED
             value.append(float(given["bootstrap"][n]) if goes_on else 0.0)
             reward = [sum(paid[a:b]) for a, b in zip(starts, [*starts[1:], r.length], strict=True)]
             credits, later = [], 0.0

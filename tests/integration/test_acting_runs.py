@@ -503,8 +503,11 @@ def test_a_time_limit_that_costs_nothing_is_remarked(tmp_path):
             ("undiscounted", {**PPO, "settings": {}}, {"reward": "own"}),
             ("discounted", PPO, {"reward": "own"}),
             ("deadline", {**PPO, "settings": {}}, {"reward": "own", "time_limit_terminates": True}),
+            ("endless", {**PPO, "settings": {}, "critic": {"bootstrap": "always"}}, {"time_limit_terminates": True}),
+            ("discounted ends", {**PPO, "critic": {"bootstrap": "always"}}, {}),
             ("whole episodes", GRPO, {}),
         )
     }
     assert "stages.0.settings.gamma is 1" in told.pop("undiscounted")
+    assert 'stages.0.critic.bootstrap = "always" with settings.gamma = 1' in told.pop("endless")
     assert not any("gamma" in text for text in told.values())

@@ -1097,6 +1097,13 @@ OF_RL = {
         seen=lambda a, b: all(a.metric("grad_norm")) and [bool(g) for g in b.metric("grad_norm")] == [False, True],
         why="the policy waits for a step",
     ),
+    "critic.bootstrap": Effect(
+        to="always",
+        each=True,
+        also={**PPO, **ACTS, S + "steps": 3, S + "settings": {"gamma": 0.9}},
+        seen=critic,
+        why="what terminated is worth more",
+    ),
     "critic.clip_range": Effect(
         to=1e-3,
         also={**PPO, S + "epochs": 2},

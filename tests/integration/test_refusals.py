@@ -478,6 +478,11 @@ REFUSED = {
         r"stages\.0\.importance_sampling_cap.*greater than or equal to 1",
     ),
     "a mean that never moves": (stage(ema_decay=1.0), r"stages\.0\.ema_decay.*less than 1"),
+    "a bootstrap after the last word": (
+        stage(algorithm="ppo", critic={"bootstrap": "always"}),
+        r"stages\.0\.critic\.bootstrap = \"always\" is for episodes in simulators, and 'vlm' writes: .*leave it out",
+    ),
+    "another bootstrap": (stage(algorithm="ppo", critic={"bootstrap": "never"}), r"critic\.bootstrap.*'truncated' or 'always'"),
     "a critic that warms up for ever": (stage(algorithm="ppo", critic={"warmup_steps": 2}), r"critic\.warmup_steps = 2 leaves"),
     # numbers that float32 or int32 can't hold
     "a huge bound": (stage(settings={"clip_high": 1e308}), r"settings\.clip_high = 1e\+308 must be at most 1e\+30, or inf"),

@@ -12,6 +12,7 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Status
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
 from mmrl.policies.critic import Critic
@@ -19,6 +20,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.simulators import lockstep
 from mmrl.rollout.simulators.lockstep import SimulatorCollector
+from mmrl.rollout.simulators.twin import TwinCollector
 from mmrl.run_folder.metrics import REDUCTIONS
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -244,24 +246,29 @@ def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
     made.close()
 
 
-def test_the_critic_values_what_is_seen_and_the_states_that_were_cut_off():
+@pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("bootstrap", ["truncated", "always"])
+def test_the_critic_values_what_is_seen_and_the_states_that_are_bootstrapped(bootstrap, lanes, twin):
     acting = policy(chunk=2)
-    made = collector(environments=4, policy_=acting, never=True)
-    made.critic = Critic(acting, CriticConfig(hidden_sizes=[4]), 0, outputs=2)
+    made = collector(environments=4, lanes=lanes, policy_=acting)
+    critic = Critic(acting, CriticConfig(hidden_sizes=[4], bootstrap=bootstrap), 0, outputs=2)
     with torch.no_grad():
-        for p in made.critic.head.parameters():
+        for p in critic.head.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
-    found = collected(made, prompts(12))
-    from mmrl.api.simulators.types import Observation
-
+    if twin:
+        made = TwinCollector(acting, policy(chunk=2), made.tasks, made.config)
+    made.critic = critic
+    found = collected(made, prompts(16))
+    assert {r.status for r in found} == {Status.FINISHED, Status.TRUNCATED_TIME}
     for rollout in found:
         track = rollout.data
         shown = Observation(images=track.images, state=track.state, instructions=[track.instruction] * len(track.state))
         with torch.no_grad():
-            values = made.critic.of(acting.states_of(shown))
+            values = critic.of(acting.states_of(shown))
         torch.testing.assert_close(track.values_TU, values[:-1])
-        cut = rollout.status is Status.TRUNCATED_TIME
-        assert track.bootstrap == pytest.approx(float(values[-1, 0]) if cut else 0.0, abs=1e-5)
+        goes_on = bootstrap == "always" or rollout.status is Status.TRUNCATED_TIME
+        assert track.bootstrap == pytest.approx(float(values[-1, 0]) if goes_on else 0.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])

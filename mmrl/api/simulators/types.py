@@ -117,8 +117,9 @@ class Simulation:
     terminate_on_success: bool = True
     """An episode ends with its first success; otherwise it goes on to its limit, and success may be lost again."""
     time_limit_terminates: bool = False
-    """The time limit is part of the task: reaching it terminates the episode, without bootstrapping. Otherwise it truncates the
-    episode, and the critic's value of the last state is used for bootstrapping."""
+    """The time limit is part of the task: reaching it terminates the episode, without bootstrapping unless the stage says
+    `critic.bootstrap = "always"`. Otherwise it truncates the episode, and the critic's value of the last state is used for
+    bootstrapping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ class TrajectoryData:
     corrected_T: torch.Tensor | None = None
     """bool: an expert acted in the policy's place, so `choices` are not what was done."""
     bootstrap: float = 0.0
-    """The critic's value of the last state; 0 if the episode ended by itself."""
+    """The critic's value of the last state; 0 if the episode isn't bootstrapped (stage key `critic.bootstrap`)."""
     step_s: float = 0.1
     """Simulated seconds per action, for videos."""
 

@@ -260,12 +260,13 @@ class SimulatorCollector:
         return replace(chosen, expert_actions_nA=expert_actions(lane, envs)) if self.with_expert else chosen
 
     def _value_ends(self, jobs: Sequence[EpisodeJob]) -> None:
-        """Sets the critic's values of the final states of truncated episodes."""
-        cut = [job for job in jobs if job.status.is_truncated and job.last is not None and job.track is not None]
-        if self.critic is None or not cut:
+        """Sets the critic's values of the final states of the episodes that are bootstrapped."""
+        if self.critic is None:
             return
-        for start in range(0, len(cut), self.config.num_envs):
-            some = cut[start : start + self.config.num_envs]
+        bootstraps = self.critic.config.bootstraps
+        valued = [job for job in jobs if bootstraps(job.status) and job.last is not None and job.track is not None]
+        for start in range(0, len(valued), self.config.num_envs):
+            some = valued[start : start + self.config.num_envs]
             seeds_n = torch.tensor([job.seed for job in some], dtype=torch.int64)
             calls_n = torch.tensor([job.end - job.start for job in some], dtype=torch.int64)
             values_n = self.policy.values(_together([job.last for job in some if job.last]), seeds_n, calls_n, self.critic)[:, 0]

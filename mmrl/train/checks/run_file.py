@@ -29,8 +29,8 @@ from mmrl.policies.load import checked_options, policy_class
 from mmrl.registry import plugins
 from mmrl.registry.importing import check_types
 from mmrl.rollout.environments import has_environment
+from mmrl.train.checks.critics import check_critic, check_turn_critic
 from mmrl.train.checks.parts import check_parts
-from mmrl.train.checks.turn_critic import check_turn_critic
 from mmrl.train.sampling.rules import check_plugin_rules
 
 
@@ -219,12 +219,7 @@ def check_stage(
                 raise UserError(
                     f"{key} = {size}, but {stage.algorithm} compares completions of the same prompt: sample at least 2"
                 )
-    if stage.critic and not algorithm.has_critic:
-        raise UserError(f"{where}.critic is given, but {stage.algorithm} doesn't use one: drop it, or use an algorithm like ppo")
-    if stage.critic and stage.critic.warmup_steps >= stage.steps:
-        raise UserError(
-            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it"
-        )
+    check_critic(config, where, stage, algorithm)
     check_turn_critic(config, where, stage, algorithm)
     if stage.labels != "task" and "baselines_N" in algorithm.needs:
         raise UserError(

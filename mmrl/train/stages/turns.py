@@ -15,7 +15,7 @@ from mmrl.algorithms.turns import furthest_above
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.types import Rollout, Score, Status
+from mmrl.api.types import Rollout, Score
 from mmrl.config.sections import RlStage, TurnCriticConfig
 from mmrl.policies.batches import Credit, ones
 from mmrl.policies.turn_states import TurnEyes, TurnStates
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 CONVERSATIONS = "conversations.safetensors"
 """The file of the episodes that are replayed, in a checkpoint."""
-CUT_OFF = (Status.TRUNCATED_TURNS, Status.TRUNCATED_TIME)
-"""The ends of episodes after which more would have come. An answer that is too long was scored as it is."""
 
 
 class TurnCriticSteps(RlSteps):
@@ -89,7 +87,7 @@ class TurnCriticSteps(RlSteps):
     def keep(self, rollout: Rollout, rewards_T: torch.Tensor) -> None:
         """Add an episode to the memory."""
         states = self.states[id(rollout)]
-        self.critics.add(states, rewards_T, rollout.status not in CUT_OFF)
+        self.critics.add(states, rewards_T, not rollout.status.is_cut_off)
         if self.conversations is not None:
             assert isinstance(rollout, Conversation)
             self.conversations.add(remembered(rollout, states, rewards_T))
@@ -123,7 +121,7 @@ class TurnCriticSteps(RlSteps):
         """How far the values are from the returns of episodes that the critics haven't learned from."""
         errors, values = [], []
         for rollout, rewards_T in zip(rollouts, paid, strict=True):
-            if rewards_T is not None and rollout.status not in CUT_OFF:
+            if rewards_T is not None and not rollout.status.is_cut_off:
                 values.append(self.critics.values(self.states[id(rollout)].seen_TH[:-1]))
                 errors.append((values[-1] - self.critics.wanted(rewards_T)).abs())
         if not errors:

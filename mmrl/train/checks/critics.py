@@ -1,4 +1,4 @@
-"""Checks of `[stages.turn_critic]`, before anything is loaded."""
+"""Checks of `[stages.critic]` and `[stages.turn_critic]`, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,25 @@ from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.config.sections import RlStage, RunConfig
 from mmrl.registry import plugins
+
+
+def check_critic(config: RunConfig, where: str, stage: RlStage, algorithm: Algorithm) -> None:
+    """Refuse a critic that nothing reads, that leaves the policy no step, or whose `bootstrap` has no effect. where: the stage's
+    key."""
+    key, critic = f"{where}.critic", stage.critic
+    if critic is None:
+        return
+    if not algorithm.has_critic:
+        raise UserError(f"{key} is given, but {stage.algorithm} doesn't use one: drop it, or use an algorithm like ppo")
+    if critic.warmup_steps >= stage.steps:
+        raise UserError(f"{key}.warmup_steps = {critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it")
+    if critic.bootstrap == "always" and not plugins.registry().get("policies", config.policy.kind).acts:
+        raise UserError(
+            f'{key}.bootstrap = "always" is for episodes in simulators, and {config.policy.kind!r} writes: nothing follows '
+            "its last word; leave it out"
+        )
+    if critic.bootstrap == "always" and "bootstrap_N" not in algorithm.needs:
+        raise UserError(f'{key}.bootstrap = "always", but {stage.algorithm} never bootstraps: leave it out, or use ppo')
 
 
 def check_turn_critic(config: RunConfig, where: str, stage: RlStage, algorithm: Algorithm) -> None:
