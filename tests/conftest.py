@@ -119,5 +119,5 @@ def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _long_tests_start_interpreters(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("slow"):
+    if request.node.get_closest_marker("slow") and not request.node.get_closest_marker("forks"):
         request.getfixturevalue("new_interpreters")

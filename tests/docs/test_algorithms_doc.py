@@ -37,6 +37,8 @@ from mmrl.train.remarks import remarks
 from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.smoke import smoke
 
+pytestmark = pytest.mark.forks
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "rl-options", "training")}
 SHOWN = {"algorithms": PAGES["algorithms"] + PAGES["rl-options"], "training": PAGES["training"]}

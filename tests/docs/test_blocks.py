@@ -14,6 +14,8 @@ import docs_code
 import docs_commands
 from mmrl.ui.cli import main
 
+pytestmark = pytest.mark.forks
+
 ROOT = docs_code.ROOT
 BLOCKS = docs_code.blocks()
 WRITTEN = docs_code.plugins_of(BLOCKS)

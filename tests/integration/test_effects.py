@@ -2076,6 +2076,9 @@ def distinct(ran):
     return len({r["completion"] for r in ran.rollouts if r["group"] == 0 and r["prompt_id"] == ran.rollouts[0]["prompt_id"]})
 
 
+pytestmark = pytest.mark.forks  # a thousand runs, each with a judge: what its workers are for users, other tests see
+
+
 # -- every key has an entry -----------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,8 @@ from mmrl.train.smoke import smoke
 from mmrl.train.smoke_proof import told, unproved
 from sandboxes import no_plots
 
+pytestmark = pytest.mark.forks
+
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
 PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "recipes").glob("*.md")))

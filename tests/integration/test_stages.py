@@ -15,6 +15,8 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.testing.cases import mostly_slow
 
+pytestmark = pytest.mark.forks
+
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 WORDS = '''
 from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user_message

@@ -22,6 +22,8 @@ from mmrl.registry import plugins
 from mmrl.testing.cases import mostly_slow
 from sandboxes import no_plots
 
+pytestmark = pytest.mark.forks
+
 SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
 VIDEO = {"videos": str(SAMPLES / "video"), "shares": {"test": 1}}
 HALVES = {"shares": {"train": 0.5, "test": 0.5}}
