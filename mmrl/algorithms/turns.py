@@ -29,6 +29,21 @@ def answer_advantage(
     return found_NT.masked_fill(rewards_N.isnan()[:, None], torch.nan).float()
 
 
+def token_baseline(
+    advantages_NT: torch.Tensor, values_NT: torch.Tensor, mask_NT: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """REINFORCE with a baseline that is learned for each token: a critic of tokens foresees the advantage of the answer, and what
+    it foresaw is taken off (ArCHer, and `actor_loss` of its published code).
+
+    advantages_NT: float, NaN in failed rows. values_NT: float, the critic's value before each token. mask_NT: bool, trained
+    tokens.
+
+    Returns (advantages_NT, targets_NT), float32: 0 and NaN for tokens that aren't trained, NaN in failed rows.
+    """
+    rest_NT = (advantages_NT - values_NT).where(mask_NT, 0.0).where(~advantages_NT.isnan(), torch.nan)
+    return rest_NT.float(), advantages_NT.where(mask_NT, torch.nan).float()
+
+
 def returns_loss(
     answers_En: torch.Tensor, rewards_n: torch.Tensor, discounts_n: torch.Tensor, next_En: torch.Tensor
 ) -> torch.Tensor:

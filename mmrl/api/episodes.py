@@ -4,7 +4,7 @@ their common interface."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Conversation(Rollout):
     """The prompt as model inputs (`mmrl.policies`). The whole group shares it, so media are processed once."""
     final_inputs: Any = None
     """Model inputs of everything before the last turn, images included; None if nothing was observed after the prompt."""
+    media_rows: tuple[Mapping[str, int], ...] = ()
+    """For each turn of an episode with an environment, the rows of each tensor of media in the model inputs before it."""
 
     @property
     def length(self) -> int:

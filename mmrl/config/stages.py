@@ -142,7 +142,8 @@ class RlStage(SampledTraining):
     critic: CriticConfig | None = None
     """The value function; an algorithm that needs one gets the defaults."""
     turn_critic: TurnCriticConfig | None = None
-    """Critics of whole turns in place of it, which learn from a memory."""
+    """Critics of whole turns in place of it, which learn from a memory. With `archer`, `critic` beside them is a baseline for
+    tokens (Zhou et al., ArCHer, arXiv 2402.19446)."""
     imitation: ImitationConfig | None = None
     """Also train on gold completions."""
     entropy_control: EntropyConfig | None = None
@@ -198,11 +199,10 @@ class RlStage(SampledTraining):
         return self
 
     @model_validator(mode="after")
-    def _turns_have_one_critic(self) -> RlStage:
-        for key in ("critic", "imitation", "entropy_control", "condition"):
+    def _turn_critics_say_what_is_learned_from(self) -> RlStage:
+        for key in ("imitation", "entropy_control", "condition"):
             if self.turn_critic and getattr(self, key):
-                why = "is another critic" if key == "critic" else "changes what the policy learns from, and so does turn_critic"
-                raise ValueError(f"{key} {why}: drop one of them")
+                raise ValueError(f"{key} changes what the policy learns from, and so does turn_critic: drop one of them")
         return self
 
     @model_validator(mode="after")

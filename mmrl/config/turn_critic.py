@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from mmrl.config.values import Count, Limit, Positive, Rate, Section, Share
 
-OF_RETURNS = ("target_rate",)
+OF_RETURNS = ("target_rate", "answers")
 """Keys of `rule = "returns"` alone."""
 OF_SUCCESS = ("replay", "top")
 """Keys of `rule = "success"` alone."""
@@ -39,6 +39,10 @@ class TurnCriticConfig(Section):
     """Widths of the hidden layers of a critic."""
     target_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Share by which the target critics move towards the critics in each update; for `returns`."""
+    answers: Count = 0
+    """Remembered observations that the policy answers anew in a step. The policy learns from these answers in place of the step's
+    own, and so do the values of states (ArCHer's published code); 0: both learn from the step's own. For `returns`, with
+    `archer`."""
     warmup_steps: Count = 0
     """Steps at the beginning of the stage in which only the critics learn."""
     replay: Count = 0
@@ -59,4 +63,4 @@ class TurnCriticConfig(Section):
         return self
 
     def smaller(self) -> TurnCriticConfig:
-        return self.at_most(updates=2, batch_size=8, warmup_steps=1, replay=4)
+        return self.at_most(updates=2, batch_size=8, warmup_steps=1, replay=4, answers=4)

@@ -58,6 +58,7 @@ class OngoingConversation:
         resources. number: fixes the random draws of later turns."""
         self.rollout, self.environment, self.close, self.number = rollout, environment, close, number
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
+        self.media_rows = [media_rows(self.inputs)]
         self.outcome: Mapping[str, float] = {}
         self.lost: EnvironmentFailed | None = None
         self.observed: tuple[int, ...] = ()
@@ -94,6 +95,7 @@ class OngoingConversation:
             return True
         self.inputs, self.observed = policy.extend(self.inputs, last.token_ids, reply.messages)
         self.messages = tuple(reply.messages)
+        self.media_rows.append(media_rows(self.inputs))
         return False
 
     def add_turn(self, sample: Completion, text: str, version: int) -> None:
@@ -113,7 +115,14 @@ class OngoingConversation:
 
     def ended(self) -> Conversation:
         final_inputs = self.inputs if len(self.turns) > 1 else None
-        return replace(self.rollout, turns=tuple(self.turns), status=self.status, final_inputs=final_inputs, outcome=self.outcome)
+        inputs: dict[str, Any] = {"final_inputs": final_inputs, "media_rows": tuple(self.media_rows)}
+        return replace(self.rollout, turns=tuple(self.turns), status=self.status, outcome=self.outcome, **inputs)
+
+
+def media_rows(inputs: Any) -> Mapping[str, int]:
+    """See `Conversation.media_rows`; empty for inputs of a plugin's policy that don't say."""
+    found: Mapping[str, int] = getattr(inputs, "media_rows", {})
+    return found
 
 
 def make_turn(observed: tuple[int, ...], sample: Completion, text: str, version: int, messages: tuple[Message, ...] = ()) -> Turn:

@@ -150,6 +150,20 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 hint="On episodes not yet learned from. While it is as large as the rewards differ, advantages are mostly noise.",
             ),
+            Chart(title="New answers", keys=("turn_critic/answered",), zero=True, hint="To remembered observations."),
+            Chart(
+                title="Loss of the tokens' baseline",
+                keys=("turn_critic/baseline_loss",),
+                zero=True,
+                hint="It should fall below half the variance of the answers' advantages.",
+            ),
+            Chart(title="Tokens' baseline", keys=("turn_critic/baseline",), hint="The mean advantage that it foresees, near 0."),
+            Chart(
+                title="Gradient of the baseline",
+                keys=("turn_critic/baseline_grad_norm",),
+                zero=True,
+                hint="Its norm, before it is clipped to critic.max_grad_norm.",
+            ),
             Chart(title="Replayed episodes", keys=("turn_critic/replayed",), zero=True, hint="At most turn_critic.replay."),
             Chart(
                 title="Imitated tokens of them",

@@ -15,7 +15,7 @@ from mmrl.algorithms import off_policy, turns
 from mmrl.algorithms.advantage import step_filter
 
 ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "turn-critics.jsonl").read_text().splitlines()]
-ARCHER, DIGIRL = ([row for row in ROWS if row["system"] == name] for name in ("archer", "digirl"))
+ARCHER, DIGIRL, BASELINE = ([row for row in ROWS if row["system"] == name] for name in ("archer", "digirl", "archer-baseline"))
 
 
 def t(x: Any, grad: bool = False) -> torch.Tensor:
@@ -43,6 +43,34 @@ def test_archer_s_advantages_and_targets_are_the_published_ones(row: dict[str, A
     targets = [t([*row["target_answers"], *row["next_values"]])]
     off_policy.follow(targets, sources, 0.1)
     assert np.allclose(targets[0], row["followed"], atol=1e-5)
+
+
+@pytest.mark.parametrize("row", BASELINE)
+def test_archer_s_baseline_is_the_published_one(row: dict[str, Any]) -> None:
+    """What the policy's log-probabilities are weighted by, and how far each token's value is from what it learns."""
+    advantages_NT, values_NT = t(row["advantages"])[:, None].expand(-1, len(row["values"][0])), t(row["values"])
+    mask_NT = torch.arange(values_NT.shape[1]) < torch.tensor(row["lengths"])[:, None]
+    weights_NT, targets_NT = turns.token_baseline(advantages_NT, values_NT, mask_NT)
+    assert np.allclose(weights_NT, row["weights"], atol=1e-5)
+    assert np.allclose((values_NT - targets_NT).nan_to_num(0.0), row["pull"], atol=1e-5)
+
+
+def test_a_baseline_leaves_out_what_has_no_credit_and_what_is_not_trained() -> None:
+    rng = np.random.default_rng(4)
+    credit, values, lengths = rng.normal(size=(6, 5)), rng.normal(size=(6, 5)), [5, 3, 0, 1, 4, 2]
+    credit[3] = np.nan
+    mask_NT = torch.arange(5) < torch.tensor(lengths)[:, None]
+    weights_NT, targets_NT = (x.tolist() for x in turns.token_baseline(t(credit), t(values), mask_NT))
+    for n, length in enumerate(lengths):
+        for k in range(5):
+            weight, target = weights_NT[n][k], targets_NT[n][k]
+            if n == 3:
+                assert math.isnan(weight) and math.isnan(target)
+            elif k >= length:
+                assert weight == 0 and math.isnan(target)
+            else:
+                assert weight == pytest.approx(credit[n, k] - values[n, k], abs=1e-6)
+                assert target == pytest.approx(credit[n, k], abs=1e-6)
 
 
 @pytest.mark.parametrize("row", DIGIRL)

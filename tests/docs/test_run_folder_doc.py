@@ -249,9 +249,9 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}
-    valued = {
-        f"turn_critic/{name}" for name in ("remembered", "value_error", "replayed", "imitated_share")
-    }  # see their runs' test
+    baseline = ("answered", "baseline", "baseline_loss", "baseline_grad_norm")
+    of_turns = ("remembered", "value_error", "replayed", "imitated_share", *baseline)  # see their runs' test
+    valued = {f"turn_critic/{name}" for name in of_turns}
     assert several | valued | rl | beside | played | kept | more | conditioned | distill | pairs == documented("Metrics")
     times = {key for key in rl if key.startswith(("time/", "memory/"))}
     told, _, more_told = asked_for.partition(", the memory and the times. A `distill` stage also has ")

@@ -1159,6 +1159,12 @@ OF_RL = {
         seen=both(lambda r: [bool(g) for g in r.metric("grad_norm")], [True, True], [False, True]),
         why="the policy waits for a step",
     ),
+    "turn_critic.answers": Effect(
+        to=3,
+        also=ARCHER,
+        seen=lambda a, b: not a.metric("turn_critic/answered")[0] and b.metric("turn_critic/answered") == [3.0, 3.0],
+        why="remembered observations are answered anew",
+    ),
     "turn_critic.replay": Effect(
         to=3,
         also={**DIGIRL, S + "turn_critic.top": 1.0},

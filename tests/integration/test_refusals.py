@@ -135,7 +135,22 @@ REFUSED = {
         stage(labels="majority", reweight={}),
         r'reweight weighs verifiers, which labels = "majority" never calls',
     ),
-    "two critics": (stage(algorithm="ppo", critic={}, turn_critic={}), r"critic is another critic: drop one of them"),
+    "two critics": (
+        stage(algorithm="ppo", critic={}, turn_critic={}, credit="turn"),
+        r"stages\.0\.critic is another critic: drop one of them, or use archer, whose tokens it gives a baseline",
+    ),
+    "a baseline that warms up before the policy learns": (
+        stage(algorithm="archer", steps=9, critic={"warmup_steps": 2}, turn_critic={"warmup_steps": 2}),
+        r"stages\.0\.critic\.warmup_steps = 2 has no effect: .*after turn_critic\.warmup_steps = 2; set more, or drop it",
+    ),
+    "new answers that nothing rewards": (
+        stage(algorithm="ppo", credit="turn", turn_critic={"answers": 4}),
+        r"stages\.0\.turn_critic\.answers is of answers that nothing rewards, and ppo needs rewards: use archer",
+    ),
+    "new answers to critics of success": (
+        stage(algorithm="digirl", turn_critic={"rule": "success", "answers": 4}),
+        r'turn_critic\.answers has no effect with rule = "success": set rule = "returns", or drop it',
+    ),
     "a turn critic beside imitation": (
         stage(algorithm="archer", imitation={}),
         r"imitation changes what the policy learns from, and so does turn_critic: drop one",

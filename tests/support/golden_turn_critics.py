@@ -125,6 +125,31 @@ def archer(folder: Path, noise: torch.Generator) -> dict[str, Any]:
     return row | {"followed": agent.target_critic.values.tolist()}
 
 
+def baseline(folder: Path, noise: torch.Generator) -> dict[str, Any]:
+    """One row: n answers of at most T tokens, whose advantages a value of each token foresees."""
+    trainers = bare(folder / "archer/algorithms/archer/trainer.py", "ArcherTrainer")
+    n, longest = int(torch.randint(2, 6, (), generator=noise)), int(torch.randint(2, 7, (), generator=noise))
+    lengths = torch.randint(1, longest + 1, (n,), generator=noise)
+    lengths[0] = longest
+    mask = (torch.arange(longest) < lengths[:, None]).float()
+    values = torch.randn(n, longest, 1, generator=noise).round(decimals=3).requires_grad_()
+    logprobs = torch.zeros(n, longest, requires_grad=True)
+    advantages = torch.randn(n, generator=noise).round(decimals=3)
+    trainer = trainers["ArcherTrainer"].__new__(trainers["ArcherTrainer"])
+    trainer.accelerator = ACCELERATOR
+    trainer.agent = SimpleNamespace(model=None, get_log_prob=lambda *_: (values, logprobs, mask))
+    trainer.actor_loss(None, None, advantages.tolist())
+    assert values.grad is not None and logprobs.grad is not None
+    return {
+        "system": "archer-baseline",
+        "values": values[..., 0].tolist(),
+        "lengths": lengths.tolist(),
+        "advantages": advantages.tolist(),
+        "weights": (-n * logprobs.grad).tolist(),
+        "pull": (n * longest / 2 * values.grad[..., 0]).tolist(),
+    }
+
+
 def digirl(folder: Path, noise: torch.Generator) -> dict[str, Any]:
     """One row: n turns, and m episodes."""
     trainers = bare(folder / "digirl/algorithms/digirl/trainer.py", "DigiRLTrainer")
@@ -200,6 +225,9 @@ def main() -> None:
         rows.append(archer(Path(sys.argv[1]), noise) | {"how": how})
         how = f"ran DigiRL-agent/digirl @{DIGIRL}: digirl/algorithms/digirl/trainer.py, losses; filter_buffer"
         rows.append(digirl(Path(sys.argv[2]), noise) | {"how": how})
+    noise = torch.Generator().manual_seed(1)
+    how = f"ran YifeiZhou02/ArCHer @{ARCHER}: archer/algorithms/archer/trainer.py, actor_loss with values of tokens"
+    rows += [baseline(Path(sys.argv[1]), noise) | {"how": how} for _ in range(8)]
     OUT.write_text("".join(json.dumps(rounded(row)) + "\n" for row in rows))
 
 

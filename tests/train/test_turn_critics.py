@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import vlm_cases as cases
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
+from mmrl.api.types import Prompt, Reply, Status, user_message
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import ones
 from mmrl.policies.turn_states import TurnEyes, TurnStates
+from mmrl.rollout.generate.sampling import Completion
+from mmrl.rollout.turns import OngoingConversation, make_turn
 from mmrl.train.update.conversations import Conversations, remembered
 from mmrl.train.update.pack_conversations import pack
 from mmrl.train.update.turn_critics import KINDS, ReturnCritics, SuccessCritics, TurnCritics
@@ -76,6 +81,22 @@ def test_values_of_answers_and_states_are_those_of_the_newest_policy_though_most
     first = seconds / (newest - seconds)  # the share of walks that came to the second state
     assert values[1].item() == pytest.approx(at_second, abs=0.08)
     assert values[0].item() == pytest.approx(first * GAMMA * at_second, abs=0.08)
+
+
+def test_values_of_states_learn_from_new_answers_to_what_is_remembered() -> None:
+    """All turns in the memory are of a policy that hardly ever answers well, the newest too; its new answers are all good."""
+    owner: ReturnCritics = critics(updates=400)
+    newest = walked(owner, 0.3, 150, seed=1)
+    anew = []
+    for place in ("first", "second"):
+        here = torch.stack([state(place), state("out")])  # what follows isn't read
+        anew.append(TurnStates(seen_TH=here, said_TH=torch.full((1, WIDE), SAID["good"])))
+    owner.learn(newest, 0, anew)
+    found = owner.answers(walk("good", "good")[0])
+    values = owner.values(torch.stack([state("first"), state("second")]))
+    assert found[1].item() == pytest.approx(1.0, abs=0.06)
+    assert values[1].item() == pytest.approx(1.0, abs=0.1), "a good answer's, though the memory's are worth 0.3"
+    assert values[0].item() == pytest.approx(GAMMA, abs=0.15)
 
 
 def test_a_walk_that_was_cut_off_is_worth_what_might_have_followed() -> None:
@@ -177,3 +198,34 @@ def test_a_conversation_that_was_saved_is_learned_from_as_before(tmp_path: Path)
     for episode in memory.kept:
         few.add(episode)
     assert [len(e) for e in few.kept] == [2, 1, 1], "the oldest go first, as a whole"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "internvl"])
+def test_an_observation_is_remembered_as_it_was_read(tmp_path: Path, family: str) -> None:
+    """Pictures before the first and the third answer, and one after it; a copy from a file is the same."""
+    vlm = cases.policy(family, 32)
+    pictures = [Image.new("RGB", (56, 56), (90 * k, 10, 10)) for k in range(3)]
+    prompt = Prompt(id="a", task="t", messages=[user_message("Begin.", pictures[0])])
+    inputs = vlm.encode(prompt)
+    answer = Completion(token_ids=(120, 121), logprobs=(-1.0, -1.0), finished=True)
+    turns = (make_turn(tuple(inputs.ids.tolist()), answer, "", 0),)
+    begun = Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, inputs=inputs)
+    going, read = OngoingConversation(begun, None, lambda: None, 0), [inputs]  # type: ignore[arg-type]
+    for shown in ((), (pictures[1],), (pictures[2],)):
+        assert not going.add_reply(Reply(messages=[user_message("Go on.", *shown)]), vlm)
+        read.append(going.inputs)
+        going.add_turn(answer, "", 0)
+    going.add_reply(Reply(terminated=True), vlm)
+    rollout = going.ended()
+    states = TurnStates(seen_TH=torch.zeros(5, 2), said_TH=torch.zeros(4, 2))
+    memory, again = Conversations(capacity=9), Conversations(capacity=9)
+    memory.add(remembered(rollout, states, torch.zeros(4)))
+    memory.save(tmp_path / "c.safetensors")
+    again.load(tmp_path / "c.safetensors")
+    for number, whole in enumerate(read):
+        for episode in (memory.kept[0], again.kept[0]):
+            found = episode.observation(number)
+            assert torch.equal(found.ids, whole.ids)
+            assert (found.positions is None and whole.positions is None) or torch.equal(found.positions, whole.positions)
+            for mine, other in ((found.media, whole.media), (found.token_types, whole.token_types), (found.clocks, whole.clocks)):
+                assert mine.keys() == other.keys() and all(torch.equal(x, other[name]) for name, x in mine.items())

@@ -52,6 +52,11 @@ class PromptInputs:
         """The rotary position of the first completion token."""
         return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
 
+    @property
+    def media_rows(self) -> dict[str, int]:
+        """The rows of each tensor of media and clocks."""
+        return {name: len(rows) for name, rows in (*self.media.items(), *self.clocks.items())}
+
 
 class PromptProcessor:
     """The processor of a model family, with its limits on pictures."""

@@ -42,6 +42,15 @@ def check_turn_critic(config: RunConfig, where: str, stage: RlStage, algorithm: 
         raise UserError(f"{key} is given, but {stage.algorithm} uses no values: drop it, or use archer, ppo or digirl")
     if algorithm.values_answers and critic.rule != "returns":
         raise UserError(f'{key}.rule = "{critic.rule}" has no values of answers, which {stage.algorithm} needs: use "returns"')
+    if stage.critic and not algorithm.values_answers:
+        raise UserError(f"{where}.critic is another critic: drop one of them, or use archer, whose tokens it gives a baseline")
+    if stage.critic and 0 < stage.critic.warmup_steps <= critic.warmup_steps:
+        raise UserError(
+            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} has no effect: a baseline learns with the policy, after "
+            f"turn_critic.warmup_steps = {critic.warmup_steps}; set more, or drop it"
+        )
+    if critic.answers and not algorithm.values_answers:
+        raise UserError(f"{key}.answers is of answers that nothing rewards, and {stage.algorithm} needs rewards: use archer")
     if "units_NT" in algorithm.needs and stage.credit != "turn":
         raise UserError(f'{key} has one value for a turn: set {where}.credit = "turn"')
     if critic.replay and getattr(algorithm.loss, "func", algorithm.loss) is not negative_log_likelihood:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from mmrl.algorithms.signals import Signals
-from mmrl.algorithms.turns import furthest_above
+from mmrl.algorithms.turns import furthest_above, token_baseline
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.types import Rollout, Score
+from mmrl.api.types import Prompt, Rollout, Score
 from mmrl.config.sections import RlStage, TurnCriticConfig
 from mmrl.policies.batches import Credit, ones
 from mmrl.policies.turn_states import TurnEyes, TurnStates
@@ -23,7 +23,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.position import StepIndex
 from mmrl.train.sampling.groups import Sampled
 from mmrl.train.stages.rl import MiniBatches, RlSteps
-from mmrl.train.update.conversations import Conversations, Remembered, remembered
+from mmrl.train.update.conversations import Conversations, remembered
 from mmrl.train.update.learner import Demonstrations
 from mmrl.train.update.packer import PackOptions
 from mmrl.train.update.turn_critics import KINDS, SuccessCritics, TurnCritics
@@ -51,7 +51,9 @@ class TurnCriticSteps(RlSteps):
     def begin(self) -> None:
         super().begin()
         seed = derive(self.config.seed, "turn critic", self.run.at.stage)
-        self.conversations = Conversations(self.how.capacity) if self.how.replay else None
+        self.conversations = Conversations(self.how.capacity) if self.how.replay or self.how.answers else None
+        self.anew: list[Conversation] = []
+        """The policy's answers of this step to what is remembered."""
         self.critics: TurnCritics = KINDS[self.how.rule](TurnEyes(self.policy), self.stage, seed, self.policy.device)
 
     @property
@@ -70,7 +72,7 @@ class TurnCriticSteps(RlSteps):
 
     def remember(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> None:
         """Add the step's episodes to the memory, and let the critics learn from it."""
-        self.see(rollouts)
+        self.states = self.see(rollouts)
         paid = self.paid(rollouts, scores)
         before = self.critics.memory.added
         with self.run.clock("update"):
@@ -78,9 +80,12 @@ class TurnCriticSteps(RlSteps):
             for rollout, rewards_T in zip(rollouts, paid, strict=True):
                 if rewards_T is not None:
                     self.keep(rollout, rewards_T)
-            if newest := self.critics.memory.added - before:
+        self.anew = self.answered() if self.how.answers and len(self.critics.memory) else []
+        newest, anew = self.critics.memory.added - before, [self.states[id(rollout)] for rollout in self.anew]
+        with self.run.clock("update"):
+            if newest or anew:
                 try:
-                    self.learned |= self.critics.learn(newest, self.run.at.stage_step)
+                    self.learned |= self.critics.learn(newest, self.run.at.stage_step, anew)
                 except UserError as error:
                     raise error.at(f"step {self.run.at.step + 1}") from error.__cause__
 
@@ -92,14 +97,37 @@ class TurnCriticSteps(RlSteps):
             assert isinstance(rollout, Conversation)
             self.conversations.add(remembered(rollout, states, rewards_T))
 
-    def see(self, rollouts: Sequence[Rollout]) -> None:
-        """Compute the states of these rollouts."""
+    def see(self, rollouts: Sequence[Rollout]) -> dict[int, TurnStates]:
+        """The states of these rollouts, by id()."""
         own = [r for r in rollouts if isinstance(r, Conversation)]
         (batch,) = self.pack(own, ones(own), keep_zero=True)
         with self.run.clock("update"):
             self.sleep()
             found = self.critics.eyes.of(own, batch)
-        self.states = {id(own[n]): states for n, states in found.items()}
+        return {id(own[n]): states for n, states in found.items()}
+
+    def answered(self) -> list[Conversation]:
+        """The policy's new answers to observations that are drawn from the memory."""
+        assert self.conversations is not None
+        at, collector = self.run.at.moment, self.run.collector
+        draw = random.Random(derive(self.critics.seed, "answers", at.step))
+        every = [(episode, number) for episode in self.conversations.kept for number in range(len(episode))]
+        drawn = draw.choices(every, k=self.how.answers)
+        found: dict[int, Conversation] = {}
+        collector.wake_up()
+        with self.run.clock("generate"):
+            for label in dict.fromkeys(episode.rollout.prompt.task for episode, _ in drawn):
+                chosen = [n for n, (episode, _) in enumerate(drawn) if episode.rollout.prompt.task == label]
+                how = self.run.sampling(label, derive(self.config.seed, "answers", at.step))
+                nowhere = [Prompt(messages=[])] * len(chosen)  # of no task, so that no environment replies
+                inputs = [drawn[n][0].observation(drawn[n][1]) for n in chosen]
+                made = collector.collect(nowhere, inputs, 1, how, version=at.version, numbers=chosen)
+                for n, rollout in zip(chosen, made, strict=True):
+                    assert isinstance(rollout, Conversation)
+                    found[n] = replace(rollout, prompt=drawn[n][0].rollout.prompt, group=n)
+        rollouts = [found[n] for n in range(len(drawn)) if found[n].length]
+        self.states |= self.see(rollouts)
+        return rollouts
 
     def paid(self, rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[torch.Tensor | None]:
         """The reward of each turn, float64 [T]; None for what is not remembered: failed scores, and demonstrations, which say
@@ -153,37 +181,52 @@ class TurnCriticSteps(RlSteps):
         return found_NT
 
     def batches(self, sampled: Sampled, credit: Credit, at: StepIndex) -> MiniBatches:
-        if self.conversations is None or self.warming or not self.conversations.kept:
-            return super().batches(sampled, credit, at)
-        episodes, counts = self.replayed(self.conversations, at)
-        again = [replace(episode.rollout, group=number) for number, episode in enumerate(episodes)]
-        self.states |= {id(rollout): episode.states for rollout, episode in zip(again, episodes, strict=True)}
-        signals = Signals(again, [Score(0.0)] * len(again), self.stage, measure=lambda names: self.measure(again, names))
-        found = self.algorithm.credit(signals)
+        if self.warming or not (self.anew or (self.how.replay and self.conversations and self.conversations.kept)):
+            return super().batches(sampled, self.above_baseline(sampled.rollouts, credit), at)
+        rollouts, counts = (self.anew, {"turn_critic/answered": float(len(self.anew))}) if self.anew else self.replayed(at)
+        signals = Signals(rollouts, [Score(0.0)] * len(rollouts), self.stage, measure=lambda names: self.measure(rollouts, names))
+        found = self.above_baseline(rollouts, self.algorithm.credit(signals))
         options = PackOptions(
             keep_zero=self.learner.needs_every_rollout,
             minibatches=self.stage.minibatches,
             seed=derive(self.config.seed, "parts", at.step),
         )
-        counts["turn_critic/imitated_share"] = sum(_shares(again, found.advantages)) / len(again)
+        if self.how.replay:
+            counts["turn_critic/imitated_share"] = sum(_shares(rollouts, found.advantages)) / len(rollouts)
         with self.run.clock("update"):
-            return MiniBatches(self.run.packer.deal(again, found, options), counts)
+            return MiniBatches(self.run.packer.deal(rollouts, found, options), counts)
 
-    def replayed(self, memory: Conversations, at: StepIndex) -> tuple[list[Remembered], dict[str, float]]:
+    def above_baseline(self, rollouts: Sequence[Rollout], credit: Credit) -> Credit:
+        """With a critic of tokens, the credit less what it foresaw of it, and its targets."""
+        if self.learner.critic is None or self.warming:
+            return credit
+        values_NT = super().measure(rollouts, frozenset({"values"}))["values"].float().cpu()
+        lengths_N = torch.tensor([rollout.num_targets(self.ratio) for rollout in rollouts])
+        mask_NT = torch.arange(values_NT.shape[1]) < lengths_N[:, None]
+        advantages_NT, targets_NT = token_baseline(credit.advantages, values_NT, mask_NT)
+        return Credit(advantages=advantages_NT, values_NT=values_NT, returns_NT=targets_NT)
+
+    def replayed(self, at: StepIndex) -> tuple[list[Conversation], dict[str, float]]:
         """(the episodes from which the policy learns in this step, metrics)."""
-        assert isinstance(self.critics, SuccessCritics)
-        kept = list(memory.kept)
+        assert isinstance(self.critics, SuccessCritics) and self.conversations is not None
+        kept = list(self.conversations.kept)
         chances = self.critics.chances(torch.stack([episode.states.seen_TH[0] for episode in kept]))
         rewards = torch.tensor([episode.rollout.environment_reward for episode in kept])
         chosen = furthest_above(rewards, chances, share=self.how.top).nonzero()[:, 0].tolist()
         draw = random.Random(derive(self.critics.seed, "replay", at.step))
         drawn = draw.sample(chosen, min(self.how.replay, len(chosen)))
-        return [kept[n] for n in drawn], {"turn_critic/replayed": float(len(drawn))}
+        again = [replace(kept[n].rollout, group=number) for number, n in enumerate(drawn)]
+        self.states |= {id(rollout): kept[n].states for rollout, n in zip(again, drawn, strict=True)}
+        return again, {"turn_critic/replayed": float(len(drawn))}
 
     def learn(self, batches: MiniBatches, beside: Demonstrations | None) -> dict[str, float]:
         if self.warming:
             return self.learned | batches.counts
-        return super().learn(batches, beside) | self.learned
+        found = super().learn(batches, beside)
+        if self.learner.critic is not None:
+            names = {"value_loss": "baseline_loss", "value": "baseline", "grad_norm/critic": "baseline_grad_norm"}
+            found |= {f"turn_critic/{name}": found[key] for key, name in names.items() if key in found}
+        return found | self.learned
 
     # -- resume -----------------------------------------------------------------------------------------------------------
 

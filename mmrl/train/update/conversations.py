@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ class Remembered:
     def __len__(self) -> int:
         """Number of answers."""
         return len(self.states.said_TH)
+
+    def observation(self, number: int) -> PromptInputs:
+        """What the policy read before its answer of this number."""
+        rollout = self.rollout
+        turn = [k for k, t in enumerate(rollout.turns) if t.token_ids][number]
+        first: PromptInputs = rollout.inputs
+        if not turn:
+            return first
+        read = sum(len(t.token_ids) + len(after.observed_ids) for t, after in pairwise(rollout.turns[: turn + 1]))
+        return _until(rollout.final_inputs, len(first.ids) + read, rollout.media_rows[turn])
 
 
 def remembered(rollout: Conversation, states: TurnStates, rewards_T: torch.Tensor) -> Remembered:
@@ -64,7 +75,8 @@ class Conversations:
         for n, episode in enumerate(self.kept):
             rollout = episode.rollout
             tensors |= {f"{n}/{name}": x.contiguous().clone() for name, x in _plain(episode).items()}
-            told.append([rollout.prompt.task, rollout.prompt.id, rollout.status.value, len(rollout.turns)])
+            seen = [dict(rows) for rows in rollout.media_rows]
+            told.append([rollout.prompt.task, rollout.prompt.id, rollout.status.value, len(rollout.turns), seen])
         write(path, tensors, {"told": json.dumps(told), "capacity": str(self.capacity)})
 
     def load(self, path: Path) -> None:
@@ -77,9 +89,10 @@ class Conversations:
             number, _, rest = name.partition("/")
             own.setdefault(number, {})[rest] = x
         self.kept.clear()
-        for n, (task, id, status, count) in enumerate(json.loads(marks["told"])):
+        for n, (task, id, status, count, seen) in enumerate(json.loads(marks["told"])):
             prompt = Prompt(id=id, task=task, messages=[])
-            self.kept.append(_episode(prompt, Status(status), count, own[str(n)]))
+            episode = _episode(prompt, Status(status), count, own[str(n)])
+            self.kept.append(replace(episode, rollout=replace(episode.rollout, media_rows=tuple(seen))))
 
 
 def _plain(episode: Remembered) -> dict[str, torch.Tensor]:
@@ -97,6 +110,7 @@ def _plain(episode: Remembered) -> dict[str, torch.Tensor]:
             found |= {f"{name}/ids": inputs.ids} | ({} if inputs.positions is None else {f"{name}/positions": inputs.positions})
             found |= {f"{name}/media/{key}": x for key, x in inputs.media.items()}
             found |= {f"{name}/types/{key}": x for key, x in inputs.token_types.items()}
+            found |= {f"{name}/clocks/{key}": x for key, x in inputs.clocks.items()}
     return found
 
 
@@ -125,6 +139,18 @@ def _inputs(tensors: Mapping[str, torch.Tensor]) -> PromptInputs | None:
         positions=tensors.get("positions"),
         media=_under(tensors, "media/"),
         token_types=_under(tensors, "types/"),
+        clocks=_under(tensors, "clocks/"),
+    )
+
+
+def _until(inputs: PromptInputs, length: int, rows: Mapping[str, int]) -> PromptInputs:
+    """The first `length` tokens of a conversation, with what had been seen by then. rows: the `media_rows` of that time."""
+    return PromptInputs(
+        ids=inputs.ids[:length],
+        positions=None if inputs.positions is None else inputs.positions[:, :length],
+        media={name: x[: rows[name]] for name, x in inputs.media.items() if rows.get(name)},
+        token_types={name: x[:length] for name, x in inputs.token_types.items()},
+        clocks={name: x[: rows[name]] for name, x in inputs.clocks.items() if rows.get(name)},
     )
 
 

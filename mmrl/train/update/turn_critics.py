@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -49,8 +50,9 @@ class TurnCritics:
         """The critics' modules, with new weights."""
         raise NotImplementedError
 
-    def loss(self, seed: int, newest: int) -> torch.Tensor:
-        """The loss of an update, on what is drawn with this seed. newest: turns that the policy has just played."""
+    def loss(self, seed: int, newest: int, anew: Sequence[TurnStates]) -> torch.Tensor:
+        """The loss of an update, on what is drawn with this seed. newest: turns that the policy has just played. anew: what it
+        answers now to what is remembered."""
         raise NotImplementedError
 
     def values(self, states_nH: torch.Tensor) -> torch.Tensor:
@@ -85,11 +87,11 @@ class TurnCritics:
         }
         self.memory.add(Episode(**whole, terminated=terminated))
 
-    def learn(self, newest: int, step: int) -> dict[str, float]:
-        """`updates` steps of the optimiser; return metrics. newest: turns that were added last."""
+    def learn(self, newest: int, step: int, anew: Sequence[TurnStates] = ()) -> dict[str, float]:
+        """`updates` steps of the optimiser; return metrics. newest, anew: see `loss`."""
         summed, norm = 0.0, 0.0
         for number in range(self.config.updates):
-            loss = self.loss(derive(self.seed, "turns", self.calls, number), newest)
+            loss = self.loss(derive(self.seed, "turns", self.calls, number), newest, anew)
             if not loss.isfinite():
                 raise UserError("the loss of the turn critic is not finite: lower stages.turn_critic.learning_rate")
             loss.backward()
@@ -126,8 +128,8 @@ class TurnCritics:
 
 
 class ReturnCritics(TurnCritics):
-    """ArCHer's: values of answers learn from all turns what comes next, and values of states from the newest turns, whose answers
-    are the policy's own. Each has a target that follows it."""
+    """ArCHer's: values of answers learn from all turns what comes next, and values of states from the policy's own answers, in
+    the newest turns or to what is remembered. Each has a target that follows it."""
 
     def made(self) -> dict[str, ActionValues]:
         own = {"answers": self.heads(self.eyes.width, self.eyes.width), "states": self.heads(self.eyes.width)}
@@ -143,16 +145,24 @@ class ReturnCritics(TurnCritics):
         found: torch.Tensor = self.modules["target_answers" if target else "answers"](seen_nH, said_nH)
         return found
 
-    def loss(self, seed: int, newest: int) -> torch.Tensor:
-        size = self.config.batch_size
-        drawn = self.memory.draw(size, seed).on(self.device)
-        own = self.memory.draw(size, derive(seed, "newest"), newest=newest).on(self.device)
+    def loss(self, seed: int, newest: int, anew: Sequence[TurnStates]) -> torch.Tensor:
+        drawn = self.memory.draw(self.config.batch_size, seed).on(self.device)
+        seen_nH, said_nH = (x.to(self.device) for x in self._own(derive(seed, "newest"), newest, anew))
         with torch.no_grad():
             next_En = self._states(drawn.after_nF, target=True)
-            answers_En = self._answers(own.seen_nF, own.actions_nA, target=True)
+            answers_En = self._answers(seen_nH, said_nH, target=True)
         of_answers = self._answers(drawn.seen_nF, drawn.actions_nA)
         found = turns.returns_loss(of_answers, drawn.rewards_n, drawn.discounts_n, next_En)
-        return found + turns.values_loss(self._states(own.seen_nF), answers_En)
+        return found + turns.values_loss(self._states(seen_nH), answers_En)
+
+    def _own(self, seed: int, newest: int, anew: Sequence[TurnStates]) -> tuple[torch.Tensor, torch.Tensor]:
+        """States, and answers to them by the policy as it is."""
+        if not anew:
+            own = self.memory.draw(self.config.batch_size, seed, newest=newest)
+            return own.seen_nF, own.actions_nA
+        noise = torch.Generator().manual_seed(seed)
+        drawn = [anew[n] for n in torch.randint(len(anew), (self.config.batch_size,), generator=noise).tolist()]
+        return torch.stack([x.seen_TH[0] for x in drawn]), torch.stack([x.said_TH[0] for x in drawn])
 
     def followed(self) -> None:
         for name in ("answers", "states"):
@@ -192,7 +202,7 @@ class SuccessCritics(TurnCritics):
         found: torch.Tensor = self.modules[name](states_nH, states_nH[:, :0])
         return found
 
-    def loss(self, seed: int, newest: int) -> torch.Tensor:
+    def loss(self, seed: int, newest: int, anew: Sequence[TurnStates]) -> torch.Tensor:
         drawn = self.memory.draw(self.config.batch_size, seed).on(self.device)
         begun = self.episodes.draw(self.config.batch_size, derive(seed, "episodes")).on(self.device)
         found = turns.success_loss(self._logits("states", drawn.seen_nF), drawn.paid_n > 0)
