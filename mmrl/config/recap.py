@@ -52,7 +52,10 @@ class RecapStage(Training):
     smoothing: Weight = 0.0
     """Standard deviation of the Gaussian around a return that the bins learn, in bins; 0: the bin that it falls into."""
     hidden: Annotated[list[Positive], Field(min_length=1)] = [256, 256]
-    """Widths of the hidden layers of the value function, which reads the hidden states of a frozen copy of the policy."""
+    """Widths of the hidden layers of the value function, which reads the hidden states of a copy of the policy."""
+    value_trains: Literal["head", "vision", "model"] = "head"
+    """What the value function learns besides these layers: `head`, nothing, so that the copy is frozen and sees each call once;
+    `vision`, the copy's vision encoder; `model`, its language model and projector, too, as published."""
     state: Count = 0
     """Length of the simulator's state, if the value function reads it too; 0: it doesn't."""
     value_updates: Positive = 200

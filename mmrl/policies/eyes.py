@@ -1,13 +1,16 @@
-"""What critics of actions see of an observation: features that nothing trains, so that a memory can keep them."""
+"""What critics of actions see of an observation: features that nothing trains, so that a memory can keep them, or those of a copy
+of the policy that a value function trains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch
 
+from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, TrajectoryData
+from mmrl.config.parts import part_of
 from mmrl.policies.acting.base import ActingPolicy
 from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.randomness import CallRandomness
@@ -35,14 +38,18 @@ class Eyes:
         self.copy, self.size = policy.clone(frozen=True), state
         self.width = policy.width + state
 
-    @torch.no_grad()
-    def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
-        """float32 [n, F]: the features of observations. draw: not used; a policy that remembers episodes has no eyes."""
+    def features(self, seen: Observation) -> torch.Tensor:
+        """float32 [n, F]: the features of observations."""
         seen = seen.on(self.copy.device)
         found = [self.copy.states_of(seen).float()]
         if self.size:
             found.append(state_of(seen, self.size).float())
         return torch.cat(found, 1)
+
+    @torch.no_grad()
+    def remembered(self, seen: Observation, draw: CallRandomness | None = None) -> torch.Tensor:
+        """`features`, to keep. draw: not used; a policy that remembers episodes has no eyes."""
+        return self.features(seen)
 
     def remembered_of(self, track: TrajectoryData) -> torch.Tensor:
         """float32 [T + 1, F]: the features of an episode's observations, that of the last state included."""
@@ -60,8 +67,25 @@ class Eyes:
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what `state` gave."""
         with torch.no_grad():
-            for name, parameter in self.copy.parameters():
+            for name, parameter in self.state().items():
                 parameter.copy_(tensors[name])
+
+
+class TrainedEyes(Eyes):
+    """A copy of a policy of which some parts are trained by what reads it."""
+
+    def __init__(self, policy: ActingPolicy, parts: Collection[str], state: int = 0) -> None:
+        """parts: of `mmrl.config.parts.part_of`. Raises UserError if the policy has none of them."""
+        super().__init__(policy, state)
+        self.trained = {name: p for name, p in self.copy.parameters() if part_of(name) in parts}
+        for parameter in self.trained.values():
+            parameter.requires_grad_()
+        if not self.trained:
+            raise UserError(f"the policy has no weights of the {' or '.join(sorted(parts))}, so that no copy of them can learn")
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The weights that are trained."""
+        return dict(self.trained)
 
 
 def features_of(sees: Sees, track: TrajectoryData) -> torch.Tensor:

@@ -1572,6 +1572,9 @@ OF_RECAP = {
     "smoothing": Effect(to=2.0, seen=metric("value_loss"), why="wider targets"),
     "hidden": Effect(to=[12], seen=both(lambda r: values(r)[0].shape[-1], 8, 12), why="wider values"),
     "state": Effect(to=2, seen=lambda a, b: values(b)[1].shape[1] == values(a)[1].shape[1] + 2, why="they read the state, too"),
+    "value_trains": Effect(
+        to=["vision", "model"], each=True, seen=metric("value_loss"), why="what the values see with learns, too"
+    ),
     "value_updates": Effect(to=8, seen=metric("value_loss"), why="more of them"),
     "value_batch_size": Effect(to=4, seen=metric("value_loss"), why="fewer calls"),
     "value_learning_rate": Effect(to=1e-2, seen=metric("value_loss"), why="larger steps"),

@@ -1,11 +1,12 @@
-"""Writes tests/golden/rl-vlm-f.jsonl, what RL-VLM-F's released code makes of pairs of pictures, and rl-vlm-f-novelty.jsonl,
-what it pays while it explores.
+"""Writes tests/golden/rl-vlm-f.jsonl, what RL-VLM-F's released code makes of pairs of pictures, rl-vlm-f-novelty.jsonl,
+what it pays while it explores, and rl-vlm-f-labels.jsonl, how it reads a model's answers about a pair.
 
     git clone https://github.com/yufeiwang63/RL-VLM-F && git -C RL-VLM-F checkout febe2f2
     python tests/support/golden_rl_vlm_f.py RL-VLM-F
 
 `gen_image_net`'s network, `RewardModel.train_reward` and `r_hat_batch` as they are, on a CPU, with first weights and orders of
-pairs that `weights` and `pairs` below make again; and `compute_state_entropy` of agent/sac.py.
+pairs that `weights` and `pairs` below make again; `compute_state_entropy` of agent/sac.py; and `gemini_query_2` of
+vlms/gemini_infer.py with the lines of `RewardModel.get_label` for `gemini_free_form`, between two models that answer from a list.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,11 @@ import torch
 
 OUT = Path(__file__).parents[1] / "golden" / "rl-vlm-f.jsonl"
 COMMIT, SIDE, MEMBERS, EPOCHS = "febe2f2", 56, 2, 3
+SUMMARIES = (
+    *("0", "1", "-1", " 1 ", "+1", "01", "-0", "1\n0", "0\nsince picture 1 is nearer", "-1\n1", "1\r\n", "\t0"),
+    *("2", "-2", "10", "1.", "1.0", "0.", "Image 1", "Better: 1", "**1**", "", "\n1", "\n", "one", "0 or 1", "unsure", "- 1"),
+)
+"""Replies to the second question."""
 
 
 def weights(shapes: list[torch.Size], seed: int) -> list[torch.Tensor]:
@@ -102,6 +109,32 @@ def main() -> None:
         row["novelty"] = entropy(states[:count], states, k=neighbour)[:, 0].tolist()
         rows.append(json.dumps(row | {"how": f"ran RL-VLM-F @{COMMIT}: agent/sac.py, compute_state_entropy"}))
     OUT.with_name("rl-vlm-f-novelty.jsonl").write_text("\n".join(rows) + "\n")
+    how = f"ran RL-VLM-F @{COMMIT}: vlms/gemini_infer.py, gemini_query_2; reward_model.py, get_label"
+    rows = [
+        json.dumps({"summary": said, "label": label, "how": how}) for said, label in zip(SUMMARIES, read(folder), strict=True)
+    ]
+    OUT.with_name("rl-vlm-f-labels.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def read(folder: Path) -> list[int]:
+    """The label of each of `SUMMARIES`."""
+
+    def model(replies: list[str]) -> Any:
+        left = iter(replies)
+        answer = lambda *_, **__: SimpleNamespace(text=next(left), resolve=lambda: None)  # noqa: E731
+        return SimpleNamespace(generate_content=answer)
+
+    settings = SimpleNamespace(types=SimpleNamespace(GenerationConfig=dict))
+    known = {"genai": settings, "time": time, "print": lambda *_: None}
+    known |= {"model": model(["a description"] * len(SUMMARIES)), "text_model": model(list(SUMMARIES))}
+    query = methods(folder / "vlms" / "gemini_infer.py", "gemini_query_2", **known)["gemini_query_2"]
+    branches = [node for node in ast.walk(ast.parse((folder / "reward_model.py").read_text())) if isinstance(node, ast.If)]
+    (branch,) = [node for node in branches if ast.unparse(node.test) == "self.vlm == 'gemini_free_form'"]
+    space: dict[str, Any] = {"self": SimpleNamespace(env_name="e"), "Image": SimpleNamespace(fromarray=lambda x: x)}
+    space |= {"img_t_1": SUMMARIES, "img_t_2": SUMMARIES, "gemini_query_2": query, "gemini_summary_env_prompts": {"e": "{}"}}
+    space |= {"gemini_free_query_prompt1": "", "gemini_free_query_prompt2": "", "gemini_free_query_env_prompts": {"e": ""}}
+    exec(compile(ast.Module(branch.body, []), "reward_model.py", "exec"), space)
+    return list(space["vlm_labels"])
 
 
 if __name__ == "__main__":

@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from mmrl.algorithms import recap
+from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
+from mmrl.api.simulators.types import Observation
+from mmrl.config.parts import part_of
 from mmrl.config.sections import PolicyConfig, RecapStage
-from mmrl.policies.eyes import Eyes
+from mmrl.policies.eyes import Eyes, TrainedEyes
 from mmrl.policies.load import make_policy
-from mmrl.policies.return_bins import Bins
+from mmrl.policies.return_bins import Bins, distributional_loss
 from mmrl.train.update.conditioned import Conditioned
-from mmrl.train.update.experience import Experience, Lived
+from mmrl.train.update.experience import Experience, Lived, shown
 from mmrl.train.update.learner import Learner
 
 SMALL = PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 1, "state": 2, "hidden": [8]})
@@ -117,6 +121,71 @@ def test_a_resumed_learner_is_the_learner_bit_for_bit() -> None:
     assert whole.learn_values(experience, 1) == other.learn_values(experience, 1)
     one, two = whole.state(), other.state()
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def told(count: int, success: bool, left: float = 1.0) -> Lived:
+    """An episode of which the state says how it will end."""
+    one = episode(0.0, count, success)
+    one.tensors["features"] = torch.zeros(count, 0)
+    one.tensors["state"] = torch.stack([torch.full((count,), 1.0 if success else -1.0), left * torch.arange(count) / count], 1)
+    return one
+
+
+def test_a_copy_of_the_policy_learns_with_the_values() -> None:
+    """What the values see with moves; the policy and the frozen copy stay. A step is that of one pass over all that was drawn."""
+    experience = filled(told(9, True), told(10, False), told(7, True))
+    learner, other = (conditioned(value_trains="model", value_updates=1, value_batch_size=80) for _ in range(2))
+    assert learner.own is not None and other.own is not None
+    first = {name: p.detach().clone() for name, p in learner.own.trained.items()}
+    learner.learn_values(experience, 0)
+    drawn = torch.randint(26, (80,), generator=torch.Generator().manual_seed(derive(5, "values", 0, 0)))
+    seen = shown([experience.calls()[n] for n in drawn.tolist()], ["go"] * 80)
+    returns = torch.cat([one.returns(1.0) for one in experience])[drawn]
+    distributional_loss(other.logprobs(other.own.features(seen)), returns, other.bins).mean().backward()
+    other.value_optimizer.step(0)
+    for mine, theirs in (
+        (learner.own.trained, other.own.trained),
+        (dict(learner.values.named_parameters()), dict(other.values.named_parameters())),
+    ):
+        assert all(torch.allclose(mine[name], theirs[name], atol=1e-6) for name in mine)
+    moved = [name for name, p in learner.own.trained.items() if not torch.equal(p, first[name])]
+    assert moved
+    assert all(torch.equal(p, first[name]) for name, p in learner.eyes.copy.parameters() if name in first)
+    assert all(torch.equal(p, first[name]) for name, p in learner.imitator.policy.parameters() if name in first)
+    learner.restart()
+    assert all(torch.equal(p, first[name]) for name, p in learner.own.trained.items())
+
+
+def test_what_a_trained_copy_sees_is_not_remembered() -> None:
+    experience = filled(told(9, True), told(10, False))
+    learner = conditioned(value_trains="model", value_updates=60, value_learning_rate=1e-2)
+    before = learner.judged(list(experience))["recap/value_error"]
+    learner.learn_values(experience, 0)
+    assert learner.judged(list(experience))["recap/value_error"] < 0.5 * before
+    labels, _ = learner.labels(experience)
+    assert len(labels) == 19
+    other = conditioned(value_trains="model", value_updates=60, value_learning_rate=1e-2)
+    other.load_state(learner.state())
+    learner.calls = other.calls = 3
+    assert learner.learn_values(experience, 1) == other.learn_values(experience, 1)
+    one, two = learner.state(), other.state()
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_trained_copy_has_the_parts_that_are_named() -> None:
+    with pytest.raises(
+        UserError, match=r'stages.value_trains = "vision": the policy has no weights of the vision, .*: set it to "head"'
+    ):
+        conditioned(value_trains="vision")
+    seeing = PolicyConfig(kind="vla", model="tiny:qwen2_5_vl", options={"dims": 1, "chunk": 1, "bins": 8})
+    policy = make_policy(seeing, device="cpu", seed=2)
+    eyes = TrainedEyes(policy, ("vision",))  # type: ignore[arg-type]
+    assert {part_of(name) for name in eyes.trained} == {"vision"}
+    picture = torch.randint(0, 256, (2, 56, 56, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    eyes.features(Observation(images={"front": picture}, state=None, instructions=["go"] * 2)).square().sum().backward()
+    learns = [name for name, p in eyes.copy.parameters() if p.grad is not None]
+    assert learns and set(learns) <= set(eyes.trained)
+    assert not any(p.grad is not None for _, p in policy.parameters())
 
 
 def test_what_the_policy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class RecapSteps(Steps):
         """The expert's episodes."""
         found = []
         for label, track, status in expert_episodes(self.run, self.stage, self.policy, self.stage.expert_episodes):
-            sees = self.learner.eyes.remembered_of(track)
+            sees = self.learner.remembered_of(track)
             success, longest = status is Status.FINISHED, self.longest(label)
             found.append(lived(track, sees, task=label, longest=longest, success=success, expert=True))
         return found
@@ -104,7 +104,7 @@ class RecapSteps(Steps):
         task = rollout.prompt.task
         track = replace(rollout.data, instruction=plain_instruction(rollout.data.instruction, rollout.prompt))
         success, longest = rollout.outcome.get("success", 0.0) >= 1, self.longest(task)
-        return lived(track, self.learner.eyes.remembered_of(track), task=task, longest=longest, success=success)
+        return lived(track, self.learner.remembered_of(track), task=task, longest=longest, success=success)
 
     def longest(self, label: str) -> int:
         """Steps of the task's longest episode."""

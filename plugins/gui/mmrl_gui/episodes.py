@@ -24,6 +24,7 @@ from mmrl_gui.listing import kept, named
 from mmrl_gui.planning import plan_of, told_goals
 from mmrl_gui.programs import PROGRAM, Call, placed, program_language, read_program, write_program
 from mmrl_gui.replay import Recording, Replay
+from mmrl_gui.tracking import Course, Tracker, told_current
 from mmrl_gui.trajectories import ONLY
 
 APART = 100_000_000
@@ -61,6 +62,7 @@ class Episodes(Task):
         recording: str = "",
         only: str = "success",
         subgoals: str | Mapping[str, Any] = "",
+        tracker: Mapping[str, Any] | None = None,
         demos: int = 1000,
         starts: int = 100_000,
         held_out: int = 2000,
@@ -70,13 +72,14 @@ class Episodes(Task):
         most: maximum of listed elements, of those that can be clicked or typed into or share a word with the instruction; 0 lists
         all. examples: number of successful episodes of the same page, by an expert or a random walk, as text before the
         instruction; needs a list of elements. explorer: the options of an endpoint whose model finds these examples by itself,
-        without one. style: form of an action: json, brief, tags, a thought and JSON in tags, or program, calls and loops.
-        grid: [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first
-        turn, with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a
-        folder with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as
-        those of a random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its words name; or
-        the options of an endpoint whose model proposes them. demos: episodes of the split demo. starts: of the split train.
-        held_out: of the split test."""
+        without one. style: form of an action: json, brief, tags, a thought and JSON in tags, or program, calls and loops. grid:
+        [columns, rows] of cells for positions, instead of the policy's coordinate format. prompt: the text of the first turn,
+        with {instruction} in it, instead of one that explains the actions. again: the text of later turns. recording: a folder
+        with recorded episodes for the split demo, instead of an expert's. only: which of them, success or all, such as those of a
+        random walk. subgoals: tell the policy the sub-goals of the instruction: words, those that its words name; or the options
+        of an endpoint whose model proposes them. tracker: the options of an endpoint whose model says after each turn whether the
+        current sub-goal was reached, so that each turn tells the policy which is the current one. demos: episodes of the split
+        demo. starts: of the split train. held_out: of the split test."""
         check_type("simulator", simulator, str)
         check_choice("observe", observe, OBSERVE)
         check_choice("style", style, (*STYLES, PROGRAM))
@@ -105,7 +108,11 @@ class Episodes(Task):
         self.simulator, self.options, self.observe, self.style = simulator, dict(options or {}), observe, style
         self.grid = None if grid is None else [int(value) for value in grid]
         self.text, self.again, self.most = prompt, again, most
-        self.plan = plan_of(subgoals)
+        self.plan, self.tracker = plan_of(subgoals), None if tracker is None else Tracker(tracker)
+        if self.tracker and not self.plan:
+            raise UserError('tracker says which sub-goal is the current one, and there are none: set subgoals = "words"')
+        if self.tracker and observe == "elements":
+            raise UserError('tracker needs pictures: set observe = "picture" or "both"')
         self.sizes = {"demo": demos, "train": starts, "test": held_out}
         self._asked = [pages] if isinstance(pages, str) else list(pages)
         self._screens: Screens | None = None
@@ -194,14 +201,17 @@ class Episodes(Task):
         """The observation with only the listed elements."""
         return dataclasses.replace(shown, elements=kept(shown.elements, instruction, self.most)) if self.most else shown
 
-    def message(self, shown: ScreenObservation, first: bool, page: str = "", goals: Sequence[str] = ()) -> Mapping[str, Any]:
+    def message(
+        self, shown: ScreenObservation, first: bool, page: str = "", goals: Sequence[str] = (), current: str = ""
+    ) -> Mapping[str, Any]:
         """The message of a turn. page: its examples come before the first turn; empty if unknown. goals: sub-goals that the first
-        turn tells."""
+        turn tells. current: what a later turn says of the current one."""
         if first:
             told = [self._examples.of(page), ""] if self._examples and page else []
             lines = [*told, self._asks(shown.instruction), *([told_goals(goals)] if goals else [])]
+            lines += [told_current(goals)] if goals and self.tracker else []
         else:
-            lines = [*shown.notes, *([self.again] if self.again else [])]
+            lines = [*shown.notes, *([self.again] if self.again else []), *([current] if current else [])]
         if self.numbered:
             lines.append(listed(shown.elements))
         pictures = [shown.screenshot] if self.observe != "elements" and shown.screenshot is not None else []
@@ -256,8 +266,17 @@ class Episodes(Task):
 
     def environment(self, prompt: Prompt) -> Play | Replay:
         if self.recording and "episode" in prompt.meta:
-            return Replay(self.recording, prompt.meta["episode"], lambda shown: self.message(shown, first=False), self.write)
+            course = self.course(prompt)
+
+            def later(shown: ScreenObservation, action: Action) -> Mapping[str, Any]:
+                return self.message(shown, first=False, current=course.after([action], shown.screenshot) if course else "")
+
+            return Replay(self.recording, prompt.meta["episode"], later, self.write)
         return self._play(prompt)
+
+    def course(self, prompt: Prompt) -> Course | None:
+        """The sub-goals of an episode with the one that is current; None if nothing tracks them."""
+        return Course(self.tracker, prompt.meta["subgoals"], seen_in(prompt.messages).picture) if self.tracker else None
 
     def _play(self, prompt: Prompt) -> Play:
         return Play(self, self.screens.open(elements=self.numbered), prompt)
@@ -271,7 +290,7 @@ class Play:
 
     def __init__(self, task: Episodes, screen: Screen, prompt: Prompt) -> None:
         self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
-        self.steps = self.actions = self.refused = 0
+        self.course, self.steps, self.actions, self.refused = task.course(prompt), 0, 0, 0
         self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # the picture is in the prompt
         self._early: Future[ScreenObservation] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
         self._whole: ScreenObservation | None = None  # with all its elements
@@ -284,8 +303,9 @@ class Play:
         notes: list[str] = []
         try:
             calls = self._said(completion, before)
+            did = [call.action for call in calls]
         except NoAction as why:
-            calls, notes = [Call(action=Action(kind="wait"))], [str(why)]
+            calls, notes, did = [Call(action=Action(kind="wait"))], [str(why)], []
         shown = self._carried_out(calls, whole, notes)
         self._whole = shown
         self.refused += bool(notes)
@@ -301,7 +321,8 @@ class Play:
         if shown.terminated:
             return Reply(terminated=True, outcome=outcome)
         said = replace(self._seen(shown), notes=tuple(notes))
-        return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
+        current = self.course.after(did, shown.screenshot) if self.course else ""
+        return Reply(messages=[self.task.message(said, first=False, current=current)], outcome=outcome)
 
     def _carried_out(self, calls: Sequence[Call], whole: ScreenObservation, notes: list[str]) -> ScreenObservation:
         """The screen after the calls, which end when the page ends the episode, with the first note, or when an element is gone.

@@ -90,9 +90,10 @@ class Replay:
         self,
         recording: Recording,
         episode: int,
-        message: Callable[[ScreenObservation], Mapping[str, Any]],
+        message: Callable[[ScreenObservation, Action], Mapping[str, Any]],
         write: Callable[[Action], str],
     ) -> None:
+        """message: (screen, action before it) -> the message of that turn. write: an action -> a completion."""
         self.recording, self.episode, self.message, self.write = recording, episode, message, write
         self.steps = 0
 
@@ -102,7 +103,8 @@ class Replay:
             return Reply(
                 terminated=True, outcome={"success": float(self.recording.won(self.episode)), "steps": float(self.steps)}
             )
-        return Reply(messages=[self.message(self.recording.at(self.episode, self.steps)[0])])
+        (_, did), (shown, _) = (self.recording.at(self.episode, step) for step in (self.steps - 1, self.steps))
+        return Reply(messages=[self.message(shown, did)])
 
     def gold_turn(self) -> str:
         return self.write(self.recording.at(self.episode, self.steps)[1])

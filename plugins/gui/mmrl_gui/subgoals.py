@@ -24,6 +24,8 @@ MOST = 8
 """Maximum of sub-goals of one instruction; the last one contains the rest."""
 LONGEST = 100
 """Maximum of characters of an action in a question."""
+UNREAD = "none that could be read"
+"""An action in a question, where a turn has none."""
 _QUOTED = re.compile(r'"[^"]*"')
 _DO = "click|press|tap|select|choose|pick|enter|type|write|fill|submit|open|close|scroll|drag|move|check|find|search|go|hit|set"
 _NEXT = re.compile(
@@ -76,12 +78,12 @@ class Subgoals:
         if isinstance(above, bool) or not isinstance(above, int | float) or not 0 <= above <= 1:
             raise UserError(f"above = {above!r} must be a number from 0 to 1")
         if question:
-            _asked(question, "", "")
+            asked(question, "", "")
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
         plans = [(goals_of(case), moves(case)) for case in cases]
         questions = [
-            [user_message(_asked(self.question, action, goal), before, after)]
+            [user_message(asked(self.question, action, goal), before, after)]
             for goals, moved in plans
             for before, after, action in moved
             for goal in goals
@@ -169,7 +171,7 @@ def _said(completion: str, numbers: Numbers) -> str:
     try:
         return write(read(completion, numbers, tags="<answer>" in completion), "brief")[:LONGEST]
     except NoAction:
-        return "none that could be read"
+        return UNREAD
 
 
 def _pictures(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -186,7 +188,7 @@ def _last(pictures: Sequence[Any]) -> Any:
     return pictures[-1] if pictures else None
 
 
-def _asked(question: str, action: str, subgoal: str) -> str:
+def asked(question: str, action: str, subgoal: str) -> str:
     """The question with its values. Raises UserError for unknown braces."""
     if "{subgoal}" not in question:
         raise UserError("question must contain {subgoal}, which the sub-goal replaces")

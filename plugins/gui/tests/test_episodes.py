@@ -192,7 +192,7 @@ def test_every_option_has_its_own_text():
 
     options = options_of("tasks", plugins.registry().get("tasks", "gui/episodes"), Episodes)
     found = {option.name: option.meaning for option in options}
-    assert len(found) == 17
+    assert len(found) == 18
     assert min(map(len, found.values())) > 5, found
     assert not [name for name, meaning in found.items() if any(f"{other}: " in meaning for other in found)], found
 

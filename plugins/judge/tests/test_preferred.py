@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mmrl_judge.asking import Unreadable
+from mmrl_judge.preferred.asking import label_of
 from mmrl_judge.preferred.reward import Ensemble
 from mmrl_judge.preferred.rule import Preferred
 from PIL import Image
@@ -21,8 +24,10 @@ from mmrl.api.simulators.types import Observation, TrajectoryData
 from mmrl.api.types import Score
 
 golden = pytest.importorskip("golden_rl_vlm_f", reason="tests/support of mmrl's repository")
-stub_endpoint = pytest.importorskip("stub_endpoint").stub_endpoint
+stubs = pytest.importorskip("stub_endpoint")
+stub_endpoint = stubs.stub_endpoint
 ROWS = [json.loads(line) for line in (Path(golden.OUT)).read_text().splitlines()]
+LABELS = [json.loads(line) for line in Path(golden.OUT).with_name("rl-vlm-f-labels.jsonl").read_text().splitlines()]
 
 
 class Sample:
@@ -56,8 +61,9 @@ def groups(*episodes):
 
 
 def reds_of(body):
-    """The mean red of both pictures of a question."""
-    shown = [part["image_url"]["url"] for part in body["messages"][0]["content"] if part["type"] == "image_url"]
+    """The mean red of both pictures of a question; empty where it has none."""
+    content = body["messages"][0]["content"]
+    shown = [part["image_url"]["url"] for part in content if part["type"] == "image_url"] if isinstance(content, list) else []
     return [float(np.array(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))))[..., 0].mean()) for url in shown]
 
 
@@ -117,6 +123,43 @@ def test_what_is_ambiguous_the_same_or_unreadable_is_left_out():
     first, second, label = rule.compared[0]
     better = [int(side[0, 0, 0]) for side in (first, second)]
     assert label == 1 and better == [int(r) for r in reds_of(stub.bodies[2])], "the answer belongs to its pair"
+
+
+@pytest.mark.parametrize("row", LABELS, ids=lambda row: repr(row["summary"]))
+def test_a_summary_is_read_as_in_the_public_code(row):
+    """That code takes -1 for what it can't read, which leaves the pair out; here it is left out and counted as failed."""
+    try:
+        label = label_of(row["summary"])
+    except Unreadable:
+        label = -1
+    assert label == row["label"]
+
+
+def test_two_questions_for_each_pair():
+    """The first shows both pictures and its answer is a description; the second shows none, has the description in it, and its
+    answer is the label. A pair whose description is missing isn't asked about again."""
+
+    def answer(body):
+        if reds := reds_of(body):
+            return f"red is {reds[0]} and then {reds[1]} of {{goal}}"
+        first, second = (float(x) for x in re.findall(r"red is ([\d.]+) and then ([\d.]+) of {goal}", told(body))[0])
+        return f"{int(second > first)}\nBetter: 1" if max(first, second) > 50 else "-1"
+
+    def told(body):
+        return body["messages"][0]["content"]
+
+    with stub_endpoint(answer=answer, faults=[stubs.status(400, "busy")]) as stub:
+        options = {"questions": 2, "concurrency": 1, "retries": 0, "epochs": 1, "goal": "all {goal} red"}
+        rule = Preferred(model="m", base_url=stub.url, pairs=30, **options)
+        figures = rule.counts(rule(groups(episode([0, 10, 40, 200]), episode([0, 60, 90])), Sample()))
+    shown, summarised = ([body for body in stub.bodies if bool(reds_of(body)) is pictures] for pictures in (True, False))
+    assert len(shown) == figures["preferred/asked"] and len(summarised) == len(shown) - 1
+    assert all("all {goal} red" in told(body) for body in summarised)
+    assert all("all {goal} red" in told(body)[-1]["text"] for body in shown)
+    dark = sum(max(reds_of(body)) <= 50 for body in shown[1:])
+    assert dark and figures["preferred/taken"] == len(shown) - 1 - dark and figures["preferred/failed"] == 1
+    for first, second, label in rule.compared:
+        assert label == int(second[0, 0, 0] > first[0, 0, 0])
 
 
 def test_only_pictures_with_one_goal_are_compared():
@@ -203,6 +246,7 @@ def test_it_goes_on_from_its_state_in_the_same_bits():
     [
         ({"pairs": 0}, "pairs = 0 must be"),
         ({"every": 1.5}, "every = 1.5 must be"),
+        ({"questions": 3}, "questions = 3 must be"),
         ({"after": -1}, "after = -1 must be"),
         ({"learning_rate": 0}, "learning_rate = 0 must be a number above 0"),
         ({"weight": float("nan")}, "weight = nan must be a number"),

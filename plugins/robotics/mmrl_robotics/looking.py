@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from mmrl import Case, Score, Trajectory, UserError, user_message
+from mmrl import Case, Message, Score, Trajectory, UserError, user_message
 from mmrl.api.services import check_vision_language, vision_language
 from mmrl.api.tasks.option_checks import check_integer
+from mmrl_robotics.references import FRAMES, References, about_progress
 
 DONE = (
     "This is how a robot left its task. Its instruction was: {instruction}. Has the robot done what the instruction says? "
@@ -95,6 +96,7 @@ class Progress:
         every: int = 1,
         says: Literal["number", "word"] = "number",
         question: str = "",
+        reference: Mapping[str, Any] | None = None,
         camera: str = "",
         device: str = "auto",
         dtype: Literal["auto", "float32", "bfloat16"] = "auto",
@@ -103,12 +105,14 @@ class Progress:
     ) -> None:
         """model: a folder, a hub name, or tiny. every: calls between the two moments of a pair. says: form of the model's answer:
         number, a percentage of the task, at most 100; word, yes or no, of which the progress is the probability of yes times 2,
-        minus 1. question: about two pictures, with {instruction} in it; mmrl's own when empty. camera: its name; the first when
-        empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once.
-        max_pixels: larger pictures are shrunk."""
-        self.check(
-            {}, model=model, every=every, says=says, question=question, camera=camera, device=device, batch_size=batch_size
-        )
+        minus 1. question: about two pictures, with {instruction} in it; mmrl's own when empty. reference: a table with the id of
+        a task, whose expert's episode with the same goal is shown before the pair; optionally with the number of episodes that
+        are played, of frames that are shown, camera, goal_pattern (see robotics/progress-pairs) and that task's options. camera:
+        its name; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered
+        at once. max_pixels: larger pictures are shrunk."""
+        asked: dict[str, Any] = {"every": every, "says": says, "question": question, "reference": reference, "camera": camera}
+        self.check({}, model=model, **asked, device=device, batch_size=batch_size)
+        self.references = None if reference is None else References(reference)
         self.question, self.says = question or (PAIR if says == "number" else WORDS), says
         self.every, self.camera = every, camera
         self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
@@ -121,6 +125,7 @@ class Progress:
         every: int = 1,
         says: str = "number",
         question: str = "",
+        reference: Mapping[str, Any] | None = None,
         camera: str = "",
         device: str = "auto",
         batch_size: int = 16,
@@ -131,22 +136,28 @@ class Progress:
         check_integer("every", every, 1, 1_000_000)
         if says not in ("number", "word"):
             raise UserError(f"says = {says!r} is unknown: choose number or word")
+        if reference is not None:
+            References(reference)
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
-        questions, places = [], []
+        questions: list[list[Message]] = []
+        places: list[tuple[int, list[int], str]] = []
         for case in cases:
             seen = pictures(case, self.camera)
             moments = moments_of(len(seen) - 1, self.every)
             text = self.question.format(instruction=instruction(case))
-            places.append((len(seen) - 1, moments))
-            questions += [[user_message(text, seen[a], seen[b])] for a, b in pairwise(moments)]
+            shown = self.references.of(instruction(case)) if self.references else None
+            frames = self.references.frames if self.references else FRAMES
+            lacks = "the expert has no episode with this goal" if self.references and shown is None else ""
+            places.append((len(seen) - 1, moments, lacks))
+            questions += [[about_progress(text, shown, frames, seen[0], (seen[a], seen[b]))] for a, b in pairwise(moments)]
         said = iter(self.deltas(questions))
         scores = []
-        for calls, moments in places:
+        for calls, moments, lacks in places:
             steps = [0.0] * calls
             for moment in moments[1:]:  # the call before it led there
                 steps[moment - 1] = next(said)
-            scores.append(Score(sum(steps), steps=tuple(steps)))
+            scores.append(Score(sum(steps), detail=lacks, steps=tuple(steps)))
         return scores
 
     def deltas(self, questions: Sequence[Any]) -> list[float]:

@@ -44,6 +44,7 @@ class Preferred(SamplingRule):
         every: int = 1,
         after: int = 0,
         pairs: int = 40,
+        questions: int = 1,
         most: int = 20_000,
         remembered: int = 5000,
         members: int = 3,
@@ -66,17 +67,19 @@ class Preferred(SamplingRule):
         """model: name of a model that the endpoint serves. goal: what the pictures are compared by; the episode's instruction
         when empty, and then only pictures of one instruction are compared. camera: its name; the first when empty. every: steps
         between two rounds of comparisons. after: steps before the first round, such as those that explore. pairs: of pictures in
-        a round. most: comparisons of the whole run. remembered: pictures among which pairs are drawn, and pairs that are learned
-        from, the newest. members: networks of the ensemble. learning_rate: of Adam. batch_size: pairs. epochs: passes over the
-        pairs after a round, at most. weight: of the learned reward. device: of the networks, cpu or cuda. base_url, key_variable,
-        max_tokens, concurrency, retries, request_timeout_s, max_calls, cache, extra, omit: of the endpoint, as those of
-        judge/openai."""
+        a round. questions: for each pair, 1, or 2: the model describes the pictures, and then says by its description alone which
+        is nearer to the goal. most: comparisons of the whole run. remembered: pictures among which pairs are drawn, and pairs
+        that are learned from, the newest. members: networks of the ensemble. learning_rate: of Adam. batch_size: pairs. epochs:
+        passes over the pairs after a round, at most. weight: of the learned reward. device: of the networks, cpu or cuda.
+        base_url, key_variable, max_tokens, concurrency, retries, request_timeout_s, max_calls, cache, extra, omit: of the
+        endpoint, as those of judge/openai."""
         for name, value in (("goal", goal), ("camera", camera)):
             check_type(name, value, str)
         counts = {"every": every, "pairs": pairs, "most": most, "remembered": remembered, "members": members}
         for name, number in (counts | {"batch_size": batch_size, "epochs": epochs, "max_tokens": max_tokens}).items():
             check_integer(name, number, 1, 10_000_000)
         check_integer("after", after, 0, 10_000_000)
+        check_integer("questions", questions, 1, 2)
         if not is_finite(learning_rate) or learning_rate <= 0:
             raise UserError(f"learning_rate = {learning_rate!r:.60} must be a number above 0")
         if not is_finite(weight):
@@ -86,7 +89,7 @@ class Preferred(SamplingRule):
         self.goal, self.camera, self.every, self.after, self.pairs, self.most = goal, camera, every, after, pairs, most
         self.remembered, self.members, self.learning_rate = remembered, members, learning_rate
         self.batch_size, self.epochs, self.weight, self.device = batch_size, epochs, weight, torch.device(device)
-        self.max_tokens, self.encoder = max_tokens, ChatEncoder()
+        self.questions, self.max_tokens, self.encoder = questions, max_tokens, ChatEncoder()
         endpoint = {"concurrency": concurrency, "retries": retries, "max_calls": max_calls, "cache": cache}
         self.endpoint = judge_endpoint(
             model, base_url, key_variable, request_timeout_s=request_timeout_s, **endpoint, extra=extra, omit=omit
@@ -154,9 +157,8 @@ class Preferred(SamplingRule):
         drawn = drawn[: self.most - self.asked]
         said = Verdicts([], 0)
         if drawn:
-            said = compare(
-                self.endpoint, self.encoder, [(a, b) for a, b, _ in drawn], [goal for *_, goal in drawn], self.max_tokens
-            )
+            pairs, goals = [(a, b) for a, b, _ in drawn], [goal for *_, goal in drawn]
+            said = compare(self.endpoint, self.encoder, pairs, goals, self.max_tokens, self.questions)
         self.asked += len(drawn)
         new = [(a, b, label) for (a, b, _), label in zip(drawn, said.labels, strict=True) if label >= 0]
         self.compared = (self.compared + new)[-self.remembered :]
