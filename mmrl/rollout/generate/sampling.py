@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mmrl.api.seeds import derive
+from mmrl.rollout.generate.exchange import Stretch
 from mmrl.rollout.generate.processor import LogitsProcessor
 
 
@@ -21,6 +22,8 @@ class Completion:
     """An end token was sampled, or the end of a stop text; otherwise the limit cut the completion off."""
     lost: str = ""
     """Why the sampler has no completion, such as an endpoint that doesn't answer. The episode is lost."""
+    versions: tuple[Stretch, ...] = ()
+    """The versions of the weights that sampled it, if they may change in between (`compute.interrupt`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
