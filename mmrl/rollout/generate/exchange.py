@@ -61,6 +61,11 @@ class WeightExchange:
             self._turn.notify_all()
 
 
+def taking_turns(exchange: WeightExchange | None) -> contextlib.AbstractContextManager[None]:
+    """`WeightExchange.sampling`; nothing without an exchange."""
+    return exchange.sampling() if exchange else contextlib.nullcontext()
+
+
 class Versions:
     """The versions of the weights that sample answers which are decoded together."""
 

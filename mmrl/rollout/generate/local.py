@@ -15,7 +15,7 @@ from mmrl.policies.shard import reshard, unshard
 from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.exchange import Versions, WeightExchange
+from mmrl.rollout.generate.exchange import Versions, WeightExchange, taking_turns
 from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.rows import Rows
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, StopTexts, prompt_seed
@@ -63,7 +63,7 @@ class LocalGenerator:
             for start in range(0, len(order), at_once):
                 chosen = order[start : start + at_once]
                 seeds = [prompt_seed(sampling, numbers[i]) for i in chosen]
-                with self.exchange.sampling() if self.exchange else contextlib.nullcontext():
+                with taking_turns(self.exchange):
                     found = self._decode([inputs[i] for i in chosen], group_size, sampling, seeds)
                 for i, group in zip(chosen, found, strict=True):
                     groups[i] = group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mmrl.api.seeds import derive
 from mmrl.rollout.generate.exchange import Stretch
@@ -99,4 +99,14 @@ class Generator(Protocol):
 
     def close(self) -> None:
         """Release its resources."""
+        ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A generator whose completions can be interrupted (`compute.interrupt`)."""
+
+    def renew(self, version: int) -> None:
+        """Sample with the learner's present weights, of this version, from the next token on. Called on all ranks, also while
+        another thread samples: the completions under way stop, and go on from their tokens with a cache that is computed anew."""
         ...
