@@ -126,7 +126,7 @@ def test_outcomes_reach_the_draws_of_the_steps_that_are_begun_after_them():
     """By the schedule and not by who is quicker: step s + k is drawn knowing the groups up to step s - 1."""
     for pause in (0.0, 0.01):
         told, known = [], []
-        stub = Stub(lambda at: time.sleep(pause) or at.step)
+        stub = Stub(lambda at, pause=pause: time.sleep(pause) or at.step)
         stub.source.unsettled = lambda told=told: [told.pop() for _ in range(len(told))][::-1]
         stub.source.settle = lambda outcomes, known=known: known.append(tuple(outcomes))
         sampler = AsyncSampler(stub, 2, interrupt=True, steps=6)
@@ -281,6 +281,18 @@ def test_interrupted_answers_train_and_no_prompt_is_lost_or_read_twice(tmp_path,
     assert drawn(folder) == drawn(plain), "the schedule draws the prompts, not who is quicker"
     versions = [row["policy_versions"] for row in rollouts(folder)]
     assert any(len(one) > 1 for one in versions) and all(one == sorted(one) for one in versions)
+
+
+@pytest.mark.parametrize("stop_after", [4, 5])
+def test_an_interrupted_run_goes_on_after_a_stop_with_the_prompts_that_come_next(tmp_path, stop_after):
+    """After a step whose checkpoint finds nobody sampling, and after one where two steps are under way."""
+    base = stale(tmp_path, "cut", staleness=2, interrupt=True)
+    config = base.model_copy(update={"checkpoint": base.checkpoint.model_copy(update={"every": 5})})
+    with pytest.raises(KeyboardInterrupt):
+        run(config, progress=Silent(stop_after=stop_after))
+    folder = run(config, resume=True)
+    assert drawn(folder) == drawn(run(stale(tmp_path, "plain", staleness=2)))
+    assert all(row["staleness/max"] <= 2 for row in metrics(folder)[2:])
 
 
 @pytest.mark.parametrize(

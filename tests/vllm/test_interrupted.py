@@ -26,9 +26,7 @@ def policy():
 
 @pytest.fixture(scope="module")
 def generator(policy):
-    made = VllmGenerator(
-        policy, ComputeConfig(sampler="vllm", staleness=1, interrupt=True), batch_size=64, max_context=1024
-    )
+    made = VllmGenerator(policy, ComputeConfig(sampler="vllm", staleness=1, interrupt=True), batch_size=64, max_context=1024)
     made.ready()
     yield made
     made.close()
