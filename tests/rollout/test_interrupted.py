@@ -10,9 +10,12 @@ import torch
 
 import other_families
 import vlm_cases as cases
+from mmrl.api.interfaces import Task
+from mmrl.api.types import Reply, user_message
 from mmrl.rollout.generate.exchange import Versions, WeightExchange
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.snapshot import SnapshotGenerator
+from mmrl.rollout.turns import ConversationCollector
 
 SAMPLING = SamplingParams(max_tokens=12, temperature=1.0, seed=3)
 
@@ -190,3 +193,32 @@ def test_stretches_are_whole_and_adjacent_ones_of_a_version_are_one():
         versions.note(tokens)
     assert versions.of(12) == ((1, 4), (3, 5), (4, 3))
     assert versions.of(4) == ((1, 4),) and versions.of(5) == ((1, 4), (3, 1)) and versions.of(0) == ()
+
+
+class Twice:
+    """An environment that asks once more."""
+
+    def step(self, completion):
+        return Reply(messages=[user_message("And now?")], reward=1.0)
+
+    def close(self):
+        """Nothing is held."""
+
+
+class Asking(Task):
+    def environment(self, prompt):
+        return Twice()
+
+
+def test_a_turn_has_the_versions_that_sampled_it_and_a_later_turn_its_own():
+    vlm = cases.policy("qwen2_5_vl")
+    made = sampler(vlm, {4: nothing, 20: nothing})
+    prompts = [replace(cases.prompt(1), task="ask")]
+    collector = ConversationCollector(vlm, made, {"ask": Asking()}, max_turns=2)
+    found = collector.collect(prompts, collector.encode(prompts), 8, SAMPLING, version=3)
+    longest = max(found, key=lambda r: min(len(t.token_ids) for t in r.turns[:2]))
+    first, second = longest.turns[0], longest.turns[1]
+    assert (first.policy_version, first.token_versions[:2]) == (100, ((100, 4), (101, len(first.token_ids) - 4)))
+    assert second.policy_version == 101 and (second.token_versions or ((101, 0),))[0][0] == 101
+    assert sum(n for _, n in longest.token_versions) == longest.length
+    assert longest.to_stub().token_versions == longest.token_versions, "other ranks count it too"
