@@ -2,10 +2,10 @@
 
     python benchmarks/interrupting.py [--token 0.01] [--learn 0.6] [--steps 16] [--rounds 3] [--staleness 1 2 4]
 
-Whole runs of a tiny model, whose answers end after a geometrically distributed number of tokens (`--mean-tokens`, at most 64). Each
-pass of the sampler sleeps for `--token` more seconds, one of several tokens (a prompt, a cache that is computed anew) four times as
-long, and each update for `--learn`, so that sampling and learning don't compete for cores. For each bound of the staleness, runs with
-and without interruption alternate. Prints one JSON object: of each kind of run the medians over its rounds.
+Whole runs of a tiny model, whose answers end after a geometrically distributed number of tokens (`--mean-tokens`, at most 64).
+Each pass of the sampler sleeps for `--token` more seconds, one of several tokens (a prompt, a cache that is computed anew) four
+times as long, and each update for `--learn`, so that sampling and learning don't compete for cores. For each bound of the
+staleness, runs with and without interruption alternate. Prints one JSON object: of each kind of run the medians over its rounds.
 """
 
 from __future__ import annotations
