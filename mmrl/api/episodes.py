@@ -68,6 +68,10 @@ class Conversation(Rollout):
         return [(t.policy_version, len(t.token_ids)) for t in self.turns]
 
     @property
+    def token_versions(self) -> Sequence[tuple[int, int]]:
+        return [s for t in self.turns for s in t.token_versions or ((t.policy_version, len(t.token_ids)),)]
+
+    @property
     def bootstrap(self) -> float:
         """0, since the update computes the values of tokens itself."""
         return 0.0

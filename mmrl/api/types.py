@@ -145,7 +145,10 @@ class Turn:
     truncated: bool = False
     """A limit cut the episode off after this turn."""
     policy_version: int = 0
-    """Number of training steps of the weights that sampled this turn."""
+    """Number of training steps of the weights that sampled this turn; of the oldest if it was interrupted."""
+    token_versions: tuple[tuple[int, int], ...] = ()
+    """(number of training steps of the weights, number of tokens) of each stretch of sampled ids, in their order, if the turn was
+    interrupted by new weights; empty otherwise."""
     messages: tuple[Message, ...] = ()
     """The environment's messages before this turn, for verifiers and people; `observed_ids` are their tokens."""
 
@@ -216,6 +219,12 @@ class Rollout(abc.ABC):
     @abc.abstractmethod
     def turn_versions(self) -> Sequence[tuple[int, int]]:
         """(policy version that sampled the turn, number of sampled tokens) for each turn; in a simulator for the episode."""
+
+    @property
+    def token_versions(self) -> Sequence[tuple[int, int]]:
+        """(policy version, number of tokens that it sampled) for each stretch of tokens of one version; a turn has several if new
+        weights interrupted it."""
+        return self.turn_versions
 
     @property
     @abc.abstractmethod

@@ -10,7 +10,8 @@ from mmrl.config.values import Count, Free, Positive, Section
 
 
 class ComputeConfig(Section):
-    """`[compute]`: the processes and devices of a run; only `sampler` and `staleness` change its result beyond rounding."""
+    """`[compute]`: the processes and devices of a run; only `sampler`, `staleness` and `interrupt` change its result, beyond
+    rounding."""
 
     sampler: Literal["local", "vllm"] = "local"
     """The engine that samples completions: mmrl's own, or vLLM."""
@@ -42,6 +43,9 @@ class ComputeConfig(Section):
     staleness: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of steps that the sampling weights may be behind: completions of later steps are sampled during updates. At 0 each
     step samples with its own weights."""
+    interrupt: bool = False
+    """With `staleness`: the learner's weights reach the sampler after every update, also in the middle of answers, which go on
+    with them. A run can't be repeated token for token then, as where an answer is interrupted depends on the machine's speed."""
     retries: Count = 2
     """How often a run on a cluster resumes by itself from its last checkpoint after a process died, and how often each separate
     engine, judge and simulator is restarted."""

@@ -83,6 +83,11 @@ class Collector(Protocol):
     def wake_up(self) -> None:
         """Prepare to sample. Called on all ranks, unlike `collect`."""
 
+    def renew(self, version: int) -> None:
+        """Go on with the learner's present weights, of this version. Called on all ranks, also while `collect` runs in another
+        thread: answers that are being sampled are interrupted. See `Interruptible.renew`."""
+        raise NotImplementedError
+
     def sleep(self) -> None:
         """An update follows: free memory until the next `collect`."""
 

@@ -20,7 +20,7 @@ from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
 from mmrl.rollout.environments import close_environment, gold_turn, has_environment, make_environment, step_environment
-from mmrl.rollout.generate.sampling import Completion, Generator, SamplingParams
+from mmrl.rollout.generate.sampling import Completion, Generator, Interruptible, SamplingParams
 
 WARNINGS = 5
 """The first lost episodes give a warning each; then one at every power of two."""
@@ -126,6 +126,7 @@ def media_rows(inputs: Any) -> Mapping[str, int]:
 
 
 def make_turn(observed: tuple[int, ...], sample: Completion, text: str, version: int, messages: tuple[Message, ...] = ()) -> Turn:
+    """A turn of a sampled completion. version: of the weights, unless the sampler says which."""
     return Turn(
         observed_ids=observed,
         token_ids=sample.token_ids,
@@ -133,7 +134,8 @@ def make_turn(observed: tuple[int, ...], sample: Completion, text: str, version:
         text=text,
         terminated=sample.finished,
         truncated=not sample.finished,
-        policy_version=version,
+        policy_version=sample.versions[0][0] if sample.versions else version,
+        token_versions=sample.versions if len(sample.versions) > 1 else (),
         messages=messages,
     )
 
@@ -202,6 +204,11 @@ class ConversationCollector:
     def wake_up(self) -> None:
         """Prepare the sampler."""
         self.generator.wake_up()
+
+    def renew(self, version: int) -> None:
+        """Interrupt the sampler."""
+        assert isinstance(self.generator, Interruptible), "the run file asks for no sampler that can be interrupted"
+        self.generator.renew(version)
 
     def sleep(self) -> None:
         """Put the sampler to sleep; no environment is open between calls."""

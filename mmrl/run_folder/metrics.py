@@ -291,6 +291,18 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="Steps by which the sampling weights are behind the learner's; at most compute.staleness.",
             ),
             Chart(
+                title="Interrupted answers",
+                keys=("interrupted/share",),
+                unit="%",
+                zero=True,
+                hint="Share of the episodes that new weights reached while they were sampled (compute.interrupt).",
+            ),
+            Chart(
+                title="Versions in an answer",
+                keys=("interrupted/versions",),
+                hint="Mean number of versions of the weights that sampled the tokens of an episode; 1 without interruption.",
+            ),
+            Chart(
                 title="Importance weights",
                 keys=("importance/mean",),
                 hint="Mean ratio of the tokens' probabilities under learner and sampler. Near 1 they are the same policy.",

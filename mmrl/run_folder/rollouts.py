@@ -71,7 +71,7 @@ def rollout_row(
         "completion": rollout.summary,
         "source": "gold" if rollout.is_demonstration else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
-        "policy_versions": [version for version, _ in rollout.turn_versions],
+        "policy_versions": [version for version, _ in rollout.token_versions],
         "status": rollout.status,
         "score": score.as_json(),
         "reward": None if score.value is None else score.value + rollout.environment_reward,

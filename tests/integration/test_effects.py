@@ -1989,6 +1989,17 @@ ENTRIES = {
         ),
         why="steps after the first learn from older weights' completions",
     ),
+    "compute.interrupt": Effect(
+        to=True,
+        base="rl",
+        also={S + "steps": 3, S + "importance_sampling": "truncate", "compute.staleness": 1},
+        seen=lambda a, b: (
+            a.metric("interrupted/share") == [None] * 3
+            and None not in b.metric("interrupted/share")
+            and a.texts[: len(a.texts) // 3] == b.texts[: len(b.texts) // 3]
+        ),
+        why="weights may come in the middle of answers, of which the metrics tell; the first step's come before",
+    ),
     # what is kept
     "checkpoint.every": Effect(
         to=1, also={"checkpoint.keep": 9}, seen=both(lambda r: len(r.files("checkpoints/*")), 1, 2), why="also in between"

@@ -95,6 +95,22 @@ REFUSED = {
         {"compute": {"staleness": 1}, **stage(importance_sampling="off")},
         r'stages\.0\.importance_sampling = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',
     ),
+    "interrupted and not ahead": (
+        {"compute": {"interrupt": True}},
+        r"compute\.interrupt gives new weights to answers of later steps, and compute\.staleness = 0 samples none: set it to 1",
+    ),
+    "interrupted elsewhere": (
+        {"compute": {"interrupt": True, "staleness": 1, "placement": "separate"}},
+        r'compute\.interrupt works with compute\.placement = "colocated", not "separate"',
+    ),
+    "interrupted while rewards are weighed": (
+        {"compute": {"interrupt": True, "staleness": 1}, **stage(reweight={"window": 2})},
+        r"stages\.0\.reweight weighs rewards anew between steps, and compute\.interrupt leaves no time .*: leave one of them out",
+    ),
+    "interrupted, and neither yes nor no": (
+        {"compute": {"interrupt": "often", "staleness": 1}},
+        r"compute\.interrupt.*valid boolean.*found 'often'",
+    ),
     "answers again beside answers ahead": (
         {"compute": {"staleness": 1}, **stage(entropy_control={})},
         r"stages\.0\.entropy_control answers prompts again while compute\.staleness = 1 samples others",

@@ -18,8 +18,8 @@ OWN = ROOT / ".engines" / "vllm" / "bin" / "python"
 @pytest.mark.parametrize(
     ("family", "files"),
     [
-        ("qwen2_5_vl", ["test_parity.py", "test_runs.py"]),
-        ("qwen3_vl", ["test_parity.py"]),
+        ("qwen2_5_vl", ["test_parity.py", "test_interrupted.py", "test_runs.py"]),
+        ("qwen3_vl", ["test_parity.py", "test_interrupted.py"]),
         ("qwen2_vl", ["test_parity.py"]),
         ("qwen2_5_vl", ["test_apart.py"]),
         ("aya_vision qwen3_5", ["test_families.py"]),

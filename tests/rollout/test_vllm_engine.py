@@ -48,7 +48,7 @@ class Engine:
         self.calls.append(method)
         self.names = [name for name, _ in args[0]]
 
-    def reset_prefix_cache(self):
+    def reset_prefix_cache(self, reset_running_requests):
         self.calls.append("forget")
 
     def reset_mm_cache(self): ...

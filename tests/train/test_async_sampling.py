@@ -11,12 +11,13 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
+from mmrl.policies.vlm.families import Family
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import SamplingParams
 from mmrl.rollout.generate.snapshot import SnapshotGenerator
 from mmrl.train.position import StepIndex
 from mmrl.train.resolve import resolve, with_algorithm_defaults
-from mmrl.train.sampling.async_sampling import AsyncSampler, staleness_metrics
+from mmrl.train.sampling.async_sampling import AsyncSampler, interruption_metrics, staleness_metrics
 from mmrl.train.sampling.groups import Sampled
 from runs import TOY, Silent, run, toy_config
 
@@ -24,8 +25,9 @@ from runs import TOY, Silent, run, toy_config
 class Stub:
     """A sampler that gives what its work makes of a moment."""
 
-    def __init__(self, work, refresh=lambda: None):
-        self.source, self.prompts, self.work, self.refresh = SimpleNamespace(state=lambda: None), 2, work, refresh
+    def __init__(self, work, refresh=lambda: None, renew=lambda at: None):
+        self.source = SimpleNamespace(state=lambda: None, unsettled=list, settle=lambda told: None)
+        self.prompts, self.work, self.refresh, self.renew = 2, work, refresh, renew
 
     def sample(self, prompts, at):
         return Sampled(groups=[], sampled=[], counts={"of": self.work(at)}, seconds={"generate": 0.0})
@@ -81,6 +83,60 @@ def test_nothing_is_sampled_beyond_an_evaluation_or_a_checkpoint():
     assert Line(2, evaluate_every=3, save_every=5).run_stages(drains=(2, 4, 5)) == [0, 0, 0, 3, 3, 5, 6, 6]
 
 
+class InterruptedLine(Line):
+    """Each step's answers have ten tokens, between which the weights may change."""
+
+    def __init__(self, depth, steps=8, token_s=0.002, learning_s=0.0, **pauses):
+        super().__init__(depth, steps, learning_s=learning_s)
+        self.token_s, self.begun, self.lock = token_s, [], threading.Lock()
+        self.sampler = AsyncSampler(Stub(self.sample, renew=self.renew), depth, interrupt=True, steps=steps, **pauses)
+
+    def renew(self, at):
+        with self.lock:
+            self.held = at.version
+
+    def sample(self, at):
+        self.begun.append(at.step)
+        versions = []
+        for _ in range(10):
+            with self.lock:
+                versions.append(self.held)
+            time.sleep(self.token_s)
+        return at.step, tuple(versions), threading.current_thread().name
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("times", [{"token_s": 0.0}, {"learning_s": 0.03}, {"learning_s": 0.005}])
+def test_interrupted_answers_are_no_older_than_the_bound_and_go_on_with_newer_weights(depth, times):
+    line = InterruptedLine(depth, **times)
+    found = line.run_stages()
+    for step, versions in enumerate(found):
+        assert list(versions) == sorted(versions) and step - depth <= versions[0] and versions[-1] <= step
+    assert line.begun == list(range(8)), "each step is sampled once, in their order"
+    if depth > 1 and times == {"learning_s": 0.005}:  # sampling takes longer: weights come in the middle
+        assert any(len(set(versions)) > 1 for versions in found)
+
+
+def test_nothing_is_interrupted_beyond_an_evaluation_or_a_checkpoint():
+    found = InterruptedLine(2, evaluate_every=3, save_every=5).run_stages(drains=(2, 4, 5))
+    assert all(found[step][0] == step for step in (0, 3, 5, 6))
+
+
+def test_outcomes_reach_the_draws_of_the_steps_that_are_begun_after_them():
+    """By the schedule and not by who is quicker: step s + k is drawn knowing the groups up to step s - 1."""
+    for pause in (0.0, 0.01):
+        told, known = [], []
+        stub = Stub(lambda at, pause=pause: time.sleep(pause) or at.step)
+        stub.source.unsettled = lambda told=told: [told.pop() for _ in range(len(told))][::-1]
+        stub.source.settle = lambda outcomes, known=known: known.append(tuple(outcomes))
+        sampler = AsyncSampler(stub, 2, interrupt=True, steps=6)
+        for step in range(6):
+            sampler("the prompts", StepIndex(step, step, step))
+            told.append(step)
+        sampler.close()
+        assert known == [(), (), (), (0,), (1,), (2,)]
+
+
 @pytest.mark.slow
 def test_two_stages_that_take_equally_long_take_half_the_time():
     started = time.perf_counter()
@@ -126,6 +182,22 @@ def test_lag_is_counted_by_tokens():
         staleness_metrics([old, new], 5, 1)
 
 
+def test_lag_is_that_of_the_oldest_token_and_interrupted_answers_are_counted():
+    vlm = cases.policy("qwen2_5_vl")
+    one, two = cases.rollouts(vlm, [cases.prompt(1)], group=2)
+    turn = replace(one.turns[0], token_ids=(5,) * 6, policy_version=3, token_versions=((3, 2), (4, 1), (5, 3)))
+    old, new = (replace(r, turns=(t,)) for r, t in ((one, turn), (two, replace(turn, policy_version=5, token_versions=()))))
+    assert staleness_metrics([old, new], 5, 2) == {"staleness/mean": 5 / 12, "staleness/max": 2.0}
+    with pytest.raises(RuntimeError, match="2 versions old"):
+        staleness_metrics([old, new], 5, 1)
+    assert interruption_metrics([old, new]) == {"interrupted/share": 0.5, "interrupted/versions": 2.0}
+    assert list(old.turn_versions) == [(3, 6)] and list(old.token_versions) == [(3, 2), (4, 1), (5, 3)]
+    assert list(new.token_versions) == [(5, 6)] and interruption_metrics([]) == {
+        "interrupted/share": 0.0,
+        "interrupted/versions": 0.0,
+    }
+
+
 def test_a_snapshot_samples_as_the_weights_were_when_it_woke():
     vlm = cases.policy("qwen2_5_vl")
     snapshot = SnapshotGenerator(vlm)
@@ -160,8 +232,18 @@ def metrics(folder):
     return [{k: v for k, v in row["metrics"].items() if not k.startswith(timed)} for row in rows if "metrics" in row]
 
 
+def rollouts(folder):
+    files = sorted((folder.path / "rollouts").glob("step-*.jsonl"))
+    return [json.loads(line) | {"step": file.name} for file in files for line in file.read_text().splitlines()]
+
+
+def drawn(folder):
+    return sorted({(row["step"], row["prompt_id"]) for row in rollouts(folder)})
+
+
 def stale(folder, name, **compute):
-    return toy_config(folder, name, ("stages.1.steps=7", "evaluate.every=4"), compute=compute)
+    record = ("record.rollouts_every=1", "record.rollouts=100")
+    return toy_config(folder, name, ("stages.1.steps=7", "evaluate.every=4", *record), compute=compute)
 
 
 def test_a_run_is_the_same_each_time_and_as_far_behind_as_it_says(tmp_path):
@@ -183,6 +265,34 @@ def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_
     with pytest.raises(KeyboardInterrupt):
         run(stopped, progress=Silent(stop_after=5))
     assert metrics(run(stopped, resume=True)) == straight
+
+
+def test_interrupted_answers_train_and_no_prompt_is_lost_or_read_twice(tmp_path, monkeypatch):
+    step = Family.step
+    monkeypatch.setattr(Family, "step", lambda *given: time.sleep(0.01) or step(*given))
+    folder = run(stale(tmp_path, "cut", staleness=2, interrupt=True))
+    monkeypatch.undo()
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", TOY)
+    found = metrics(folder)[2:]
+    assert all(row["staleness/max"] <= 2 for row in found) and [row["staleness/max"] for row in found][::4] == [0, 0]
+    assert any(row["interrupted/share"] > 0 and 1 < row["interrupted/versions"] <= 3 for row in found)
+    assert all(row["logprob_gap"] < 1e-5 for row in found if not row["staleness/max"])
+    plain = run(stale(tmp_path, "plain", staleness=2))
+    assert drawn(folder) == drawn(plain), "the schedule draws the prompts, not who is quicker"
+    versions = [row["policy_versions"] for row in rollouts(folder)]
+    assert any(len(one) > 1 for one in versions) and all(one == sorted(one) for one in versions)
+
+
+@pytest.mark.parametrize("stop_after", [4, 5])
+def test_an_interrupted_run_goes_on_after_a_stop_with_the_prompts_that_come_next(tmp_path, stop_after):
+    """After a step whose checkpoint finds nobody sampling, and after one where two steps are under way."""
+    base = stale(tmp_path, "cut", staleness=2, interrupt=True)
+    config = base.model_copy(update={"checkpoint": base.checkpoint.model_copy(update={"every": 5})})
+    with pytest.raises(KeyboardInterrupt):
+        run(config, progress=Silent(stop_after=stop_after))
+    folder = run(config, resume=True)
+    assert drawn(folder) == drawn(run(stale(tmp_path, "plain", staleness=2)))
+    assert all(row["staleness/max"] <= 2 for row in metrics(folder)[2:])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import numpy
 import pytest
@@ -42,6 +43,21 @@ def test_grpo_learns_with_it_and_the_gap_stays_small(tmp_path):
     assert any(m["grad_norm"] > 0 for m in found)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["last"]["toy/colour"]["n"] == 4
+
+
+def test_answers_that_are_interrupted_are_trained_with_the_log_probabilities_of_their_own_weights(tmp_path, monkeypatch):
+    made = VllmGenerator.ready
+
+    def slow(self):
+        made(self)
+        step = self.engine.step
+        self.engine.step = lambda: time.sleep(0.02) or step()
+
+    monkeypatch.setattr(VllmGenerator, "ready", slow)
+    folder = run(tmp_path, "cut", compute={"sampler": "vllm", "staleness": 2, "interrupt": True})
+    found = steps(folder)
+    assert len(found) == 10 and max(m["staleness/max"] for m in found) <= 2
+    assert any(m["interrupted/share"] > 0 for m in found)
 
 
 def test_global_generators_and_threads_are_left_alone(tmp_path):

@@ -208,7 +208,8 @@ class Engine:
 def make_sampler(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
     """The sampler of this process. twin: with a copy of the weights, because the policy's change while it samples."""
     if config.compute.sampler == "local":
-        return (SnapshotGenerator if twin else LocalGenerator)(policy, config.generate.batch_size)
+        size = config.generate.batch_size
+        return SnapshotGenerator(policy, size, interrupt=config.compute.interrupt) if twin else LocalGenerator(policy, size)
     from mmrl.rollout.generate.vllm import VllmGenerator
 
     longest = config.generate.max_context or policy.longest

@@ -15,8 +15,9 @@ from mmrl.policies.shard import reshard, unshard
 from mmrl.policies.vlm.probe import padding_only
 from mmrl.policies.vlm.processing import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.cache import expand, select
+from mmrl.rollout.generate.exchange import Versions, WeightExchange, taking_turns
 from mmrl.rollout.generate.processor import LogitsProcessor
+from mmrl.rollout.generate.rows import Rows
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, StopTexts, prompt_seed
 
 LOOK_EVERY = 8
@@ -30,6 +31,8 @@ class LocalGenerator:
         """batch_size: completions decoded at once."""
         self.policy = policy
         self.batch_size = batch_size
+        self.exchange: WeightExchange | None = None
+        """Lets new weights in while answers are being sampled; without one they don't change meanwhile."""
         self.look_every = 1 if policy.device.type == "cpu" else LOOK_EVERY
 
     def ready(self) -> None:
@@ -60,7 +63,9 @@ class LocalGenerator:
             for start in range(0, len(order), at_once):
                 chosen = order[start : start + at_once]
                 seeds = [prompt_seed(sampling, numbers[i]) for i in chosen]
-                for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, seeds), strict=True):
+                with taking_turns(self.exchange):
+                    found = self._decode([inputs[i] for i in chosen], group_size, sampling, seeds)
+                for i, group in zip(chosen, found, strict=True):
                     groups[i] = group
         return groups
 
@@ -72,7 +77,7 @@ class LocalGenerator:
         found: list[torch.Tensor | None] = [None] * len(inputs)
         for start in range(0, len(order), at_once):
             chosen = order[start : start + at_once]
-            logits, _ = self._prefill([inputs[i] for i in chosen], DynamicCache(config=self.policy.model.config))
+            logits, _ = self.prefill([inputs[i] for i in chosen], DynamicCache(config=self.policy.model.config))
             for i, row in zip(chosen, self.policy.distribution(logits, 1.0), strict=True):
                 found[i] = row
         return torch.stack([row for row in found if row is not None])
@@ -81,33 +86,29 @@ class LocalGenerator:
         self, inputs: list[PromptInputs], group_size: int, sampling: SamplingParams, seeds: list[int]
     ) -> list[list[Completion]]:
         policy, device = self.policy, self.policy.device
-        cache = DynamicCache(config=policy.model.config)
-        logits, mask = self._prefill(inputs, cache)
+        rows = Rows(self, inputs, group_size)
+        versions = Versions(self.exchange)
+        logits = rows.logits
         if not torch.isfinite(logits).all():
             raise UserError(
                 "the model's logits are not finite: most likely a learning rate was too high; lower it and begin again"
             )
         total = len(inputs) * group_size
-        prompt_N = torch.arange(len(inputs), device=device).repeat_interleave(group_size)
-        expand(cache, prompt_N, group_size)
-        logits = logits.repeat_interleave(group_size, 0)
-        mask = None if mask is None else mask.repeat_interleave(group_size, 0)
         processor = sampling.logits_processor
         if processor:
-            processor.begin(policy, cache, inputs, group_size)
-        made = {"position_N": torch.tensor([i.next_position for i in inputs]).repeat_interleave(group_size)}
-        made["eos"] = torch.tensor(sorted(policy.eos))
+            processor.begin(policy, rows.cache, inputs, group_size)
+        made = {"eos": torch.tensor(sorted(policy.eos))}
         if sampling.temperature:
             made["drawn_TN"] = uniform_draws(seeds, group_size, sampling.max_tokens)
         there = upload(made, device)
-        position_N, eos, drawn_TN = there["position_N"], there["eos"], there.get("drawn_TN")
+        eos, drawn_TN = there["eos"], there.get("drawn_TN")
         tokens_TN: list[torch.Tensor] = []
         logprobs_TN: list[torch.Tensor] = []
         length_N = torch.full((total,), sampling.max_tokens, device=device)
         finished_N = torch.zeros(total, dtype=torch.bool, device=device)
         stop, seen = StopTexts(sampling.stop, policy.decode), 0
-        row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
         for t in range(sampling.max_tokens):
+            row_N = rows.row_N
             if processor:
                 logits = processor(t, torch.stack(tokens_TN, 1)[row_N] if t else row_N.new_empty(total, 0), logits)
             token, logprob = self._choose(logits, sampling, None if drawn_TN is None else drawn_TN[t, row_N])
@@ -127,26 +128,25 @@ class LocalGenerator:
                 if not remaining:
                     break
                 if remaining <= len(row_N) // 2:
-                    keep = alive.nonzero()[:, 0]
-                    select(cache, keep)
-                    row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
-                    mask = None if mask is None else padding_only(mask[keep])
-            if mask is not None:
-                mask = torch.cat([mask, mask.new_ones(len(row_N), 1)], 1)
-            positions = (
-                None
-                if inputs[0].positions is None
-                else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
-            )
+                    rows.keep(alive.nonzero()[:, 0])
+            if self.exchange and self.exchange.wanted:
+                self.exchange.let_in()
+                versions.note(t + 1)
+                logits = rows.again(torch.stack(tokens_TN, 1))
+                continue
             with torch.set_grad_enabled(processor.needs_gradient(t + 1)) if processor else contextlib.nullcontext():
-                logits = policy.family.step(token[:, None], mask, positions, {}, cache)
+                logits = rows.step(tokens_TN[-1], t)
         if processor:
             processor.end(length_N)
         tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
-        lengths, finished = length_N.tolist(), finished_N.tolist()
         samples = [
-            Completion(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n])
-            for n in range(total)
+            Completion(
+                token_ids=tuple(tokens[n][:length]),
+                logprobs=tuple(logprobs[n][:length]),
+                finished=finished,
+                versions=versions.of(length),
+            )
+            for n, (length, finished) in enumerate(zip(length_N.tolist(), finished_N.tolist(), strict=True))
         ]
         return [samples[i : i + group_size] for i in range(0, total, group_size)]
 
@@ -160,7 +160,7 @@ class LocalGenerator:
             token_N = sample_tokens(filter_top_p_top_k(logprobs_NV.exp(), sampling.top_p, sampling.top_k), drawn_N)
         return token_N, logprobs_NV.gather(1, token_N[:, None])[:, 0]
 
-    def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Fill the cache with the prompts, padded on the left; returns logits [P, V] and the padding mask, if any."""
         device, longest = self.policy.device, max(len(i.ids) for i in inputs)
         ids = torch.zeros(len(inputs), longest, dtype=torch.long)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mmrl.api.seeds import derive
+from mmrl.rollout.generate.exchange import Stretch
 from mmrl.rollout.generate.processor import LogitsProcessor
 
 
@@ -21,6 +22,8 @@ class Completion:
     """An end token was sampled, or the end of a stop text; otherwise the limit cut the completion off."""
     lost: str = ""
     """Why the sampler has no completion, such as an endpoint that doesn't answer. The episode is lost."""
+    versions: tuple[Stretch, ...] = ()
+    """The versions of the weights that sampled it, if they may change in between (`compute.interrupt`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +99,14 @@ class Generator(Protocol):
 
     def close(self) -> None:
         """Release its resources."""
+        ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A generator whose completions can be interrupted (`compute.interrupt`)."""
+
+    def renew(self, version: int) -> None:
+        """Sample with the learner's present weights, of this version, from the next token on. Called on all ranks, also while
+        another thread samples: the completions under way stop, and go on from their tokens with a cache that is computed anew."""
         ...

@@ -18,6 +18,7 @@ from mmrl.config.sections import ComputeConfig
 from mmrl.policies.shard import reshard
 from mmrl.policies.vlm.processing import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.exchange import WeightExchange, taking_turns
 from mmrl.rollout.generate.sampling import Completion, SamplingParams, prompt_seed
 from mmrl.rollout.generate.vllm_engine import preserve_rng_state, start_engine
 from mmrl.rollout.generate.vllm_inputs import VllmInputs
@@ -38,6 +39,7 @@ class VllmGenerator:
         """Whether `sleep` frees its memory; on a CPU vLLM can't."""
         self.resting = False
         """`sleep` was called, and nothing was sampled since."""
+        self.exchange = WeightExchange() if settings.interrupt else None
         self.syncs = 0
         """Number of times that weights were copied."""
         self.sent = 0
@@ -63,7 +65,17 @@ class VllmGenerator:
     def wake_up(self) -> None:
         """Sample with the learner's present weights until `sleep` or the next call."""
         self.ready()
+        if self.exchange:
+            self.exchange.version = None
         self.sync()
+
+    def renew(self, version: int) -> None:
+        """Sample with the learner's present weights, of this version. vLLM computes the cache of requests under way anew, and
+        tells of each completion where its weights changed."""
+        assert self.exchange is not None, "compute.interrupt is off"
+        with self.exchange.changing(version):
+            self.wake_up()
+            self.engine.set_weight_version(str(version))
 
     def sleep(self) -> None:
         """Free vLLM's GPU memory until `sync`. At level 2 its weights are dropped, not kept on the host, because `sync` copies
@@ -100,7 +112,7 @@ class VllmGenerator:
         alike = 1 if sampling.temperature else group_size  # greedy completions of a prompt, which are sampled once
         waiting: dict[str, int] = {}
         found: list[list[Completion]] = [[] for _ in inputs]
-        with self._working():
+        with taking_turns(self.exchange), self._working():
             try:
                 for n, one in enumerate(inputs):
                     self._asked += 1
@@ -108,11 +120,13 @@ class VllmGenerator:
                     parameters = self._parameters(sampling, group_size // alike, numbers[n] if numbers else n)
                     self.engine.add_request(str(self._asked), self.prompt(one), parameters)
                 while waiting:
+                    if self.exchange and self.exchange.wanted:
+                        self.exchange.let_in()
                     for output in self.engine.step():
                         if output.finished:
                             n = waiting.pop(output.request_id)
                             assert output.prompt_token_ids == inputs[n].ids.tolist(), "vLLM read another prompt"
-                            found[n] = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)] * alike
+                            found[n] = [self._sample(o) for o in sorted(output.outputs, key=lambda o: o.index)] * alike
             finally:
                 self.engine.abort_request(list(waiting))
         return found
@@ -169,7 +183,7 @@ class VllmGenerator:
 
     def forget(self) -> None:
         """Clear what was computed with earlier weights: keys and values of prompts, and features of pictures."""
-        self.engine.reset_prefix_cache()
+        self.engine.reset_prefix_cache(reset_running_requests=True)
         self.engine.reset_mm_cache()
         self.engine.reset_encoder_cache()
 
@@ -190,8 +204,10 @@ class VllmGenerator:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-
-def _sample(output: Any) -> Completion:
-    ids = tuple(output.token_ids)
-    logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, ids, strict=True))
-    return Completion(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop")
+    def _sample(self, output: Any) -> Completion:
+        ids = tuple(output.token_ids)
+        logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, ids, strict=True))
+        known = self.exchange is not None and self.exchange.version is not None
+        spans = (output.weight_versions or ()) if known else ()
+        versions = tuple((int(span.version), span.end - span.start) for span in spans)
+        return Completion(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop", versions=versions)

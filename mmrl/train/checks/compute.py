@@ -20,6 +20,7 @@ def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm 
     check_placement(config, acts)
     check_learners(config)
     check_staleness(config, acts, algorithms)
+    check_interrupt(config, acts)
 
 
 def check_unused(compute: ComputeConfig) -> None:
@@ -152,3 +153,26 @@ def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorith
         for key in ("imitation", "condition"):
             if getattr(stage, key):
                 raise UserError(f"stages.{number}.{key} reads prompts while compute.staleness = {k} samples others: {cure}")
+
+
+def check_interrupt(config: RunConfig, acts: bool) -> None:
+    """Refuse settings with which answers can't be interrupted."""
+    compute = config.compute
+    if not compute.interrupt:
+        return
+    for wrong, why in (
+        (
+            not compute.staleness,
+            "gives new weights to answers of later steps, and compute.staleness = 0 samples none: set it to 1",
+        ),
+        (acts, f"is for policies that write, but policy.kind = {config.policy.kind!r} acts: leave it out"),
+        (compute.placement != "colocated", f'works with compute.placement = "colocated", not "{compute.placement}"'),
+    ):
+        if wrong:
+            raise UserError(f"compute.interrupt {why}")
+    for number, stage in enumerate(config.stages):
+        if isinstance(stage, RlStage) and stage.reweight:
+            raise UserError(
+                f"stages.{number}.reweight weighs rewards anew between steps, and compute.interrupt leaves no time between them: "
+                "leave one of them out"
+            )

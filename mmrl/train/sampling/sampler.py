@@ -71,8 +71,12 @@ class Sampler:
         self.weights.refresh()
         self.run.collector.wake_up()
 
+    def renew(self, at: StepIndex) -> None:
+        """Give the current weights to the sampling policy, even in the middle of its answers."""
+        self.run.collector.renew(at.version)
+
     def sample(self, prompts: Prompts, at: StepIndex) -> Sampled:
-        """Sample the groups of a step with the weights of the last `refresh`."""
+        """Sample the groups of a step with the weights of the last `refresh`, and from the next `renew` on with those."""
         step = SamplingStep(self, at, StepTimer())
         kept = step.passed(step.fresh(prompts), self.selecting)
         found = Sampled(groups=kept or step.sampled, sampled=step.sampled, seconds=step.clock.seconds, idle=not kept)

@@ -69,11 +69,15 @@ class PromptSource(PromptStream):
         """Add outcomes of groups; they change the draws after the next `settle`."""
         self.outcomes += outcomes
 
-    def settle(self) -> None:
-        """Record the outcomes added so far. Must not run while prompts are drawn."""
-        if self.outcomes:
-            self.record_outcomes(self.outcomes)
-            self.outcomes = []
+    def settle(self, outcomes: Sequence[GroupOutcome] | None = None) -> None:
+        """Record these outcomes, by default those added so far. Must not run while prompts are drawn."""
+        if outcomes := self.unsettled() if outcomes is None else outcomes:
+            self.record_outcomes(outcomes)
+
+    def unsettled(self) -> list[GroupOutcome]:
+        """The outcomes added so far, which the caller gives to `settle` at a time when no prompts are drawn."""
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
 
     def read(self, n: int, at: StepIndex, clock: Clock) -> list[EncodedPrompt | None]:
         """Draw and encode the next n prompts; None for those of other ranks. A broken prompt is reported in `errors.jsonl`, never

@@ -63,7 +63,8 @@ class RlSteps(Steps):
         self.sampler: Sampler | AsyncSampler = self.direct
         if config.compute.staleness:
             every = {"evaluate_every": config.evaluate.every, "save_every": config.checkpoint.every}
-            self.sampler = AsyncSampler(self.direct, config.compute.staleness, steps=stage.steps, **every)
+            compute = config.compute
+            self.sampler = AsyncSampler(self.direct, compute.staleness, interrupt=compute.interrupt, steps=stage.steps, **every)
 
     def begin(self) -> None:
         run, stage, config = self.run, self.stage, self.config
