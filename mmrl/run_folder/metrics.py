@@ -132,6 +132,12 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(title="Remembered transitions", keys=("off_policy/transitions",), zero=True, hint="At most stages.capacity."),
             Chart(title="Updates of the critics", keys=("off_policy/updates",), zero=True, hint="In a step of the stage."),
             Chart(title="Temperature", keys=("off_policy/temperature",), zero=True, hint="Weight of the entropy."),
+            Chart(
+                title="Size of actions",
+                keys=("off_policy/action_size",),
+                zero=True,
+                hint="Or of a residual policy's corrections.",
+            ),
             Chart(title="Cal-QL's penalty", keys=("off_policy/conservative",), hint="Of actions that the data don't have."),
             Chart(title="Gain of what is imitated", keys=("off_policy/gain",), hint="In Q, over the policy's samples."),
             Chart(title="Novelty", keys=("off_policy/novelty",), zero=True, hint="Of states, while the policy explores."),

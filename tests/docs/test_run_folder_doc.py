@@ -245,7 +245,8 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path, remembered: Pa
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/most_common_share"} < more, "its groups with spread have one answer"
-    several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu", "off_policy/novelty"}
+    several = {"turns/mean", "reward/environment", "environment/lost", "ranks/wait_s", "memory/gpu"}
+    several |= {"off_policy/novelty", "off_policy/action_size", "interrupted/share", "interrupted/versions"}  # see their tests
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     sums = PairSums(logprobs_P2=zeros, reference_P2=zeros, lengths_P2=zeros + 1)
     pairs = pair_figures(credit("kto", sums, Settings()), sums, rated=False).keys() | {"preference/kl"}

@@ -1,6 +1,7 @@
 """docs/systems.md: each row has a word and what goes with it, and names what is there; every recipe stands in one row."""
 
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_what_a_row_names_is_there():
             if value and key not in ("imitation", "critic", "entropy_control", "curriculum", "reweight"):
                 kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
-                kind(**of_stage.get(kind, {}), **{key: _read(value)})
+                kind(**of_stage.get(kind, {}), **{key: tomllib.loads(f"x = {value}")["x"]})
     (
         [ImitationConfig(rule=rule) for rule in ("sasr", "hpt", "relift")],
         ImitationConfig(uncertainty_weighting=True),
@@ -52,10 +53,6 @@ def test_what_a_row_names_is_there():
         CurriculumConfig(width=1000),
         ReweightConfig(window=10),
     )
-
-
-def _read(value):
-    return value.strip('"') if value.startswith('"') else float(value) if "." in value else int(value)
 
 
 def test_every_recipe_stands_in_one_row():

@@ -154,7 +154,8 @@ def test_critics_learn_alone_before_the_first_update_of_the_policy_and_only_then
     stepped = agent.stepped
     agent.stepped = lambda name, loss, step: (updated.append(name), stepped(name, loss, step))[1]  # type: ignore[method-assign]
     agent.update(online)
-    agent.update(online)
+    figures = agent.update(online)
+    assert 0 < figures["off_policy/action_size"] < 1
     # ten updates are three calls of four
     assert updated == ["critic"] * 16 + ["actor"] + ["critic"] * 4 + ["actor"]
 

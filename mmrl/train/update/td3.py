@@ -57,4 +57,4 @@ class Td3(Critics):
         self.critic.requires_grad_(True)
         stepped = self.stepped("actor", loss, step)
         off_policy.follow(list(self.actor_target.parameters()), list(self.actor.parameters()), self.stage.target_rate)
-        return {"loss": loss.item(), "off_policy/correction": mean_nA.detach().abs().mean().item(), **stepped}
+        return {"loss": loss.item(), "off_policy/action_size": mean_nA.detach().abs().mean().item(), **stepped}
