@@ -29,7 +29,7 @@ PINNED = {
     "tests/support/constraints-lerobot.txt": ("lerobot",),
 }
 """File of versions -> those of its packages that a reader asks for."""
-EXTRAS = ("train", "board", "ray", "vllm", "mathematics", "endpoint", "wandb", "trackio", "mlflow")
+EXTRAS = ("train", "quantized", "board", "ray", "vllm", "mathematics", "endpoint", "wandb", "trackio", "mlflow")
 GPUS = ("rtx-4090", "a100", "h100", "h200")
 RUN: dict[str, Any] = {
     "name": "size",

@@ -756,7 +756,7 @@ def of_training(kind):
             why="all are as likely",
         ),
         "optimizer": Effect(
-            to=["adam", "sgd", "rmsprop", "adafactor", "muon"],
+            to=["adam", "sgd", "rmsprop", "adafactor", "muon", "adamw_8bit", "paged_adamw_8bit"],
             each=True,
             seen=learns,
             also={S + "weight_decay": 0.1},

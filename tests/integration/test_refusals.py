@@ -1,5 +1,6 @@
 """What can't be right is refused when the run file is read: one line with what, where and what to do, and nothing was loaded."""
 
+import importlib.util
 import itertools
 import math
 import types
@@ -78,6 +79,10 @@ REFUSED = {
     "adafactor on spread weights": (
         {"compute": {"learners": 2}, **stage(optimizer="adafactor")},
         r'stages\.0\.optimizer = "adafactor" doesn\'t support weights sharded over compute\.learners = 2: .* "replicated"',
+    ),
+    "8-bit states on spread weights": (
+        {"compute": {"learners": 2}, **stage(optimizer="paged_adamw_8bit")},
+        r'stages\.0\.optimizer = "paged_adamw_8bit" doesn\'t support weights sharded over compute\.learners = 2: .* "replicated"',
     ),
     "engines that are not there": (
         {"compute": {"engines": 3}},
@@ -748,6 +753,16 @@ def test_the_command_line_says_it_in_one_line(fault, switch, tmp_path, nothing_l
     with pytest.raises(UserError, match=message):
         raise UserError(lines[0])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("switch", [[], ["--dry-run"], ["--smoke"]])
+def test_bitsandbytes_is_missed_before_anything_is_loaded(switch, tmp_path, nothing_loads, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bitsandbytes" else find(name, *more))
+    sections = stage(optimizer="adamw_8bit")
+    done = CliRunner().invoke(main, ["train", written(tmp_path, sections), *switch])
+    assert done.exit_code == 2 and not (tmp_path / "runs").exists()
+    assert 'stages.0.optimizer = "adamw_8bit" needs bitsandbytes, which is not installed: pip install "multim' in done.stderr
 
 
 @pytest.mark.parametrize("switch", [[], ["--dry-run"]])

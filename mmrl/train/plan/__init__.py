@@ -15,7 +15,7 @@ from mmrl.config.sections import RunConfig, Stage, teacher_of
 from mmrl.train.plan.acting import TEXT, bins_only, vla_sizes, vla_workload
 from mmrl.train.plan.advice import Change, Offload, changes, offload, to_json
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import FULL, Part, Trained, acting, activations, local, peaks, resident, trained, update, usable, vllm
+from mmrl.train.plan.memory import Part, acting, activations, local, peaks, resident, update, usable, vllm
 from mmrl.train.plan.seconds import (
     CostModel,
     Seconds,
@@ -27,6 +27,7 @@ from mmrl.train.plan.seconds import (
 )
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.sources import Found, find_shapes
+from mmrl.train.plan.trained import FULL, Trained, trained
 from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
 
 __all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "gib", "predict", "sizes_of"]

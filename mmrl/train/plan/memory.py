@@ -8,16 +8,13 @@ evaluation mode with masked attention; tests compare the counts with the bytes t
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrl.config.parts import entry, matches, part_of
 from mmrl.config.sections import (
     ComputeConfig,
     CriticConfig,
     GenerateConfig,
-    LoraConfig,
     OffPolicyStage,
     PreferenceStage,
     RecapStage,
@@ -29,6 +26,7 @@ from mmrl.config.sections import (
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.trained import FULL, Trained, moments
 from mmrl.train.plan.workload import Micro, Workload
 
 LOGIT_CHUNK = 2**25
@@ -36,8 +34,6 @@ LOGIT_CHUNK = 2**25
 ROOM = 64
 """As in `mmrl.rollout.generate.cache`."""
 BOTH = ("generate", "update")
-FULL = 4
-"""Bytes of a float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,70 +46,6 @@ class Part:
     """The phases in which it is allocated: sampling (`generate`), learning (`update`)."""
     because: str = ""
     """The reason of its size."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """Numbers of weights in a stage."""
-
-    whole: int
-    """Weights of the model without adapters."""
-    adapters: int
-    moved: int
-    """Weights that the stage trains."""
-    matrices: int
-    """Trained weights in inner matrices, which Muon optimises."""
-    factors: int
-    """Numbers that Adafactor keeps for the trained weights."""
-    vision: bool
-    """Whether parts of the vision tower or its projector are trained, so that gradients flow into it."""
-    plain: bool
-    """Whether weights of the model itself are trained, not only adapters."""
-    rank: int
-    """Rank of the adapters; 0 without adapters."""
-    adapted: frozenset[str]
-    """Matrices of the language model's layers that have an adapter, such as `q_proj`."""
-    layer: int
-    """Weights of one layer of the language model; sharded weights are gathered layer by layer."""
-
-
-def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
-    """Count the weights, by the rules of `policy.lora` and of the stage's `parts`."""
-    named = dict(shapes.named())
-    whole = sum(map(math.prod, named.values()))
-    added: dict[str, tuple[int, ...]] = {}
-    if lora:
-        for name, shape in named.items():
-            layer, _, kind = name.rpartition(".")
-            if (
-                kind == "weight"
-                and len(shape) == 2
-                and "embed" not in name
-                and any(matches(m, layer) for m in lora.target_modules)
-            ):
-                added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
-                added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
-    mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
-    inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
-    return Trained(
-        whole=whole,
-        adapters=sum(map(math.prod, added.values())),
-        moved=sum(map(math.prod, mine.values())),
-        matrices=sum(map(math.prod, inner)),
-        factors=sum(map(_factors, mine.values())),
-        vision=any(part_of(n) in ("vision", "projector") for n in mine),
-        plain=not added,
-        rank=lora.rank if lora else 0,
-        adapted=frozenset(n.split(".")[-4] for n in added if ".layers.0." in n and part_of(n) == "language"),
-        layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
-    )
-
-
-def _factors(shape: tuple[int, ...]) -> int:
-    """Numbers that torch's Adafactor keeps of a weight: a row and a column of each matrix."""
-    if len(shape) == 1:
-        return shape[0]
-    return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]
 
 
 # -- allocated from step to step --------------------------------------------------------------------------------------------
@@ -130,12 +62,15 @@ def resident(
     pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
     compared = rl if rl is not None and rl.kl_coef else pairs
     copy = compared is not None and (config.policy.lora is None or compared.reference == "frozen")
-    moments = _moments(stage.optimizer, weights)
     found = [
         Part(name="weights", bytes=b * weights.whole // split, because=f"{weights.whole:,} in {config.policy.dtype}"),
         Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
         Part(name="float32 masters", bytes=FULL * masters // split, because="bfloat16 weights follow them"),
-        Part(name="optimiser", bytes=FULL * moments // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
+        Part(
+            name="optimiser",
+            bytes=moments(stage.optimizer, weights) // split,
+            because=f"{stage.optimizer} of {weights.moved:,} weights",
+        ),
         Part(
             name="mean weights",
             bytes=FULL * weights.moved // split if stage.ema_decay else 0,
@@ -163,15 +98,6 @@ def resident(
                 Part(name="gathered for sampling", bytes=size, phases=("generate",), because="each rank has all weights")
             )
     return [part for part in found if part.bytes]
-
-
-def _moments(optimizer: str, weights: Trained) -> int:
-    """Number of float32 values that an optimiser keeps."""
-    if optimizer in ("adamw", "adam"):
-        return 2 * weights.moved
-    if optimizer == "muon":
-        return 2 * weights.moved - weights.matrices
-    return weights.factors if optimizer == "adafactor" else weights.moved
 
 
 def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> int:

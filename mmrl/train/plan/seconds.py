@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
-from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, cache_token, concurrent_prompts
+from mmrl.train.plan.memory import LOGIT_CHUNK, cache_token, concurrent_prompts
 from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.trained import FULL, Trained
 from mmrl.train.plan.workload import Micro, Workload
 
 OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55), "openvla": (77, 50)}

@@ -1,8 +1,7 @@
-"""The optimiser of a stage: frozen parts, learning rates, the update rule, and mean weights."""
+"""The optimiser of a stage: frozen parts, learning rates, masters, and mean weights; `rules` has what a step does."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
 from mmrl.policies.shard import distribute_like, full_tensor
+from mmrl.train.update.rules import forget, is_special, make_rule, restore_state, saved_state
 
 
 class Optimizer:
@@ -54,13 +54,18 @@ class Optimizer:
             part, usual = ours[name], self.settings.learning_rate if name in own else stage.learning_rate
             rate = usual if part is None or part.learning_rate is None else part.learning_rate
             decay = stage.weight_decay if part is None or part.weight_decay is None else part.weight_decay
-            muon, spread = stage.optimizer == "muon" and _is_inner(name, master), isinstance(master, DTensor)
-            groups.setdefault((rate, decay, muon, spread), []).append(master)  # torch doesn't step two kinds of tensors together
-        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the muon groups last; the others keep their order
+            special, spread = is_special(stage, name, master), isinstance(master, DTensor)
+            groups.setdefault((rate, decay, special, spread), []).append(
+                master
+            )  # torch doesn't step two kinds of tensors together
+        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the special groups last; the others keep their order
         self.rates = [rate for (rate, *_), _ in ordered]
-        self.rule = _rule(
+        self.rule = make_rule(
             stage,
-            *([{"params": p, "lr": r, "weight_decay": d} for (r, d, m, _), p in ordered if m == muon] for muon in (False, True)),
+            *(
+                [{"params": p, "lr": r, "weight_decay": d} for (r, d, s, _), p in ordered if s == which]
+                for which in (False, True)
+            ),
         )
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema_decay else []
         self.averaging = False
@@ -91,7 +96,7 @@ class Optimizer:
 
     def forget(self) -> None:
         """Drop the rule's running means, as if the optimiser were new (Liu et al., ProRL, section 3, arXiv 2505.24864)."""
-        self.rule.state.clear()
+        forget(self.rule)
 
     def forget_blank(self) -> None:
         """Drop the vision gradients of a batch without images. With sharded weights, blank images give gradients of zeros, which
@@ -195,7 +200,7 @@ class Optimizer:
         found: dict[str, torch.Tensor] = {}
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
-            found |= {f"{name}/{k}": torch.as_tensor(v).contiguous() for k, v in self.rule.state.get(master, {}).items()}
+            found |= {f"{name}/{k}": v for k, v in saved_state(self.rule, master).items()}
             if master is not p or id(master) in means:
                 found[f"{name}/master"] = master.detach()
             if id(master) in means:
@@ -222,14 +227,7 @@ class Optimizer:
                 means[id(master)].copy_(distribute_like(state["ema"], master))
             state.pop("ema", None)
             if state:
-                placed = {k: v.to(self._place(k, p), copy=True) for k, v in state.items()}
-                self.rule.state[master] = {
-                    k: v if k == "step" else distribute_like(v, master, factor=True) for k, v in placed.items()
-                }
-
-    def _place(self, key: str, p: Parameter) -> torch.device:
-        """The device of a tensor of the rule's state: torch keeps `step` on the CPU unless the rule is fused."""
-        return p.device if key != "step" or self.rule.defaults.get("fused") else torch.device("cpu")
+                restore_state(self.rule, master, state)
 
 
 def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
@@ -256,43 +254,3 @@ def _factor(stage: Training, step: int) -> float:
     done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
     left = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[stage.schedule]
     return stage.min_lr_ratio + (1 - stage.min_lr_ratio) * left
-
-
-def _is_inner(name: str, weight: torch.Tensor) -> bool:
-    """Whether a weight is a matrix between hidden states, which muon optimises; embeddings and heads are not."""
-    steps = name.split(".")
-    return weight.ndim == 2 and not any("embed" in s or s == "lm_head" for s in steps) and steps[0] != "value"
-
-
-class Muon:
-    """Muon (Jordan et al.) for the matrices between hidden states, with rates that match AdamW's; AdamW for all other weights."""
-
-    def __init__(self, stage: Training, others: list[dict], matrices: list[dict]) -> None:
-        self.rules: list[torch.optim.Optimizer] = (
-            [torch.optim.AdamW(others, betas=(stage.beta1, stage.beta2), fused=True)] if others else []
-        )
-        self.rules += [torch.optim.Muon(matrices, momentum=stage.beta1, adjust_lr_fn="match_rms_adamw")] if matrices else []
-        self.param_groups = [group for rule in self.rules for group in rule.param_groups]
-        self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = collections.defaultdict(dict)
-        for rule in self.rules:
-            rule.state = self.state
-        self.defaults = self.rules[0].defaults
-
-    def step(self) -> None:
-        for rule in self.rules:
-            rule.step()
-
-
-def _rule(stage: Training, groups: list[dict], matrices: list[dict]) -> torch.optim.Optimizer | Muon:
-    betas = (stage.beta1, stage.beta2)
-    if stage.optimizer == "muon":
-        return Muon(stage, groups, matrices)
-    if stage.optimizer == "adamw":
-        return torch.optim.AdamW(groups, betas=betas, fused=True)
-    if stage.optimizer == "adam":
-        return torch.optim.Adam(groups, betas=betas, fused=True)
-    if stage.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=stage.beta1)
-    if stage.optimizer == "rmsprop":
-        return torch.optim.RMSprop(groups, alpha=stage.beta2)
-    return torch.optim.Adafactor(groups)
