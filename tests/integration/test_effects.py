@@ -44,6 +44,7 @@ from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import ConversationCollector
 from mmrl.train.update.learner import Learner
 
+
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 MORE = '''
 import time
@@ -1699,6 +1700,12 @@ ENTRIES = {
     "policy.lora.alpha": Effect(to=64.0, also=LORA, seen=learns, why="their output counts double"),
     "policy.lora.target_modules": Effect(
         to=["vision"], also=LORA, seen=both(lambda r: r.moved, {"language"}, {"vision"}), why="other layers"
+    ),
+    "policy.lora.nf4": Effect(
+        to=["language"],
+        also=LORA,
+        seen=both(lambda r: {p.dtype for p in r.policy.model.parameters()}, {torch.float32}, {torch.float32, torch.uint8}),
+        why="weights of two in a byte",
     ),
     # tasks
     "tasks.id": Effect(

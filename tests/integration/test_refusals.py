@@ -84,6 +84,18 @@ REFUSED = {
         {"compute": {"learners": 2}, **stage(optimizer="paged_adamw_8bit")},
         r'stages\.0\.optimizer = "paged_adamw_8bit" doesn\'t support weights sharded over compute\.learners = 2: .* "replicated"',
     ),
+    "4 bits of spread weights": (
+        {"policy": {**LORA, "lora": {"nf4": ["language"]}}, "compute": {"learners": 2}},
+        r'policy\.lora\.nf4 doesn\'t support weights sharded over compute\.learners = 2: set compute\.weights = "replicated"',
+    ),
+    "4 bits of nothing": (
+        {"policy": {**LORA, "lora": {"nf4": ["head"]}}},
+        r'policy\.lora\.nf4: "head" matches nothing, as this model\'s head is tied to its embeddings',
+    ),
+    "4 bits of layers that aren't called": (
+        {"policy": {"kind": "pi0", "model": "tiny:pi0", "lora": {"nf4": ["language"]}}},
+        r"policy\.lora\.nf4 is for policies of kind vlm or vla, not 'pi0': leave it out",
+    ),
     "engines that are not there": (
         {"compute": {"engines": 3}},
         r'compute\.engines = 3, but compute\.placement = "colocated" has no engines: use "separate" or "hybrid"',

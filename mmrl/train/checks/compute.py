@@ -116,6 +116,17 @@ def check_quantized(config: RunConfig) -> None:
     for number, stage in enumerate(config.stages):
         if stage.optimizer in EIGHT_BIT:
             check_installed(f'stages.{number}.optimizer = "{stage.optimizer}"', '"adamw"')
+    if config.policy.lora is None or not config.policy.lora.nf4:
+        return
+    kinds = ("vlm", "vla")
+    if config.policy.kind not in kinds:
+        raise UserError(f"policy.lora.nf4 is for policies of kind {' or '.join(kinds)}, not {config.policy.kind!r}: leave it out")
+    if config.compute.learners > 1 and config.compute.weights == "sharded":
+        raise UserError(
+            f"policy.lora.nf4 doesn't support weights sharded over compute.learners = {config.compute.learners}: set "
+            'compute.weights = "replicated"'
+        )
+    check_installed("policy.lora.nf4", "leave it out")
 
 
 def check_policy_device(config: RunConfig, acts: bool) -> None:

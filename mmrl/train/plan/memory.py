@@ -26,7 +26,7 @@ from mmrl.config.sections import (
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
-from mmrl.train.plan.trained import FULL, Trained, moments
+from mmrl.train.plan.trained import FULL, Trained, moments, weight_bytes
 from mmrl.train.plan.workload import Micro, Workload
 
 LOGIT_CHUNK = 2**25
@@ -57,13 +57,19 @@ def resident(
     """What a learner keeps from step to step, and its gradients. teacher: number of weights of a distill stage's teacher."""
     half, split = config.policy.dtype == "bfloat16", learners if config.compute.weights == "sharded" else 1
     b = 2 if half else FULL
+    own = weight_bytes(weights, b)
     masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
     rl = stage if isinstance(stage, RlStage) else None
     pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
     compared = rl if rl is not None and rl.kl_coef else pairs
     copy = compared is not None and (config.policy.lora is None or compared.reference == "frozen")
     found = [
-        Part(name="weights", bytes=b * weights.whole // split, because=f"{weights.whole:,} in {config.policy.dtype}"),
+        Part(
+            name="weights",
+            bytes=own // split,
+            because=f"{weights.whole - weights.nf4:,} in {config.policy.dtype}"
+            + (f", {weights.nf4:,} in 4 bits" if weights.nf4 else ""),
+        ),
         Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
         Part(name="float32 masters", bytes=FULL * masters // split, because="bfloat16 weights follow them"),
         Part(
@@ -76,10 +82,10 @@ def resident(
             bytes=FULL * weights.moved // split if stage.ema_decay else 0,
             because=f"ema_decay = {stage.ema_decay:g}",
         ),
-        Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy to compare with"),
+        Part(name="reference", bytes=own // split if copy else 0, because="a frozen copy to compare with"),
         Part(
             name="frozen copy",
-            bytes=b * weights.whole if isinstance(stage, RecapStage | OffPolicyStage) else 0,
+            bytes=own if isinstance(stage, RecapStage | OffPolicyStage) else 0,
             because="what the critics see with",
         ),
         Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),

@@ -29,6 +29,8 @@ class Trained:
     """Trained weights in inner matrices, which Muon optimises."""
     factors: int
     """Numbers that Adafactor keeps for the trained weights."""
+    nf4: int
+    """Weights of the model that are kept in 4 bits."""
     eight_bit: int
     """Bytes that AdamW with 8-bit states keeps for the trained weights."""
     vision: bool
@@ -48,15 +50,15 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     named = dict(shapes.named())
     whole = sum(map(math.prod, named.values()))
     added: dict[str, tuple[int, ...]] = {}
+    nf4 = 0
     if lora:
         for name, shape in named.items():
             layer, _, kind = name.rpartition(".")
-            if (
-                kind == "weight"
-                and len(shape) == 2
-                and "embed" not in name
-                and any(matches(m, layer) for m in lora.target_modules)
-            ):
+            if kind != "weight" or len(shape) != 2 or "embed" in name:
+                continue
+            if "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
+                nf4 += math.prod(shape)
+            if any(matches(m, layer) for m in lora.target_modules):
                 added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
                 added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
     mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
@@ -64,6 +66,7 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     return Trained(
         whole=whole,
         adapters=sum(map(math.prod, added.values())),
+        nf4=nf4,
         moved=sum(map(math.prod, mine.values())),
         matrices=sum(map(math.prod, inner)),
         factors=sum(map(_factors, mine.values())),
@@ -74,6 +77,12 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
         adapted=frozenset(n.split(".")[-4] for n in added if ".layers.0." in n and part_of(n) == "language"),
         layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
     )
+
+
+def weight_bytes(weights: Trained, b: int) -> int:
+    """Bytes of the model's own weights. b: of one that isn't in 4 bits. Those in 4 have a scale of one byte for each 64, and a
+    float32 for each 256 scales."""
+    return b * (weights.whole - weights.nf4) + weights.nf4 // 2 + weights.nf4 // 64 + FULL * (weights.nf4 // (64 * 256))
 
 
 def _factors(shape: tuple[int, ...]) -> int:
