@@ -96,6 +96,14 @@ REFUSED = {
         {"policy": {"kind": "pi0", "model": "tiny:pi0", "lora": {"nf4": ["language"]}}},
         r"policy\.lora\.nf4 is for policies of kind vlm or vla, not 'pi0': leave it out",
     ),
+    "an optimiser that is spread and in the host": (
+        {"compute": {"learners": 2}, "train": {"offload_optimizer": True}},
+        r"train\.offload_optimizer doesn't support weights sharded over compute\.learners = 2, which spread the optimiser",
+    ),
+    "offload without checkpointing": (
+        {"train": {"offload_activations": True}},
+        r"'train': offload_activations moves what goes into checkpointed layers: set gradient_checkpointing = true",
+    ),
     "engines that are not there": (
         {"compute": {"engines": 3}},
         r'compute\.engines = 3, but compute\.placement = "colocated" has no engines: use "separate" or "hybrid"',

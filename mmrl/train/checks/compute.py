@@ -103,6 +103,10 @@ def check_learners(config: RunConfig) -> None:
     if config.evaluate.steer:
         raise UserError(f"evaluate.steer works in one process, but {several}: leave it out, or use one learner")
     spread = compute.weights == "sharded"
+    if config.train.offload_optimizer and spread:
+        raise UserError(
+            f"train.offload_optimizer doesn't support weights sharded over {several}, which spread the optimiser: leave it out"
+        )
     for number, stage in enumerate(config.stages):
         if stage.optimizer in ("adafactor", *EIGHT_BIT) and spread:
             raise UserError(

@@ -16,6 +16,7 @@ from mmrl.api.errors import UserError
 from mmrl.config.parts import entry, part_of
 from mmrl.config.sections import CriticConfig, Training
 from mmrl.policies.shard import distribute_like, full_tensor
+from mmrl.train.update.offload import Offload
 from mmrl.train.update.rules import forget, is_special, make_rule, restore_state, saved_state
 
 
@@ -31,10 +32,11 @@ class Optimizer:
         stage: Training,
         critic: Sequence[tuple[str, Parameter]] = (),
         settings: CriticConfig | None = None,
+        offload: bool = False,
     ) -> None:
         """named: the policy's weights; those that need no gradient are left out. critic: the value function's own weights, whose
-        names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. Raises
-        UserError if all are frozen."""
+        names begin with `value.` or `critic.`. Weights that `stage.parts` freezes need no gradient until `release`. offload: keep
+        masters and running means in the host's memory between steps. Raises UserError if all are frozen."""
         self.stage = stage
         self.settings = settings or CriticConfig()
         everything = [*named, *critic]
@@ -67,8 +69,10 @@ class Optimizer:
                 for which in (False, True)
             ),
         )
+        apart = [m for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema_decay else []
         self.averaging = False
+        self.offload = Offload(self.rule, apart) if offload else None
         self.steps = 0
         """Number of steps taken since the optimiser was made."""
 
@@ -127,18 +131,29 @@ class Optimizer:
         for group, rate in zip(self.rule.param_groups, self.learning_rates(step), strict=True):
             group["lr"] = rate
         self.steps += 1  # before the step, so that an interrupt during it is noticed
-        self.rule.step()
-        increment_version(self.masters)  # fused rules don't, but samplers with their own weights rely on it
-        with torch.no_grad():
-            for master, (_, p) in zip(self.masters, self.named, strict=True):
-                if master is not p and master.grad is not None:
-                    p.copy_(master)
-            if not only_critic:
-                for average, master in zip(self.averages, self.policy, strict=False):
-                    average.lerp_(master, 1 - self.stage.ema_decay)
+        for piece in self.offload.pieces(self.masters) if self.offload else [self.masters]:
+            with self._here(piece):
+                self.rule.step()
+                self._follow(piece, only_critic)
         self.clear()
         found = {"grad_norm": norm, "learning_rate": learning_rate(self.stage, step)}
         return found | ({"grad_norm/critic": critic_norm} if self.critic else {})
+
+    def _here(self, masters: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Inside, these masters and their running means are on the device."""
+        return self.offload.fetched(masters) if self.offload else contextlib.nullcontext()
+
+    @torch.no_grad()
+    def _follow(self, masters: Sequence[torch.Tensor], only_critic: bool) -> None:
+        """After their step, copy masters to the weights and take them into the means."""
+        increment_version(masters)  # fused rules don't, but samplers with their own weights rely on it
+        stepped = {id(master) for master in masters}
+        for master, (_, p) in zip(self.masters, self.named, strict=True):
+            if id(master) in stepped and master is not p and master.grad is not None:
+                p.copy_(master)
+        for average, master in zip(self.averages, self.policy, strict=False):
+            if id(master) in stepped and not only_critic:
+                average.lerp_(master, 1 - self.stage.ema_decay)
 
     def _reduce(self) -> None:
         """Sum the gradients of replicated weights over all ranks. A gradient that is missing on some ranks counts as zeros there;
@@ -160,7 +175,8 @@ class Optimizer:
         """At the end of the stage, replace the weights by their means, if the stage keeps them."""
         weights = {id(m): p for m, (_, p) in zip(self.masters, self.named, strict=True)}
         for average, master in zip(self.averages, self.policy, strict=False):
-            master.copy_(average)
+            with self._here([master]):
+                master.copy_(average)
             weights[id(master)].copy_(average)
 
     @contextlib.contextmanager
@@ -188,7 +204,8 @@ class Optimizer:
                 p.copy_(average)
                 average.copy_(trained)
             else:
-                p.copy_(master if self.averaging else average)
+                with self._here([master]):
+                    p.copy_(master if self.averaging else average)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The rule's tensors, float32 masters and mean weights by parameter name, for a safetensors file.
@@ -198,11 +215,13 @@ class Optimizer:
         if self.averaging:
             raise RuntimeError("the policy has its mean weights now: call state() outside averaged()")
         found: dict[str, torch.Tensor] = {}
+        if self.offload:
+            self.offload.wait()
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
             found |= {f"{name}/{k}": v for k, v in saved_state(self.rule, master).items()}
             if master is not p or id(master) in means:
-                found[f"{name}/master"] = master.detach()
+                found[f"{name}/master"] = (self.offload.values(master) if self.offload else master).detach()
             if id(master) in means:
                 found[f"{name}/ema"] = means[id(master)]
         return found
@@ -219,15 +238,16 @@ class Optimizer:
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
             state = {key: tensors[f"{name}/{key}"] for key in keys.get(name, ())}  # one weight at a time
-            if "master" in state:
-                master.copy_(distribute_like(state.pop("master"), master))
-                if master is not p:
-                    p.copy_(master)
             if "ema" in state and id(master) in means:
                 means[id(master)].copy_(distribute_like(state["ema"], master))
             state.pop("ema", None)
-            if state:
-                restore_state(self.rule, master, state)
+            with self._here([master]):
+                if "master" in state:
+                    master.copy_(distribute_like(state.pop("master"), master))
+                    if master is not p:
+                        p.copy_(master)
+                if state:
+                    restore_state(self.rule, master, state)
 
 
 def clip_grad_norm(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
