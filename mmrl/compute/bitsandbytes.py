@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,18 +21,25 @@ def check_installed(what: str, cure: str) -> None:
         raise UserError(f"{what} needs bitsandbytes, which is not installed: {CURE}, or {cure}")
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, bitsandbytes logs nothing: imported, also by peft, it warns of kernels that aren't used here, and of libraries."""
+    logger = logging.getLogger("bitsandbytes")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def import_bitsandbytes(what: str, cure: str) -> Any:
     """Import bitsandbytes. what: begins the UserError if it isn't installed, or has no library for torch's CUDA. cure: another
     way out."""
     check_installed(what, cure)
-    logger = logging.getLogger("bitsandbytes")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)  # it warns of kernels that aren't used here; the error below has one line
-    try:
+    with quiet():
         import bitsandbytes
         from bitsandbytes.cextension import lib
-    finally:
-        logger.setLevel(before)
     if torch.version.cuda and torch.cuda.is_available() and not lib.compiled_with_cuda:
         raise UserError(f"{what}: bitsandbytes {bitsandbytes.__version__} has no library for CUDA {torch.version.cuda}: {cure}")
     return bitsandbytes

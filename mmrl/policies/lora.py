@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.api.errors import UserError, shorten
+from mmrl.compute.bitsandbytes import quiet
 from mmrl.config.parts import matches
 from mmrl.config.sections import PARTS, LoraConfig
 from mmrl.policies.nf4 import NF4Linear, dequantise, nf4_layers, quantise
@@ -61,8 +62,9 @@ def add_adapters(model: Any, config: LoraConfig, seed: int, device: torch.device
     """Add float32 adapters that change nothing yet to the layers that `config.target_modules` matches, and freeze all else. The
     same seed gives the same adapters. Before, the layers that `config.nf4` matches are quantised, on the device. Raises UserError
     if no layer matches, or none of a part."""
-    import peft
-    from peft.tuners.tuners_utils import cast_adapter_dtype
+    with quiet():
+        import peft
+        from peft.tuners.tuners_utils import cast_adapter_dtype
 
     refuse_parts_without_layers(model, config.target_modules)
     found = target_modules(model, config.target_modules)
@@ -171,7 +173,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def merge_saved_adapters(model: Any, folder: Path) -> None:
     """Merge a folder's adapters into the weights of the model they belong to."""
-    import peft
+    with quiet():
+        import peft
 
     try:
         peft.inject_adapter_in_model(peft.LoraConfig.from_pretrained(str(folder)), model)

@@ -246,7 +246,7 @@ def _memory(
         alone = compute.placement == "separate"
         parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
     choices = int(config.policy.options.get("bins") or 256) if acts else None
-    return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices)
+    return work, weights, parts + update(shapes, config, work, weights, machine.kind, choices, stage.optimizer)
 
 
 def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> int:
@@ -256,7 +256,7 @@ def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> 
 def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes) -> StagePlan:
     stage, compute = config.stages[number], config.compute
     work, weights, parts = _memory(config, stage, shapes, machine, sizes)
-    clock = _clock(config, shapes, machine)
+    clock = _clock(config, shapes, machine, weights.nf4)
     split = compute.learners if compute.weights == "sharded" else 1
     acts = sizes.steps > 0
     timed = bins_only(work, config.policy, shapes) if acts else work
@@ -291,8 +291,8 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     )
 
 
-def _clock(config: RunConfig, shapes: Shapes, machine: Machine) -> CostModel:
-    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation)
+def _clock(config: RunConfig, shapes: Shapes, machine: Machine, nf4: int = 0) -> CostModel:
+    return CostModel(shapes, machine, config.policy.dtype, config.policy.attn_implementation, nf4)
 
 
 def _scaled(part: Seconds, by: float) -> Seconds:

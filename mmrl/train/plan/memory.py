@@ -26,7 +26,7 @@ from mmrl.config.sections import (
 from mmrl.train.plan.attention import Attention
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
-from mmrl.train.plan.trained import FULL, Trained, moments, weight_bytes
+from mmrl.train.plan.trained import FULL, Trained, master_bytes, moments, stepped_bytes, weight_bytes
 from mmrl.train.plan.workload import Micro, Workload
 
 LOGIT_CHUNK = 2**25
@@ -58,7 +58,7 @@ def resident(
     half, split = config.policy.dtype == "bfloat16", learners if config.compute.weights == "sharded" else 1
     b = 2 if half else FULL
     own = weight_bytes(weights, b)
-    masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
+    masters, state = (0, 0) if config.train.offload_optimizer else (master_bytes(weights, b), moments(stage.optimizer, weights))
     rl = stage if isinstance(stage, RlStage) else None
     pairs = stage if isinstance(stage, PreferenceStage) and "reference" in stage.reads else None
     compared = rl if rl is not None and rl.kl_coef else pairs
@@ -70,13 +70,12 @@ def resident(
             because=f"{weights.whole - weights.nf4:,} in {config.policy.dtype}"
             + (f", {weights.nf4:,} in 4 bits" if weights.nf4 else ""),
         ),
-        Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
-        Part(name="float32 masters", bytes=FULL * masters // split, because="bfloat16 weights follow them"),
         Part(
-            name="optimiser",
-            bytes=moments(stage.optimizer, weights) // split,
-            because=f"{stage.optimizer} of {weights.moved:,} weights",
+            name="a whole matrix", bytes=b * weights.nf4_widest, because="the largest of those in 4 bits, to be multiplied with"
         ),
+        Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
+        Part(name="float32 masters", bytes=masters // split, because="bfloat16 weights follow them"),
+        Part(name="optimiser", bytes=state // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
         Part(
             name="mean weights",
             bytes=FULL * weights.moved // split if stage.ema_decay else 0,
@@ -154,23 +153,31 @@ def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None, dense
 
 
 def activations(
-    shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None, dense: bool = True
+    shapes: Shapes,
+    micro: Micro,
+    b: int,
+    checkpointing: bool = False,
+    weights: Trained | None = None,
+    dense: bool = True,
+    offload: bool = False,
 ) -> int:
     """Bytes that a forward pass keeps for the backward pass, without logits. With checkpointing, each layer keeps its input;
-    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `text_layer`."""
+    `recompute_bytes` comes on top. weights: those that are trained; None for all. dense: see `text_layer`. offload: of these
+    inputs, two are on the device at a time."""
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
     layer, tower = _layers(shapes, micro, b, weights, dense)
     found = 2 * b * t.head_dim * tokens  # cosines and sines
     if dense:
         found += b * micro.rows * micro.length**2  # the mask, which all layers share
     found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
-    found += t.layers * (b * t.hidden * tokens if checkpointing else layer)
+    inputs, towers = (min(2, n) if offload else n for n in (t.layers, v.layers))
+    found += inputs * b * t.hidden * tokens if checkpointing else t.layers * layer
     if not tower:
         return found
     merged = micro.patches // v.merge**2 * (v.merged * 3 * b * (1 + v.taps))
     before = micro.patches * v.hidden * (2 * FULL if b == FULL else FULL + b if shapes.gated else b)
     fixed = micro.patches * (b * v.values + 2 * FULL * (v.hidden // v.heads)) + merged + before
-    return found + fixed + v.layers * (b * v.hidden * micro.patches if checkpointing else tower)
+    return found + fixed + (towers * b * v.hidden * micro.patches if checkpointing else v.layers * tower)
 
 
 def recompute_bytes(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None, dense: bool = True) -> int:
@@ -190,17 +197,25 @@ def logits(shapes: Shapes, targets: int, b: int, trained: bool = True) -> int:
 
 
 def update(
-    shapes: Shapes, config: RunConfig, work: Workload, weights: Trained, kind: str, choices: int | None = None
+    shapes: Shapes,
+    config: RunConfig,
+    work: Workload,
+    weights: Trained,
+    kind: str,
+    choices: int | None = None,
+    optimizer: str = "adamw",
 ) -> list[Part]:
     """What the largest micro-batch needs on top of the `resident` parts. kind: of the machine. choices: from which a target is
-    taken, by a policy that acts, whose rows have a dense mask; None: the vocabulary."""
+    taken, by a policy that acts, whose rows have a dense mask; None: the vocabulary. optimizer: of the stage."""
     b = 2 if config.policy.dtype == "bfloat16" else FULL
+    moved = config.train.offload_activations
+    how = f"{', checkpointed' if config.train.gradient_checkpointing else ''}{', in the host' if moved else ''}"
     on, attention = config.train.gradient_checkpointing, Attention(config.policy.attn_implementation, kind)
     sizes = []
     for m in set(work.micro):
         dense = choices is not None or not attention.by_blocks(m.length)
         again = recompute_bytes(shapes, m, b, weights, dense) if on else 0
-        sizes.append((activations(shapes, m, b, on, weights, dense) + again, m))
+        sizes.append((activations(shapes, m, b, on, weights, dense, moved) + again, m))
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b, weights.plain) if choices is None else 4 * FULL * worst.targets * choices
     split = config.compute.learners if config.compute.weights == "sharded" else 1
@@ -208,10 +223,7 @@ def update(
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
-            name="activations",
-            bytes=kept,
-            phases=("update",),
-            because=f"{worst.rows} x {worst.length:,} tokens{pictures}{', checkpointed' if on else ''}",
+            name="activations", bytes=kept, phases=("update",), because=f"{worst.rows} x {worst.length:,} tokens{pictures}{how}"
         ),
         Part(
             name="logits",
@@ -222,8 +234,13 @@ def update(
             else f"{worst.targets:,} choices of {choices:,}",
         ),
     ]
-    if (rest := fresh - kept - made) > 0:  # they are allocated while the activations are freed
-        found.append(Part(name="fresh gradients", bytes=rest, phases=("update",), because="in bfloat16, beyond the activations"))
+    stepped = stepped_bytes(optimizer, weights, b) if config.train.offload_optimizer else 0
+    for name, size, why in (
+        ("fresh gradients", fresh, "in bfloat16"),
+        ("what is stepped", stepped, "of the offloaded optimiser"),
+    ):
+        if (rest := size - kept - made) > 0:  # it is allocated while the activations are freed, or later
+            found.append(Part(name=name, bytes=rest, phases=("update",), because=f"{why}, beyond the activations"))
     return found
 
 

@@ -15,6 +15,9 @@ FULL = 4
 SMALL, BLOCK = 4096, 256
 """Weights with fewer numbers keep 32-bit states; numbers that share a scale: bitsandbytes' `min_8bit_size` and `blocksize`."""
 
+AT_ONCE = 2**27
+"""As in `mmrl.train.update.offload`, which isn't imported here; a test compares them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -31,6 +34,10 @@ class Trained:
     """Numbers that Adafactor keeps for the trained weights."""
     nf4: int
     """Weights of the model that are kept in 4 bits."""
+    nf4_widest: int
+    """Weights of the largest matrix of these, which is made whole while it is multiplied with."""
+    largest: int
+    """Numbers of the largest trained weight."""
     eight_bit: int
     """Bytes that AdamW with 8-bit states keeps for the trained weights."""
     vision: bool
@@ -50,14 +57,14 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     named = dict(shapes.named())
     whole = sum(map(math.prod, named.values()))
     added: dict[str, tuple[int, ...]] = {}
-    nf4 = 0
+    nf4: list[int] = []
     if lora:
         for name, shape in named.items():
             layer, _, kind = name.rpartition(".")
             if kind != "weight" or len(shape) != 2 or "embed" in name:
                 continue
             if "lm_head" not in name and any(matches(m, layer) for m in lora.nf4):
-                nf4 += math.prod(shape)
+                nf4.append(math.prod(shape))
             if any(matches(m, layer) for m in lora.target_modules):
                 added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
                 added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
@@ -66,10 +73,12 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
     return Trained(
         whole=whole,
         adapters=sum(map(math.prod, added.values())),
-        nf4=nf4,
+        nf4=sum(nf4),
+        nf4_widest=max(nf4, default=0),
         moved=sum(map(math.prod, mine.values())),
         matrices=sum(map(math.prod, inner)),
         factors=sum(map(_factors, mine.values())),
+        largest=max(map(math.prod, mine.values()), default=0),
         eight_bit=sum(_eight_bit(n, math.prod(shape)) for n, shape in mine.items()),
         vision=any(part_of(n) in ("vision", "projector") for n in mine),
         plain=not added,
@@ -83,6 +92,17 @@ def weight_bytes(weights: Trained, b: int) -> int:
     """Bytes of the model's own weights. b: of one that isn't in 4 bits. Those in 4 have a scale of one byte for each 64, and a
     float32 for each 256 scales."""
     return b * (weights.whole - weights.nf4) + weights.nf4 // 2 + weights.nf4 // 64 + FULL * (weights.nf4 // (64 * 256))
+
+
+def master_bytes(weights: Trained, b: int) -> int:
+    """Bytes of float32 masters. Adapters are float32 themselves."""
+    return FULL * weights.moved if b < FULL and weights.plain else 0
+
+
+def stepped_bytes(optimizer: str, weights: Trained, b: int) -> int:
+    """Bytes of an offloaded optimiser that are on the device during a step: of as many weights as are stepped together."""
+    everything = master_bytes(weights, b) + moments(optimizer, weights)
+    return everything * min(weights.moved, max(AT_ONCE, weights.largest)) // weights.moved
 
 
 def _factors(shape: tuple[int, ...]) -> int:
