@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmrl.config.compute import ComputeConfig
+from mmrl.config.policy import LoraConfig
 from mmrl.config.sections import GenerateConfig, TaskConfig
 from mmrl.config.stages import CriticConfig, CurriculumConfig, EntropyConfig, ImitationConfig, ReweightConfig, RlStage, SftStage
 from mmrl.registry import plugins
@@ -17,7 +18,7 @@ WORDS = ("whole", "in part", "not yet", "not possible here")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)]
 ROWS = [row for row in ROWS if row[1] != "here"]
 RECIPES = {path.stem for path in (ROOT / "configs" / "recipes").glob("*.toml")}
-KEYS = {key for kind in (RlStage, SftStage, GenerateConfig, TaskConfig, ComputeConfig) for key in kind.model_fields}
+KEYS = {key for kind in (RlStage, SftStage, GenerateConfig, TaskConfig, ComputeConfig, LoraConfig) for key in kind.model_fields}
 
 
 def named(row):
