@@ -1,6 +1,7 @@
 """docs/systems.md: each row has a word and what goes with it, and names what is there; every recipe stands in one row."""
 
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_what_a_row_names_is_there():
             there = name in RECIPES or any(name in specs for specs in kinds) or (value and key in KEYS)
             assert there, f"{row[0]}: {name} is no recipe, no algorithm, verifier or task and no key of a run file"
             if value and key not in ("imitation", "critic", "entropy_control", "curriculum", "reweight"):
-                kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig) if key in k.model_fields)
+                kind = next(k for k in (RlStage, SftStage, GenerateConfig, ComputeConfig, LoraConfig) if key in k.model_fields)
                 of_stage = {RlStage: {"kind": "rl", "steps": 1}, SftStage: {"kind": "sft", "steps": 1}}
                 kind(**of_stage.get(kind, {}), **{key: _read(value)})
     (
@@ -56,7 +57,7 @@ def test_what_a_row_names_is_there():
 
 
 def _read(value):
-    return value.strip('"') if value.startswith('"') else float(value) if "." in value else int(value)
+    return tomllib.loads(f"value = {value}")["value"]
 
 
 def test_every_recipe_stands_in_one_row():
