@@ -48,7 +48,8 @@ class NF4Linear(nn.Linear):
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """The weights [out_features, in_features] in the dtype that they had; made anew each time."""
-        functional = import_bitsandbytes(WHAT, CURE).functional
+        from bitsandbytes import functional  # which __init__ has imported
+
         known: dict[str, Any] = self._buffers
         outer = functional.QuantState(
             absmax=known["scales_of_scales"], code=known["levels_of_scales"], blocksize=self.outer, dtype=torch.float32
